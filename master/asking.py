@@ -26,7 +26,7 @@ class Asking:
         averages = parts.exchange.merger.averages
         parts.workers.useful, self._reason = useful_workers(parts.spec, parts.leases.epochs.total, averages=averages)
 
-    def look(self, now: float) -> None:
+    def look(self) -> None:
         """Tell how many are asked for, where that is another number than this run's masters told last."""
         workers, ledger = self._parts.workers, self._parts.store.ledger
         if self._seen == (workers.asked, workers.wanted):
@@ -40,4 +40,4 @@ class Asking:
                 ledger.set("asked", bound)
                 because = "all that are wanted" if bound is None else bound["reason"]
                 text = f"{workers.asked:,} workers are asked for, {because}"
-                self._parts.journal.event(now, "asked", text, {"workers": workers.asked, "wanted": workers.wanted})
+                self._parts.events.record("asked", {"workers": workers.asked, "wanted": workers.wanted}, text)

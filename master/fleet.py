@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gridml.carriers.base import MasterMailboxes
@@ -29,6 +28,7 @@ from master.held_jobs import HeldJobs
 from master.leases.stragglers import TakenRanges
 from master.records import Lost, Standing, WorkerRecord, WorkerTable
 from master.store.event_facts import EventFacts
+from master.store.journal import Events
 from master.store.rundir import RunDirectory, command
 from master.store.settings import Settings
 from master.sync.exchange import Exchange
@@ -42,7 +42,6 @@ NAMED = 8  # workers in an event
 NO_LOG = 1000  # jobs that may have been submitted and have left no log
 LACKING = (UNFIT, UNEQUIPPED)  # exit statuses of workers that find that something is missing where they are
 RESERVED_S = 600.0  # how long a worker that is started again may take to bring what it could not send before
-Say = Callable[[float, str, str, EventFacts], None]  # (time in seconds, topic, text, facts); in a transaction
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,14 @@ class Fleet:
     """Asks the back end for workers and follows each from its submission to its end, in the ledger too."""
 
     def __init__(
-        self, place: Workplace, workers: WorkerTable, exchange: Exchange, measures: Measures, say: Say
+        self, place: Workplace, workers: WorkerTable, exchange: Exchange, measures: Measures, events: Events
     ) -> None:
         self._place = place
         self._workers = workers
         self._exchange = exchange
         self._ledger = exchange.ledger
         self._measures = measures
-        self._say = say
+        self._events = events
         self._silent_ranges = TakenRanges()  # from who fell silent at them
         self._heartbeats = Heartbeats(workers, place.mailboxes.heartbeat, place.settings.silent_s, self._times_silent)
         self._held = HeldJobs(place.backend, workers, exchange.ledger)
@@ -77,7 +76,7 @@ class Fleet:
         self._submitted_s = -math.inf  # when the last were
         self._any_spoke = spoke > 0
         self._ends = Ends(workers, self._ledger)
-        self._device_failures = DeviceFailures(workers, self._ledger, exchange.failures)
+        self._device_failures = DeviceFailures(workers, self._ledger, exchange.failures, events)
         self._resting: frozenset[str] | None = None  # machines on which no worker is to start, as the back end knows
         self._stop: RunError | None = None  # why there is no use in going on
 
@@ -116,7 +115,7 @@ class Fleet:
                 if record is not None:  # one that has ended already changes nothing any more
                     self._take(record, event, now)
                 if event.state not in (State.QUEUED, State.FINISHED):
-                    self._say(now, event.state.value, self._describe(event), _facts(event, record, now))
+                    self._events.record(event.state.value, _facts(event, record, now), self._describe(event))
         for event in events:
             if event.state.ended:
                 self._place.mailboxes.close(event.worker)
@@ -149,7 +148,7 @@ class Fleet:
                     self._exchange.release(record, reason, now)
                     still_s = now - record.suspended_s
                     facts = {"worker": record.name, "machine": record.machine, "suspended_s": still_s}
-                    self._say(now, "relieved", f"{record.name}: {reason}; its leases go to others", facts)
+                    self._events.record("relieved", facts, f"{record.name}: {reason}; its leases go to others")
 
     def _give_up(self, lost: Lost, now: float) -> None:
         """Take its leases from a worker, and its job; whatever it is given up for counts against its machine."""
@@ -166,7 +165,7 @@ class Fleet:
             self._workers.move(record, Standing.GIVEN_UP)
             self._exchange.release(record, reason, now)
             text = f"{record.name}: {reason}; its leases go to others, its job is removed"
-            self._say(now, because.value, text, strikes_of(record, now))
+            self._events.record(because.value, strikes_of(record, now), text)
         self.let_machines_rest(now)  # before its job is: another would take the place at once
         self._place.backend.cancel(record.name)
         if because is GivenUpFor.NONSENSE:
@@ -206,7 +205,7 @@ class Fleet:
         present, asked = self._workers.count(*PRESENT), min(self._workers.asked, most)
         wanted = min(self._workers.wanted, most)
         if work_left and present > wanted:
-            self._dismiss(wanted, now)
+            self._dismiss(wanted)
         if present < asked and now < self._ends.more_from_s:
             return
         queue = self._queue_of_pool(now) if work_left and present < asked else None
@@ -218,13 +217,13 @@ class Fleet:
             for name in names:
                 self.expect(name, now)
             facts = {"workers": count, "first": names[0], "last": names[-1], "present": present, "asked": asked}
-            self._ledger.event(now, "submitted", f"{names[0]} to {names[-1]}: {reason}", facts)
+            self._events.record("submitted", facts, f"{names[0]} to {names[-1]}: {reason}", quiet=True)
         self._submitted += count
         self._submitted_s = now
         for name in names:
             self._place.backend.submit(name)
 
-    def _dismiss(self, wanted: int, now: float) -> None:
+    def _dismiss(self, wanted: int) -> None:
         """Tell the workers that are too many to leave: they push what they have trained."""
         present = [
             Presence(record.name, record.standing is not Standing.RUNNING, record.speed)
@@ -237,7 +236,7 @@ class Fleet:
                 self._workers.move(self._workers.of(name), Standing.DISMISSED)
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             facts = {"workers": len(names), "names": names[:NAMED], "wanted": wanted}
-            self._say(now, "dismissed", f"{', '.join(names[:NAMED])}{more}: {reason}", facts)
+            self._events.record("dismissed", facts, f"{', '.join(names[:NAMED])}{more}: {reason}")
         for name in names:
             self._place.backend.cancel(name, grace_s=FAREWELL_S)
 
@@ -254,7 +253,7 @@ class Fleet:
                 self._workers.move(record, Standing.DISMISSED)
                 why = f"{record.name}: its job may run for {longest_s:,.0f} s, and another takes its place"
                 facts = {"workers": 1, "names": [record.name], "wanted": self._workers.wanted}
-                self._say(now, "dismissed", why, facts)
+                self._events.record("dismissed", facts, why)
             self._place.backend.cancel(record.name, grace_s=FAREWELL_S)
 
     def _queue_of_pool(self, now: float) -> Queue | None:

@@ -27,7 +27,7 @@ from master.store.diagnosis import explained
 from master.store.event_facts import EventFacts
 from master.store.first_values import Begun, begin_from, read_first_values
 from master.store.identity import identity
-from master.store.journal import Journal
+from master.store.journal import Events
 from master.store.kept_placement import FACT, KeptPlacement, read_kept
 from master.store.kept_program import Contents, KeptProgram, contents_of
 from master.store.ledger import Ledger
@@ -133,6 +133,7 @@ def _make_ledger(spec: RunSpec, begun: Begun, directory: RunDirectory, environme
     building = directory.root / "ledger.new.db"
     building.unlink(missing_ok=True)
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
+    events = Events(ledger, directory.events, environment.report, environment.clock)
     try:
         replica = Replica(spec.graph, Versions(directory.versions, durable=environment.durable))
         merger = Merger(spec.graph, replica)
@@ -149,44 +150,28 @@ def _make_ledger(spec: RunSpec, begun: Begun, directory: RunDirectory, environme
             ledger.set("total", epochs.total)
             epochs.open_first(now)
             if placed is not None:
-                _tell_placement(placed, spec, ledger, now, directory, environment)
+                _record_placement(placed, spec, ledger, events)
             if begun.taken:
-                _tell_begun(begun, spec.settings, ledger, now, directory, environment)
+                source = spec.settings.init_from
+                text = f"{begun.taken:,} of {begun.total:,} tensors are those of {source}"
+                facts = {"source": source, "taken": begun.taken, "tensors": begun.total}
+                events.record("first values", facts, text)
             useful, _ = useful_workers(spec, epochs.total, averages=merger.averages)
             workers = spec.settings.workers if useful is None else min(useful, spec.settings.workers)
-            journal = Journal(ledger, directory.events, environment.report)
-            tell_settings(settings_of(spec.program), workers, ledger, journal, now)
-            journal.close()
+            tell_settings(settings_of(spec.program), workers, ledger, events)
     finally:
+        events.close()
         ledger.close()
     building.rename(directory.ledger)
     bundle.sync_folder(directory.root)
     return spec
 
 
-def _tell_placement(
-    placed: Told, spec: RunSpec, ledger: Ledger, now: float, directory: RunDirectory, environment: Environment
-) -> None:
-    """Say how vertices are placed, and which file has it."""
+def _record_placement(placed: Told, spec: RunSpec, ledger: Ledger, events: Events) -> None:
+    """Record how vertices are placed, and which file has it."""
     sha256 = None if spec.placement is None else spec.placement.sha256
     ledger.set(FACT, {"sha256": sha256, "text": placed.text})
-    if not placed.aloud:
-        ledger.event(now, "placement", placed.text, placed.facts)
-        return
-    journal = Journal(ledger, directory.events, environment.report)
-    journal.event(now, "placement", placed.text, placed.facts)
-    journal.close()
-
-
-def _tell_begun(
-    begun: Begun, settings: Settings, ledger: Ledger, now: float, directory: RunDirectory, environment: Environment
-) -> None:
-    """Say what the run begins from."""
-    text = f"{begun.taken:,} of {begun.total:,} tensors are those of {settings.init_from}"
-    journal = Journal(ledger, directory.events, environment.report)
-    facts = {"source": settings.init_from, "taken": begun.taken, "tensors": begun.total}
-    journal.event(now, "first values", text, facts)
-    journal.close()
+    events.record("placement", placed.facts, placed.text, quiet=not placed.aloud)
 
 
 def resume(
@@ -262,14 +247,11 @@ def _tell_changes(kept: KeptProgram, run: Run) -> None:
     """Say what a run that goes on does not take up."""
     if altered := kept.altered():
         parts, files = run.parts, f"{', '.join(altered)} {'has' if len(altered) == 1 else 'have'}"
-        with run.ledger.transaction():
-            parts.journal.event(
-                parts.environment.clock(),
-                "warning",
-                f"{files} changed since the run began, and it goes on with its own copy. To take what is there now: "
-                f"{command('resume', parts.directory.root)} --with-changes",
-                {"files": altered},
-            )
+        text = (
+            f"{files} changed since the run began, and it goes on with its own copy. To take what is there now: "
+            f"{command('resume', parts.directory.root)} --with-changes"
+        )
+        parts.events.record("warning", {"files": altered}, text, standing=True)
 
 
 def _tell_settings(before: Settings, after: Settings, run: Run) -> None:
@@ -283,8 +265,7 @@ def _tell_settings(before: Settings, after: Settings, run: Run) -> None:
             for name, value in changed.items()
         )
         facts = {"now": changed, "before": {name: then.get(name) for name in changed}}
-        with run.ledger.transaction():
-            run.parts.journal.event(run.parts.environment.clock(), "settings", changes, facts)
+        run.parts.events.record("settings", facts, changes)
 
 
 def _write_settings(directory: RunDirectory, ledger: Ledger, settings: Settings, *, anew: bool) -> None:

@@ -18,7 +18,6 @@ from master.asking import Asking
 from master.evaluation.metrics import first_chunk
 from master.scaling import Scaling
 from master.store.diagnosis import explained
-from master.store.event_facts import EventFacts
 from master.store.exact import Credited
 from master.store.kept_replica import FINAL_SHA256
 from master.store.ledger import Ledger
@@ -45,20 +44,19 @@ class Run:
         self._scaling = Scaling(parts)
         self._asking = Asking(parts)
         self._told_settings = ToldSettings(parts)
-        network = network_disk(parts.directory.root)
-        if network is not None:
-            warning = f"{parts.directory.root} lies on {network}: a rollback journal is used, slower but safe there"
-            parts.journal.tell("warning", warning, {"disk": network})
         try:
             with explained(parts.directory.root):
-                parts.takeover.begin(parts.environment.clock(), parts.journal.event)
+                parts.takeover.begin(parts.environment.clock())
+                if (network := network_disk(parts.directory.root)) is not None:
+                    text = f"the run lies on {network}: a rollback journal is used, slower but safe there"
+                    parts.events.record("warning", {"disk": network}, text)
                 parts.epoch_end.settle()
                 parts.epoch_end.settle_best()
         except BaseException:
             parts.backend.leave()
             parts.mailboxes.stop()
             parts.store.ledger.close()
-            parts.journal.close()
+            parts.events.close()
             raise
 
     @property
@@ -87,7 +85,7 @@ class Run:
             self.parts.evaluator.close()
             self.parts.executor.shutdown(wait=True, cancel_futures=True)
             self.ledger.close()
-            self.parts.journal.close()
+            self.parts.events.close()
             self._lock.release()
 
     def leave(self) -> None:
@@ -139,14 +137,15 @@ class Run:
         parts.fleet.hear(events, now)
         if parts.exchange.recovery.step(now):
             parts.epoch_end.forget()
-        self._tell_news(now)
+        for text in parts.backend.news():
+            parts.events.record("warning", {}, text, standing=True)
         if parts.exchange.failures.stop_because is not None:
             raise parts.exchange.failures.stop_because
         parts.fleet.give_up(now)
         self._staff()
         parts.epoch_end.settle()
         evaluated = parts.epoch_end.evaluate(now)
-        self._look_for_enough(now)
+        self._look_for_enough()
         parts.loggers.step(now)
         self._size(now)
         self._look_for_cancel()
@@ -154,8 +153,8 @@ class Run:
 
     def _staff(self) -> None:
         work_left, now = not self.parts.leases.epochs.finished(), self.parts.environment.clock()
-        self._scaling.look(now)
-        self._asking.look(now)
+        self._scaling.look()
+        self._asking.look()
         self._told_settings.look(now)
         self.parts.fleet.staff(now, work_left=work_left)
         self.parts.fleet.check_machines(work_left=work_left)
@@ -164,24 +163,11 @@ class Run:
         epochs = self.parts.leases.epochs
         return epochs.finished() and not epochs.unevaluated() and not self.ledger.patches()
 
-    def _tell_news(self, now: float) -> None:
-        for news in self.parts.exchange.failures.take_news():
-            self.parts.journal.tell(*news)
-        for text in self.parts.backend.news():
-            with self.ledger.transaction():
-                self.parts.journal.event(now, "warning", text)
-
     def _size(self, now: float) -> None:
         """Choose the sizes of chunks anew when there is more to know of the workers, beside the run as it goes on."""
-
-        def say(what: str, why: str, facts: EventFacts) -> None:
-            with self.ledger.transaction():
-                self.ledger.event(now, "sizing", f"{what}. {why}", facts)
-            self.parts.journal.tell("sizing", what, facts)
-
         leases, exchange = self.parts.leases, self.parts.exchange
         workers = max(leases.live, self.parts.workers.asked)
-        leases.sizing.step(now, workers, exchange.replies.push_s, self.parts.executor, say)
+        leases.sizing.step(now, workers, exchange.replies.push_s, self.parts.executor, self.parts.events)
         if now >= self._tell_costs_s and self._push_costs() is not None:
             self._tell_costs_s = now + TELL_COSTS_S
             with self.ledger.transaction():
@@ -196,7 +182,7 @@ class Run:
         if costs is not None:
             self.ledger.set(PushCosts.FACT, asdict(costs))
 
-    def _look_for_enough(self, now: float) -> None:
+    def _look_for_enough(self) -> None:
         """Leave word of it where the run has trained enough, or, with another program, has not."""
         epochs = self.parts.leases.epochs
         if self.parts.spec.program.early_stopping is None and self.ledger.get(STOPPED_EARLY) is None:
@@ -209,7 +195,7 @@ class Run:
             self.ledger.set("total", epochs.total)
             if enough is not None:
                 facts = {"epochs": epochs.number, "reason": enough}
-                self.parts.journal.event(now, "stopping", f"after {epochs.number} epochs: {enough}", facts)
+                self.parts.events.record("stopping", facts, f"after {epochs.number} epochs: {enough}")
 
     def _look_for_cancel(self) -> None:
         root = self.parts.directory.root
@@ -252,8 +238,7 @@ class Run:
             self.ledger.set("flops_per_vertex", flops)
             self.ledger.set("status", RunStatus.FINISHED)
             self.ledger.set("ended_s", ended_s)
-            self.ledger.event(ended_s, "finished", last_word, facts)
-        parts.journal.tell("finished", last_word, facts)
+            parts.events.record("finished", facts, last_word)
         parts.loggers.finish()
 
     def _give_up(self, error: GridmlError) -> None:

@@ -65,24 +65,24 @@ class Scaling:
         self._requested, self._taken = root / REQUESTED, root / TAKEN
         self._left_over = self._taken.exists()  # by a master that ended as it took it up
 
-    def look(self, now: float) -> None:
+    def look(self) -> None:
         """Take up a request, if there is one. What is none is removed, with a warning."""
         if self._left_over:
             self._left_over = False
-            self._take_up(now)
+            self._take_up()
         if self._requested.exists():
             self._requested.rename(self._taken)  # what is asked for meanwhile is another request
-            self._take_up(now)
+            self._take_up()
 
-    def _take_up(self, now: float) -> None:
+    def _take_up(self) -> None:
         try:
-            self._scale(int(read_regular(self._taken, LONGEST)), now)
+            self._scale(int(read_regular(self._taken, LONGEST)))
         except (ValueError, UsageError, LedgerError) as error:
-            with self._parts.store.ledger.transaction():
-                self._parts.journal.event(now, "warning", f"a request to scale was not taken up: {described(error)}")
+            text = f"a request to scale was not taken up: {described(error)}"
+            self._parts.events.record("warning", {}, text, standing=True)
         remove(self._taken)
 
-    def _scale(self, workers: int, now: float) -> None:
+    def _scale(self, workers: int) -> None:
         """Write the number into the run's settings, then want so many. A kill in between leaves the request."""
         parts, ledger = self._parts, self._parts.store.ledger
         before = parts.workers.wanted
@@ -93,6 +93,6 @@ class Scaling:
             ledger.set("workers", workers)
             if workers != before:
                 text = f"workers: {workers} instead of {before}, as gridml scale asked for"
-                parts.journal.event(now, "scaled", text, {"workers": workers, "before": before})
+                parts.events.record("scaled", {"workers": workers, "before": before}, text)
         parts.workers.wanted = parts.exchange.merger.workers = workers
         parts.backend.scale(workers)

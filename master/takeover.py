@@ -12,10 +12,11 @@ from gridml.carriers.base import Message
 from gridml.protocol.attempts import is_attempt, job_of
 from gridml.protocol.foreign_files import remove
 from gridml.protocol.outbox import read as read_outbox
-from master.fleet import RESERVED_S, Fleet, Say, Workplace
+from master.fleet import RESERVED_S, Fleet, Workplace
 from master.leases.leases import Leases
 from master.mailboxes import MessageLimits
 from master.records import WorkerTable
+from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.status import RunStatus
@@ -51,12 +52,13 @@ class Takeover:
     leases: Leases
     exchange: Exchange
     fleet: Fleet
+    events: Events
 
     @property
     def ledger(self) -> Ledger:
         return self.store.ledger
 
-    def begin(self, now: float, say: Say) -> None:
+    def begin(self, now: float) -> None:
         """Begin this master's life at `now`; afterwards every open lease is that of a worker that lives on."""
         ledger, mailboxes = self.ledger, self.place.mailboxes
         masters = ledger.get("masters", 0)
@@ -78,7 +80,7 @@ class Takeover:
             if masters:
                 ledger.orphan_workers(until_s, but=survivors)
                 ledger.set("gaps", [*ledger.get("gaps", []), [until_s, now]])
-                self._tell(len(survivors), now, say)
+                self._tell(len(survivors))
             ledger.set("undone", False)
             ledger.set("total", self.leases.epochs.total)
             ledger.set("workers", self.workers.wanted)
@@ -97,16 +99,17 @@ class Takeover:
                 self.leases.sizing.measures.recall(self.workers.of(row["worker"]), row)
                 mailboxes.close(row["worker"])
 
-    def _tell(self, survivors: int, now: float, say: Say) -> None:
+    def _tell(self, survivors: int) -> None:
         """Say where the run goes on, and what is trained again."""
         kept = f"; {survivors} workers live on" if survivors else ""
         credited, total = self.ledger.credited, self.leases.epochs.total
         facts = {"credited": credited, "total": total, "workers": survivors}
-        say(now, "resumed", f"{credited:,} of {total:,} vertices are credited{kept}", facts)
+        self.events.record("resumed", facts, f"{credited:,} of {total:,} vertices are credited{kept}")
         if self.store.undone is not None:
             why = "it was restored from its copy, or its disk has lost the last changes"
             again = f"{self.store.undone:,} vertices are trained again"
-            say(now, "warning", f"there was a newer ledger than this: {why}. {again}", {"vertices": self.store.undone})
+            text = f"there was a newer ledger than this: {why}. {again}"
+            self.events.record("warning", {"vertices": self.store.undone}, text, standing=True)
 
     def _recall(self, rows: Iterable[Row], survivors: Collection[str], now: float) -> None:
         """Make records of the workers that live on and of the machines that are avoided, and take note of the other

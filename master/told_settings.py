@@ -8,7 +8,7 @@ from typing import Any
 
 from gridml.engine.pace import MOST_PARTS
 from gridml.engine.used_settings import ProgramSettings, UsedSettings, schedule_name, settings_of, used_settings
-from master.store.journal import Journal
+from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.run_facts import TOLD_SETTINGS
 from master.wiring import Parts
@@ -17,7 +17,7 @@ MIN_USED_S = 60.0  # that other settings are used before they are worth a line,
 MIN_SHARE = 0.1  # of the time in which any worker trained
 
 
-def tell_settings(program: ProgramSettings, workers: int, ledger: Ledger, journal: Journal, now: float) -> None:
+def tell_settings(program: ProgramSettings, workers: int, ledger: Ledger, events: Events) -> None:
     """Log what each of so many workers trains with, unless it was logged last, or there is nothing to change: neither a
     batch to share nor a rate. Must be called inside the ledger's transaction."""
     if not program.has_any:
@@ -37,7 +37,7 @@ def tell_settings(program: ProgramSettings, workers: int, ledger: Ledger, journa
     }
     others = [each for each in told if each["batch"] != used.batch]
     ledger.set(TOLD_SETTINGS, [*others, {"batch": used.batch, "text": text}][-MOST_PARTS:])
-    journal.event(now, "training", text, facts)
+    events.record("training", facts, text)
 
 
 def is_worth_a_line(used: UsedSettings, told: Collection[int], used_s: float, all_s: float) -> tuple[bool, str]:
@@ -68,7 +68,7 @@ class ToldSettings:
             return
         if (asked := self._parts.workers.asked) != self._asked:
             self._asked = asked
-            self._tell(asked, now)
+            self._tell(asked)
         live, before = self._parts.leases.live, self._used
         if before is not None and self._looked_s is not None:
             passed_s = max(0.0, now - self._looked_s)
@@ -79,10 +79,10 @@ class ToldSettings:
         if before is not None:
             of_all = self._used_s[before.batch], sum(self._used_s.values())
             if is_worth_a_line(before, self._told, *of_all)[0]:
-                self._tell(before.workers, now)
+                self._tell(before.workers)
 
-    def _tell(self, workers: int, now: float) -> None:
+    def _tell(self, workers: int) -> None:
         ledger = self._parts.store.ledger
         with ledger.transaction():
-            tell_settings(self._program, workers, ledger, self._parts.journal, now)
+            tell_settings(self._program, workers, ledger, self._parts.events)
         self._told = {each["batch"] for each in ledger.get(TOLD_SETTINGS)}

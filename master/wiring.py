@@ -13,7 +13,7 @@ from master.evaluation.evaluator import Evaluator
 from master.fleet import Fleet, Workplace
 from master.leases.leases import Leases
 from master.records import WorkerTable
-from master.store.journal import Journal
+from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
@@ -42,7 +42,7 @@ class Parts:
     epoch_end: EpochEnd
     evaluator: Evaluator
     executor: Executor
-    journal: Journal
+    events: Events
     takeover: Takeover
     wall_clock: WallClock
     loggers: RunLoggers
@@ -63,21 +63,20 @@ def wire(
     environment = environment.not_before(store.ledger.last_sign())
     mailboxes = environment.mailboxes(spec.settings, directory)
     workers = WorkerTable(spec.settings.workers)
-    leases = Leases(spec, store.ledger, workers, mailboxes)
-    exchange = Exchange(spec, store, workers, leases, mailboxes, environment)
+    events = Events(store.ledger, directory.events, environment.report, environment.clock)
+    leases = Leases(spec, store.ledger, workers, mailboxes, events)
+    exchange = Exchange(spec, store, workers, leases, mailboxes, environment, events)
     try:
         backend = environment.backend(spec.settings, directory)
     except BaseException:
         mailboxes.stop()
         raise
-    journal = Journal(store.ledger, directory.events, environment.report)
     place = Workplace(spec.settings, directory, backend, mailboxes)
-    fleet = Fleet(place, workers, exchange, leases.sizing.measures, journal.event)
+    fleet = Fleet(place, workers, exchange, leases.sizing.measures, events)
     evaluator, executor = environment.evaluator(spec, directory), environment.executor()
 
     def warn(text: str) -> None:
-        with store.ledger.transaction():
-            journal.event(environment.clock(), "warning", text)
+        events.record("warning", {}, text, standing=True)
 
     plugins = loggers_of(spec, warn)
     return Parts(
@@ -91,11 +90,11 @@ def wire(
         exchange,
         backend,
         fleet,
-        EpochEnd(spec, store, exchange.tails, journal, evaluator, executor, environment.hook),
+        EpochEnd(spec, store, exchange.tails, events, evaluator, executor, environment.hook),
         evaluator,
         executor,
-        journal,
-        Takeover(place, store, workers, leases, exchange, fleet),
-        WallClock(wall, store.ledger, journal),
+        events,
+        Takeover(place, store, workers, leases, exchange, fleet, events),
+        WallClock(wall, store.ledger, events),
         RunLoggers(plugins, directory.root, store.ledger, environment.logging, warn),
     )

@@ -39,7 +39,7 @@ WRITES = {  # what is called then, and the time for which the disk is full
     "a mailbox that is made": ("gridml.carriers.directory", "DirectoryMailboxes", "open", 2),
     "an answer": ("gridml.carriers.directory", "DirectoryMailboxes", "answer", 4),
     "a chunk": ("gridml.carriers.directory", "DirectoryMailboxes", "publish", 3),
-    "the journal": ("master.store.journal", "Journal", "tell", 3),
+    "the journal": ("master.store.journal", "Events", "_notify", 3),
 }
 
 

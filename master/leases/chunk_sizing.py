@@ -6,7 +6,6 @@ told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
 from master.decisions.leasing import Delay
@@ -24,10 +23,9 @@ from master.decisions.sizing import (
 )
 from master.records import WorkerRecord
 from master.store.event_facts import EventFacts
+from master.store.journal import Events
 from master.store.settings import MOST, Settings
 from master.telemetry.measures import Measures
-
-Say = Callable[[str, str, EventFacts], None]  # (what changes, why at length, the sizes)
 
 
 class ChunkSizing:
@@ -92,12 +90,12 @@ class ChunkSizing:
             return 0.0
         return costs.start_s + costs.end_s + self.measures.travel_s(kind) + (0.0 if self._many else costs.wait_s)
 
-    def step(self, now: float, workers: int, merge_s: float, executor: Executor, say: Say) -> bool:
-        """Take the fit under way, or begin one that is due; return whether sizes have changed, after `say`ing why."""
+    def step(self, now: float, workers: int, merge_s: float, executor: Executor, events: Events) -> bool:
+        """Take the fit under way, or begin one that is due; return whether sizes have changed, which is recorded."""
         if not self._wanted:
             return False
         if self._fit is not None:
-            return self._fit.done() and self._take(say)
+            return self._fit.done() and self._take(events)
         lives = self.measures.lives
         seen = Seen(lives.deaths, lives.exposure_s(now), now)
         due, because = is_due(seen, self._last, expected=self._settings.expected_lifetime is not None)
@@ -109,9 +107,9 @@ class ChunkSizing:
             return False
         self._last, self._because = seen, because
         self._fit = executor.submit(size, facts)
-        return self._fit.done() and self._take(say)
+        return self._fit.done() and self._take(events)
 
-    def _take(self, say: Say) -> bool:
+    def _take(self, events: Events) -> bool:
         assert self._fit is not None
         fit, self._fit = self._fit, None
         try:
@@ -119,7 +117,8 @@ class ChunkSizing:
         except Exception as error:  # sizes are advice: a run goes on without it, whatever a fit stumbles over
             if not self._refused:
                 self._refused = f"{type(error).__name__}: {error}"
-                say("sizes stay as they were: lifetimes could not be fitted", self._refused, {"sizes": {}})
+                text = "sizes stay as they were: lifetimes could not be fitted"
+                events.record("sizing", {"sizes": {}}, text, why=self._refused)
             return False
         notable, change = is_notable(self._sizes, new)
         if new or not reason:
@@ -128,10 +127,12 @@ class ChunkSizing:
             self._sizes = {**self._sizes, **new}
             sizes = (f"{name or 'all workers'} {_in_words(each)}" for name, each in new.items())
             facts = {"sizes": {name: _numbers(each) for name, each in new.items()}}
-            say(f"{'; '.join(sizes)}: {change}", f"{reason} Fitted because {self._because}.", facts)
+            why = f"{reason} Fitted because {self._because}."
+            events.record("sizing", facts, f"{'; '.join(sizes)}: {change}", why=why)
         elif not new and reason and not self._refused:
             self._refused = reason
-            say("no size of chunks can be chosen for these lifetimes", reason, {"sizes": {}})
+            text = "no size of chunks can be chosen for these lifetimes"
+            events.record("sizing", {"sizes": {}}, text, why=reason)
         return notable
 
     def _facts(self, now: float, workers: int, merge_s: float) -> Facts | None:

@@ -16,6 +16,7 @@ from master.leases.epochs import Epochs
 from master.leases.homes import Homes
 from master.leases.reclaim import Reclaim
 from master.records import LeaseState, WorkerRecord, WorkerTable
+from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.spec import RunSpec
 
@@ -25,13 +26,15 @@ MOST_HELD = 2  # leases of one worker: it works on one, and one comes ahead
 class Leases:
     """Leases of one run. Methods that change the ledger must be called inside its transaction."""
 
-    def __init__(self, spec: RunSpec, ledger: Ledger, workers: WorkerTable, mailboxes: MasterMailboxes) -> None:
+    def __init__(
+        self, spec: RunSpec, ledger: Ledger, workers: WorkerTable, mailboxes: MasterMailboxes, events: Events
+    ) -> None:
         self.epochs = Epochs(spec, ledger)
         batch, vertex_bytes = spec.program.update.window, bytes_each(spec.graph, self.epochs.driver)
         self.sizing = ChunkSizing(spec.settings, self.epochs.count, batch, vertex_bytes)
         self.chunks = Chunks(spec, self.epochs, mailboxes, self.sizing.measures.copying, ledger.path.parent / "carried")
         self._homes = None if spec.placement is None else Homes(spec.placement, ledger, workers)
-        self._reclaim = Reclaim(self.epochs, ledger, workers, self.sizing, mailboxes, self._overtake)
+        self._reclaim = Reclaim(self.epochs, ledger, workers, self.sizing, mailboxes, events, self._overtake)
         self._has_rows = any(table.type.arrays for table in spec.graph.replicated)
         self._spec = spec
         self._ledger = ledger

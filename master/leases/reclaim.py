@@ -13,6 +13,7 @@ from master.leases.epochs import Epochs
 from master.leases.stragglers import TakenRanges
 from master.records import LeaseState, WorkerRecord, WorkerTable
 from master.store.event_facts import EventFacts
+from master.store.journal import Events
 from master.store.ledger import Ledger
 
 # Between two looks for a straggler that find nothing. One costs a few tenths of a millisecond however many leases there
@@ -31,6 +32,7 @@ class Reclaim:
         workers: WorkerTable,
         sizing: ChunkSizing,
         mailboxes: MasterMailboxes,
+        events: Events,
         overtake: End,
     ) -> None:
         self._epochs = epochs
@@ -38,6 +40,7 @@ class Reclaim:
         self._workers = workers
         self._sizing = sizing
         self._mailboxes = mailboxes
+        self._events = events
         self._overtake_lease = overtake
         self._ranges = TakenRanges()
         for span, times in ledger.overtaken_ranges():
@@ -97,7 +100,7 @@ class Reclaim:
         if stop >= lease.stop:
             return False
         self._ledger.cut(lease, stop)
-        self._ledger.event(now, "cut", f"{lease.worker}: {reason}; it keeps {lease.left:,}", _facts(lease))
+        self._events.record("cut", _facts(lease), f"{lease.worker}: {reason}; it keeps {lease.left:,}", quiet=True)
         self.place(lease, now)
         return True
 
@@ -114,7 +117,7 @@ class Reclaim:
         number, reason = leasing.overtake([replace(h, at=at) for h in holdings if h.lease == number], rate, delay)
         if number is None:
             return False
-        self._ledger.event(now, "straggler", f"{lease.worker}: lease {lease.id} is {reason}", _facts(lease))
+        self._events.record("straggler", _facts(lease), f"{lease.worker}: lease {lease.id} is {reason}", quiet=True)
         for epoch in self._ranges.epochs:
             if self._ledger.epoch_complete(epoch):
                 self._ranges.drop(epoch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class LedgerFile(ABC):
     def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:
         self.path = path
         self._durable = durable
+        self._then: list[Callable[[], None]] = []  # what to do once the open transaction is committed
         if not create and not path.is_file():
             if RunDirectory(path.parent).ledger_copy.is_file():
                 raise explain(DamagedError(f"{path} is gone", path), path.parent)
@@ -115,11 +116,23 @@ class LedgerFile(ABC):
             if isinstance(error, sqlite3.Error):
                 raise self.explain(error) from error
             raise
+        then, self._then = self._then, []
+        for each in then:
+            each()
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._db.in_transaction
+
+    def after_commit(self, then: Callable[[], None]) -> None:
+        """Have `then` called once the open transaction is committed, and never if it fails."""
+        self._then.append(then)
 
     def _undo(self) -> None:
         """Back to the last commit, the mirror too: another transaction, which says why the run ends, must write nothing
         of the one that failed."""
         self._drop_batch()
+        self._then.clear()
         with contextlib.suppress(sqlite3.Error):  # the disk may be the cause; then nothing of it can be written either
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -157,6 +170,7 @@ class LedgerFile(ABC):
         return last_sign(self._db)
 
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
+        """Add the row of an event; a master does it by `Events.record`."""
         self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (at_s, topic, text, facts_text(facts)))
 
 

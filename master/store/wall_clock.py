@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from master.store.journal import Journal
+from master.store.journal import Events
 from master.store.ledger import Ledger
 
 AHEAD = "clock_ahead_s"  # a fact of the run: seconds by which the ledger's times are ahead of the wall's clock
@@ -29,10 +29,10 @@ class WallClock:
     """Tells the ledger how far its times are from the wall's clock, so that whoever reads it knows what time it is
     there."""
 
-    def __init__(self, wall: Callable[[], float], ledger: Ledger, journal: Journal) -> None:
+    def __init__(self, wall: Callable[[], float], ledger: Ledger, events: Events) -> None:
         self._wall = wall
         self._ledger = ledger
-        self._journal = journal
+        self._events = events
         self._ahead_s: float | None = None  # of this master's last look
 
     def look(self, now: float) -> None:
@@ -44,7 +44,7 @@ class WallClock:
                 return
             with self._ledger.transaction():
                 self._ledger.set(AHEAD, ahead_s)
-                self._journal.event(now, "warning", what, {"forward_s": forward_s})
+                self._events.record("warning", {"forward_s": forward_s}, what, standing=True)
         elif set_by(ahead_s, self._ledger.get(AHEAD, 0.0))[0]:  # since the master before, or since the run was made
             with self._ledger.transaction():
                 self._ledger.set(AHEAD, ahead_s)

@@ -17,7 +17,7 @@ from master.evaluation.recalibration import has_statistics, with_statistics
 from master.evaluation.tail_mean import tail_mean
 from master.store.best import Best, BestKeeper
 from master.store.event_facts import EventFacts
-from master.store.journal import Journal
+from master.store.journal import WARNING, Events
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 from master.store.store import Store
@@ -42,14 +42,14 @@ class EpochEnd:
         spec: RunSpec,
         store: Store,
         tails: Tails,
-        journal: Journal,
+        events: Events,
         evaluator: Evaluator,
         executor: Executor,
         hook: Hook,
     ) -> None:
         self._spec = spec
         self._store = store
-        self._journal = journal
+        self._events = events
         self._evaluator = evaluator
         self._executor = executor
         self._hook = hook
@@ -121,19 +121,19 @@ class EpochEnd:
                 versions = 1 + len(subject.tail)
                 facts = {"epoch": epoch + 1, "metrics": _numbers(evaluated.metrics), "versions": versions}
             except DamagedError as error:  # the training does not need that version any more
-                evaluated, topic, text = Evaluated({}), "warning", f"epoch {epoch + 1} cannot be evaluated: {error}"
+                evaluated, topic, text = Evaluated({}), WARNING, f"epoch {epoch + 1} cannot be evaluated: {error}"
                 facts = {"epoch": epoch + 1}
             self._hook("before-metrics")
             with self._store.ledger.transaction():
                 self._store.ledger.set_metrics(epoch, evaluated.metrics)
                 if best is not None:
                     self._keeper.name(best)
-                for news in evaluated.news:
-                    self._journal.event(now, *news, {"epoch": epoch + 1})
-                self._journal.event(now, topic, text, facts)
-                self._tell(evaluated.not_recalibrated, now)
+                for kind, line in evaluated.news:
+                    self._events.record(kind, {"epoch": epoch + 1}, line, standing=kind == WARNING)
+                self._events.record(topic, facts, text, standing=topic == WARNING)
+                self._tell(evaluated.not_recalibrated)
                 if best is not None:
-                    self._journal.event(now, "best", _best_text(best), _best_facts(best))
+                    self._events.record("best", _best_facts(best), _best_text(best))
             self._hook("after-metrics")
             if best is not None:
                 self._keeper.publish()
@@ -179,7 +179,7 @@ class EpochEnd:
         limit = limit_s(self._store.ledger.epoch_s(newest.epoch))
         state, problem = self._as_evaluated(self._store.replica.state, newest, limit)
         with self._store.ledger.transaction():
-            self._tell(problem, now)
+            self._tell(problem)
         return state
 
     def flops(self, chunk: Chunk) -> float | None:
@@ -209,12 +209,12 @@ class EpochEnd:
             statistics, problem = {}, str(error)
         return (with_statistics(state, statistics) if problem is None else version), problem
 
-    def _tell(self, problem: str | None, now: float) -> None:
+    def _tell(self, problem: str | None) -> None:
         """Say why a version keeps its merged statistics: once, for the next one has the same reason."""
         if problem is not None and not self._told:
             self._told = True
             text = f"running statistics stay as they were merged, because they cannot be gathered anew: {problem}"
-            self._journal.event(now, "warning", text)
+            self._events.record(WARNING, {}, text, standing=True)
 
 
 def _best_text(best: Best) -> str:

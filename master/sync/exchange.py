@@ -22,7 +22,7 @@ from master.environment import Environment
 from master.leases.leases import Leases
 from master.mailboxes import message_limits
 from master.records import Lost, WorkerRecord, WorkerTable
-from master.store.event_facts import NO_FACTS
+from master.store.journal import Events
 from master.store.moments_file import MomentsFile
 from master.store.spec import RunSpec
 from master.store.store import Store
@@ -55,6 +55,7 @@ class Exchange:
         leases: Leases,
         mailboxes: MasterMailboxes,
         environment: Environment,
+        events: Events,
     ) -> None:
         self.ledger = store.ledger
         self._fields = store.fields
@@ -62,26 +63,28 @@ class Exchange:
         self._leases = leases
         self._mailboxes = mailboxes
         self._environment = environment
+        self._events = events
         self._measures = leases.sizing.measures
         self._copying = self._measures.copying
         self._spec = spec
         driver = spec.program.update.driver.__name__
         self.merger = Merger(spec.graph, store.replica, spec.settings.workers, driver)
         self.versions = VersionUse(store.ledger)
-        self.failures = Failures(store.ledger, leases, workers)
+        self.failures = Failures(store.ledger, leases, workers, events)
         self.conduct = Conduct(store.ledger)
         moments = KeptMoments(spec.graph, workers, MomentsFile(store.ledger.path.parent / "moments"))
         moments.resume()
-        self.recovery = Recovery(store, leases, self.failures, self.conduct, moments)
+        self.recovery = Recovery(store, leases, self.failures, self.conduct, moments, events)
         share, chance = spec.settings.spot_checks, environment.chance
-        self.checks = SpotChecks(
-            store, leases, workers, self.merger, self.recovery, lambda least: share > 0 and chance() < max(share, least)
-        )
+        due = lambda least: share > 0 and chance() < max(share, least)  # noqa: E731
+        self.checks = SpotChecks(store, leases, workers, self.merger, self.recovery, events, due)
         leases.appointments = self.checks
         self.tails = Tails(spec, store.ledger, store.replica)
         self._keeper = VersionKeeper(store, leases.epochs, self.tails, self.versions, self.checks)
         self._untrained = Untrained(spec.graph)
-        self._pushes = Pushes(store, leases, self.checks, self.merger, self.recovery, self._untrained, environment.hook)
+        self._pushes = Pushes(
+            store, leases, self.checks, self.merger, self.recovery, self._untrained, events, environment.hook
+        )
         self.replies = Replies(spec, store, leases, self.versions, moments, mailboxes, environment.codec)
         self.limits = message_limits(spec.graph, store.replica.state)
         mailboxes.limit(self.limits.payload)
@@ -119,7 +122,7 @@ class Exchange:
         cutting, nbytes = cpu() - cutting, self._copying.nbytes - nbytes
         self._copying.grant(sum(d.grant is not None for d in drafts), nbytes, cutting)
         if cutting > LONG_S:
-            self._tell_of_cutting(nbytes, cutting, now)
+            self._tell_of_cutting(nbytes, cutting)
         hook("after-grants")
         leave = self._leases.epochs.finished() or self.failures.stop_because is not None
         for draft in drafts:
@@ -132,15 +135,14 @@ class Exchange:
             self.replies.push_s = _running_mean(self.replies.push_s, (cpu() - began - cutting) / len(merged))
         return len(merged)
 
-    def _tell_of_cutting(self, nbytes: int, seconds: float, now: float) -> None:
+    def _tell_of_cutting(self, nbytes: int, seconds: float) -> None:
         """Once: chunks of a size that was asked for may be larger than any that gridml chooses."""
         if self._told_of_cutting:
             return
         self._told_of_cutting = True
         text = f"cutting chunks of {nbytes / 1e6:,.0f} MB took {seconds:.1f} s, in which no worker was heard; "
         advice = "smaller ones take less: leave --chunk out, or ask for less with it, or with --chunk-bytes"
-        with self.ledger.transaction():
-            self.failures.say(now, "warning", text + advice, {"bytes": nbytes, "cutting_s": seconds})
+        self._events.record("warning", {"bytes": nbytes, "cutting_s": seconds}, text + advice)
 
     def release(self, record: WorkerRecord, because: str, now: float, *, reserved_until_s: float | None = None) -> None:
         """Free what a worker holds that has ended, from its last credit. Must be called inside a transaction.
@@ -153,17 +155,17 @@ class Exchange:
         self.conduct.forget(record.name)
         self.merger.habits.forget(record.name)  # a machine has one vote, however many workers it goes through
         if lost := self._untrained.forget(record.name):
-            self._say_not_taken(record, lost, because, now)
+            self._say_not_taken(record, lost, because)
         for lease in held:
             lease.reserved_versions = versions if reserved_until_s is not None else ()
             self._leases.end(lease, now, because, reserved_until_s=reserved_until_s)
 
-    def _say_not_taken(self, record: WorkerRecord, names: Sequence[str], because: str, now: float) -> None:
+    def _say_not_taken(self, record: WorkerRecord, names: Sequence[str], because: str) -> None:
         """Say what a worker changed that waited for another worker to change it, too."""
         more = f" and {len(names) - 1:,} more tensors" if len(names) > 1 else ""
         text = f"what {record.name} changed of {names[0]}{more} is not in the replica ({because}): "
         why = "no other worker has changed it, and no optimiser trains it"
-        self.failures.say(now, "warning", text + why, {"worker": record.name, "tensors": len(names)})
+        self._events.record("warning", {"worker": record.name, "tensors": len(names)}, text + why)
 
     def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
         """Count what a worker was training as failed by it, which cannot say so itself; return whether it was at work.
@@ -227,16 +229,16 @@ class Exchange:
 
     def _turn_away(self, malformed: Malformed, now: float) -> None:
         """Free what the sender of a message that makes no sense holds: who knows what it trains."""
-        self._set_message_aside(malformed.message, malformed.record, malformed.reason, now)
+        self._set_message_aside(malformed.message, malformed.record, malformed.reason)
         self.release(malformed.record, f"a message that makes no sense: {malformed.reason}", now)
 
-    def _set_message_aside(self, message: Message, record: WorkerRecord, reason: str, now: float) -> None:
+    def _set_message_aside(self, message: Message, record: WorkerRecord, reason: str) -> None:
         """Keep a message that could not be taken, and count it against its worker alone."""
         self._set_aside.keep(message, reason)
         record.malformed += 1
         heard, why = after_malformed(record.malformed)
         facts = {"worker": record.name, "machine": record.machine, "messages": record.malformed}
-        self.failures.say(now, "warning", f"{record.name} sent what makes no sense: {reason}; {why}", facts)
+        self._events.record("warning", facts, f"{record.name} sent what makes no sense: {reason}; {why}")
         if not heard and self._is_expected(record):
             self._nonsensical.append((record, why))
 
@@ -263,11 +265,11 @@ class Exchange:
         self.ledger.worker_sent(sync.worker, record.bytes_down, now)
         record.bytes_down = 0
         if draft.problem is not None:
-            self._set_message_aside(draft.message, record, draft.problem, now)
+            self._set_message_aside(draft.message, record, draft.problem)
         for note in sync.note.splitlines():
-            self._show_note(record, note, now)
+            self._show_note(record, note)
         for problem in self.recovery.moments.take_problems():
-            self.failures.say(now, "warning", problem, NO_FACTS)
+            self._events.record("warning", {}, problem)
         if sync.failure is not None:
             lease = self.ledger.leases.get(sync.failure.lease)
             if lease is not None and lease.worker == sync.worker and lease.term == sync.failure.term:
@@ -281,13 +283,13 @@ class Exchange:
             if lease is not None and lease.worker == sync.worker:
                 self._leases.end(lease, now, f"refused: {draft.reason}")
 
-    def _show_note(self, record: WorkerRecord, note: str, now: float) -> None:
+    def _show_note(self, record: WorkerRecord, note: str) -> None:
         """Tell the user what a worker went on without: each text once, and so many of a worker that may send any."""
         if not note.strip() or note in record.notes or len(record.notes) >= MAX_NOTES:
             return
         record.notes.add(note)
         last = "" if len(record.notes) < MAX_NOTES else "; its further notes are not shown"
-        self.failures.say(now, "warning", f"{record.name}: {note}{last}", {"worker": record.name})
+        self._events.record("warning", {"worker": record.name}, f"{record.name}: {note}{last}")
 
     def _grant(self, drafts: Sequence[Draft], now: float) -> None:
         """Grant leases to those that want any. Once half as many bytes were cut as one chunk may have, the others ask

@@ -1,4 +1,4 @@
-"""What failed, who tries it again, and who is left without work for a while; and what a person should hear of."""
+"""What failed, who tries it again, and who is left without work for a while."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from master.leases.leases import Leases
 from master.machines import MachineRecord
 from master.records import LeaseState, Standing, WorkerRecord, WorkerTable
 from master.store.event_facts import EventFacts
+from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.rundir import command
 
@@ -21,18 +22,13 @@ from master.store.rundir import command
 class Failures:
     """Failures of f, of g and of replicas. Methods must be called inside the ledger's transaction."""
 
-    def __init__(self, ledger: Ledger, leases: Leases, workers: WorkerTable) -> None:
+    def __init__(self, ledger: Ledger, leases: Leases, workers: WorkerTable, events: Events) -> None:
         self._ledger = ledger
         self._leases = leases
         self._workers = workers
+        self._events = events
         self._replaceable: list[tuple[WorkerRecord, str]] = []  # (worker, why another process is to take its place)
-        self.news: list[tuple[str, str, EventFacts]] = []  # events that a person was not told of yet
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
-
-    def take_news(self) -> list[tuple[str, str, EventFacts]]:
-        """Return (topic, text, facts) of the news since this was last asked."""
-        news, self.news = self.news, []
-        return news
 
     def take_replaceable(self) -> list[tuple[WorkerRecord, str]]:
         """Return (worker, reason) of those that fail what others do, since this was last asked."""
@@ -67,7 +63,7 @@ class Failures:
             "start": lease.start,
             "stop": lease.stop,
         }
-        self.say(now, "failure", f"{place}, {lease.worker}: {failure.message}; {reason}", facts)
+        self._events.record("failure", facts, f"{place}, {lease.worker}: {failure.message}; {reason}")
         self.count(record, failure.message, now)
         if not again:
             resume = command("resume", self._ledger.path.parent)
@@ -85,11 +81,6 @@ class Failures:
             self._ledger.machine_forgiven(record.machine)
         else:
             self._ledger.machine_failed(machine)
-
-    def say(self, now: float, topic: str, text: str, facts: EventFacts) -> None:
-        """Write an event down, for people too."""
-        self._ledger.event(now, topic, text, facts)
-        self.news.append((topic, text, facts))
 
     def count(
         self,
@@ -116,7 +107,7 @@ class Failures:
             self._count_against_machine(record, f"{record.name}: {because}; {reason}")
         if record.strikes >= AVOIDED or lacking or device:
             where = f" on {record.machine}" if record.machine else ""
-            self.say(now, "avoided", f"{record.name}{where}: {reason}", strikes_of(record, now))
+            self._events.record("avoided", strikes_of(record, now), f"{record.name}{where}: {reason}")
         others_work = any(other is not record for other in self._workers.succeeding())
         replace, reason = replaceable(record.failures - record.failures_before, others_work=others_work)
         if replace:

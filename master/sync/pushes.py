@@ -18,7 +18,7 @@ from master.decisions.helpful import helpful_workers
 from master.environment import Hook
 from master.leases.leases import Leases
 from master.records import LeaseState
-from master.store.event_facts import NO_FACTS
+from master.store.journal import Events
 from master.store.store import Store
 from master.store.versions import Base
 from master.sync.buffer_changes import Untrained
@@ -54,6 +54,7 @@ class Pushes:
         merger: Merger,
         recovery: Recovery,
         untrained: Untrained,
+        events: Events,
         hook: Hook,
     ) -> None:
         self._store = store
@@ -65,6 +66,7 @@ class Pushes:
         self._spread = PushSpread(lambda name: name in merger.groups and merger.groups[name].near)
         self._checks = checks
         self._failures = recovery.failures
+        self._events = events
         self._hook = hook
         self._names = LoggedNames(store.ledger)
         self._untrained = untrained
@@ -91,13 +93,13 @@ class Pushes:
         draft.verdict, draft.reason = admit(push, worker, facts, base_kept=base_credit is not None, leaves_few=few)
         if draft.verdict is not Verdict.MERGED or base_credit is None or lease is None:
             return
-        base = self._base(push.base, now)
+        base = self._base(push.base)
         if base is None:
             draft.verdict, draft.reason = admit(push, worker, facts, base_kept=False)
             return
         if ledger.leases.get(lease.id) is None:
             text = f"{worker} brings {push.vertices:,} vertices of lease {push.lease}, which had ended"
-            self._failures.say(now, "late", text, {"worker": worker, "lease": push.lease, "vertices": push.vertices})
+            self._events.record("late", {"worker": worker, "lease": push.lease, "vertices": push.vertices}, text)
             self._leases.reopen(lease, push.upto, worker)
         others = ledger.credited - base_credit  # those of this group, too
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
@@ -132,9 +134,7 @@ class Pushes:
         draft.pushed, draft.as_pushed = taken_rows(draft.content.replica.rows, merged.rows)
         draft.let_go()
         draft.fast_forward = merged.fast_forward
-        logged = self._names.admitted(
-            worker, push.logged, lambda text: self._failures.say(now, "warning", text, NO_FACTS)
-        )
+        logged = self._names.admitted(worker, push.logged, lambda text: self._events.record("warning", {}, text))
         ledger.credit(lease, push.upto, self._version, merge.staleness, now, logged)
         self._recovery.succeed(push)
         self._conduct.credit(draft.record, push.vertices, lease.since_s, now, blamed=passage.blamed)
@@ -150,11 +150,11 @@ class Pushes:
         count = self._store.ledger.add_altered(worker, how, vertices, printable(reason), now)
         if how is Altered.SHORTENED and count == 1:
             text = f"{worker}: {reason}; `gridml report` counts them"  # without a path: the same seed, the same ledger
-            self._failures.say(now, "shortened", text, {"worker": worker, "lease": draft.push.lease})
+            self._events.record("shortened", {"worker": worker, "lease": draft.push.lease}, text)
         if how is Altered.LEFT_OUT and str(count).strip("0") == "1":  # the first, the tenth, the hundredth, ...
             so_far = "" if count == 1 else f"; so of {count:,} pushes of it by now"
             facts = {"worker": worker, "lease": draft.push.lease, "pushes": count}
-            self._failures.say(now, "left out", f"{worker}: {reason}; left out, the rest is merged{so_far}", facts)
+            self._events.record("left out", facts, f"{worker}: {reason}; left out, the rest is merged{so_far}")
 
     def _take_moments(self, draft: Draft, now: float, *, trusted: bool) -> None:
         """Have moments that came with a push count for newcomers; what is left out of them is said."""
@@ -187,7 +187,7 @@ class Pushes:
         holder = worker if later_attempt else lease.worker
         return lease, replace(_facts_of(lease, holder), open=False, closed_because=because, untouched=untouched)
 
-    def _base(self, version: int, now: float) -> Base | None:
+    def _base(self, version: int) -> Base | None:
         """Return a version that a push stands on. One that cannot be read is not kept any more: None."""
         ledger = self._store.ledger
         try:
@@ -196,7 +196,7 @@ class Pushes:
             ledger.forget_version(version)
             again = "what was trained from it and not credited is trained again"
             text = f"version {version} is not kept any more: {error}; {again}"
-            self._failures.say(now, "warning", text, {"version": version})
+            self._events.record("warning", {"version": version}, text)
             return None
 
     def _tried(
@@ -281,10 +281,10 @@ class Pushes:
                 store.ledger.set_metrics(epoch, {})
             vertices, epoch_s = self._leases.epochs.count, store.ledger.epoch_s(epoch)
             facts = {"epoch": epoch + 1, "version": version, "vertices": vertices, "epoch_s": epoch_s}
-            self._failures.say(now, "epoch", f"epoch {epoch + 1} is credited in full, in version {version}", facts)
+            self._events.record("epoch", facts, f"epoch {epoch + 1} is credited in full, in version {version}")
             workers, reason = helpful_workers(self._spread.facts)
             text = f"{'unknown' if workers is None else f'{workers:,} workers'}: {reason}"
-            store.ledger.event(now, "helpful", text, {"epoch": epoch + 1, "workers": workers})
+            self._events.record("helpful", {"epoch": epoch + 1, "workers": workers}, text, quiet=True)
 
 
 def _named(tensors: frozenset[str]) -> str:

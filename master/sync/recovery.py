@@ -7,6 +7,7 @@ from gridml.protocol.messages import Push
 from master.decisions.recovery import FailedOn, go_back
 from master.leases.leases import Leases
 from master.records import LeaseState
+from master.store.journal import Events
 from master.store.store import Store
 from master.sync.conduct import Conduct
 from master.sync.failures import Failures
@@ -17,13 +18,20 @@ class Recovery:
     """What fails and what succeeds on which version, and what follows from it."""
 
     def __init__(
-        self, store: Store, leases: Leases, failures: Failures, conduct: Conduct, moments: KeptMoments
+        self,
+        store: Store,
+        leases: Leases,
+        failures: Failures,
+        conduct: Conduct,
+        moments: KeptMoments,
+        events: Events,
     ) -> None:
         self._store = store
         self._leases = leases
         self.failures = failures
         self.conduct = conduct
         self.moments = moments
+        self._events = events
         self._failed: list[FailedOn] = []
         self._succeeded_on: int | None = None
 
@@ -68,7 +76,7 @@ class Recovery:
             ledger.set("taken_back", ledger.get("taken_back", 0) + 1)
             again = f"{undone.vertices:,} vertices are trained again"
             facts = {"version": to, "vertices": undone.vertices}
-            self.failures.say(now, "rollback", f"back to version {to}, as {reason}; {again}", facts)
+            self._events.record("rollback", facts, f"back to version {to}, as {reason}; {again}")
             for worker in undone.workers:
                 if worker not in victims:
                     self.conduct.quarantine(worker, f"its pushes after version {to} were undone", now)

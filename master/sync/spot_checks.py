@@ -22,6 +22,7 @@ from master.leases.appointments import Start
 from master.leases.leases import Leases
 from master.records import LeaseState, WorkerRecord, WorkerTable
 from master.store.event_facts import EventFacts
+from master.store.journal import Events
 from master.store.store import Store
 from master.sync.draft import Draft
 from master.sync.likeness import likeness
@@ -79,13 +80,15 @@ class SpotChecks:
         workers: WorkerTable,
         merger: Merger,
         recovery: Recovery,
+        events: Events,
         due: Callable[[float], bool],
     ) -> None:
         self._store = store
         self._leases = leases
         self._workers = workers
         self._merger = merger
-        self._conduct, self._failures = recovery.conduct, recovery.failures
+        self._conduct = recovery.conduct
+        self._events = events
         self._due = due
         self._check: Check | None = None
         self._odd: Counter[str] = Counter()  # how often what was said at a place was
@@ -140,7 +143,7 @@ class SpotChecks:
             try:
                 return self._judge(check, draft, lease, now)
             except DamagedError as error:  # the version that all of them started from cannot be read any more
-                self._say(now, f"it comes to nothing: {error}", _facts(check, ()), warn=True)
+                self._events.record(TOPIC, _facts(check, ()), f"it comes to nothing: {error}")
                 return None
         if check is None and self._due(self._closer(draft.record)):
             return self._open(draft, lease, now)
@@ -193,7 +196,7 @@ class SpotChecks:
         finding = find(to_push, alike, self._usual(pushed.place))
         where = f"[{span.start}, {span.stop}) of epoch {span.epoch + 1}"
         names = f"{pushed.worker} pushed {where}, {', '.join(each.worker for each in repeated)} repeated it"
-        self._say(now, f"{names}: {finding.reason}", _facts(check, finding.odd), warn=bool(finding.odd))
+        self._events.record(TOPIC, _facts(check, finding.odd), f"{names}: {finding.reason}", quiet=not finding.odd)
         if finding.again:
             check.left = True
             check.left = self._anybody(check, now)
@@ -226,10 +229,6 @@ class SpotChecks:
         base = self._store.replica.base(check.base, self._store.ledger.sha256_of(check.base))
         contents = check.said[one].content, check.said[other].content
         return likeness(*contents, base, self._merger.groups, self._store.fields.values)
-
-    def _say(self, now: float, text: str, facts: EventFacts, *, warn: bool) -> None:
-        """Write down what came of a check; people are told where it is a warning."""
-        (self._failures.say if warn else self._store.ledger.event)(now, TOPIC, text, facts)
 
     def _standing(self) -> Check | None:
         """Return the check that is under way, if its range has gone to nobody else, and its version is there."""

@@ -11,8 +11,9 @@ import pytest
 
 from gridml.protocol.messages import Push, Sync
 from master.backends.condor.options import CondorOptions
-from master.leases.chunk_sizing import ChunkSizing, Say
+from master.leases.chunk_sizing import ChunkSizing
 from master.records import WorkerRecord
+from master.store.event_facts import EventFacts
 from master.store.settings import Settings
 
 
@@ -37,8 +38,12 @@ class Failing(Executor):
         return future
 
 
-def report_to(reports: list[str]) -> Say:
-    return lambda what, why, facts: reports.append(f"{what}. {why}")
+class Reports(list[str]):
+    """What is recorded, in place of Events."""
+
+    def record(self, topic: str, facts: EventFacts, text: str, *, why: str = "") -> None:
+        assert topic == "sizing"
+        self.append(f"{text}. {why}")
 
 
 def make(**values: Any) -> ChunkSizing:
@@ -60,22 +65,22 @@ def live(sizing: ChunkSizing, count: int, life_s: float, *, begin_s: float = 1.0
 
 
 def test_nothing_is_known_at_first() -> None:
-    sizing, later, reports = make(), Later(), list[str]()
-    assert not sizing.step(0.0, 4, 0.0, later, report_to(reports))
+    sizing, later, reports = make(), Later(), Reports()
+    assert not sizing.step(0.0, 4, 0.0, later, reports)
     assert sizing.chunk(WorkerRecord("w1")) is None
     assert sizing.push_every(WorkerRecord("w1"), 640, 10, 4, 0.0)[0] == 640
     assert not later.tasks and not reports
 
 
 def test_a_fit_is_made_elsewhere_and_told_once() -> None:
-    sizing, later, reports = make(), Later(), list[str]()
+    sizing, later, reports = make(), Later(), Reports()
     live(sizing, 20, 60.0)
     for now in (100.0, 101.0, 102.0):
-        assert not sizing.step(now, 4, 0.0, later, report_to(reports))
+        assert not sizing.step(now, 4, 0.0, later, reports)
     assert len(later.tasks) == 1 and not reports
     later.tasks.pop()()
-    assert sizing.step(103.0, 4, 0.0, later, report_to(reports))
-    assert not sizing.step(104.0, 4, 0.0, later, report_to(reports))
+    assert sizing.step(103.0, 4, 0.0, later, reports)
+    assert not sizing.step(104.0, 4, 0.0, later, reports)
     assert len(reports) == 1
     assert "vertices a chunk" in reports[0]
     silent = WorkerRecord("a worker that has not spoken")
@@ -85,12 +90,12 @@ def test_a_fit_is_made_elsewhere_and_told_once() -> None:
 
 
 def test_the_same_again_is_no_news() -> None:
-    sizing, later, reports = make(), Later(), list[str]()
+    sizing, later, reports = make(), Later(), Reports()
     live(sizing, 20, 60.0)
     for number, now in enumerate((100.0, 200.0, 300.0)):
-        sizing.step(now, 4, 0.0, later, report_to(reports))
+        sizing.step(now, 4, 0.0, later, reports)
         later.tasks.pop()()
-        sizing.step(now + 1, 4, 0.0, later, report_to(reports))
+        sizing.step(now + 1, 4, 0.0, later, reports)
         live(sizing, 40 * (number + 1), 60.0, start=1000 * (number + 1))
     assert len(reports) == 1
 
@@ -98,9 +103,9 @@ def test_the_same_again_is_no_news() -> None:
 def test_a_fast_worker_gets_more_for_the_same_seconds() -> None:
     sizing, later = make(), Later()
     live(sizing, 20, 60.0)
-    sizing.step(100.0, 4, 0.0, later, lambda what, why, facts: None)
+    sizing.step(100.0, 4, 0.0, later, Reports())
     later.tasks.pop()()
-    sizing.step(101.0, 4, 0.0, later, lambda what, why, facts: None)
+    sizing.step(101.0, 4, 0.0, later, Reports())
     slow, fast = WorkerRecord("slow"), WorkerRecord("fast")
     sizing.measures.speeds.put(slow, 5.0)
     sizing.measures.speeds.put(fast, 20.0)
@@ -110,12 +115,12 @@ def test_a_fast_worker_gets_more_for_the_same_seconds() -> None:
 
 
 def test_where_no_chunk_can_finish_a_person_hears_it_once() -> None:
-    sizing, later, reports = make(options=CondorOptions(chunks_per_job=1)), Later(), list[str]()
+    sizing, later, reports = make(options=CondorOptions(chunks_per_job=1)), Later(), Reports()
     live(sizing, 20, 0.1, begin_s=500.0)
     for now in (100.0, 200.0):
-        sizing.step(now, 4, 0.0, later, report_to(reports))
+        sizing.step(now, 4, 0.0, later, reports)
         later.tasks.pop()()
-        assert not sizing.step(now + 1, 4, 0.0, later, report_to(reports))
+        assert not sizing.step(now + 1, 4, 0.0, later, reports)
         live(sizing, 40, 0.1, begin_s=500.0, start=1000)
     assert len(reports) == 1
     assert "no chunk would ever finish" in reports[0]
@@ -125,20 +130,20 @@ def test_where_no_chunk_can_finish_a_person_hears_it_once() -> None:
 def test_who_asks_for_both_sizes_needs_no_fit() -> None:
     sizing, later = make(chunk=100, push_every=50), Later()
     live(sizing, 20, 60.0)
-    assert not sizing.step(100.0, 4, 0.0, later, lambda what, why, facts: None)
+    assert not sizing.step(100.0, 4, 0.0, later, Reports())
     assert not later.tasks
 
 
 def test_a_fit_that_fails_leaves_sizes_as_they_were() -> None:
-    sizing, later, reports = make(), Later(), list[str]()
+    sizing, later, reports = make(), Later(), Reports()
     live(sizing, 20, 60.0)
-    sizing.step(100.0, 4, 0.0, later, report_to(reports))
+    sizing.step(100.0, 4, 0.0, later, reports)
     later.tasks.pop()()
-    assert sizing.step(101.0, 4, 0.0, later, report_to(reports))
+    assert sizing.step(101.0, 4, 0.0, later, reports)
     before = sizing.chunk(WorkerRecord("w"))
     for number, now in enumerate((200.0, 300.0)):
         live(sizing, 40 * (number + 1), 60.0, start=1000 * (number + 1))
-        assert not sizing.step(now, 4, 0.0, Failing(), report_to(reports))
+        assert not sizing.step(now, 4, 0.0, Failing(), reports)
     assert sizing.chunk(WorkerRecord("w")) == before
     assert len(reports) == 2
     assert "sizes stay as they were" in reports[1] and "KeyError: 'a fault of the fit'" in reports[1]
@@ -162,9 +167,9 @@ def test_what_passes_around_a_chunk(many: int, around_s: float) -> None:
 
 
 def test_measures_that_make_no_sense_are_no_facts() -> None:
-    sizing, later, reports = make(), Later(), list[str]()
+    sizing, later, reports = make(), Later(), Reports()
     live(sizing, 20, 60.0)
     sizing.measures.all.boots.append(-5.0)
     sizing.measures.all.ends.append(float("inf"))
-    assert not sizing.step(100.0, 4, 0.0, later, report_to(reports))
+    assert not sizing.step(100.0, 4, 0.0, later, reports)
     assert not later.tasks and not reports

@@ -12,6 +12,7 @@ from master.leases.leases import Leases
 from master.records import WorkerTable
 from master.simulation import cost_program
 from master.simulation.wire import Wire
+from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.settings import Settings
 from master.store.spec import RunSpec
@@ -28,7 +29,8 @@ class Master:
         self.ledger = Ledger(path, shared_disk=False, create=True, durable=False)
         self.workers = WorkerTable(2)
         spec = RunSpec(settings, program, program.graph())
-        self.leases = Leases(spec, self.ledger, self.workers, Wire(VirtualClock(), None))
+        events = Events(self.ledger, path.with_name("events.log"), lambda *event: None, VirtualClock())
+        self.leases = Leases(spec, self.ledger, self.workers, Wire(VirtualClock(), None), events)
         with self.ledger.transaction():
             self.epochs.open_first(0.0)
 

@@ -18,6 +18,7 @@ from master.leases.leases import Leases
 from master.records import LeaseState, Standing, WorkerTable
 from master.simulation import cost_program
 from master.simulation.wire import Wire
+from master.store.journal import Events
 from master.store.kept_placement import KeptPlacement, keep
 from master.store.ledger import Ledger
 from master.store.settings import Settings
@@ -73,6 +74,11 @@ class Desk:
         return [reason for (reason,) in self.ledger._db.execute("SELECT reason FROM leases ORDER BY id")]
 
 
+def leases_of(spec: RunSpec, ledger: Ledger, table: WorkerTable) -> Leases:
+    events = Events(ledger, ledger.path.with_name("events.log"), lambda *event: None, VirtualClock())
+    return Leases(spec, ledger, table, Wire(VirtualClock(), None), events)
+
+
 def desk_of(folder: Path, workers: int = 3, batch: int = 1) -> Desk:
     """A desk whose graph has three parts, of which the first and the last are nearest."""
     program = cost_program.program_of(COUNT, epochs=2)
@@ -82,7 +88,7 @@ def desk_of(folder: Path, workers: int = 3, batch: int = 1) -> Desk:
     placement = keep(folder / "placement.safetensors", labels, np.zeros_like(labels), SHARED, durable=False)
     spec, table = RunSpec(settings, program, program.graph(), placement), WorkerTable(workers)
     ledger = Ledger(folder / "ledger.db", shared_disk=False, create=True, durable=False)
-    desk = Desk(Leases(spec, ledger, table, Wire(VirtualClock(), None)), ledger, table, placement)
+    desk = Desk(leases_of(spec, ledger, table), ledger, table, placement)
     with ledger.transaction():
         desk.leases.epochs.open_first(0.0)
     return desk
@@ -149,7 +155,7 @@ def test_a_master_that_takes_over_knows_who_is_at_home_where(desk: Desk, tmp_pat
     assert lease is not None
     table = WorkerTable(3)
     table.add("w2")
-    later = Leases(desk.leases._spec, desk.ledger, table, Wire(VirtualClock(), None))
+    later = leases_of(desk.leases._spec, desk.ledger, table)
     later.take_over(lease)
     assert table.of("w2").part == 1
     after = Desk(later, desk.ledger, table, desk.placement)

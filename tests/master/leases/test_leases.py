@@ -21,6 +21,7 @@ from master.leases.reclaim import LOOK_S
 from master.records import FEW, LeaseState, WorkerTable
 from master.simulation import cost_program
 from master.simulation.wire import Wire
+from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.settings import Settings
 from master.store.spec import RunSpec
@@ -91,7 +92,8 @@ def desk_of(
     program, table = cost_program.program_of(vertices, epochs), WorkerTable(workers)
     settings = Settings(Path("program.py"), backend="simulated", workers=workers, push_every=push_every, chunk=chunk)
     spec = RunSpec(settings, program, program.graph())
-    return Desk(Leases(spec, ledger, table, Wire(VirtualClock(), None)), ledger, table, workers)
+    events = Events(ledger, ledger.path.with_name("events.log"), lambda *event: None, VirtualClock())
+    return Desk(Leases(spec, ledger, table, Wire(VirtualClock(), None), events), ledger, table, workers)
 
 
 Make = Callable[..., Desk]

@@ -13,6 +13,7 @@ from master.leases.leases import Leases
 from master.records import LeaseState, Standing, WorkerTable
 from master.simulation import cost_program
 from master.simulation.wire import Wire
+from master.store.event_facts import EventFacts
 from master.store.ledger import Ledger
 from master.store.settings import Settings
 from master.store.spec import RunSpec
@@ -20,6 +21,13 @@ from master.sync.failures import Failures
 from master.views.progress import read_progress
 
 COUNT, CHUNK = 1000, 100
+
+
+class Told(list[tuple[str, str, EventFacts]]):
+    """What is recorded, in place of Events."""
+
+    def record(self, topic: str, facts: EventFacts, text: str, *, quiet: bool = False) -> None:
+        self.append((topic, text, facts))
 
 
 class Desk:
@@ -31,8 +39,9 @@ class Desk:
         spec = RunSpec(Settings(Path("program.py"), chunk=CHUNK, workers=4), program, program.graph())
         self.ledger = Ledger(path, shared_disk=False, create=create, durable=False)
         self.workers = WorkerTable()
-        self.leases = Leases(spec, self.ledger, self.workers, Wire(VirtualClock(), None))
-        self.failures = Failures(self.ledger, self.leases, self.workers)
+        self.events = Told()
+        self.leases = Leases(spec, self.ledger, self.workers, Wire(VirtualClock(), None), self.events)
+        self.failures = Failures(self.ledger, self.leases, self.workers, self.events)
         if create:
             with self.ledger.transaction():
                 self.leases.epochs.open_first(0.0)
@@ -161,7 +170,7 @@ def test_why_is_kept_and_shown(desk: Desk) -> None:
     assert avoided.because == "failed 2 times in a row; no lease for 0.5 s" and avoided.seconds_left == pytest.approx(
         0.4
     )
-    (_, _, failed), _, (topic, text, facts) = desk.failures.take_news()
+    (_, _, failed), _, (topic, text, facts) = desk.events
     assert failed == {"worker": "w1", "machine": "a", "lease": 1, "epoch": 1, "start": 0, "stop": CHUNK}
     assert (topic, text) == ("avoided", "w1 on a: failed 2 times in a row; no lease for 0.5 s")
     assert facts == {"worker": "w1", "machine": "a", "failures": 2, "distrusted": 0, "avoided_s": pytest.approx(0.5)}

@@ -15,7 +15,7 @@ from gridml.protocol.messages import Sync
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import JobEvent, State
 from master.machines import MachineRecord
-from master.store.journal import Journal
+from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.reader import connect
 from master.store.status import RunStatus
@@ -107,12 +107,13 @@ def test_workers_on_hold_are_said_by_reason_and_nothing_is_left_to_wait_for(ledg
 
 
 def test_the_last_warnings_are_told_once_each(ledger: Ledger, tmp_path: Path) -> None:
-    journal = Journal(ledger, tmp_path / "events.log", lambda topic, text, facts: None)
-    with ledger.transaction():
-        for at_s, text in enumerate(["no machine", "a full disk", "no machine", "refused", "over a limit"]):
-            journal.event(float(at_s), "warning", text)
-        journal.event(9.0, "sizing", "no warning")
-    journal.close()
+    clock = iter(range(10))
+    events = Events(ledger, tmp_path / "events.log", lambda topic, text, facts: None, lambda: float(next(clock)))
+    for text in ("no machine", "a full disk", "no machine", "refused", "over a limit"):
+        events.record("warning", {}, text, standing=True)
+    events.record("warning", {}, "what a worker may send any number of")
+    events.record("sizing", {}, "no warning")
+    events.close()
     assert [(warned.seconds_ago, warned.text) for warned in at(ledger, 10.0).warnings] == [
         (8.0, "no machine"),
         (7.0, "refused"),
