@@ -24,9 +24,6 @@ from gridml.carriers.base import Message
 from gridml.carriers.directory import DirectoryMailbox
 from gridml.carriers.forwarding import Forwarding
 from gridml.errors import LedgerError
-from gridml.testing.hostile_attacks import ATTACKS
-from gridml.testing.hostile_files import FILE_ATTACKS
-from gridml.testing.hostile_worker import HostileWorker
 from master.backends.base import Backend, JobEvent, State
 from master.backends.local import Local
 from master.backends.local_plugin import worker_command
@@ -40,6 +37,9 @@ from master.store.reader import opened
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.views.report import report
+from tests.support.hostile_attacks import ATTACKS
+from tests.support.hostile_files import FILE_ATTACKS
+from tests.support.hostile_worker import HostileWorker
 
 MNIST = Path(__file__).parents[1] / "examples" / "mnist.py"
 HONEST = 2  # workers
@@ -216,7 +216,7 @@ def main() -> None:
         rows,
         [
             f"mean accuracy {means[0]:.2f} without, {means[1]:.2f} with it",
-            f"messages: of {len(ATTACKS) + len(FILE_ATTACKS)} sorts of attacks (gridml.testing), and honest requests "
+            f"messages: of {len(ATTACKS) + len(FILE_ATTACKS)} sorts of attacks, and honest requests "
             "for work; collected: those that the master took out of the mailbox, the newest each turn",
             "hostile workers: one after another, as each was given up; their credits: of all vertices of the run",
             "every run credited each of its vertices exactly once (checked in the ledger's rows)",

@@ -40,15 +40,15 @@ from gridml.protocol import bundle
 from gridml.protocol.codec import BundleCodec, InProcessPayload, spoken
 from gridml.protocol.messages import Sync, Verdict, reply_from, to_json
 from gridml.protocol.payload import Payload, in_pieces
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.script import Steady
-from master.backends.simulated import Simulated, SimulatedWorker
 from master.environment import Environment
 from master.evaluation.evaluator import Here
 from master.launch import start
 from master.run import Run
 from master.simulation.cost_only_worker import CostOnlyWorker
 from master.simulation.scenario import Machine, Scenario
+from master.simulation.simulated import Simulated, SimulatedWorker
+from master.simulation.virtual_clock import VirtualClock
 from master.simulation.workers import Workers, options_of
 from master.simulation.world import Inline, World
 from master.store.settings import Settings

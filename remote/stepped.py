@@ -18,9 +18,8 @@ from gridml.engine.dice import Dice
 from gridml.engine.engine import Engine
 from gridml.model.loading import load
 from gridml.model.program import Program
-from gridml.protocol.worker_actions import Train, Wait
+from gridml.protocol.worker_actions import Prices, Train, Wait, busy_seconds
 from gridml.protocol.worker_state import WorkerOptions
-from gridml.testing.prices import Prices, seconds
 from remote.courier import StepCourier
 from remote.session import Session, SessionOptions
 
@@ -51,7 +50,7 @@ class SteppedEngine(Engine):
 @final
 class SteppedWorker:
     """A session whose actions take as long as `prices` say, on a machine that trains `speed` times as fast: a
-    `master.backends.simulated.SimulatedWorker`."""
+    `master.simulation.simulated.SimulatedWorker`."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class SteppedWorker:
             elif isinstance(action, Train):
                 yield self._engine.rows * self._vertex_s
             else:
-                yield seconds(action, self._prices)
+                yield busy_seconds(action, self._prices)
 
     def evict(self) -> None:
         """SIGTERM: push what there is and leave."""

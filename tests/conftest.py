@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = [item for item in items if (item.get_closest_marker("pretended") is not None) != pretends]
     config.hook.pytest_deselected(items=others)
     if pretends:
-        from gridml.testing import pretend_device
+        from tests.support import pretend_device
 
         pretend_device.install()
     items[:] = [item for item in items if item not in set(others)]

@@ -12,7 +12,7 @@ from scipy.spatial import cKDTree
 
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.files.registry import read
-from gridml.testing.graphs import grid
+from tests.support.graphs import grid
 
 FILES = {
     "20news": "text/20news/20news_train.svm.gz",

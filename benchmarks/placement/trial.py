@@ -16,7 +16,7 @@ from gridml.placement.base import TOTAL, TRAFFIC, Options, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.registry import METHODS
 from gridml.placement.serving import serve
-from gridml.testing.graphs import grid, grouped
+from tests.support.graphs import grid, grouped
 
 OURS = {
     **dict.fromkeys(METHODS, Options()),

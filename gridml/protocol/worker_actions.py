@@ -7,7 +7,7 @@ a lease's chunk; times are seconds of the driver's clock.
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gridml.protocol.messages import Failure, Lease, Reply, Sync
 from gridml.protocol.push import VertexKey
@@ -128,6 +128,35 @@ class Leave(NamedTuple):
 
 
 Action = BeginChunk | Train | EndChunk | TakeSnapshot | Send | Adopt | KeepOnly | Wait | Leave
+
+
+# --- what actions cost in time, for simulations
+
+
+class Prices(Protocol):
+    """What things cost, in seconds of a machine of speed 1."""
+
+    @property
+    def exec_s(self) -> float: ...  # to train a vertex
+    @property
+    def copy_s(self) -> float: ...  # to copy one,
+    @property
+    def start_s(self) -> float: ...  # and to begin a chunk,
+    @property
+    def end_s(self) -> float: ...  # and to end it
+    @property
+    def push_s(self) -> float | None: ...  # to push
+    @property
+    def boot_s(self) -> float: ...  # to come up
+
+
+def busy_seconds(action: Action, prices: Prices) -> float:
+    """How long a worker is busy with an action; training is priced by its driver, who knows how many rows it was."""
+    if isinstance(action, TakeSnapshot):
+        return prices.push_s or 0.0
+    if isinstance(action, BeginChunk):
+        return prices.start_s + (action.lease.stop - action.lease.start) * prices.copy_s
+    return prices.end_s if isinstance(action, EndChunk) else 0.0
 
 
 # --- events

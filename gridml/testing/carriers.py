@@ -20,7 +20,6 @@ from gridml.carriers.base import Heartbeat, MasterMailboxes, WorkerMailbox
 from gridml.protocol import bundle
 from gridml.protocol.payload import Pieces
 from gridml.testing.contracts import expect, expect_error, require
-from gridml.testing.faulty_network import FaultyNetwork
 
 HEARTBEAT_LIMIT_S = 10.0  # a heartbeat may be late by a second, not by ten
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -59,19 +58,6 @@ def damage_in_files(root: Path) -> Callable[[bytes, Callable[[bytes], bytes]], N
         files = [path for path in root.rglob("*") if path.is_file() and path.read_bytes() == payload]
         require(len(files) == 1, f"a payload lies in one file: got {files}")
         files[0].write_bytes(alter(payload))
-
-    return damage
-
-
-def damage_in_network(network: FaultyNetwork) -> Callable[[bytes, Callable[[bytes], bytes]], None]:
-    """Return the `damage` of the carrier in memory."""
-
-    def damage(payload: bytes, alter: Callable[[bytes], bytes]) -> None:
-        for mailbox in network.mailboxes.values():
-            for arrival in mailbox.syncs + mailbox.replies:
-                if arrival.payload == payload:
-                    arrival.payload = alter(payload)
-        network.chunks.update({name: alter(chunk) for name, chunk in network.chunks.items() if chunk == payload})
 
     return damage
 

@@ -20,10 +20,10 @@ from chunk_model.mixture import Mixture
 from chunk_model.trace import TraceEvent
 from gridml.errors import LedgerError, UsageError
 from gridml.protocol.messages import PUSH_AT_LEAST_S
-from gridml.testing.faulty_network import Chances
 from master.backends.script import Replay, Script
 from master.simulation import cost_program
 from master.simulation.exact import verify_credits
+from master.simulation.faulty_network import Chances
 from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Storms
 from master.simulation.world import play_scenario
 from master.store.settings import Settings, check_seed

@@ -28,9 +28,9 @@ from gridml.protocol.worker_actions import (
     Train,
     Trained,
     Wait,
+    busy_seconds,
 )
 from gridml.protocol.worker_state import WorkerOptions, WorkerState
-from gridml.testing.prices import seconds
 
 RESEND_S = 15.0  # as couriers do
 TINY = 1e-6  # of a vertex: what rounding adds to a time is no work
@@ -47,7 +47,7 @@ class WireEnd(Protocol):
 
 @final
 class CostOnlyWorker:
-    """The life of one worker process, one wait at a time: a `master.backends.simulated.SimulatedWorker`. `speed`
+    """The life of one worker process, one wait at a time: a `master.simulation.simulated.SimulatedWorker`. `speed`
     divides its training time; f `fails` at whatever it trains."""
 
     def __init__(
@@ -137,7 +137,7 @@ class CostOnlyWorker:
                     self._send_again()
                 state.handle(Trained(stop), now_s)
             elif isinstance(action, TakeSnapshot):
-                yield seconds(action, self._costs)
+                yield busy_seconds(action, self._costs)
                 now_s = wire.now_s
                 state.handle(Copied(), now_s)
             elif isinstance(action, Send):
@@ -147,11 +147,11 @@ class CostOnlyWorker:
             elif isinstance(action, BeginChunk):
                 self._lease, self._upto, self._stop = action.lease.id, action.lease.start, action.lease.start
                 wire.beat(action.lease.id, action.lease.start)
-                yield seconds(action, self._costs)
+                yield busy_seconds(action, self._costs)
                 now_s = wire.now_s
                 state.handle(Began(), now_s)
             elif isinstance(action, EndChunk):
-                yield seconds(action, self._costs)
+                yield busy_seconds(action, self._costs)
                 now_s = wire.now_s
             elif isinstance(action, Wait):
                 yield from self._wait(action.seconds)

@@ -13,7 +13,6 @@ from chunk_model.parse import parse
 from gridml.errors import UsageError
 from gridml.protocol.compression import NONE
 from gridml.protocol.messages import NO_PUSH
-from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Replay, Script, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.backends.traces import most_at_once, read_trace
@@ -21,6 +20,7 @@ from master.decisions.chunk_rules import GOODPUT
 from master.decisions.crowding import STEPS_EACH
 from master.planning.lifetime_sources import expected_lifetime
 from master.planning.plan import parse_seconds
+from master.simulation.faulty_network import Chances
 from master.simulation.scenario import Scenario, Speeds, Storms
 from master.simulation.stall import check_lives, check_silence
 from master.store.first_values import located

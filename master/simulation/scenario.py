@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from chunk_model.costs import Costs
 from chunk_model.lifetime import Lifetime
 from gridml.errors import UsageError
-from gridml.testing.faulty_network import Chances
 from master.backends.script import PlannedLife, Script
-from master.backends.simulated import Negotiation
 from master.simulation.crash_points import POINTS
+from master.simulation.faulty_network import Chances
+from master.simulation.simulated import Negotiation
 from master.store.settings import check_seed
 
 Numbers = NDArray[np.float64]

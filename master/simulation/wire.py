@@ -16,8 +16,8 @@ from gridml.protocol.codec import BundleCodec, Codec, InProcessCodec, InProcessP
 from gridml.protocol.messages import Reply, Sync
 from gridml.protocol.payload import Arrived, Payload
 from gridml.protocol.push import PushContent, ReplicaPart
-from gridml.testing.faulty_network import Delivery
-from gridml.testing.virtual_clock import VirtualClock
+from master.simulation.faulty_network import Delivery
+from master.simulation.virtual_clock import VirtualClock
 
 Deliver = Callable[[int, bytes], None]  # a reply's number and payload reach a worker
 Standing = Callable[

@@ -13,12 +13,12 @@ from gridml.carriers.forwarding import Forwarding
 from gridml.protocol.codec import BundleCodec, Codec
 from gridml.protocol.payload import Payload
 from gridml.protocol.worker_state import WorkerOptions
-from gridml.testing.faulty_network import Delivery, FaultyNetwork, on_time
-from gridml.testing.virtual_clock import VirtualClock
-from master.backends.simulated import SimulatedWorker
 from master.simulation.cost_only_worker import CostOnlyWorker
+from master.simulation.faulty_network import Delivery, FaultyNetwork, on_time
 from master.simulation.hostility import Hostility
 from master.simulation.scenario import Machine, Scenario
+from master.simulation.simulated import SimulatedWorker
+from master.simulation.virtual_clock import VirtualClock
 from master.simulation.wire import Wire, WireCodec, going_on
 
 

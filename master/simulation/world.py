@@ -14,8 +14,6 @@ from typing import Any, final
 import numpy as np
 
 from gridml.errors import RunError
-from gridml.testing.virtual_clock import VirtualClock
-from master.backends.simulated import Pool, Simulated, SimulatedWorker
 from master.environment import Environment
 from master.evaluation.evaluator import Here
 from master.launch import resume, start
@@ -23,7 +21,9 @@ from master.run import Run
 from master.simulation.crash_points import CrashPoints
 from master.simulation.merging_time import MergingTime
 from master.simulation.scenario import Machine, Scenario
+from master.simulation.simulated import Pool, Simulated, SimulatedWorker
 from master.simulation.stall import LONGEST_S, Since, check_stall
+from master.simulation.virtual_clock import VirtualClock
 from master.simulation.wire import Wire
 from master.simulation.workers import CostOnlyWorkers, Trainer, TrainingWorkers, Workers
 from master.store.journal import Report

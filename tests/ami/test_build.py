@@ -22,7 +22,7 @@ from ami.build import BUILDER, POLL_S, SCRIPT_S, Time, Wanted, user_data
 from ami.staging import Additions
 from gridml.cli import main
 from gridml.errors import RunError, UsageError
-from gridml.testing.virtual_clock import VirtualClock
+from master.simulation.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.real
 REGION = "eu-central-1"

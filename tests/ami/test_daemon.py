@@ -13,7 +13,7 @@ from ami.words import Ended, Leave, Words
 from gridml.carriers.enrolment import Assignment, Refused
 from gridml.errors import RunError
 from gridml.protocol.outbox import SAVED
-from gridml.testing.virtual_clock import VirtualClock
+from master.simulation.virtual_clock import VirtualClock
 
 ORPHAN_S = 900.0
 INSTANCE = Instance("a run", "master", 2222, "AAAA", "t0ken", ORPHAN_S)

@@ -11,9 +11,9 @@ import pytest
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from gridml.protocol import bundle
-from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives
 from master.simulation.exact import verify_credits
+from master.simulation.faulty_network import Chances
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.hostile import HONEST, Siege, besieged
 from gridml.protocol import bundle
-from gridml.testing.hostile_attacks import ATTACKS, REPLICAS
 from master.store.settings import Settings
+from tests.support.hostile_attacks import ATTACKS, REPLICAS
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "programs" / "small_lenet.py"

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from gridml.cli import command_line
-from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Steady
 from master.rollback import rollback
 from master.simulation.exact import verify_credits
+from master.simulation.faulty_network import Chances
 from master.simulation.scenario import Scenario, Storms
 from master.simulation.world import World, play_scenario
 from master.store.ledger import Ledger

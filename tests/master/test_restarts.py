@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from gridml.errors import RunError
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import Backend
 from master.environment import Environment
 from master.launch import create, resume
 from master.restarts import counted
+from master.simulation.virtual_clock import VirtualClock
 from master.store.reader import opened
 from master.store.run_facts import read_facts
 from master.store.rundir import MasterLock, RunDirectory
@@ -28,7 +28,7 @@ LIMIT_S = 60
 MASTER = """
 import os, signal, sys
 from pathlib import Path
-from gridml.testing.virtual_clock import VirtualClock
+from master.simulation.virtual_clock import VirtualClock
 from master.backends.registry import make
 from master.environment import Environment
 from master.restarts import counted

@@ -17,7 +17,6 @@ from gridml.protocol import bundle, outbox
 from gridml.protocol.messages import Lease, Push, Reply, Sync, Verdict, reply_from, to_json
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import Backend, JobEvent, State
 from master.decisions.failures import Failed
 from master.environment import Environment
@@ -25,6 +24,7 @@ from master.fleet import RESERVED_S
 from master.launch import resume, start
 from master.machines import MachineRecord
 from master.run import Run
+from master.simulation.virtual_clock import VirtualClock
 from master.store.ledger import Ledger
 from master.store.settings import Settings
 from master.sync import version_use

@@ -19,9 +19,9 @@ from gridml.protocol.codec import BundleCodec
 from gridml.protocol.messages import Reply
 from gridml.protocol.payload import Payload
 from gridml.protocol.push import PushContent, ReplicaPart
-from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Script, Steady
 from master.simulation.exact import verify_credits
+from master.simulation.faulty_network import Chances
 from master.simulation.scenario import Scenario, Speeds
 from master.simulation.world import play_scenario
 from master.store.settings import Settings

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gridml.testing.virtual_clock import VirtualClock
+from master.simulation.virtual_clock import VirtualClock
 from remote.attempt import LOOK_S, PATIENCE_S, find_mailbox
 
 

@@ -17,7 +17,6 @@ import remote.fitness
 import remote.worker
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import UNEQUIPPED, UNFIT, ProgramError
-from gridml.testing.chirp_server import proxy
 from remote.fitness import (
     DISK,
     MEMORY,
@@ -33,6 +32,7 @@ from remote.fitness import (
     needs,
     read,
 )
+from tests.support.chirp_server import proxy
 
 ROOT = Path(remote.fitness.__file__).parents[1]
 LIMIT_S = 60

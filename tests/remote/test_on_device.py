@@ -18,20 +18,20 @@ from chunk_model.families import Exponential
 from gridml.engine.devices import Device, DeviceFailedError
 from gridml.errors import DEVICE
 from gridml.protocol import bundle
-from gridml.testing.faulty_network import Chances
-from gridml.testing.pretend_device import NAME, STATE
 from master.backends.registry import make
 from master.backends.script import Lives, Steady
 from master.environment import Environment
 from master.launch import start
 from master.planning.trial import try_out
 from master.simulation.exact import verify_credits
+from master.simulation.faulty_network import Chances
 from master.simulation.result import dump
 from master.simulation.scenario import Absent, Scenario, Storms
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
 from remote.stepped import Trainer
+from tests.support.pretend_device import NAME, STATE
 
 pytestmark = pytest.mark.pretended
 COSTS = Costs(exec_s=0.5, copy_s=0.01, start_s=1.0, push_s=0.1, boot_s=2.0)
@@ -166,7 +166,7 @@ def test_a_worker_whose_device_fails_says_so_and_its_machine_rests(tmp_path: Pat
     text = (programs / "perceptron.py").read_text()
     fails = "pretend_device.install(fails_after=900 if os.environ.get('GRIDML_SLOT') == '0' else None)"
     file = tmp_path / "failing.py"
-    imports = "import os\n\nimport gridml\nfrom gridml.testing import pretend_device\n"
+    imports = "import os\n\nimport gridml\nfrom tests.support import pretend_device\n"
     file.write_text(text.replace("import gridml\n", f"{imports}\n{fails}\n", 1))
     told: list[tuple[str, str]] = []
     environment = Environment(make, report=lambda topic, text, facts: told.append((topic, text)))

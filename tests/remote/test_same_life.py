@@ -23,10 +23,10 @@ from gridml.protocol.codec import InProcessPayload, spoken
 from gridml.protocol.messages import NO_PUSH, Lease, Pace, Reply, Sync, Verdict, sync_from, to_json
 from gridml.protocol.push import ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions
-from gridml.testing.virtual_clock import VirtualClock
-from master.backends.simulated import SimulatedWorker
 from master.simulation import cost_program
 from master.simulation.cost_only_worker import CostOnlyWorker
+from master.simulation.simulated import SimulatedWorker
+from master.simulation.virtual_clock import VirtualClock
 from remote.courier import Courier
 from remote.session import Session, SessionOptions
 from remote.stepped import Trainer

@@ -20,13 +20,13 @@ from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from gridml.protocol import bundle
 from gridml.protocol.worker_state import WorkerOptions
-from gridml.testing.faulty_network import Chances, FaultyNetwork
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.script import Lives, PlannedLife, Script, Steady
 from master.launch import resume
 from master.simulation.exact import verify_credits
+from master.simulation.faulty_network import Chances, FaultyNetwork
 from master.simulation.result import dump
 from master.simulation.scenario import Absent, Scenario, Speeds, Storms
+from master.simulation.virtual_clock import VirtualClock
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings

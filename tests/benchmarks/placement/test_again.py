@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.placement.again import compared
 from benchmarks.table import RESULTS
-from gridml.testing.graphs import grouped
+from tests.support.graphs import grouped
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 HEAD = "| graph | case |"

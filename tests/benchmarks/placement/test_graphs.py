@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.placement.graphs import clicks, points, ratings, uniform
-from gridml.testing.graphs import grid
+from tests.support.graphs import grid
 
 
 def test_rows_of_clicks_touch_what_their_people_like() -> None:

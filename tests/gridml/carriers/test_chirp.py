@@ -14,7 +14,7 @@ import pytest
 from gridml.carriers.chirp import ChirpLink, ChirpWorker
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.errors import RunError
-from gridml.testing.chirp_server import proxy
+from tests.support.chirp_server import proxy
 
 
 @pytest.fixture

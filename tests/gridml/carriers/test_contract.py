@@ -16,11 +16,12 @@ from gridml.carriers.file_link import FileMailbox
 from gridml.carriers.sftp import SftpLink, line_of_job
 from gridml.protocol import bundle
 from gridml.protocol.payload import Pieces
-from gridml.testing.carriers import CHECKS, CarrierPair, damage_in_files, damage_in_network
-from gridml.testing.chirp_server import proxy
-from gridml.testing.faulty_network import FaultyNetwork
-from gridml.testing.virtual_clock import VirtualClock
+from gridml.testing.carriers import CHECKS, CarrierPair, damage_in_files
 from master.sftp.server import MailServer
+from master.simulation.faulty_network import FaultyNetwork
+from master.simulation.virtual_clock import VirtualClock
+from tests.support.chirp_server import proxy
+from tests.support.damage import damage_in_network
 
 
 @contextmanager

@@ -15,8 +15,8 @@ import pytest
 from gridml.carriers import directory
 from gridml.carriers.directory import LIST_S, SETTLED_S, DirectoryMailbox, DirectoryMailboxes
 from gridml.carriers.mailbox_files import QUOTA, message_name
-from gridml.testing.hostile_files import FILE_ATTACKS
-from gridml.testing.virtual_clock import VirtualClock
+from master.simulation.virtual_clock import VirtualClock
+from tests.support.hostile_files import FILE_ATTACKS
 
 PAYLOAD = b"a message"
 

@@ -16,7 +16,7 @@ from gridml.engine.engine import Engine
 from gridml.model import device_rows
 from gridml.model.batch import Neighbours
 from gridml.model.chunk import cut
-from gridml.testing.pretend_device import NAME
+from tests.support.pretend_device import NAME
 
 COUNT = 8
 PLACES = ["numpy", "cpu", pytest.param(NAME, marks=pytest.mark.pretended)]

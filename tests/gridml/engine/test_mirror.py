@@ -14,7 +14,7 @@ from gridml.engine.devices import Device
 from gridml.engine.mirror import Mirror, needs_mirror
 from gridml.engine.modules import Modules
 from gridml.model.vertex import describe
-from gridml.testing.pretend_device import NAME, STATE
+from tests.support.pretend_device import NAME, STATE
 
 PLACES = ["cpu", pytest.param(NAME, marks=pytest.mark.pretended)]
 

@@ -18,7 +18,7 @@ from gridml.errors import ProgramError
 from gridml.model.chunk import cut
 from gridml.model.vertex import describe
 from gridml.protocol.push import ReplicaPart
-from gridml.testing.pretend_device import NAME
+from tests.support.pretend_device import NAME
 
 PLACES = ["cpu", pytest.param(NAME, marks=pytest.mark.pretended)]
 KEY = ("Network", 0)

@@ -13,8 +13,8 @@ import gridml
 from gridml.engine.recorder import Recorder
 from gridml.errors import ProgramError
 from gridml.protocol.messages import LARGEST_LOGGED, LONGEST_LOGGED, MOST_LOGGED, Logged
-from gridml.testing import pretend_device
-from gridml.testing.pretend_device import NAME
+from tests.support import pretend_device
+from tests.support.pretend_device import NAME
 
 
 def logged(recorder: Recorder, *calls: tuple[int, dict[str, object]], failed: bool = False) -> tuple[Logged, ...]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gridml.engine.transfers import Transfers
-from gridml.testing.pretend_device import NAME, STATE
+from tests.support.pretend_device import NAME, STATE
 
 pytestmark = pytest.mark.pretended
 

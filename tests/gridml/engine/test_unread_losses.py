@@ -19,7 +19,7 @@ from gridml.engine.engine import Engine
 from gridml.errors import NotFiniteError
 from gridml.model.chunk import cut
 from gridml.protocol.push import ReplicaPart
-from gridml.testing.pretend_device import NAME
+from tests.support.pretend_device import NAME
 
 PLACES = ["cpu", pytest.param(NAME, marks=pytest.mark.pretended)]
 BATCH, ROWS = 4, 32

@@ -9,8 +9,8 @@ import gridml
 from gridml.model import device_rows
 from gridml.model.device_rows import DeviceRows
 from gridml.model.vertex import describe
-from gridml.testing import pretend_device
-from gridml.testing.pretend_device import NAME, STATE
+from tests.support import pretend_device
+from tests.support.pretend_device import NAME, STATE
 
 pytestmark = pytest.mark.pretended
 

@@ -16,7 +16,7 @@ from gridml.placement.bipartite import Bipartite
 from gridml.placement.registry import find
 from gridml.placement.serving import serve
 from gridml.placement.traffic import traffic
-from gridml.testing.graphs import grouped
+from tests.support.graphs import grouped
 
 GRAPH = grouped(4000, 2000, 12, groups=8)
 WAS = find("multilevel").place(GRAPH, 8, Options())

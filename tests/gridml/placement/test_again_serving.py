@@ -9,7 +9,7 @@ from gridml.placement.base import Placement
 from gridml.placement.neighbour_sets import sets_of
 from gridml.placement.serving import serve
 from gridml.placement.traffic import traffic
-from gridml.testing.graphs import grouped
+from tests.support.graphs import grouped
 
 GRAPH = grouped(600, 400, 8)
 ROWS = (np.arange(600) % 6).astype(np.int32)

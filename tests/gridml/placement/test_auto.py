@@ -11,7 +11,7 @@ from gridml.errors import UsageError
 from gridml.placement.auto import Auto, AutoOptions, chosen
 from gridml.placement.base import COLUMN_WEIGHTS, SHARES, Options
 from gridml.placement.parsa import Parsa
-from gridml.testing.graphs import grouped
+from tests.support.graphs import grouped
 
 
 @pytest.mark.parametrize(

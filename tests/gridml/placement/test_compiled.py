@@ -9,13 +9,13 @@ import pytest
 
 from gridml.placement.base import Options
 from gridml.placement.registry import METHODS
-from gridml.testing.graphs import grouped
+from tests.support.graphs import grouped
 
 PLACES = """
 import sys
 from gridml.placement.base import Options
 from gridml.placement.registry import METHODS
-from gridml.testing.graphs import grouped
+from tests.support.graphs import grouped
 
 rows = METHODS[sys.argv[1]].place(grouped(120, 60, 6), 4, Options()).rows
 print("".join(map(str, rows)), "numba.np.linalg" in sys.modules)

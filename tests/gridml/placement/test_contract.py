@@ -15,7 +15,7 @@ from gridml.placement.bipartite import Bipartite
 from gridml.placement.rates import Rates
 from gridml.placement.registry import METHODS, find
 from gridml.placement.traffic import traffic
-from gridml.testing.graphs import grouped, uneven
+from tests.support.graphs import grouped, uneven
 
 EVERY = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 

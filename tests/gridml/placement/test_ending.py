@@ -14,7 +14,7 @@ from gridml.placement.limits import advice, least_memory
 from gridml.placement.rates import Rates
 from gridml.placement.registry import find
 from gridml.placement.traffic import Traffic, traffic
-from gridml.testing.graphs import grouped, uneven
+from tests.support.graphs import grouped, uneven
 
 BOTH = pytest.mark.parametrize("name", ["refined", "multilevel"])
 RATES = Rates((1e4, 1e4, 1e4, 2e4, 4e4, 8e4), (2e4,))

@@ -18,7 +18,7 @@ from gridml.placement.parsa import Parsa, ParsaOptions
 from gridml.placement.registry import METHODS
 from gridml.placement.serving import serve
 from gridml.placement.traffic import traffic
-from gridml.testing.graphs import grouped
+from tests.support.graphs import grouped
 
 
 class Watched(np.memmap):  # type: ignore[type-arg]

@@ -17,7 +17,7 @@ from gridml.placement.parsa import Parsa
 from gridml.placement.refine import Tally
 from gridml.placement.refined import Refined
 from gridml.placement.traffic import traffic
-from gridml.testing.graphs import grid, grouped
+from tests.support.graphs import grid, grouped
 
 
 @given(

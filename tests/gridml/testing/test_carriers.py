@@ -13,10 +13,11 @@ from gridml.carriers.base import Heartbeat, Message, WorkerMailbox
 from gridml.carriers.forwarding import Forwarding
 from gridml.protocol.payload import Payload, in_pieces
 from gridml.testing import carriers
-from gridml.testing.carriers import CHECKS, CarrierPair, check_carrier, damage_in_network
+from gridml.testing.carriers import CHECKS, CarrierPair, check_carrier
 from gridml.testing.contracts import ContractBroken
-from gridml.testing.faulty_network import FaultyNetwork, Mailbox
-from gridml.testing.virtual_clock import VirtualClock
+from master.simulation.faulty_network import FaultyNetwork, Mailbox
+from master.simulation.virtual_clock import VirtualClock
+from tests.support.damage import damage_in_network
 
 
 class Master(Forwarding):

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import JobEvent
 from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.backend import Condor
@@ -23,7 +22,8 @@ from master.backends.condor.options import CondorOptions
 from master.backends.contract import CHECKS, MACHINES, SHELL, STEPS, Behaviour, Harness, Step, check_steps, closing
 from master.backends.local import Local
 from master.backends.script import PlannedLife, Script
-from master.backends.simulated import Pool, Simulated
+from master.simulation.simulated import Pool, Simulated
+from master.simulation.virtual_clock import VirtualClock
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from pools.daemons import wait_until

@@ -16,10 +16,10 @@ import pytest
 from chunk_model.families import Normal
 from chunk_model.trace import parse
 from gridml.errors import StorageError, UsageError
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import JobEvent, State
 from master.backends.local import Asker, Ending, Kills, Local, classify
 from master.backends.script import Lives, PlannedLife, Replay, Script, Steady
+from master.simulation.virtual_clock import VirtualClock
 
 LIMIT_S = 60
 ENDS = [state for state in State if state.ended]

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gridml.protocol.messages import Sync
-from gridml.testing.virtual_clock import VirtualClock
 from master.leases.epochs import Epochs
 from master.leases.leases import Leases
 from master.records import WorkerTable
 from master.simulation import cost_program
+from master.simulation.virtual_clock import VirtualClock
 from master.simulation.wire import Wire
 from master.store.journal import Events
 from master.store.ledger import Ledger

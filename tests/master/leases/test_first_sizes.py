@@ -13,11 +13,11 @@ from gridml.carriers.directory import DirectoryMailbox
 from gridml.protocol import bundle
 from gridml.protocol.messages import Lease, Push, Reply, Sync, Verdict, reply_from, to_json
 from gridml.protocol.push import NOTHING, PushContent, ReplicaPart, RowValues, encode
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import Backend, JobEvent, State
 from master.environment import Environment
 from master.launch import start
 from master.run import Run
+from master.simulation.virtual_clock import VirtualClock
 from master.store.settings import Settings
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "rows.py"

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from gridml.model.update import Update
 from gridml.protocol.messages import Sync
-from gridml.testing.virtual_clock import VirtualClock
 from master.leases.leases import Leases
 from master.records import LeaseState, Standing, WorkerTable
 from master.simulation import cost_program
+from master.simulation.virtual_clock import VirtualClock
 from master.simulation.wire import Wire
 from master.store.journal import Events
 from master.store.kept_placement import KeptPlacement, keep

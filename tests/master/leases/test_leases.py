@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gridml.protocol.messages import NO_PUSH, Push, Sync
-from gridml.testing.virtual_clock import VirtualClock
 from master import records
 from master.decisions import leasing
 from master.decisions.leasing import Holding, Span
@@ -20,6 +19,7 @@ from master.leases.leases import Leases
 from master.leases.reclaim import LOOK_S
 from master.records import FEW, LeaseState, WorkerTable
 from master.simulation import cost_program
+from master.simulation.virtual_clock import VirtualClock
 from master.simulation.wire import Wire
 from master.store.journal import Events
 from master.store.ledger import Ledger

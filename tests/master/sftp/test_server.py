@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 from gridml.carriers.sftp import Credential, SftpLine, SftpLink, host_and_port
 from gridml.errors import RunError, UsageError
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.condor.options import CondorOptions
 from master.sftp import server as mail_server
 from master.sftp.jail import FILES, allowed
 from master.sftp.server import CONNECTIONS, LOGIN_S, STRANGERS, MailServer
+from master.simulation.virtual_clock import VirtualClock
 from master.store.settings import Settings
 
 TIMEOUT_S = 30.0

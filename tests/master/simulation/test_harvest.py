@@ -14,9 +14,9 @@ from chunk_model.families import Exponential
 from gridml.errors import RunError
 from gridml.protocol.messages import NO_PUSH
 from master.backends.condor.options import CondorOptions
-from master.backends.simulated import Negotiation
 from master.simulation import cost_program
 from master.simulation.scenario import ManyLives, Scenario
+from master.simulation.simulated import Negotiation
 from master.simulation.world import START_S, play_scenario
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings

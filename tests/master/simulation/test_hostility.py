@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import pytest
 
 from chunk_model.costs import Costs
@@ -10,7 +13,7 @@ from gridml.protocol.codec import MalformedPush, spoken
 from gridml.protocol.messages import Push, Sync
 from gridml.protocol.push import NOTHING
 from master.backends.script import Steady
-from master.simulation.hostility import Hostility
+from master.simulation.hostility import FIELDS, Hostility, alter, altered, nonsense
 from master.simulation.scenario import Scenario, Speeds
 from master.simulation.wire import WireCodec
 
@@ -26,6 +29,32 @@ def test_hostile_messages_are_bytes_drawn_from_the_seed_and_their_values_are_cou
     assert (sent, values) == again != other
     assert 100 < len(sent) < values
     assert all(type(payload) is bytes and number >= 0 for number, payload in sent)
+
+
+def test_every_field_gets_values_of_its_own_type_and_of_others_and_is_missing_at_times() -> None:
+    rng, types, missing, added = random.Random(1), {path: set[str]() for path in FIELDS}, set[Any](), 0
+    for _ in range(6_000):
+        message = alter(Sync("w1", push=Push(1, 1, 1, 1, 1, 1)), rng, 3)
+        added += bool(message.keys() - {path[0] for path in FIELDS})
+        for path in FIELDS:
+            part: Any = message if len(path) == 1 else message.get(path[0])
+            if not isinstance(part, dict):
+                continue
+            if path[-1] in part:
+                types[path].add(type(part[path[-1]]).__name__)
+            else:
+                missing.add(path)
+    assert added
+    assert missing == FIELDS.keys()
+    assert all(len(seen) >= 4 for seen in types.values()), types
+
+
+def test_values_are_drawn_from_the_seed() -> None:
+    def draw(seed: int) -> list[bytes]:
+        rng = random.Random(seed)
+        return [altered(Sync("w1"), rng, 2) for _ in range(50)] + [nonsense(rng)]
+
+    assert draw(1) == draw(1) != draw(2)
 
 
 def test_what_is_handed_over_is_taken_as_it_is_and_what_was_written_passes_the_door() -> None:

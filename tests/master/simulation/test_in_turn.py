@@ -11,10 +11,10 @@ import pytest
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from gridml.protocol import bundle
-from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives
 from master.simulation import cost_program
 from master.simulation.exact import verify_credits
+from master.simulation.faulty_network import Chances
 from master.simulation.scenario import Absent, Scenario, Speeds, Storms
 from master.simulation.world import play_scenario
 from master.store.settings import Settings

@@ -9,8 +9,8 @@ import pytest
 from chunk_model.costs import Costs
 from gridml.errors import UsageError
 from gridml.protocol.messages import NO_PUSH
-from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Replay, Steady
+from master.simulation.faulty_network import Chances
 from master.simulation.options import SimulationOptions, parse_costs, parse_faults, scenario_for, settings_for
 from master.simulation.scenario import Speeds, Storms
 

@@ -17,11 +17,11 @@ from chunk_model.families import Exponential
 from chunk_model.trace import TraceEvent
 from gridml.errors import LedgerError, RunError
 from gridml.protocol.messages import NO_PUSH
-from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Replay, Script, Steady
 from master.simulation import cost_program
 from master.simulation.crash_points import POINTS
 from master.simulation.exact import verify_credits
+from master.simulation.faulty_network import Chances
 from master.simulation.result import dump, fingerprint
 from master.simulation.scenario import Absent, Scenario, Speeds, Storms
 from master.simulation.world import Inline, MasterKilled, World, play_scenario
@@ -262,7 +262,7 @@ import sys
 from pathlib import Path
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from gridml.testing.faulty_network import Chances
+from master.simulation.faulty_network import Chances
 from master.backends.script import Lives
 from master.store.settings import Settings
 from master.simulation import cost_program

@@ -30,13 +30,13 @@ from gridml.protocol import bundle, outbox
 from gridml.protocol.foreign_files import remove
 from gridml.protocol.messages import Failure, Lease, Push, Reply, Sync, Verdict, reply_from, to_json
 from gridml.protocol.worker_actions import Wait
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import Backend, JobEvent, State
 from master.decisions.admission import MOST_MALFORMED
 from master.environment import Environment
 from master.launch import resume, start
 from master.mailboxes import run_mailboxes
 from master.records import WorkerRecord
+from master.simulation.virtual_clock import VirtualClock
 from master.store.settings import Settings
 from master.sync.exchange import MAX_NOTES
 from remote.courier import StepCourier

@@ -34,13 +34,13 @@ from gridml.protocol.messages import sync_from, to_json
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import module_key
 from gridml.protocol.worker_actions import Wait
-from gridml.testing.faulty_network import FaultyNetwork, corrupted, truncated
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import Backend, JobEvent, State
 from master.environment import Environment
 from master.launch import resume, start
 from master.run import Run
 from master.simulation.crash_points import POINTS, CrashPoints
+from master.simulation.faulty_network import FaultyNetwork, corrupted, truncated
+from master.simulation.virtual_clock import VirtualClock
 from master.store.settings import Settings
 from remote.courier import StepCourier
 from remote.session import Session, SessionOptions

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gridml.protocol.messages import Failure, Sync
-from gridml.testing.virtual_clock import VirtualClock
 from master.decisions.failures import MAX_FAILURES, PAUSE_S, pause
 from master.leases.leases import Leases
 from master.records import LeaseState, Standing, WorkerTable
 from master.simulation import cost_program
+from master.simulation.virtual_clock import VirtualClock
 from master.simulation.wire import Wire
 from master.store.event_facts import EventFacts
 from master.store.ledger import Ledger

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from gridml.protocol.messages import Sync
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import JobEvent, State
 from master.machines import MachineRecord
+from master.simulation.virtual_clock import VirtualClock
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.reader import connect

@@ -15,7 +15,7 @@ from gridml.placement.bipartite import Bipartite
 from gridml.placement.files import libsvm, source
 from gridml.placement.files.csr_folder import write
 from gridml.placement.files.registry import read, store
-from gridml.testing.graphs import grouped
+from tests.support.graphs import grouped
 
 
 def same(one: Bipartite, other: Bipartite) -> bool:

@@ -5,9 +5,10 @@ It is as strict as a GPU: tensors of the CPU and of the device do not mix, copie
 (`pretend_streams`), memory can end, and it can be told to fail, after which it fails for good.
 
 `install` changes the process for the rest of its life: torch has one such device, and never lets go of it. So tests use
-it in a process of their own. A program does so too: `gridml run --device privateuseone` with a file that begins with
+it in a process of their own. A program of this checkout may, too: `gridml run --device privateuseone` with a file that
+begins with
 
-    from gridml.testing import pretend_device
+    from tests.support import pretend_device
     pretend_device.install()
 
 Takes torch 2.9 or newer.
@@ -24,7 +25,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from gridml.model.device_names import OTHER
-from gridml.testing import pretend_streams
+from tests.support import pretend_streams
 
 NAME = f"{OTHER}:0"
 _EMPTY = ("empty.memory_format", "empty_strided")

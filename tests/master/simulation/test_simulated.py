@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from chunk_model.trace import TraceEvent
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import JobEvent, State
 from master.backends.script import PlannedLife, Replay, Script, Steady
-from master.backends.simulated import Pool, Simulated
+from master.simulation.simulated import Pool, Simulated
+from master.simulation.virtual_clock import VirtualClock
 from master.simulation.world import START_S
 
 

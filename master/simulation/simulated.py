@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol, final
 
 from gridml.errors import RunError, UsageError
-from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import Backend, JobEvent, State
 from master.backends.script import PlannedLife, Script
+from master.simulation.virtual_clock import VirtualClock
 
 
 class SimulatedWorker(Protocol):

@@ -8,8 +8,7 @@ import pytest
 
 from chunk_model.costs import Costs
 from gridml.protocol.messages import Lease
-from gridml.protocol.worker_actions import Action, BeginChunk, EndChunk, Leave, Reason, TakeSnapshot, Wait
-from gridml.testing.prices import seconds
+from gridml.protocol.worker_actions import Action, BeginChunk, EndChunk, Leave, Reason, TakeSnapshot, Wait, busy_seconds
 
 COSTS = Costs(exec_s=1.0, copy_s=0.5, start_s=4.0, end_s=2.0, push_s=3.0)
 LEASE = Lease(1, 1, 0, 100, 120, "lease-1", "")
@@ -26,8 +25,8 @@ LEASE = Lease(1, 1, 0, 100, 120, "lease-1", "")
     ],
 )
 def test_an_action_takes_as_long_as_its_price_says(action: Action, expected_s: float) -> None:
-    assert seconds(action, COSTS) == expected_s
+    assert busy_seconds(action, COSTS) == expected_s
 
 
 def test_a_push_without_a_price_takes_no_time() -> None:
-    assert seconds(TakeSnapshot(LEASE, 0, 10), replace(COSTS, push_s=None)) == 0.0
+    assert busy_seconds(TakeSnapshot(LEASE, 0, 10), replace(COSTS, push_s=None)) == 0.0

@@ -4,7 +4,7 @@ that no worker should, drawn from a seed.
 It is aimed at a master through any carrier: give it the worker's end of a mailbox, and call `step` as often as it is
 to send something. Where it can reach its mailbox's files (`folder`), it attacks those too.
 
-    python -m gridml.testing.hostile_worker --name w3 --directory runs/mnist-1 --seed 7
+    python -m tests.support.hostile_worker --name w3 --directory runs/mnist-1 --seed 7
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from gridml.carriers.registry import CARRIERS
 from gridml.protocol import bundle
 from gridml.protocol.messages import Reply, Verdict, reply_from
 from gridml.protocol.push import Array
-from gridml.testing.hostile_attacks import ATTACKS, Sent, Stance, honest
-from gridml.testing.hostile_files import FILE_ATTACKS
+from tests.support.hostile_attacks import ATTACKS, Sent, Stance, honest
+from tests.support.hostile_files import FILE_ATTACKS
 
 HONEST = 0.15  # the share of messages that ask for work as an honest worker does: without a lease few attacks go far
 ON_FILES = 0.02  # the share of attacks on files, which can be slow: thousands of them at a time
@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Be a hostile worker of a run until its mailbox is closed; print what was sent. Takes the place of
     `gridml-worker`."""
     parser = argparse.ArgumentParser(
-        prog="python -m gridml.testing.hostile_worker",
+        prog="python -m tests.support.hostile_worker",
         description="A hostile worker, to try a master or a carrier with. Every attack: "
         f"{', '.join([*ATTACKS, *FILE_ATTACKS])}.",
     )

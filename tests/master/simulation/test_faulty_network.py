@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gridml.carriers.base import MasterMailboxes, WorkerMailbox
 from gridml.protocol import bundle
-from gridml.testing.faulty_network import Chances, FaultyNetwork, corrupted, truncated
-from gridml.testing.virtual_clock import VirtualClock
+from master.simulation.faulty_network import Chances, FaultyNetwork, corrupted, truncated
+from master.simulation.virtual_clock import VirtualClock
 
 
 @pytest.fixture

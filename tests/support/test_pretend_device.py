@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gridml.testing import pretend_streams
-from gridml.testing.pretend_device import NAME, STATE
+from tests.support import pretend_streams
+from tests.support.pretend_device import NAME, STATE
 
-TESTS = Path(__file__).resolve().parents[2]
+TESTS = Path(__file__).resolve().parents[1]
 pretended = pytest.mark.pretended
 
 
