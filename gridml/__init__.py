@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gridml.calls.beginning import launch as launch
     from gridml.calls.beginning import run as run
     from gridml.calls.beginning import submit as submit
-    from gridml.calls.displays import Event as Event
+    from gridml.calls.handle import Event as Event
     from gridml.calls.handle import Run as Run
     from gridml.calls.loading import load as load
     from gridml.calls.resuming import resume as resume
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # Not among `__all__`: a worker that imports all of that has no master.
 _CALLS = {
-    "Event": "displays",
+    "Event": "handle",
     "Run": "handle",
     "launch": "beginning",
     "load": "loading",

@@ -102,6 +102,6 @@ def command_line() -> typer.Typer:
     app.command(epilog=rollback.EXAMPLE)(rollback.rollback)
     app.command(epilog=plan.EXAMPLE)(plan.plan)
     app.command(epilog=place.EXAMPLE)(place.place)
-    app.command(epilog=simulate.EXAMPLE)(simulate.simulate)
+    app.command("simulate", epilog=simulate.EXAMPLE)(simulate.simulate_command())
     app.add_typer(ami.application(), name="ami")
     return app

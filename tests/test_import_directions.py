@@ -134,7 +134,7 @@ def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
         ("gridml.cli", "import master, remote, ami, chunk_model"),
         ("gridml.cli", "from gridml.commands import plan"),
         ("gridml.commands.plan", "from master.planning.plan import plan"),
-        ("gridml.calls.beginning", "from gridml.commands.start import wanted"),
+        ("gridml.commands.start", "from gridml.calls.beginning import wanted"),
         ("gridml", "from gridml.calls.beginning import run"),
         ("gridml.engine.engine", "import remote_control, mastery\nfrom .chunk import master"),
         ("master.run", "import chunk_model, gridml.errors"),

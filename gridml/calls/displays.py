@@ -6,11 +6,11 @@ import html
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
+from gridml.calls.handle import Event
 from gridml.errors import UsageError
 from gridml.protocol.text import printable
 from master.store.event_facts import NO_FACTS, EventFacts, bounded
@@ -20,19 +20,8 @@ if TYPE_CHECKING:
     from master.views.progress import Progress
 
 Display = Literal["auto", "terminal", "plain", "notebook", "none"]
-OnEvent = Callable[["Event"], object]
+OnEvent = Callable[[Event], object]
 _SHOWN = 8  # events below the bars of a notebook
-
-
-@dataclass(frozen=True)
-class Event:
-    """What happened in a run, `at_s` in seconds since 1970. Its `topic` is a word such as "evicted", its `facts` are
-    the numbers and names of its `text` (docs/events.md)."""
-
-    at_s: float
-    topic: str
-    text: str
-    facts: EventFacts
 
 
 def in_notebook() -> bool:

@@ -6,17 +6,43 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridml.calls.displays import Event
-from gridml.errors import RunError
+from gridml.errors import LedgerError, RunError, UsageError
 
 if TYPE_CHECKING:
+    from master.store.event_facts import EventFacts
     from master.store.status import RunStatus
     from master.views.report import Report
 
 _LOOK_S = 0.2  # how often it is looked whether a run has ended
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened in a run, `at_s` in seconds since 1970. Its `topic` is a word such as "evicted", its `facts` are
+    the numbers and names of its `text` (docs/events.md)."""
+
+    at_s: float
+    topic: str
+    text: str
+    facts: EventFacts
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """Which of two was done: a `master` was asked to stop, or where none drove the run, what the last one had left was
+    `removed`; the other is None."""
+
+    master: str | None
+    removed: str | None
+
+    def __str__(self) -> str:
+        if self.master is not None:
+            return f"Asked the master ({self.master}) to stop."
+        return f"No master drove it. Removed: {self.removed}."
 
 
 class Run:
@@ -107,8 +133,6 @@ class Run:
     def cancel(self) -> None:
         """Ask the run's master to stop, as `gridml cancel` does: the run keeps its credits, and can be resumed. Raises
         RunError where no master drives it."""
-        from gridml.commands.cancel import ask_to_stop
-
         ask_to_stop(self.run_dir)
 
     def scale(self, workers: int) -> None:
@@ -123,3 +147,30 @@ class Run:
 
         settings: dict[str, Any] = json.loads(RunDirectory(self.run_dir).settings.read_text())
         return settings
+
+
+def ask_to_stop(run: Path) -> Cancelled:
+    """Ask the master of a run to stop, or where it is gone, end what it has left; return which was done. Raises
+    RunError where there is nothing to cancel, UsageError where the run cannot be written, LedgerError where there is
+    none."""
+    from master.backends.registry import batch_of, withdraw
+    from master.store.reader import holder
+    from master.store.rundir import RunDirectory, command
+
+    directory = RunDirectory(run)
+    if not os.path.isfile(directory.ledger):
+        raise LedgerError(f"{run} is not a run: it has no ledger. Name the directory that gridml run made.")
+    try:
+        if (master := holder(run)) is not None:
+            (run / "cancel").touch()
+            return Cancelled(master, None)
+        withdrawn = withdraw(run)
+    except OSError as error:
+        raise UsageError(f"{run} cannot be written: {error.strerror}. Cancel it as the user who runs it.") from error
+    if withdrawn is None:
+        batch = batch_of(run)
+        submitted = batch is not None and batch.master_submitted(directory)
+        gone = ", and its job is no longer in the queue" if submitted else ""
+        look = f"{command('status', run)} says how it stands."
+        raise RunError(f"no master drives {run}{gone}: there is nothing to cancel. {look}")
+    return Cancelled(None, withdrawn)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gridml.calls.driving import explained, undisturbed
 from gridml.calls.handle import Run
 from gridml.engine.modules import Modules
-from gridml.errors import LedgerError, UsageError
+from gridml.errors import DataError, GridmlError, LedgerError, UsageError, UserCodeError
 from gridml.model.loading import check_guarded
 from gridml.model.loading import load as load_program
 from gridml.model.program import Program
@@ -89,3 +91,34 @@ def _states(program: Program, type_name: str, indices: list[int], tensors: Mappi
             states[f"{called}.{field}"] = {name: firsts[first] for name, first in names.items()}
         modules.keep_only(())
     return states
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Let an error of the user's own code show its traceback, beside gridml's message."""
+    try:
+        yield
+    except GridmlError as error:
+        if isinstance(error, UserCodeError | DataError) and error.traceback_text:
+            error.add_note(error.traceback_text)
+        raise
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """What a master sets for its process is put back: threads of torch, the states of random generators, and where
+    modules are found."""
+    import numpy as np
+
+    path, finders = [*sys.path], [*sys.meta_path]
+    drawn, drawn_numpy, torch = random.getstate(), np.random.get_state(), sys.modules.get("torch")
+    threads, drawn_torch = (0, None) if torch is None else (torch.get_num_threads(), torch.random.get_rng_state())
+    try:
+        yield
+    finally:
+        random.setstate(drawn)
+        np.random.set_state(drawn_numpy)
+        sys.path[:], sys.meta_path[:] = path, finders
+        if torch is not None:
+            torch.set_num_threads(threads)
+            torch.random.set_rng_state(drawn_torch)

@@ -1,79 +1,80 @@
-"""The options of a command, given by name to a call: the same names and defaults, and values of Python's own types."""
+"""The options of each command, and of the call of that name: those of every run, and what its back end has."""
 
 from __future__ import annotations
 
-import difflib
-import inspect
-import operator
-import os
-import types
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from gridml.errors import UsageError
+from gridml.options import BEGIN, RESUME, Described, described
+
+if TYPE_CHECKING:
+    from master.backends.plugin import BackendPlugin
 
 
-def values_of(
-    call: str, parameters: Iterable[inspect.Parameter], given: Mapping[str, Any], without: Iterable[str] = ()
-) -> dict[str, Any]:
-    """Return the values of all options of a command: those `given`, and the defaults of the others. What is given as
-    None is as if it were not. `without` are options that make sense at a terminal only.
+def options_of(plugin: BackendPlugin) -> list[Described]:
+    """Return the options with which a run begins on a back end: those of every run, and the back end's own."""
+    from gridml.carriers.registry import CARRIERS
+    from master.store.settings import CommandOptions, Settings
 
-    Raises UsageError for a name that the command does not have, and for a value of another type.
-    """
-    options, unfit = {p.name: p for p in parameters}, {*without}
-    for name in given:
-        if name not in options or name in unfit:
-            raise UsageError(_unknown(call, name, [n for n in options if n not in unfit]))
-    values = {name: None if p.default is inspect.Parameter.empty else p.default for name, p in options.items()}
-    named = {name: value for name, value in given.items() if value is not None}
-    return values | {name: _fitting(call, name, value, options[name].annotation) for name, value in named.items()}
+    command, own = plugin.command, described(plugin.options)
+    assert command is not None
+    facts = plugin.options().facts
+    there = {
+        "carrier": facts.carries_files or len(facts.carriers) > 1,
+        "address": facts.carries_files or any(CARRIERS.find(name).has_address for name in facts.carriers),
+        "dry_run": bool(plugin.dry_run),
+        "foreground": plugin.batch is not None,
+        "prepare": plugin.batch is not None,
+    } | {each.name: False for each in own}  # a back end whose workers live as it is told says so itself
+    if "lifetime" in there:
+        there["trace"] = False
+    its: dict[str, dict[str, Any]] = {
+        "workers": {
+            "name": workers_name(plugin),
+            "kind": int | None,
+            "default": command.workers,
+            "help": command.workers_help,
+        },
+        "seed": {"help": command.seed_help},
+        "carrier": {"default": facts.carriers[0]},
+        "dry_run": {"help": plugin.dry_run},
+    }
+    common = [*described(Settings, BEGIN), *described(CommandOptions, BEGIN)]
+    return [*(each.changed(**its.get(each.name, {})) for each in common if there.get(each.name, True)), *own]
 
 
-def _unknown(call: str, name: str, options: list[str]) -> str:
-    close = difflib.get_close_matches(name, options, 1)
-    meant = f"did you mean {close[0]}? It takes" if close else "it takes"
-    return f"{call} got {name}=…, which is no option of it; {meant} {', '.join(sorted(options))}."
+def workers_name(plugin: BackendPlugin) -> str:
+    """Return what a back end calls the number of its workers."""
+    return plugin.options().facts.workers_option.removeprefix("--").replace("-", "_")
 
 
-def _fitting(call: str, name: str, value: Any, annotation: Any) -> Any:
-    """Return a value as the command line would have parsed it."""
-    hint = get_args(annotation)[0]
-    if get_origin(hint) in (Union, types.UnionType):
-        hint = next(part for part in get_args(hint) if part is not type(None))
+def resume_options() -> list[Described]:
+    """Return the options with which a run goes on; without one that setting stays. Those of settings that must not
+    change are hidden: they are refused with the reason."""
+    from master.backends.registry import BACKENDS
+    from master.store.settings import CommandOptions, Settings
+
+    fixed = [each.changed(hidden=True) for each in described(Settings, BEGIN) if each.option.fixed]
+    plugins = [plugin for plugin in BACKENDS.all().values() if plugin.command is not None]
+    own = [each for plugin in plugins for each in described(plugin.options)]
+    of_the_call = described(CommandOptions, RESUME)
+    changeable = [each.optional for each in [*own, *described(Settings, RESUME), *fixed]]
+    return [*of_the_call, *reversed({each.name: each for each in reversed(changeable)}.values())]
+
+
+def plugin_of(verb: str) -> BackendPlugin:
+    """Return the back end on which `gridml VERB` begins a run. Raises UsageError where there is none."""
+    from master.backends.registry import BACKENDS
+
+    for plugin in BACKENDS.all().values():
+        if plugin.command is not None and plugin.command.verb == verb:
+            return plugin
+    raise UsageError(f"no back end of this installation has gridml {verb}. Install its extra, or use gridml.run.")
+
+
+def options_with(verb: str) -> list[Described]:
+    """Return the options of `gridml VERB`, none where no back end has that here."""
     try:
-        if get_origin(hint) is list:
-            (inner,) = get_args(hint)
-            several = [value] if isinstance(value, str | os.PathLike) else [*value]
-            return [_plain(inner, part) for part in several]
-        return _plain(hint, value)
-    except (TypeError, ValueError):
-        kind = f"a list of {get_args(hint)[0].__name__}" if get_origin(hint) is list else _KINDS.get(hint, hint)
-        raise UsageError(f"{call} got {name}={value!r}; expected {kind}.") from None
-
-
-_KINDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", Path: "a path"}
-
-
-def _plain(kind: Any, value: Any) -> Any:
-    """Return a value of a type that an option has. Raises TypeError."""
-    if kind is bool or isinstance(value, bool):
-        if kind is not bool or not isinstance(value, bool):
-            raise TypeError
-        return value
-    if kind is int:
-        return operator.index(value)
-    if kind is float:
-        return float(value) if not isinstance(value, str) else _refused()
-    if kind is str and isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if kind is str and isinstance(value, int | float):
-        return str(value)  # chunk=256 as --chunk 256
-    if kind is Path:
-        return Path(os.fspath(value))
-    return value if isinstance(value, kind) else _refused()
-
-
-def _refused() -> Any:
-    raise TypeError
+        return options_of(plugin_of(verb))
+    except UsageError:
+        return []

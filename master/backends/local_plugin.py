@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from gridml.engine.devices import NoDeviceError, find
 from gridml.errors import UsageError
 from gridml.model.device_names import CUDA
 from gridml.model.device_names import parse as parse_device
+from gridml.options import FAILURES, Option
 from master.backends.base import Backend, BackendOptions
 from master.backends.plugin import BackendPlugin, Command
 from master.store.rundir import RunDirectory
@@ -39,12 +38,12 @@ class LocalOptions(BackendOptions):
     `threads` are a worker's."""
 
     lifetime: Annotated[
-        str | None, typer.Option(help="How long workers live before they are killed: normal(45m,10m), exponential(1h).")
+        str | None, Option("How long workers live before they are killed: normal(45m,10m), exponential(1h).", FAILURES)
     ] = None
     trace: Annotated[
-        Path | None, typer.Option(help="A file of lines milliseconds,add|remove,node: when machines come and go.")
+        Path | None, Option("A file of lines milliseconds,add|remove,node: when machines come and go.", FAILURES)
     ] = None
-    speedup: Annotated[float, typer.Option(help="Let the times of --lifetime or --trace pass so much faster.")] = 1.0
+    speedup: Annotated[float, Option("Let the times of --lifetime or --trace pass so much faster.", FAILURES)] = 1.0
     threads: int = 1
 
     def __post_init__(self) -> None:

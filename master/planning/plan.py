@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from chunk_model.choose import Choice, ChoiceError, Work, choose
 from chunk_model.costs import CostError, Costs
 from chunk_model.goodput import ChunkError, chunk_goodput, job_s
 from chunk_model.kaplan_meier import KaplanMeier
-from chunk_model.lifetime import LEAST_DURATION_S, MOST_DURATION_S, LifetimeError, parse_duration
+from chunk_model.lifetime import LifetimeError
 from chunk_model.paper import deterministic_chunk
 from chunk_model.replay import replay
 from gridml.errors import UsageError
@@ -27,7 +26,7 @@ from master.planning.lifetime_sources import LifetimeEstimate, Source, estimate_
 from master.planning.master_load import MasterLoad, measure
 from master.planning.planned_placement import PlannedPlacement, plan_placement
 from master.store.run_facts import PushCosts
-from master.store.settings import parse_bytes
+from master.store.settings import parse_bytes, parse_seconds
 
 PUSH_S = 0.1  # what a push costs by default
 REPLAYED, LIVES = 25, 20_000  # sizes that are replayed for a plot, and lives drawn for each
@@ -237,23 +236,6 @@ def _load(options: PlanOptions, say: Callable[[str], None]) -> MasterLoad | None
     if options.compress is not None:
         raise UsageError("got --compress without --replica; expected the size of the replica too, such as 100MB.")
     return None
-
-
-def parse_seconds(option: str, text: str | None) -> float | None:
-    """Return the seconds that an option's text says. Raises UsageError for what is no time: negative, NaN, or not from
-    LEAST_DURATION_S to MOST_DURATION_S and not 0."""
-    if text is None:
-        return None
-    try:
-        value = parse_duration(text)
-    except LifetimeError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UsageError(
-            f"{option} is {text!r}; expected a time of at least 0 (0 itself, or {LEAST_DURATION_S:g} to "
-            f"{MOST_DURATION_S:g} s): seconds such as 0.05, or 90s, 45m, 1.5h."
-        )
-    return value
 
 
 def all_or_nothing(costs: Costs) -> Costs:

@@ -3,70 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from chunk_model.costs import CostError, Costs
 from chunk_model.lifetime import LifetimeError
 from chunk_model.parse import parse
 from gridml.errors import UsageError
-from gridml.protocol.compression import NONE
 from gridml.protocol.messages import NO_PUSH
 from master.backends.script import Lives, Replay, Script, Steady
-from master.backends.simulated_plugin import SimulatedOptions
+from master.backends.simulated_plugin import MACHINES, SimulatedOptions, SimulationOptions
 from master.backends.traces import most_at_once, read_trace
 from master.decisions.chunk_rules import GOODPUT
-from master.decisions.crowding import STEPS_EACH
 from master.planning.lifetime_sources import expected_lifetime
-from master.planning.plan import parse_seconds
 from master.simulation.faulty_network import Chances
 from master.simulation.scenario import Scenario, Speeds, Storms
 from master.simulation.stall import check_lives, check_silence
-from master.store.first_values import located
-from master.store.settings import Settings, check_seed, parse_chunk
+from master.store.settings import Settings, check_seed, parse_seconds, settings_said
 
-MOST_WORKERS, MOST_VERTICES = 10**6, 10**9  # of which a simulation can keep count
+MOST_VERTICES = 10**9  # of which a simulation can keep count
 MOST_DELAY_S = 86_400.0  # of a message; until it is there others are sent in its place
 TICK_S = 1e-8  # the least time for a vertex: a shorter one is lost in a clock that counts for long
 _COSTS = {"t_x": "exec_s", "t_c": "copy_s", "t_s": "start_s", "t_e": "end_s", "push": "push_s", "wait": "wait_s",
           "boot": "boot_s"}  # fmt: skip
 _FAULTS = {"lose": "lose", "repeat": "repeat", "tear": "truncate", "flip": "corrupt", "delay": "delay_s"}
-
-
-@dataclass(frozen=True)
-class SimulationOptions:
-    """The options of the command line, with its defaults; texts are times, or lists such as `t_x=0.1,t_s=5`."""
-
-    cost: str = "t_x=0.01,t_s=5,push=0.1"
-    workers: int = 100
-    vertices: int | None = None
-    epochs: int | None = None
-    lifetime: str | None = None
-    trace: Path | None = None
-    seed: int = 0
-    chunk: int | str | None = None  # vertices, or the rule that sizes follow
-    push_every: int | None = None
-    no_push: bool = False
-    grace_share: float = 0.5
-    late: int | None = 0
-    fast: float = 0.0
-    fast_factor: float = 4.0
-    spread: float = 0.0
-    storm_every: str | None = None
-    storm_share: float = 0.3
-    faults: str | None = None
-    crash_every: str | None = None
-    chunks_per_job: int = 0
-    turn: str = "0.05"
-    travel: str = "0"
-    silence: str = "120s"
-    spot_checks: float = 0.0
-    steps_each: int | None = None
-    compress: str = NONE
-    compress_down: str = NONE
-    init_from: str | None = None
-    init_partial: bool = False
 
 
 def parse_costs(text: str, *, no_push: bool = False) -> Costs:
@@ -121,45 +82,24 @@ def _pairs(
     return pairs
 
 
-def settings_for(options: SimulationOptions, program: Path) -> Settings:
-    """Return the settings of the simulated run. Raises UsageError for what makes no sense."""
-    check_seed(options.seed)
+def settings_for(options: SimulationOptions, program: Path, values: Mapping[str, Any]) -> Settings:
+    """Return the settings of the simulated run; `values` are those of the options that every run has. Raises UsageError
+    for what makes no sense."""
+    said = settings_said({"workers": MACHINES, **values})
+    check_seed(said.get("seed", 0))
     if options.vertices is not None and not 1 <= options.vertices <= MOST_VERTICES:
         raise UsageError(f"--vertices is {options.vertices}; expected 1 to {MOST_VERTICES:,}.")
-    if options.workers > MOST_WORKERS:
-        raise UsageError(f"--workers is {options.workers}; expected at most {MOST_WORKERS:,}.")
-    if options.no_push and options.push_every is not None:
-        raise UsageError("got both --no-push and --push-every; expected one of them, or neither.")
-    workers = options.workers if options.trace is None else most_at_once(read_trace(options.trace))
-    chunk = {} if options.chunk is None else parse_chunk(str(options.chunk))
-    return Settings(
-        program=program,
-        backend="simulated",
-        workers=workers,
-        epochs=options.epochs,
-        seed=options.seed,
-        options=SimulatedOptions(options.lifetime, options.trace),
-        expected_lifetime=_expected_lifetime(options, chunk.get("chunk_rule", GOODPUT)),
-        push_every=NO_PUSH if options.no_push else options.push_every,
-        silent_s=_above_0("--silence", options.silence),
-        spot_checks=options.spot_checks,
-        steps_each=STEPS_EACH if options.steps_each is None else options.steps_each,
-        compress=options.compress,
-        compress_down=options.compress_down,
-        init_from=None if options.init_from is None else located(options.init_from),
-        init_partial=options.init_partial,
-        **chunk,
-    )
+    if options.trace is not None:
+        said["workers"] = most_at_once(read_trace(options.trace))
+    if (rule := said.get("chunk_rule", GOODPUT)) != GOODPUT:  # by goodput, sizes follow the lives that are seen
+        said["expected_lifetime"] = expected_lifetime(options.lifetime, options.trace, rule=rule)
+    own = SimulatedOptions(options.lifetime, options.trace)
+    return Settings(program=program, backend="simulated", options=own, **said)
 
 
-def _expected_lifetime(options: SimulationOptions, rule: str) -> str | None:
-    """The law of lives for the paper's formulas, as in `run`; by goodput, sizes follow the lives that are seen."""
-    return None if rule == GOODPUT else expected_lifetime(options.lifetime, options.trace, rule=rule)
-
-
-def scenario_for(options: SimulationOptions, workers: int) -> Scenario:
+def scenario_for(options: SimulationOptions, settings: Settings) -> Scenario:
     """Return everything around the run. Raises UsageError for what makes no sense, or can never finish."""
-    worth = parse_costs(options.cost, no_push=options.no_push)
+    worth = parse_costs(options.cost, no_push=settings.push_every == NO_PUSH)
     for option, share in (("--grace-share", options.grace_share), ("--storm-share", options.storm_share)):
         if not 0 <= share <= 1 and (option == "--grace-share" or options.storm_every is None):
             raise UsageError(f"{option} is {share}; expected a share from 0 to 1.")
@@ -169,16 +109,15 @@ def scenario_for(options: SimulationOptions, workers: int) -> Scenario:
             f"the fastest machines train a vertex in {worth.exec_s / speeds.fastest:.3g} s; expected at least "
             f"{TICK_S:g} s: give a longer t_x, for several vertices at once, or a smaller --fast-factor or --spread."
         )
-    script = _script(options, workers)
+    script = _script(options, settings)
     if isinstance(script, Lives):
-        check_lives(
-            script.lifetime, worth, _first(options), speeds.fastest, script.grace_s if options.grace_share else 0.0
-        )
+        first, grace_s = _first(options, settings), script.grace_s if options.grace_share else 0.0
+        check_lives(script.lifetime, worth, first, speeds.fastest, grace_s)
     travel_s = _travel(options.travel)
-    check_silence(worth, _slowest(speeds), _above_0("--silence", options.silence), travel_s, chunk=_asked(options) or 1)
+    check_silence(worth, _slowest(speeds), settings.silent_s, travel_s, chunk=settings.chunk or 1)
     every_s = parse_seconds("--storm-every", options.storm_every)
     if every_s is not None:
-        script = Storms(script, every_s, options.storm_share, options.seed)
+        script = Storms(script, every_s, options.storm_share, settings.seed)
     return Scenario(
         script=script,
         costs=worth,
@@ -188,15 +127,13 @@ def scenario_for(options: SimulationOptions, workers: int) -> Scenario:
         turn_s=_above_0("--turn", options.turn),
         travel_s=travel_s,
         chunks_per_job=options.chunks_per_job,
-        seed=options.seed,
+        seed=settings.seed,
     )
 
 
-def check_batch(options: SimulationOptions, batch: int) -> None:
+def check_batch(scenario: Scenario, silent_s: float, batch: int) -> None:
     """Raise UsageError where a worker takes so long for a batch of the program that it would be given up."""
-    speeds = Speeds(options.fast, options.fast_factor, options.spread)
-    worth = parse_costs(options.cost, no_push=options.no_push)
-    check_silence(worth, _slowest(speeds), _above_0("--silence", options.silence), batch=batch)
+    check_silence(scenario.costs, _slowest(scenario.speeds), silent_s, batch=batch)
 
 
 def _slowest(speeds: Speeds) -> float:
@@ -204,19 +141,13 @@ def _slowest(speeds: Speeds) -> float:
     return min(1.0, speeds.factor) if speeds.fast else 1.0
 
 
-def _first(options: SimulationOptions) -> int:
+def _first(options: SimulationOptions, settings: Settings) -> int:
     """Return the vertices that a life must train before any is credited, at least. Who leaves in grace brings what
     there is, and what gridml chooses for itself may be as little as one."""
-    chunk = _asked(options)
-    if options.grace_share or chunk is None or not (options.no_push or options.push_every):
+    chunk, every = settings.chunk, settings.push_every
+    if options.grace_share or chunk is None or every is None:
         return 1
-    every = chunk if options.no_push or options.push_every is None else options.push_every
     return min(chunk, every, options.vertices or chunk)
-
-
-def _asked(options: SimulationOptions) -> int | None:
-    """The vertices of a chunk, where they were asked for."""
-    return None if options.chunk is None else parse_chunk(str(options.chunk))["chunk"]
 
 
 def _travel(text: str) -> float:
@@ -233,7 +164,7 @@ def _above_0(option: str, text: str) -> float:
     return value
 
 
-def _script(options: SimulationOptions, workers: int) -> Script:
+def _script(options: SimulationOptions, settings: Settings) -> Script:
     if options.trace is not None and options.lifetime is not None:
         raise UsageError("got both --lifetime and --trace; expected one of them, or neither for machines that stay.")
     if options.late and options.lifetime is None:
@@ -241,11 +172,11 @@ def _script(options: SimulationOptions, workers: int) -> Script:
             f"got --late {options.late} without --lifetime; expected both: it says how much later they come."
         )
     if options.trace is not None:
-        return Replay(read_trace(options.trace), options.seed, graceful_share=options.grace_share)
+        return Replay(read_trace(options.trace), settings.seed, graceful_share=options.grace_share)
     if options.lifetime is None:
-        return Steady(workers)
+        return Steady(settings.workers)
     try:
         lives = parse(options.lifetime)
     except LifetimeError as error:
         raise UsageError(f"--lifetime: {error}") from error
-    return Lives(workers, lives, options.seed, graceful_share=options.grace_share, late=options.late)
+    return Lives(settings.workers, lives, settings.seed, graceful_share=options.grace_share, late=options.late)

@@ -1,6 +1,6 @@
 """What a run was begun with and must go on with: its data, the order of its vertices, what f may change.
 
-Of the settings all but two may change between two masters, for the reasons given.
+`Settings` says of each setting why it must not change between two masters, or what a change holds for.
 """
 
 from __future__ import annotations
@@ -12,37 +12,13 @@ from numpy.typing import NDArray
 
 from gridml.engine.modules import Modules
 from gridml.model.graph import Graph
+from gridml.options import described
+from master.store.settings import Settings
 from master.store.spec import RunSpec
 from master.store.versions import ReplicaState
 
-FIXED = {
-    "seed": "the order of the vertices in every epoch follows from it, and credits are ranges of that order",
-    "placement": "vertices are placed once, when a run begins, and credits are ranges of the order that follows",
-}
-MAY_CHANGE = {
-    "program": "f may be mended; what must not change of it is part of the identity by itself",
-    "backend": "who trains leaves no trace in what is credited",
-    "workers": "who trains leaves no trace in what is credited",
-    "options": "who trains leaves no trace in what is credited",
-    "carrier": "how messages travel leaves no trace in them",
-    "address": "how messages travel leaves no trace in them",
-    "epochs": "a run may be made longer, or shorter down to the epochs that have begun",
-    "chunk": "of leases to come",
-    "chunk_rule": "of leases to come",
-    "chunk_bytes": "of leases to come",
-    "push_every": "of pushes to come",
-    "expected_lifetime": "it decides sizes, and no credits",
-    "push_budget": "of pushes to come",
-    "steps_each": "of workers to come",
-    "silent_s": "of silences to come",
-    "spot_checks": "of pushes to come",
-    "init_from": "of first values, which every later master finds in version 0",
-    "init_partial": "of first values, which every later master finds in version 0",
-    "compress": "of pushes to come",
-    "compress_down": "of answers to come",
-    "device": "who trains leaves no trace in what is credited",
-    "loggers": "of points to come",
-}
+FIXED = {each.field: each.option.fixed for each in described(Settings) if each.option.fixed}
+"""The settings that a run must go on with, and why."""
 
 
 def identity(spec: RunSpec) -> dict[str, Any]:

@@ -1,17 +1,39 @@
-"""How a run is to be done: parsed once, written into the run directory, never changed deep inside."""
+"""How a run is to be done: parsed once, written into the run directory, never changed deep inside.
+
+`Settings` is also the table of the options that every run has: their commands, calls and help are made of it. An option
+that says no setting by itself stands in `CommandOptions`.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from gridml import dataclass_json
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import GridmlError, UsageError
 from gridml.model import device_names
+from gridml.options import (
+    BEGIN,
+    EVERYWHERE,
+    FAILURES,
+    FIRST,
+    MERGING,
+    OUTPUT,
+    RESUME,
+    SIMULATE,
+    SIZES,
+    TRAINED,
+    WORKERS,
+    Option,
+    described,
+    fields_of,
+)
 from gridml.protocol.compression import NONE
 from gridml.protocol.compression import check as check_formats
 from gridml.protocol.messages import NO_PUSH
@@ -24,11 +46,16 @@ from master.decisions.placing import NONE as NO_PLACEMENT
 MOST_WORKERS = 10**6  # that a master can keep count of
 MOST = 10**9  # epochs, and vertices of a chunk
 MOST_SILENT_S = 1e9
+LEAST_SILENCE_S = 5.0  # of real workers
 # Of a chunk. A worker holds two, and one of them thrice while it is opened; the master has it twice while it is cut. A
 # link of 100 Mbit/s takes 3 s for it. Cutting takes a master 0.1 to 0.3 s, in which it hears nobody.
 CHUNK_BYTES = 32 * 10**6
 MOST_CHECKED = 0.5  # of the pushes: what is trained twice must be less than what is trained
 MOST_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
+# Why settings may change between two masters of a run.
+WHO_TRAINS = "who trains leaves no trace in what is credited"
+HOW_MESSAGES_TRAVEL = "how messages travel leaves no trace in them"
+FIRST_VALUES = "of first values, which every later master finds in version 0"
 
 
 def parse_bytes(option: str, text: str) -> int:
@@ -55,6 +82,49 @@ def parse_chunk(text: str) -> dict[str, Any]:
         raise UsageError(f"--chunk is {text[:40]!r}; expected a number of vertices, or {rules}.") from None
 
 
+def parse_seconds(option: str, text: str | None) -> float | None:
+    """Return the seconds that an option's text says. Raises UsageError for what is no time: negative, NaN, or not from
+    LEAST_DURATION_S to MOST_DURATION_S and not 0."""
+    from chunk_model.lifetime import LEAST_DURATION_S, MOST_DURATION_S, LifetimeError, parse_duration
+
+    if text is None:
+        return None
+    try:
+        value = parse_duration(text)
+    except LifetimeError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(
+            f"{option} is {text!r}; expected a time of at least 0 (0 itself, or {LEAST_DURATION_S:g} to "
+            f"{MOST_DURATION_S:g} s): seconds such as 0.05, or 90s, 45m, 1.5h."
+        )
+    return value
+
+
+def parse_silence(text: str) -> float:
+    """Return the seconds that the text of --silence says, whatever number that is. Raises UsageError for no time."""
+    try:
+        return float(text)
+    except ValueError:
+        return parse_seconds("--silence", text) or 0.0
+
+
+def check_silence(seconds: float) -> None:
+    """Raise UsageError for a silence in which a real worker may well only start."""
+    if not seconds >= LEAST_SILENCE_S:
+        raise UsageError(
+            f"--silence is {seconds:g}; expected at least {LEAST_SILENCE_S:g} seconds: a worker says nothing while it "
+            "starts."
+        )
+
+
+def _located(text: str) -> str:
+    """Return a run or a file that --init-from names, wherever this process works later."""
+    from master.store.first_values import located
+
+    return located(text)
+
+
 def check_seed(seed: int) -> None:
     """Raise UsageError for a seed that not every generator takes."""
     if not 0 <= seed <= MOST_SEED:
@@ -74,44 +144,196 @@ def check_placement(which: str, name: str, error: type[GridmlError] = UsageError
 
 @dataclass(frozen=True)
 class Settings:
-    """Times are in seconds. None means that gridml chooses.
+    """What a run is asked to do, as settings.json has it; and the one table of the options that every back end has.
 
-    `chunk` and `push_every` are vertices; `chunk_rule` is what the size of a chunk that gridml chooses follows, and
-    `chunk_bytes` what it may have; `push_budget` is the share of time that pushes may take.
-    `expected_lifetime` is a law of lives, as `chunk_model.parse` reads it, that sizes follow until the run has seen its
-    own. `placement` is how vertices are placed: auto, none or the name of a method, by default what the program says.
-    `steps_each` is how many batches a worker is to train in the run at least, or fewer are asked for. `carrier` is
-    how messages travel, by default the back end's usual way, and `address` where workers reach the master with a
-    carrier that has one. `compress` is the format of pushed steps, `compress_down` that of weights in answers.
-    `spot_checks` is the share of the pushes that are trained a second time. `init_from` is whose replica a run begins
-    from, RUN:which or a file, and with `init_partial` as much of it as fits. `options` are the back end's own; in JSON
-    they stand under its name.
+    Times are in seconds. None means that gridml chooses. In JSON the back end's own `options` stand under its name.
     """
 
-    program: Path
-    backend: str = "local"
-    workers: int = 2
-    epochs: int | None = None
-    seed: int = 0
-    chunk: int | None = None
-    chunk_rule: str = GOODPUT
-    chunk_bytes: int = CHUNK_BYTES
-    placement: str | None = None
-    push_every: int | None = None
-    push_budget: float = 0.03
-    expected_lifetime: str | None = None
-    steps_each: int = STEPS_EACH
-    silent_s: float = 120.0
-    spot_checks: float = 0.0
-    compress: str = NONE
-    compress_down: str = NONE
-    init_from: str | None = None
-    init_partial: bool = False
-    carrier: str = ""
-    address: str | None = None
-    device: str = device_names.AUTO
-    loggers: tuple[str, ...] = ()
-    options: BackendOptions = field(default_factory=BackendOptions)
+    program: Annotated[Path, Option(changes="f may be mended; what must not change of it is compared by itself")]
+    backend: Annotated[str, Option(changes=WHO_TRAINS)] = "local"
+    workers: Annotated[
+        int,
+        Option("Workers at once.", FIRST, EVERYWHERE, changes=WHO_TRAINS),
+    ] = 2
+    epochs: Annotated[
+        int | None,
+        Option(
+            "Passes over the vertices in all; otherwise what the program says, or what the run had.",
+            FIRST,
+            EVERYWHERE,
+            changes="a run may be made longer, or shorter down to the epochs that have begun",
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        Option(
+            "Decides the order of vertices and first values.",
+            FIRST,
+            (BEGIN, SIMULATE),
+            fixed="the order of the vertices in every epoch follows from it, and credits are ranges of that order",
+        ),
+    ] = 0
+    chunk: Annotated[
+        int | None,  # vertices
+        Option(
+            "Vertices a lease; otherwise chosen for goodput, or as the paper has it: paper, gaussian.",
+            SIZES,
+            EVERYWHERE,
+            metavar="N|RULE",
+            kind=str,
+            read=parse_chunk,
+            changes="of leases to come",
+        ),
+    ] = None
+    #: what the size of a chunk follows that gridml chooses
+    chunk_rule: Annotated[str, Option(changes="of leases to come")] = GOODPUT
+    chunk_bytes: Annotated[
+        int,
+        Option(
+            "Bytes of a chosen chunk at most; otherwise 32MB.",
+            SIZES,
+            (BEGIN, RESUME),
+            metavar="SIZE",
+            kind=str,
+            read=partial(parse_bytes, "--chunk-bytes"),
+            changes="of leases to come",
+        ),
+    ] = CHUNK_BYTES
+    placement: Annotated[
+        str | None,
+        Option(
+            "Vertices that touch the same rows go to one worker: where it pays, never, or by a method of gridml place "
+            "such as parsa; otherwise what the program says.",
+            TRAINED,
+            (BEGIN,),
+            metavar="auto|none|METHOD",
+            fixed="vertices are placed once, when a run begins, and credits are ranges of the order that follows",
+        ),
+    ] = None
+    push_every: Annotated[
+        int | None,  # vertices
+        Option(
+            "Vertices between two pushes of a worker; otherwise chosen.", SIZES, EVERYWHERE, changes="of pushes to come"
+        ),
+    ] = None
+    #: the share of time that pushes may take
+    push_budget: Annotated[float, Option(changes="of pushes to come")] = 0.03
+    #: a law of lives, as `chunk_model.parse` reads it, that sizes follow until the run has seen its own
+    expected_lifetime: Annotated[str | None, Option(changes="it decides sizes, and no credits")] = None
+    steps_each: Annotated[
+        int,
+        Option(
+            "Batches a worker should train in the run, or fewer workers are asked for; 0: all are.",
+            WORKERS,
+            EVERYWHERE,
+            changes="of workers to come",
+        ),
+    ] = STEPS_EACH
+    silent_s: Annotated[
+        float,
+        Option(
+            "Seconds (or 2m) without a sign of life after which a worker's leases go to others; otherwise 120.",
+            FAILURES,
+            EVERYWHERE,
+            name="silence",
+            metavar="SECONDS",
+            kind=str,
+            read=parse_silence,
+            changes="of silences to come",
+        ),
+    ] = 120.0
+    spot_checks: Annotated[
+        float,
+        Option(
+            "Share of the pushes that another machine trains again, to compare; 0.02 is one in fifty.",
+            FAILURES,
+            EVERYWHERE,
+            changes="of pushes to come",
+        ),
+    ] = 0.0
+    compress: Annotated[
+        str,
+        Option(
+            "What pushes carry: none, the values of tensors; int8 or int4, compressed steps.",
+            MERGING,
+            (BEGIN, SIMULATE),
+            changes="of pushes to come",
+        ),
+    ] = NONE
+    compress_down: Annotated[
+        str,
+        Option(
+            "What answers bring weights in: none, as they are; bf16.",
+            MERGING,
+            (BEGIN, SIMULATE),
+            changes="of answers to come",
+        ),
+    ] = NONE
+    init_from: Annotated[
+        str | None,
+        Option(
+            "Begin with the replica of another run (final, or RUN:best, RUN:v57, RUN:e3) or with tensors of a file "
+            "(.safetensors, .pt), instead of what the program makes.",
+            FIRST,
+            (BEGIN, SIMULATE),
+            metavar="RUN[:which]|FILE",
+            read=_located,
+            changes=FIRST_VALUES,
+        ),
+    ] = None
+    init_partial: Annotated[
+        bool,
+        Option(
+            "Of these take what fits by name and shape, and leave the others.",
+            TRAINED,
+            (BEGIN, SIMULATE),
+            changes=FIRST_VALUES,
+        ),
+    ] = False
+    #: how messages travel, by default the back end's usual way
+    carrier: Annotated[
+        str,
+        Option(
+            "How messages travel: chirp, or sftp where machines may connect to this one.",
+            WORKERS,
+            (BEGIN,),
+            changes=HOW_MESSAGES_TRAVEL,
+        ),
+    ] = ""
+    address: Annotated[
+        str | None,
+        Option(
+            "Where workers reach this machine; otherwise its full name and any free port.",
+            WORKERS,
+            (BEGIN, RESUME),
+            flags=("--address", "--sftp"),
+            metavar="HOST[:PORT]",
+            changes=HOW_MESSAGES_TRAVEL,
+        ),
+    ] = None
+    device: Annotated[
+        str,
+        Option(
+            "What workers train on: a GPU where there is one, the CPU, or a GPU and nothing else.",
+            FIRST,
+            (BEGIN,),
+            metavar="auto|cpu|cuda[:N]",
+            changes=WHO_TRAINS,
+        ),
+    ] = device_names.AUTO
+    loggers: Annotated[
+        tuple[str, ...],
+        Option(
+            "Where figures go beside metrics.csv and metrics.jsonl: tensorboard, mlflow, wandb. May be repeated. For a "
+            "run that goes on, instead of those so far, with all evaluations.",
+            FIRST,
+            (BEGIN, RESUME),
+            name="logger",
+            metavar="NAME",
+            changes="of points to come",
+        ),
+    ] = ()
+    options: Annotated[BackendOptions, Option(changes=WHO_TRAINS)] = field(default_factory=BackendOptions)
 
     def __post_init__(self) -> None:
         for name, most in (("workers", MOST_WORKERS), ("epochs", MOST), ("chunk", MOST), ("push_every", NO_PUSH)):
@@ -185,3 +407,73 @@ class Settings:
         name = values["backend"]
         common = {key: value for key, value in values.items() if key != name}
         return dataclass_json.from_json(Settings, {**common, "options": options.from_json(values[name])})
+
+
+@dataclass(frozen=True)
+class CommandOptions:
+    """The options of commands and calls that say no setting by themselves."""
+
+    program: Annotated[
+        Path | None, Option("Another file of the same graph, such as a mended one.", TRAINED, (RESUME,))
+    ] = None
+    with_changes: Annotated[
+        bool,
+        Option(
+            "Take the program, its own modules and sent files as they are now, and not the run's copies.",
+            TRAINED,
+            (RESUME,),
+        ),
+    ] = False
+    no_push: Annotated[
+        bool, Option("Push where a chunk ends, and not before: all or nothing.", SIZES, (BEGIN, SIMULATE))
+    ] = False
+    lifetime: Annotated[
+        str | None,
+        Option(
+            "How long workers are expected to live, before the run has seen it: normal(45m,10m), exponential(1h).",
+            FAILURES,
+            (BEGIN,),
+        ),
+    ] = None
+    trace: Annotated[
+        Path | None, Option("The same, from a file of when machines came and went.", FAILURES, (BEGIN,))
+    ] = None
+    run_dir: Annotated[
+        Path | None, Option("Where the run is kept; otherwise runs/PROGRAM-TIME.", FIRST, (BEGIN, SIMULATE))
+    ] = None
+    #: of a back end that can say what it would do; the help is its own
+    dry_run: Annotated[bool, Option("", OUTPUT, (BEGIN,), terminal=True)] = False
+    #: of a back end whose masters are jobs
+    foreground: Annotated[
+        bool, Option("Run the master in this terminal, not as a job of its own.", OUTPUT, (BEGIN,))
+    ] = False
+    prepare: Annotated[
+        bool,
+        Option(
+            "Make the run and write what its master is submitted by; submit nothing.", OUTPUT, (BEGIN,), terminal=True
+        ),
+    ] = False
+    campaign: Annotated[
+        int | None,
+        Option(
+            "Instead of one run, play drawn ones with every fault until so many workers were killed; all are checked.",
+            FAILURES,
+            (SIMULATE,),
+            terminal=True,
+        ),
+    ] = None
+    as_json: Annotated[
+        bool,
+        Option("JSON on standard output, for programs.", FIRST, EVERYWHERE, flags=("--json",), terminal=True),
+    ] = False
+
+
+def settings_said(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the values of options say, by the names of `Settings`; None is not given. Raises
+    UsageError for what makes no sense."""
+    asked = {each.name: values.get(each.name) for each in described(Settings) if each.option.commands}
+    if values.get("no_push"):
+        if asked["push_every"] is not None:
+            raise UsageError("got both --no-push and --push-every; expected one of them, or neither.")
+        asked["push_every"] = NO_PUSH
+    return fields_of(Settings, asked)

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import gridml
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from gridml.calls.beginning import made
 from gridml.cli import command_line
-from gridml.commands.start import made
 from gridml.engine.used_settings import UsedSettings, settings_of, used_settings
 from gridml.model.loading import load
 from master.backends.script import Lives, Steady

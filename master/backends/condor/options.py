@@ -8,9 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from gridml.errors import UsageError
+from gridml.options import Option
 from gridml.protocol.text import printable
 from master.backends.base import BackendFacts, BackendOptions
 from master.backends.condor.memory import MemoryRange, memory_range
@@ -55,67 +54,55 @@ class CondorOptions(BackendOptions):
     HTCondor looks for a job that is out of reach. The others say in their help what they are.
     """
 
-    requirements: Annotated[
-        str | None, typer.Option(help="What a machine must be: 'HasAVX2 && OpSysMajorVer >= 8'.", show_default=False)
-    ] = None
-    rank: Annotated[str | None, typer.Option(help="Which machines are better than others.", show_default=False)] = None
-    request_cpus: Annotated[int, typer.Option(help="Cores of a job, and threads of a worker.")] = 1
+    requirements: Annotated[str | None, Option("What a machine must be: 'HasAVX2 && OpSysMajorVer >= 8'.")] = None
+    rank: Annotated[str | None, Option("Which machines are better than others.")] = None
+    request_cpus: Annotated[int, Option("Cores of a job, and threads of a worker.")] = 1
     request_memory: Annotated[
-        str, typer.Option(help="Memory of a job: 4GB, or 1GB..4GB, where more is asked for when less was too little.")
+        str, Option("Memory of a job: 4GB, or 1GB..4GB, where more is asked for when less was too little.")
     ] = "2GB..8GB"
-    request_disk: Annotated[str, typer.Option(help="Disk of a job.")] = "2GB"
-    request_gpus: Annotated[int, typer.Option(help="GPUs of a job.")] = 0
+    request_disk: Annotated[str, Option("Disk of a job.")] = "2GB"
+    request_gpus: Annotated[int, Option("GPUs of a job.")] = 0
     gpus_minimum_capability: Annotated[
-        float | None, typer.Option(help="CUDA capability that a job's GPUs have at least: 8.0.", show_default=False)
+        float | None, Option("CUDA capability that a job's GPUs have at least: 8.0.")
     ] = None
-    gpus_minimum_memory: Annotated[
-        str | None, typer.Option(help="Memory that each of a job's GPUs has at least: 20GB.", show_default=False)
-    ] = None
-    container_image: Annotated[
-        str | None, typer.Option(help="An image that holds Python and what the program imports.", show_default=False)
-    ] = None
+    gpus_minimum_memory: Annotated[str | None, Option("Memory that each of a job's GPUs has at least: 20GB.")] = None
+    container_image: Annotated[str | None, Option("An image that holds Python and what the program imports.")] = None
     packed: Annotated[
         str | None,
-        typer.Option(help="An environment from conda-pack or venv-pack, sent along; or its URL.", show_default=False),
+        Option("An environment from conda-pack or venv-pack, sent along; or its URL."),
     ] = None
-    python: Annotated[
-        str | None, typer.Option(help="The Python at the far end; otherwise this one or python3.", show_default=False)
-    ] = None
+    python: Annotated[str | None, Option("The Python at the far end; otherwise this one or python3.")] = None
     send: Annotated[
         tuple[str, ...],
-        typer.Option(help="A file the program needs, or its URL; give it again for more.", show_default=False),
+        Option("A file the program needs, or its URL; give it again for more."),
     ] = ()
-    project: Annotated[str | None, typer.Option(help="The project name, on the OSPool.", show_default=False)] = None
+    project: Annotated[str | None, Option("The project name, on the OSPool.")] = None
     attributes: Annotated[
         tuple[str, ...],
-        typer.Option("--attribute", help="A further job attribute, NAME=EXPRESSION.", show_default=False),
+        Option("A further job attribute, NAME=EXPRESSION.", flags=("--attribute",)),
     ] = ()
-    batch_name: Annotated[str | None, typer.Option(help="How condor_q names the jobs.", show_default=False)] = None
+    batch_name: Annotated[str | None, Option("How condor_q names the jobs.")] = None
     max_idle: Annotated[
         int,
-        typer.Option(
-            help="Jobs that wait in the queue, at most: 10, or twice what the pool started in a minute, up to this."
-        ),
+        Option("Jobs that wait in the queue, at most: 10, or twice what the pool started in a minute, up to this."),
     ] = 1000
     chunks_per_job: Annotated[
-        int, typer.Option(help="A job leaves after so many chunks; 0: it stays while its machine lasts.")
+        int, Option("A job leaves after so many chunks; 0: it stays while its machine lasts.")
     ] = 0
     job_hours: Annotated[
         float,
-        typer.Option(
-            help="A worker leaves before its job has run so long, and another takes its place; 0: as the pool says of "
+        Option(
+            "A worker leaves before its job has run so long, and another takes its place; 0: as the pool says of "
             "its jobs (AllowedExecuteDuration, JobDurationCategory)."
         ),
     ] = 0.0
     grace_s: Annotated[
         int,
-        typer.Option(
-            "--grace", metavar="SECONDS", help="Time a job asks for to push and leave when its machine is taken."
-        ),
+        Option("Time that a job asks for to push and leave when evicted.", flags=("--grace",), metavar="SECONDS"),
     ] = 30
     job_lease_s: Annotated[
         int,
-        typer.Option("--job-lease", metavar="SECONDS", help="How long HTCondor looks for a job that is out of reach."),
+        Option("How long HTCondor looks for a job that is out of reach.", flags=("--job-lease",), metavar="SECONDS"),
     ] = 300
 
     def __post_init__(self) -> None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from gridml.errors import UsageError
+from gridml.options import Option
 from master.backends.base import BackendFacts, BackendOptions
 
 USUAL_TYPES = {
@@ -71,73 +70,54 @@ class Ec2Options(BackendOptions):
 
     instance_types: Annotated[
         tuple[str, ...],
-        typer.Option(
-            "--instance-types",
+        Option(
+            "Types to choose from, with commas or given again; otherwise a dozen with 4 vCPUs.",
             metavar="TYPE",
-            help="Types to choose from; give it again, or several with commas. Otherwise a dozen with 4 vCPUs.",
-            show_default=False,
         ),
     ] = ()
-    region: Annotated[
-        str | None, typer.Option(help="Otherwise what AWS_REGION or the AWS configuration says.", show_default=False)
-    ] = None
+    region: Annotated[str | None, Option("Otherwise what AWS_REGION or the AWS configuration says.")] = None
     zones: Annotated[
         tuple[str, ...],
-        typer.Option(metavar="ZONE", help="Zones to choose from; otherwise all of the region.", show_default=False),
+        Option("Zones to choose from; otherwise all of the region.", metavar="ZONE"),
     ] = ()
     subnets: Annotated[
         tuple[str, ...],
-        typer.Option(
-            metavar="SUBNET", help="Subnets to launch in; otherwise the default one of each zone.", show_default=False
-        ),
+        Option("Subnets to launch in; otherwise the default one of each zone.", metavar="SUBNET"),
     ] = ()
     image: Annotated[
         str | None,
-        typer.Option(
-            metavar="AMI", help="Otherwise the newest that gridml ami build made in the region.", show_default=False
-        ),
+        Option("Otherwise the newest that gridml ami build made in the region.", metavar="AMI"),
     ] = None
     identity_certificate: Annotated[
         Path | None,
-        typer.Option(
+        Option(
+            "A certificate (RSA) by which instances are known; otherwise gridml's own of the region.",
             metavar="FILE",
-            help="A certificate (RSA) by which instances are known; otherwise the region's, as it came with gridml.",
-            show_default=False,
         ),
     ] = None
     security_group: Annotated[
         str | None,
-        typer.Option(
-            metavar="GROUP", help="Otherwise one of the run's own, which lets nothing in.", show_default=False
-        ),
+        Option("Otherwise one of the run's own, which lets nothing in.", metavar="GROUP"),
     ] = None
     key_name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="An EC2 key pair, to log in by; otherwise none.", show_default=False),
+        Option("An EC2 key pair, to log in by; otherwise none.", metavar="NAME"),
     ] = None
     max_price: Annotated[
         float | None,
-        typer.Option(
-            metavar="DOLLARS",
-            help="Never pay more for an hour of an instance; otherwise up to the on-demand price.",
-            show_default=False,
-        ),
+        Option("Never pay more for an hour of an instance; otherwise up to the on-demand price.", metavar="DOLLARS"),
     ] = None
     budget: Annotated[
         float | None,
-        typer.Option(metavar="DOLLARS", help="Stop, and keep the work, before more is spent.", show_default=False),
+        Option("Stop, and keep the work, before more is spent.", metavar="DOLLARS"),
     ] = None
-    paper: Annotated[
-        bool, typer.Option("--paper", help=f"The paper's fleet: {PAPER_TYPE} at --max-price {PAPER_PRICE:.2f}.")
-    ] = False
-    on_demand: Annotated[
-        bool, typer.Option("--on-demand", help="Instances at the full price, which nobody takes away.")
-    ] = False
+    paper: Annotated[bool, Option(f"The paper's fleet: {PAPER_TYPE} at --max-price {PAPER_PRICE:.2f}.")] = False
+    on_demand: Annotated[bool, Option("Instances at the full price, which nobody takes away.")] = False
     boot_patience: Annotated[
-        float, typer.Option(metavar="SECONDS", help="An instance that has not enrolled by then is replaced.")
+        float, Option("An instance that has not enrolled by then is replaced.", metavar="SECONDS")
     ] = 300.0
     orphan_patience: Annotated[
-        float, typer.Option(metavar="SECONDS", help="An instance that hears nothing from the master for so long ends.")
+        float, Option("An instance that hears nothing from the master for so long ends.", metavar="SECONDS")
     ] = 900.0
 
     def __post_init__(self) -> None:

@@ -18,11 +18,11 @@ from chunk_model.lifetime import Lifetime
 from gridml.errors import UsageError
 from master.backends.script import Lives
 from master.planning.lifetime_sources import Source
-from master.planning.plan import PUSH_S, PlanOptions, make_plan, parse_seconds, replay_sizes
+from master.planning.plan import PUSH_S, PlanOptions, make_plan, replay_sizes
 from master.simulation import cost_program
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
-from master.store.settings import Settings
+from master.store.settings import Settings, parse_seconds
 from master.views import plot_goodput
 from master.views.render_plan import render_plan, rounded
 

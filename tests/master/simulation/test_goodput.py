@@ -9,9 +9,10 @@ import pytest
 from chunk_model.costs import Costs
 from chunk_model.goodput import chunk_goodput
 from chunk_model.parse import parse
-from gridml.commands.simulate import played, world_for
+from gridml.calls.simulating import played, world_for
 from gridml.errors import UsageError
-from master.simulation.options import SimulationOptions, settings_for
+from master.backends.simulated_plugin import SimulationOptions
+from master.simulation.options import settings_for
 from master.simulation.result import SimulationResult, result_of
 from master.store.reader import opened
 
@@ -23,8 +24,7 @@ def play(root: Path, chunk_s: float, **options: object) -> SimulationResult:
     """Play a run of chunks that take about `chunk_s`: of that a turn of the master, in which who waits for the last
     chunk asks once, is a small share."""
     turn = f"{max(1.0, chunk_s / 200):g}"
-    wanted = SimulationOptions(workers=WORKERS, grace_share=0.0, turn=turn, steps_each=0, **options)  # type: ignore[arg-type]
-    world = world_for(None, wanted, root)
+    world = world_for(None, {"workers": WORKERS, "grace_share": 0.0, "turn": turn, "steps_each": 0, **options}, root)
     played(world, root, lambda *event: None)
     return result_of(world, root)
 
@@ -107,8 +107,8 @@ def test_chunks_follow_the_papers_formulas(rule: str, reason: str, tmp_path: Pat
 
 def test_a_rule_that_is_none_is_refused_as_run_refuses_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--chunk is 'half'; expected a number of vertices, or goodput or paper"):
-        settings_for(SimulationOptions(chunk="half"), tmp_path / "cost.py")
+        settings_for(SimulationOptions(), tmp_path / "cost.py", {"chunk": "half"})
     with pytest.raises(UsageError, match="--chunk gaussian is for lives that are normal"):
-        settings_for(SimulationOptions(chunk="gaussian", lifetime="exponential(1h)"), tmp_path / "cost.py")
+        settings_for(SimulationOptions(lifetime="exponential(1h)"), tmp_path / "cost.py", {"chunk": "gaussian"})
     with pytest.raises(UsageError, match="both --no-push and --push-every"):
-        settings_for(SimulationOptions(no_push=True, push_every=10), tmp_path / "cost.py")
+        settings_for(SimulationOptions(), tmp_path / "cost.py", {"no_push": True, "push_every": 10})

@@ -10,8 +10,9 @@ from chunk_model.costs import Costs
 from gridml.errors import UsageError
 from gridml.protocol.messages import NO_PUSH
 from master.backends.script import Lives, Replay, Steady
+from master.backends.simulated_plugin import SimulationOptions
 from master.simulation.faulty_network import Chances
-from master.simulation.options import SimulationOptions, parse_costs, parse_faults, scenario_for, settings_for
+from master.simulation.options import parse_costs, parse_faults, scenario_for, settings_for
 from master.simulation.scenario import Speeds, Storms
 
 
@@ -53,10 +54,7 @@ def test_faults() -> None:
 def test_a_scenario_of_everything(tmp_path: Path) -> None:
     options = SimulationOptions(
         "t_x=1",
-        workers=7,
         lifetime="exponential(1h)",
-        seed=3,
-        no_push=True,
         fast=0.12,
         spread=0.2,
         storm_every="20m",
@@ -66,10 +64,10 @@ def test_a_scenario_of_everything(tmp_path: Path) -> None:
         chunks_per_job=2,
         turn="1",
         travel="2s",
-        silence="10m",
     )
-    chosen = settings_for(options, tmp_path / "cost.py")
-    played = scenario_for(options, chosen.workers)
+    common = {"workers": 7, "seed": 3, "no_push": True, "silence": "10m"}
+    chosen = settings_for(options, tmp_path / "cost.py", common)
+    played = scenario_for(options, chosen)
     assert (chosen.workers, chosen.seed, chosen.push_every, chosen.silent_s) == (7, 3, NO_PUSH, 600.0)
     assert isinstance(played.script, Storms)
     assert isinstance(played.script.base, Lives)
@@ -82,14 +80,15 @@ def test_a_trace_says_how_many_workers_there_are(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("0,add,a\n1000,add,b\n2000,remove,a\n3000,add,c\n")
     options = SimulationOptions("t_x=1", trace=trace)
-    chosen = settings_for(options, tmp_path / "cost.py")
+    chosen = settings_for(options, tmp_path / "cost.py", {})
     assert chosen.workers == 2
-    assert isinstance(scenario_for(options, 2).script, Replay)
+    assert isinstance(scenario_for(options, chosen).script, Replay)
     with pytest.raises(UsageError, match="both --lifetime and --trace"):
-        scenario_for(SimulationOptions("t_x=1", trace=trace, lifetime="exponential(1h)"), 2)
+        scenario_for(SimulationOptions("t_x=1", trace=trace, lifetime="exponential(1h)"), chosen)
 
 
 def test_machines_that_stay() -> None:
-    assert scenario_for(SimulationOptions("t_x=1"), 5).script == Steady(5)
+    settings = settings_for(SimulationOptions(), Path("cost.py"), {"workers": 5})
+    assert scenario_for(SimulationOptions("t_x=1"), settings).script == Steady(5)
     with pytest.raises(UsageError, match="--lifetime"):
-        scenario_for(SimulationOptions("t_x=1", lifetime="soon"), 5)
+        scenario_for(SimulationOptions("t_x=1", lifetime="soon"), settings)

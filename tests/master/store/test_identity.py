@@ -10,7 +10,8 @@ import pytest
 
 import gridml
 from gridml.model.graph import Graph
-from master.store.identity import FIXED, MAY_CHANGE, differences, tensor_differences
+from gridml.options import described
+from master.store.identity import FIXED, differences, tensor_differences
 from master.store.settings import Settings
 from master.store.versions import initial
 
@@ -18,8 +19,10 @@ torch = pytest.importorskip("torch")
 
 
 def test_of_every_setting_it_is_decided_whether_it_may_change() -> None:
-    assert {field.name for field in dataclasses.fields(Settings)} == FIXED.keys() | MAY_CHANGE.keys()
-    assert not FIXED.keys() & MAY_CHANGE.keys()
+    table = described(Settings)
+    assert [each.field for each in table] == [field.name for field in dataclasses.fields(Settings)]
+    assert all(bool(each.option.fixed) != bool(each.option.changes) for each in table)
+    assert FIXED.keys() == {"seed", "placement"}
 
 
 def test_differences_are_said_in_words() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from gridml.calls.resuming import changed
 from gridml.carriers.enrolment import new_key
-from gridml.commands.resume import changed, resume_command
+from gridml.commands.resume import resume_command
 from gridml.errors import RunError, UsageError
 from master.backends.base import State
 
