@@ -84,6 +84,13 @@ CEILINGS: dict[str, float] = {
 """What no later change exceeds without saying why in CHANGELOG; `LEAST_MEDIAN` holds from below."""
 LEAST_MEDIAN = 90  # lines of the median file
 
+PLUMBING = re.compile(
+    r"gridml/(options|cli)\.py|gridml/(commands|cli)/\w+\.py|gridml/(calls|api)/(beginning|simulating|resuming|options)\.py"
+    r"|master/store/(settings|identity)\.py|master/simulation/options\.py|master/backends/(condor|ec2)/options\.py"
+    r"|master/backends/(local|simulated)_plugin\.py"
+)
+"""The files that say which options there are, read them and hand them on: the commands, the calls that begin runs, the
+settings, what a resumed run is held to, simulations, back ends' own options."""
 
 INDEXES = {
     "Heartbeats._looks": "a heap of when to look at whom",
@@ -179,6 +186,11 @@ class House:
             for module, file in files.items()
             if "condor" in self.texts[module].lower() and not _OWN_FILES.search(file)
         ]
+
+    def plumbing(self) -> list[str]:
+        """The sources of the files in which options are described, read and handed on."""
+        files = {module: str(path.relative_to(self.root)) for module, path in self.tree.modules.items()}
+        return [self.texts[module] for module, file in files.items() if PLUMBING.fullmatch(file)]
 
     @cached_property
     def functions(self) -> list[Function]:
@@ -292,6 +304,8 @@ def rows(houses: dict[str, House]) -> list[dict[str, Cell]]:
         count("lines of the median file", column, median(house.sizes()))
         count("public class names that stand twice", column, len(house.repeated_classes()))
         count("module names that repeat", column, len(house.repeated_modules()))
+        count("lines of option plumbing", column, sum(len(text.splitlines()) for text in house.plumbing()))
+        count("lines of statements in it, texts too", column, sum(map(statement_lines, house.plumbing())))
         count("imports that point up", column, len(house.tree.arrows_up()))
         count("circles of folders", column, len(house.tree.folder_circles()))
         count("circles of rooms", column, len(house.tree.room_circles()))
@@ -315,6 +329,8 @@ def notes(houses: dict[str, House]) -> list[str]:
         "what the master keeps by lease or by worker: containers of its classes, without back ends, views, simulation",
         "lines of statements: no blank lines, comments, docstrings, imports or lone closing brackets; the checks and "
         "doubles that ship (`gridml/testing/`, `master/backends/contract.py`) were part of the tests before",
+        "option plumbing: all lines of the files in which options are described, read and handed on (`PLUMBING` in "
+        "`benchmarks/house.py`)",
         "of what the master keeps, only indexes, which hold no fact of their own: "
         + "; ".join(f"{name}, {what}" for name, what in INDEXES.items()),
     ]

@@ -39,13 +39,13 @@ _KINDS = {int: "a whole number", float: "a number", bool: "True or False", str: 
 
 @dataclass(frozen=True)
 class Option:
-    """How a field is asked for. One without `commands` is a setting that no command has by itself."""
+    """How a field is asked for."""
 
     help: str = ""
     #: under which heading of `--help`; a back end's own stand among the workers' unless they say otherwise
     panel: str | None = None
     #: the commands that have it: BEGIN, RESUME, SIMULATE
-    commands: tuple[str, ...] = ()
+    commands: tuple[str, ...] = EVERYWHERE
     #: what it is called in Python and, with dashes, on the command line; otherwise as the field
     name: str | None = None
     #: what it is called on the command line instead, with its older names
@@ -55,9 +55,8 @@ class Option:
     kind: Any = None
     #: makes of it the field's value, or the values of several fields by name
     read: Callable[[Any], Any] | None = None
-    #: why the setting must stay while a run goes on, or otherwise what a change holds for
+    #: why the setting must stay while a run goes on, "" where it may change
     fixed: str = ""
-    changes: str = ""
     #: makes sense at a terminal only, and is no option of a call
     terminal: bool = False
     hidden: bool = False
@@ -83,21 +82,15 @@ class Described(NamedTuple):
         given = self.option.flags or tuple(getattr(self.extra, "param_decls", None) or ())
         return given or (f"--{self.name.replace('_', '-')}",)
 
-    @property
-    def parameter(self) -> inspect.Parameter:
-        """As the signature of a call has it."""
-        annotation: Any = Annotated  # which a type checker wants to read itself
-        return inspect.Parameter(
-            self.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=self.default,
-            annotation=annotation[self.kind, self.extra],
-        )
-
     def changed(self, **changes: Any) -> Described:
         """Return it with another kind or default, or other values of its Option."""
         own = {name: changes.pop(name) for name in self._fields if name in changes}
         return self._replace(**own, extra=dataclasses.replace(self.option, **changes) if changes else self.extra)
+
+    def parameter(self, annotation: Any = None) -> inspect.Parameter:
+        """Return it as a signature has it."""
+        hint = self.kind if annotation is None else annotation
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=self.default, annotation=hint)
 
     @property
     def optional(self) -> Described:
@@ -208,7 +201,7 @@ def takes(options: Callable[[], Iterable[Described]]) -> Callable[[Call], Call]:
         of_call = [each for each in in_panels(options()) if not (each.option.terminal or each.option.hidden)]
         own = [p for p in inspect.signature(call).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         named = {p.name for p in own}
-        parameters = [*own, *(each.parameter for each in of_call if each.name not in named)]
+        parameters = [*own, *(each.parameter() for each in of_call if each.name not in named)]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         lines = [f"    {each.name}: {each.option.help}" for each in of_call]
         call.__doc__ = "\n".join([inspect.getdoc(call) or "", "", "Options:", *lines])

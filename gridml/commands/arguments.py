@@ -59,4 +59,5 @@ def _as_typer_reads(each: Described) -> inspect.Parameter:
     else:
         extra = copy.copy(each.extra)  # by a package that knows typer's own
     extra.rich_help_panel = panel_of(each)
-    return each._replace(extra=extra).parameter
+    annotated: Any = Annotated  # which a type checker wants to read itself
+    return each.parameter(annotated[each.kind, extra])

@@ -20,7 +20,6 @@ from gridml.errors import GridmlError, UsageError
 from gridml.model import device_names
 from gridml.options import (
     BEGIN,
-    EVERYWHERE,
     FAILURES,
     FIRST,
     MERGING,
@@ -52,10 +51,23 @@ LEAST_SILENCE_S = 5.0  # of real workers
 CHUNK_BYTES = 32 * 10**6
 MOST_CHECKED = 0.5  # of the pushes: what is trained twice must be less than what is trained
 MOST_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
-# Why settings may change between two masters of a run.
-WHO_TRAINS = "who trains leaves no trace in what is credited"
-HOW_MESSAGES_TRAVEL = "how messages travel leaves no trace in them"
-FIRST_VALUES = "of first values, which every later master finds in version 0"
+BEGINS = (BEGIN, SIMULATE)
+# What does not fit beside its setting.
+_CHUNK = "Vertices a lease; otherwise chosen for goodput, or as the paper has it: paper, gaussian."
+_PLACEMENT = (
+    "Vertices that touch the same rows go to one worker: where it pays, never, or by a method of gridml place such as "
+    "parsa; otherwise what the program says."
+)
+_INIT_FROM = (
+    "Begin with the replica of another run (final, or RUN:best, RUN:v57, RUN:e3) or with tensors of a file "
+    "(.safetensors, .pt), instead of what the program makes."
+)
+_LOGGERS = (
+    "Where figures go beside metrics.csv and metrics.jsonl: tensorboard, mlflow, wandb. May be repeated. For a run "
+    "that goes on, instead of those so far, with all evaluations."
+)
+_SEED = "the order of the vertices in every epoch follows from it, and credits are ranges of that order"
+_PLACED = "vertices are placed once, when a run begins, and credits are ranges of the order that follows"
 
 
 def parse_bytes(option: str, text: str) -> int:
@@ -147,46 +159,20 @@ class Settings:
     """What a run is asked to do, as settings.json has it; and the one table of the options that every back end has.
 
     Times are in seconds. None means that gridml chooses. In JSON the back end's own `options` stand under its name.
+    Between two masters of a run a setting may change unless it is `fixed`: who trains and how messages travel leaves no
+    trace in what is credited, and sizes, formats and checks hold for the leases and pushes to come.
     """
 
-    program: Annotated[Path, Option(changes="f may be mended; what must not change of it is compared by itself")]
-    backend: Annotated[str, Option(changes=WHO_TRAINS)] = "local"
-    workers: Annotated[
-        int,
-        Option("Workers at once.", FIRST, EVERYWHERE, changes=WHO_TRAINS),
-    ] = 2
+    program: Path
+    backend: str = "local"
+    workers: Annotated[int, Option("Workers at once.", FIRST)] = 2
     epochs: Annotated[
-        int | None,
-        Option(
-            "Passes over the vertices in all; otherwise what the program says, or what the run had.",
-            FIRST,
-            EVERYWHERE,
-            changes="a run may be made longer, or shorter down to the epochs that have begun",
-        ),
+        int | None, Option("Passes over the vertices in all; otherwise what the program says.", FIRST)
     ] = None
-    seed: Annotated[
-        int,
-        Option(
-            "Decides the order of vertices and first values.",
-            FIRST,
-            (BEGIN, SIMULATE),
-            fixed="the order of the vertices in every epoch follows from it, and credits are ranges of that order",
-        ),
-    ] = 0
-    chunk: Annotated[
-        int | None,  # vertices
-        Option(
-            "Vertices a lease; otherwise chosen for goodput, or as the paper has it: paper, gaussian.",
-            SIZES,
-            EVERYWHERE,
-            metavar="N|RULE",
-            kind=str,
-            read=parse_chunk,
-            changes="of leases to come",
-        ),
-    ] = None
+    seed: Annotated[int, Option("Decides the order of vertices and first values.", FIRST, BEGINS, fixed=_SEED)] = 0
+    chunk: Annotated[int | None, Option(_CHUNK, SIZES, metavar="N|RULE", kind=str, read=parse_chunk)] = None
     #: what the size of a chunk follows that gridml chooses
-    chunk_rule: Annotated[str, Option(changes="of leases to come")] = GOODPUT
+    chunk_rule: str = GOODPUT
     chunk_bytes: Annotated[
         int,
         Option(
@@ -196,109 +182,50 @@ class Settings:
             metavar="SIZE",
             kind=str,
             read=partial(parse_bytes, "--chunk-bytes"),
-            changes="of leases to come",
         ),
     ] = CHUNK_BYTES
     placement: Annotated[
-        str | None,
-        Option(
-            "Vertices that touch the same rows go to one worker: where it pays, never, or by a method of gridml place "
-            "such as parsa; otherwise what the program says.",
-            TRAINED,
-            (BEGIN,),
-            metavar="auto|none|METHOD",
-            fixed="vertices are placed once, when a run begins, and credits are ranges of the order that follows",
-        ),
+        str | None, Option(_PLACEMENT, TRAINED, (BEGIN,), metavar="auto|none|METHOD", fixed=_PLACED)
     ] = None
-    push_every: Annotated[
-        int | None,  # vertices
-        Option(
-            "Vertices between two pushes of a worker; otherwise chosen.", SIZES, EVERYWHERE, changes="of pushes to come"
-        ),
-    ] = None
+    push_every: Annotated[int | None, Option("Vertices between two pushes of a worker; otherwise chosen.", SIZES)] = (
+        None
+    )
     #: the share of time that pushes may take
-    push_budget: Annotated[float, Option(changes="of pushes to come")] = 0.03
+    push_budget: float = 0.03
     #: a law of lives, as `chunk_model.parse` reads it, that sizes follow until the run has seen its own
-    expected_lifetime: Annotated[str | None, Option(changes="it decides sizes, and no credits")] = None
+    expected_lifetime: str | None = None
     steps_each: Annotated[
-        int,
-        Option(
-            "Batches a worker should train in the run, or fewer workers are asked for; 0: all are.",
-            WORKERS,
-            EVERYWHERE,
-            changes="of workers to come",
-        ),
+        int, Option("Batches a worker should train in the run, or fewer workers are asked for; 0: all are.", WORKERS)
     ] = STEPS_EACH
     silent_s: Annotated[
         float,
         Option(
             "Seconds (or 2m) without a sign of life after which a worker's leases go to others; otherwise 120.",
             FAILURES,
-            EVERYWHERE,
             name="silence",
             metavar="SECONDS",
             kind=str,
             read=parse_silence,
-            changes="of silences to come",
         ),
     ] = 120.0
     spot_checks: Annotated[
-        float,
-        Option(
-            "Share of the pushes that another machine trains again, to compare; 0.02 is one in fifty.",
-            FAILURES,
-            EVERYWHERE,
-            changes="of pushes to come",
-        ),
+        float, Option("Share of the pushes that another machine trains again; 0.02 is one in fifty.", FAILURES)
     ] = 0.0
     compress: Annotated[
-        str,
-        Option(
-            "What pushes carry: none, the values of tensors; int8 or int4, compressed steps.",
-            MERGING,
-            (BEGIN, SIMULATE),
-            changes="of pushes to come",
-        ),
+        str, Option("What pushes carry: none, the values of tensors; int8 or int4, compressed steps.", MERGING, BEGINS)
     ] = NONE
     compress_down: Annotated[
-        str,
-        Option(
-            "What answers bring weights in: none, as they are; bf16.",
-            MERGING,
-            (BEGIN, SIMULATE),
-            changes="of answers to come",
-        ),
+        str, Option("What answers bring weights in: none, as they are; bf16.", MERGING, BEGINS)
     ] = NONE
-    init_from: Annotated[
-        str | None,
-        Option(
-            "Begin with the replica of another run (final, or RUN:best, RUN:v57, RUN:e3) or with tensors of a file "
-            "(.safetensors, .pt), instead of what the program makes.",
-            FIRST,
-            (BEGIN, SIMULATE),
-            metavar="RUN[:which]|FILE",
-            read=_located,
-            changes=FIRST_VALUES,
-        ),
-    ] = None
+    init_from: Annotated[str | None, Option(_INIT_FROM, FIRST, BEGINS, metavar="RUN[:which]|FILE", read=_located)] = (
+        None
+    )
     init_partial: Annotated[
-        bool,
-        Option(
-            "Of these take what fits by name and shape, and leave the others.",
-            TRAINED,
-            (BEGIN, SIMULATE),
-            changes=FIRST_VALUES,
-        ),
+        bool, Option("Of these take what fits by name and shape, and leave the others.", TRAINED, BEGINS)
     ] = False
-    #: how messages travel, by default the back end's usual way
+    #: by default the back end's usual one
     carrier: Annotated[
-        str,
-        Option(
-            "How messages travel: chirp, or sftp where machines may connect to this one.",
-            WORKERS,
-            (BEGIN,),
-            changes=HOW_MESSAGES_TRAVEL,
-        ),
+        str, Option("How messages travel: chirp, or sftp where machines may connect to this one.", WORKERS, (BEGIN,))
     ] = ""
     address: Annotated[
         str | None,
@@ -308,7 +235,6 @@ class Settings:
             (BEGIN, RESUME),
             flags=("--address", "--sftp"),
             metavar="HOST[:PORT]",
-            changes=HOW_MESSAGES_TRAVEL,
         ),
     ] = None
     device: Annotated[
@@ -318,22 +244,10 @@ class Settings:
             FIRST,
             (BEGIN,),
             metavar="auto|cpu|cuda[:N]",
-            changes=WHO_TRAINS,
         ),
     ] = device_names.AUTO
-    loggers: Annotated[
-        tuple[str, ...],
-        Option(
-            "Where figures go beside metrics.csv and metrics.jsonl: tensorboard, mlflow, wandb. May be repeated. For a "
-            "run that goes on, instead of those so far, with all evaluations.",
-            FIRST,
-            (BEGIN, RESUME),
-            name="logger",
-            metavar="NAME",
-            changes="of points to come",
-        ),
-    ] = ()
-    options: Annotated[BackendOptions, Option(changes=WHO_TRAINS)] = field(default_factory=BackendOptions)
+    loggers: Annotated[tuple[str, ...], Option(_LOGGERS, FIRST, (BEGIN, RESUME), name="logger", metavar="NAME")] = ()
+    options: BackendOptions = field(default_factory=BackendOptions)
 
     def __post_init__(self) -> None:
         for name, most in (("workers", MOST_WORKERS), ("epochs", MOST), ("chunk", MOST), ("push_every", NO_PUSH)):
@@ -418,60 +332,41 @@ class CommandOptions:
     ] = None
     with_changes: Annotated[
         bool,
-        Option(
-            "Take the program, its own modules and sent files as they are now, and not the run's copies.",
-            TRAINED,
-            (RESUME,),
-        ),
+        Option("Take the program, its modules and sent files as they are now, and not the copies.", TRAINED, (RESUME,)),
     ] = False
-    no_push: Annotated[
-        bool, Option("Push where a chunk ends, and not before: all or nothing.", SIZES, (BEGIN, SIMULATE))
-    ] = False
+    no_push: Annotated[bool, Option("Push where a chunk ends, and not before: all or nothing.", SIZES, BEGINS)] = False
     lifetime: Annotated[
         str | None,
         Option(
-            "How long workers are expected to live, before the run has seen it: normal(45m,10m), exponential(1h).",
-            FAILURES,
-            (BEGIN,),
+            "How long workers live, until the run has seen it: normal(45m,10m), exponential(1h).", FAILURES, (BEGIN,)
         ),
     ] = None
     trace: Annotated[
         Path | None, Option("The same, from a file of when machines came and went.", FAILURES, (BEGIN,))
     ] = None
-    run_dir: Annotated[
-        Path | None, Option("Where the run is kept; otherwise runs/PROGRAM-TIME.", FIRST, (BEGIN, SIMULATE))
-    ] = None
+    run_dir: Annotated[Path | None, Option("Where the run is kept; otherwise runs/PROGRAM-TIME.", FIRST, BEGINS)] = None
     #: of a back end that can say what it would do; the help is its own
     dry_run: Annotated[bool, Option("", OUTPUT, (BEGIN,), terminal=True)] = False
-    #: of a back end whose masters are jobs
+    #: of a back end whose masters are jobs, as is `prepare`
     foreground: Annotated[
         bool, Option("Run the master in this terminal, not as a job of its own.", OUTPUT, (BEGIN,))
     ] = False
     prepare: Annotated[
-        bool,
-        Option(
-            "Make the run and write what its master is submitted by; submit nothing.", OUTPUT, (BEGIN,), terminal=True
-        ),
+        bool, Option("Make the run and what its master is submitted by, no more.", OUTPUT, (BEGIN,), terminal=True)
     ] = False
     campaign: Annotated[
         int | None,
-        Option(
-            "Instead of one run, play drawn ones with every fault until so many workers were killed; all are checked.",
-            FAILURES,
-            (SIMULATE,),
-            terminal=True,
-        ),
+        Option("Play drawn runs with every fault, until so many were killed.", FAILURES, (SIMULATE,), terminal=True),
     ] = None
     as_json: Annotated[
-        bool,
-        Option("JSON on standard output, for programs.", FIRST, EVERYWHERE, flags=("--json",), terminal=True),
+        bool, Option("JSON on standard output, for programs.", FIRST, flags=("--json",), terminal=True)
     ] = False
 
 
 def settings_said(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that the values of options say, by the names of `Settings`; None is not given. Raises
     UsageError for what makes no sense."""
-    asked = {each.name: values.get(each.name) for each in described(Settings) if each.option.commands}
+    asked = {each.name: values.get(each.name) for each in described(Settings)}
     if values.get("no_push"):
         if asked["push_every"] is not None:
             raise UsageError("got both --no-push and --push-every; expected one of them, or neither.")

@@ -67,24 +67,16 @@ class CondorOptions(BackendOptions):
     ] = None
     gpus_minimum_memory: Annotated[str | None, Option("Memory that each of a job's GPUs has at least: 20GB.")] = None
     container_image: Annotated[str | None, Option("An image that holds Python and what the program imports.")] = None
-    packed: Annotated[
-        str | None,
-        Option("An environment from conda-pack or venv-pack, sent along; or its URL."),
-    ] = None
+    packed: Annotated[str | None, Option("An environment from conda-pack or venv-pack, sent along; or its URL.")] = None
     python: Annotated[str | None, Option("The Python at the far end; otherwise this one or python3.")] = None
-    send: Annotated[
-        tuple[str, ...],
-        Option("A file the program needs, or its URL; give it again for more."),
-    ] = ()
+    send: Annotated[tuple[str, ...], Option("A file the program needs, or its URL; give it again for more.")] = ()
     project: Annotated[str | None, Option("The project name, on the OSPool.")] = None
     attributes: Annotated[
-        tuple[str, ...],
-        Option("A further job attribute, NAME=EXPRESSION.", flags=("--attribute",)),
+        tuple[str, ...], Option("A further job attribute, NAME=EXPRESSION.", flags=("--attribute",))
     ] = ()
     batch_name: Annotated[str | None, Option("How condor_q names the jobs.")] = None
     max_idle: Annotated[
-        int,
-        Option("Jobs that wait in the queue, at most: 10, or twice what the pool started in a minute, up to this."),
+        int, Option("Jobs that wait in the queue, at most: 10, or twice what the pool started in a minute, up to this.")
     ] = 1000
     chunks_per_job: Annotated[
         int, Option("A job leaves after so many chunks; 0: it stays while its machine lasts.")
@@ -97,8 +89,7 @@ class CondorOptions(BackendOptions):
         ),
     ] = 0.0
     grace_s: Annotated[
-        int,
-        Option("Time that a job asks for to push and leave when evicted.", flags=("--grace",), metavar="SECONDS"),
+        int, Option("Time that a job asks for to push and leave when evicted.", flags=("--grace",), metavar="SECONDS")
     ] = 30
     job_lease_s: Annotated[
         int,

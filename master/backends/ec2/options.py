@@ -70,47 +70,31 @@ class Ec2Options(BackendOptions):
 
     instance_types: Annotated[
         tuple[str, ...],
-        Option(
-            "Types to choose from, with commas or given again; otherwise a dozen with 4 vCPUs.",
-            metavar="TYPE",
-        ),
+        Option("Types to choose from, with commas or given again; otherwise a dozen with 4 vCPUs.", metavar="TYPE"),
     ] = ()
     region: Annotated[str | None, Option("Otherwise what AWS_REGION or the AWS configuration says.")] = None
-    zones: Annotated[
-        tuple[str, ...],
-        Option("Zones to choose from; otherwise all of the region.", metavar="ZONE"),
-    ] = ()
+    zones: Annotated[tuple[str, ...], Option("Zones to choose from; otherwise all of the region.", metavar="ZONE")] = ()
     subnets: Annotated[
-        tuple[str, ...],
-        Option("Subnets to launch in; otherwise the default one of each zone.", metavar="SUBNET"),
+        tuple[str, ...], Option("Subnets to launch in; otherwise the default one of each zone.", metavar="SUBNET")
     ] = ()
     image: Annotated[
-        str | None,
-        Option("Otherwise the newest that gridml ami build made in the region.", metavar="AMI"),
+        str | None, Option("Otherwise the newest that gridml ami build made in the region.", metavar="AMI")
     ] = None
     identity_certificate: Annotated[
         Path | None,
         Option(
-            "A certificate (RSA) by which instances are known; otherwise gridml's own of the region.",
-            metavar="FILE",
+            "A certificate (RSA) by which instances are known; otherwise gridml's own of the region.", metavar="FILE"
         ),
     ] = None
     security_group: Annotated[
-        str | None,
-        Option("Otherwise one of the run's own, which lets nothing in.", metavar="GROUP"),
+        str | None, Option("Otherwise one of the run's own, which lets nothing in.", metavar="GROUP")
     ] = None
-    key_name: Annotated[
-        str | None,
-        Option("An EC2 key pair, to log in by; otherwise none.", metavar="NAME"),
-    ] = None
+    key_name: Annotated[str | None, Option("An EC2 key pair, to log in by; otherwise none.", metavar="NAME")] = None
     max_price: Annotated[
         float | None,
         Option("Never pay more for an hour of an instance; otherwise up to the on-demand price.", metavar="DOLLARS"),
     ] = None
-    budget: Annotated[
-        float | None,
-        Option("Stop, and keep the work, before more is spent.", metavar="DOLLARS"),
-    ] = None
+    budget: Annotated[float | None, Option("Stop, and keep the work, before more is spent.", metavar="DOLLARS")] = None
     paper: Annotated[bool, Option(f"The paper's fleet: {PAPER_TYPE} at --max-price {PAPER_PRICE:.2f}.")] = False
     on_demand: Annotated[bool, Option("Instances at the full price, which nobody takes away.")] = False
     boot_patience: Annotated[
