@@ -77,10 +77,14 @@ class Described(NamedTuple):
         return self.extra if isinstance(self.extra, Option) else Option(getattr(self.extra, "help", None) or "")
 
     @property
+    def in_calls(self) -> bool:
+        """Whether calls have it, and not the command line alone."""
+        return not (self.option.terminal or self.option.hidden)
+
+    @property
     def flags(self) -> tuple[str, ...]:
         """What it is called on the command line; the first is its name."""
-        given = self.option.flags or tuple(getattr(self.extra, "param_decls", None) or ())
-        return given or (f"--{self.name.replace('_', '-')}",)
+        return self.option.flags or (f"--{self.name.replace('_', '-')}",)
 
     def changed(self, **changes: Any) -> Described:
         """Return it with another kind or default, or other values of its Option."""
@@ -149,7 +153,7 @@ def values_of(call: str, options: Iterable[Described], given: Mapping[str, Any])
     Raises UsageError for a name that is no option, or one of the terminal's only, and for a value of another type.
     """
     by_name = {each.name: each for each in options}
-    known = sorted(name for name, each in by_name.items() if not (each.option.terminal or each.option.hidden))
+    known = sorted(name for name, each in by_name.items() if each.in_calls)
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
@@ -198,7 +202,7 @@ def takes(options: Callable[[], Iterable[Described]]) -> Callable[[Call], Call]:
     """Give a call, which takes any options by name, the signature and the docstring that these options make."""
 
     def with_options(call: Call) -> Call:
-        of_call = [each for each in in_panels(options()) if not (each.option.terminal or each.option.hidden)]
+        of_call = [each for each in in_panels(options()) if each.in_calls]
         own = [p for p in inspect.signature(call).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         named = {p.name for p in own}
         parameters = [*own, *(each.parameter() for each in of_call if each.name not in named)]

@@ -170,6 +170,29 @@ main(["greet", "runs/mnist"])
 """,
     ),
     Recipe(
+        "option",
+        {},
+        "master/store/settings.py",
+        (
+            "    options: BackendOptions = field",
+            '    mood: Annotated[str, Option("How it feels.", FAILURES)] = "fair"\n    options: BackendOptions = field',
+        ),
+        """
+import contextlib, inspect, io, gridml
+from gridml.cli import main
+from master.backends.registry import read_settings
+from pathlib import Path
+for command in ("run", "resume", "simulate"):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        main([command, "--help"])
+    assert "--mood" in out.getvalue() and "How it feels." in out.getvalue(), out.getvalue()
+    assert "mood" in inspect.signature(getattr(gridml, command)).parameters
+run = gridml.simulate(vertices=100, workers=1, mood="good", run_dir="run")
+assert run.settings()["mood"] == "good"
+""",
+    ),
+    Recipe(
         "view",
         {
             "master/views/brief.py": """

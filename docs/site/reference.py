@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import click
 import typer
 
 import gridml
+from gridml.calls.options import options_with, resume_options
 from gridml.cli import command_line
+from gridml.options import Described, in_panels
+from master.backends.simulated_plugin import simulate_options
 
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "Vertices and their fields": ("Vertex", "VertexId", "array", "ragged", "string", "module", "edge"),
@@ -37,6 +41,12 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Running from Python": ("run", "submit", "launch", "simulate", "resume", "load", "Run", "Event"),
 }
 _RULES = "Merge rules"
+CALLS: dict[str, Callable[[], list[Described]]] = {
+    **{verb: partial(options_with, verb) for verb in ("run", "submit", "launch")},
+    "simulate": simulate_options,
+    "resume": resume_options,
+}
+"""The calls that take options by name, and which."""
 
 
 def public_names() -> set[str]:
@@ -70,6 +80,12 @@ def _entry(name: str, subject: str) -> Iterator[str]:
         yield inspect.getdoc(inspect.getmodule(thing)) or ""  # where the rule and its paper stand
         yield ""
     yield f"::: {_path(thing) or f'gridml.{name}'}"
+    if name in CALLS:
+        yield ""
+        yield "| option | of | |"
+        yield "|---|---|---|"
+        for each in in_panels(each for each in CALLS[name]() if each.in_calls):
+            yield f"| `{each.name}` | {_cell(inspect.formatannotation(each.kind))} | {_cell(each.option.help)} |"
 
 
 def _module(module: types.ModuleType) -> Iterator[str]:

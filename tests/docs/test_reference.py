@@ -23,6 +23,15 @@ def test_every_public_name_has_a_place() -> None:
         assert f"### gridml.{name}\n" in page
 
 
+@pytest.mark.parametrize("name", sorted(reference.CALLS))
+def test_a_call_has_its_options(name: str) -> None:
+    page = reference.names_page().partition(f"### gridml.{name}\n")[2].partition("\n### ")[0]
+    signature = inspect.signature(getattr(gridml, name)).parameters
+    named = re.findall(r"^\| `(\w+)` \|", page, re.M)
+    assert {*named} == signature.keys() - {"program", "run", "on_event", "display"} | {*named} & {"program"}
+    assert "silence" in named and "as_json" not in named
+
+
 def test_a_name_without_a_place_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gridml, "__all__", [*gridml.__all__, "something_new"])
     with pytest.raises(ValueError, match="something_new"):
