@@ -111,6 +111,7 @@ def test_sums_are_exact_whatever_their_sizes(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 @settings(max_examples=20_000, deadline=None)
 @given(st.sampled_from(sorted(TAILS)), st.integers(0, 2**32 - 1), st.integers(1, 20))
 def test_sums_of_20_000_streams_are_exact(
