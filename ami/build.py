@@ -1,7 +1,9 @@
-"""An image made with plain boto3: an instance runs `install.sh`, switches itself off, and its disk becomes the image.
+"""An image made with plain boto3, from a staged folder.
 
-The staged folder travels through a bucket that is made for it, by links that are signed and end; so the instance needs
-no role, no key and no open port, only a way out to S3. Whatever happens, instance and bucket are removed.
+An instance runs `install.sh` and switches itself off, and its disk becomes the image. The staged folder holds the
+scripts and units of `ami/image`, the wheel, and what the user adds. It travels through a bucket that is made for
+it, by links that are signed and expire; so the instance needs no role, no key and no open port, only a way out to
+S3. Whatever happens, instance and bucket are removed.
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ import datetime
 import hashlib
 import importlib
 import inspect
+import io
 import json
 import secrets
+import shutil
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,12 +26,57 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ami import images, on_builder
-from ami.aws import code_of, in_words
-from ami.images import TAG, Image
-from ami.staging import Additions, packed, stage
-from ami.wheel import version
-from gridml.errors import RunError
-from gridml.protocol.text import printable
+from ami.images import TAG, Image, code_of, in_words
+from ami.run_files import version, write_wheel
+from gridml.errors import RunError, UsageError
+from gridml.protocol.foreign import printable
+
+IMAGE = Path(__file__).parent / "image"
+
+
+@dataclass(frozen=True)
+class Additions:
+    """What an image has of its user: more packages (requirements of pip), a file of constraints for them, and a
+    pip.conf that says where they come from. The latter two are used, and do not stay in the image."""
+
+    packages: tuple[str, ...] = ()
+    constraints: Path | None = None
+    pip_conf: Path | None = None
+
+
+def stage(folder: Path, additions: Additions = Additions()) -> None:
+    """Make a folder from which `install.sh` makes a root an image. Raises UsageError for what cannot be added, and for
+    a folder that has something in it."""
+    for package in additions.packages:
+        if not package.strip() or package.strip().startswith(("-", "#")) or "\n" in package:
+            raise UsageError(f"--package got {package!r}; expected a requirement of pip, such as 'scipy>=1.11'.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty. Name a folder that is, or is not there.")
+        for file in IMAGE.iterdir():
+            shutil.copy(file, folder / file.name)
+        write_wheel(folder)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error}. Name another folder.") from error
+    with (folder / "packages.txt").open("a") as packages:
+        packages.writelines(f"{package.strip()}\n" for package in additions.packages)
+    for source, name in ((additions.constraints, "constraints.txt"), (additions.pip_conf, "pip.conf")):
+        if source is not None:
+            try:
+                shutil.copy(source, folder / name)
+            except OSError as error:
+                raise UsageError(f"{source} cannot be read: {error}. Name a file that can.") from error
+
+
+def packed(folder: Path) -> bytes:
+    """A staged folder as a tar file, compressed. Raises OSError."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for file in sorted(folder.iterdir()):
+            archive.add(file, file.name)
+    return content.getvalue()
+
 
 BUILDER = "gridml:builder"  # tag of the instance: this build's own name
 USUAL_TYPES = {"x86_64": "t3.medium", "arm64": "t4g.medium"}
@@ -41,7 +91,7 @@ _Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedImage:
     """What image is to be made: on which `base`, the newest Debian 12 if None; of a machine of which `type` (None: one
     that does) in which `subnet`; on a disk of so many GiB."""
 
@@ -61,7 +111,7 @@ class Time:
     rest: Callable[[float], None] = time.sleep
 
 
-def build(ec2: Any, s3: Any, wanted: Wanted, say: Callable[[str], None], clock: Time = Time()) -> Image:
+def build(ec2: Any, s3: Any, wanted: WantedImage, say: Callable[[str], None], clock: Time = Time()) -> Image:
     """Make an image, and return it. Raises UsageError for what is not there, RunError for what AWS refuses, and for an
     instance or a script that fails."""
     base = images.base(ec2, wanted.base, wanted.architecture)
@@ -138,7 +188,7 @@ def _said(say: Callable[[str], None], trouble: str) -> Iterator[None]:
         say(f"{trouble}: {error}")
 
 
-def _launch(ec2: Any, wanted: Wanted, base: Image, name: str, data: str) -> str:
+def _launch(ec2: Any, wanted: WantedImage, base: Image, name: str, data: str) -> str:
     tags = [{"Key": BUILDER, "Value": name}, {"Key": "Name", "Value": "gridml image builder"}]
     disk = {"VolumeSize": wanted.disk_gib, "VolumeType": "gp3", "DeleteOnTermination": True}
     network = {} if wanted.subnet is None else {"SubnetId": wanted.subnet}

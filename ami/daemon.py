@@ -1,35 +1,94 @@
-"""The boot daemon of an instance: it enrols with the master, runs one worker, and ends when there is no more to do.
+"""The boot daemon of an instance: it enrols with the master, runs one worker, and ends when no work is left.
 
-Status 0 means that the instance may be switched off: systemd then does so (`image/gridml-worker.service`), and what is
-switched off from inside is terminated. What to do next is decided in `decisions.py`. No secret is ever logged.
+Status 0 says that the instance may be switched off: systemd then does so (`image/gridml-worker.service`), and an
+instance that is switched off from inside is terminated. The next step is decided in `decisions.py`. No secret is
+ever logged.
+
+systemd is notified of the service's state (sd_notify(3)); where systemd did not start it, no notice is sent. The
+metadata service is asked every few seconds whether EC2 is about to take this instance.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
 import signal
+import socket
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from ami import bundle, decisions
-from ami import instance as instances
-from ami.decisions import Then, WorkerEnd
-from ami.imds import ADDRESS, Identity, Imds
-from ami.instance import Instance
-from ami.sd_notify import notify
+from ami import decisions, run_files
+from ami import imds as instances
+from ami.decisions import Ended, LeaveInstance, Then, Words, WorkerEnd
+from ami.imds import ADDRESS, Identity, Imds, OwnInstance
 from ami.supervise import supervise
-from ami.watch import Watch
-from ami.words import Ended, Leave, Words
 from gridml.carriers.enrolment import Assignment, EnrolmentLine, Refused, is_key, new_key
 from gridml.errors import GridmlError
-from gridml.protocol.text import printable
+from gridml.protocol.foreign import printable
+
+
+def notify(state: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Send a state such as "READY=1". Raises OSError."""
+    address = environment.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line:
+        # '@' stands for the zero byte that an abstract address begins with
+        line.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+
+
+class EvictionWatch:
+    """Says `Leave` once EC2 has given notice. A recommendation to move elsewhere is logged: it costs nothing to stay
+    until the notice, which comes later or never."""
+
+    def __init__(self, imds: Imds, words: Words, log: Callable[[str], None]) -> None:
+        self._imds = imds
+        self._words = words
+        self._log = log
+        self._rebalance: str | None = None
+        self._trouble = ""
+
+    def look(self) -> bool:
+        """Ask once; return whether EC2 takes this instance. Raises OSError."""
+        interruption = self._imds.interruption()
+        if interruption is not None:
+            self._words.say(
+                LeaveInstance(f"spot interruption: {interruption.action} at {interruption.time}", evicted=True)
+            )
+            return True
+        rebalance = self._imds.rebalance()
+        if rebalance != self._rebalance:
+            self._rebalance = rebalance
+            self._log(f"EC2 recommends to move elsewhere, since {rebalance}")
+        return False
+
+    def begin(self, every_s: float) -> None:
+        """Ask every so many seconds from now on, on a thread that ends with the process, or with the notice."""
+        threading.Thread(target=self._go_on, args=(every_s,), daemon=True, name="watch").start()
+
+    def _go_on(self, every_s: float) -> None:
+        never = threading.Event()
+        while not self._looked():
+            never.wait(every_s)
+
+    def _looked(self) -> bool:
+        try:
+            taken, trouble = self.look(), ""
+        except OSError as error:
+            taken, trouble = False, str(error)
+        if trouble != self._trouble:
+            self._log(f"the metadata service: {trouble or 'answers again'}")
+            self._trouble = trouble
+        return taken
+
 
 GRACE_S = 75.0  # from SIGTERM until the worker is killed; systemd kills all after 90
 GOODBYE_S = 10.0  # how long the master is told goodbye, when it does not answer
@@ -72,7 +131,7 @@ class Over(Exception):
 class Daemon:
     """One instance's life. Seconds are those of the surroundings' clock."""
 
-    def __init__(self, instance: Instance, around: Surroundings) -> None:
+    def __init__(self, instance: OwnInstance, around: Surroundings) -> None:
         self._instance = instance
         self._around = around
         self._heard_s = around.clock()
@@ -149,7 +208,7 @@ class Daemon:
         around.log(f"the worker is started again: {why}")
         self._pause(decisions.pause_s(self._short_lives + 1, around.draw()))
 
-    def _leave(self) -> Leave | None:
+    def _leave(self) -> LeaveInstance | None:
         """What this instance was told to leave for. Where that was a signal, EC2 may be behind it."""
         leave = self._around.words.leave
         if leave is not None and not leave.evicted:
@@ -220,12 +279,12 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _surroundings(instance: Instance, folder: Path, imds_address: str) -> Surroundings:
+def _surroundings(instance: OwnInstance, folder: Path, imds_address: str) -> Surroundings:
     """The real ones: signals, a watch on its thread, the master over SSH, a worker as a process."""
     words, imds = Words(), Imds(imds_address)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        words.say(Leave("the instance is shutting down"))
+        words.say(LeaveInstance("the instance is shutting down"))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
@@ -234,17 +293,17 @@ def _surroundings(instance: Instance, folder: Path, imds_address: str) -> Surrou
     key = _own_key(folder / "key")
 
     def run(assignment: Assignment) -> Ended:
-        command, environment = bundle.command(assignment), bundle.environment(assignment, work)
+        command, environment = run_files.command(assignment), run_files.environment(assignment, work)
         notify(f"STATUS=working as {assignment.job}")
         return supervise(command, work, environment, words, GRACE_S, _log)
 
     # Two clients: what the watch's thread asks, and what the loop asks, are not to wait for each other.
-    Watch(Imds(imds_address), words, _log).begin(instance.watch_s)
+    EvictionWatch(Imds(imds_address), words, _log).begin(instance.watch_s)
     return Surroundings(
         master=EnrolmentLine(instance.master, key),
         identity=imds.identity,
-        look=Watch(imds, words, _log).look,
-        prepare=lambda assignment: bundle.prepare(assignment, instance.master, key, work),
+        look=EvictionWatch(imds, words, _log).look,
+        prepare=lambda assignment: run_files.prepare(assignment, instance.master, key, work),
         run=run,
         words=words,
         log=_log,
@@ -259,7 +318,7 @@ def _own_key(path: Path) -> str:
         if is_key(kept):
             return kept
     made = new_key()
-    bundle.write_secret(path, made)
+    run_files.write_secret(path, made)
     return made
 
 

@@ -1,8 +1,12 @@
-"""What the daemon of an instance does next: pure functions of what it knows."""
+"""The next step of an instance's daemon, as pure functions of what it knows, and the events it waits for.
+
+The events: the instance is to leave, and its worker has ended.
+"""
 
 from __future__ import annotations
 
 import enum
+import queue
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,3 +88,72 @@ def pause_s(attempt: int, draw: float) -> float:
     uniform in [0, 1), so that a fleet does not knock all at once."""
     longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt - 1, 30))
     return longest * (0.5 + 0.5 * draw)
+
+
+@dataclass(frozen=True)
+class LeaveInstance:
+    """The instance is to stop working; `evicted` where EC2 takes it, whatever it does."""
+
+    why: str
+    evicted: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The worker's process has ended, with its exit status and the last lines that it wrote."""
+
+    status: int
+    output: str
+
+    @property
+    def last_words(self) -> str:
+        """The last of the lines."""
+        return self.output.rpartition("\n")[2]
+
+
+class Words:
+    """Said by signal handlers and threads, heard by the daemon's one loop. That it is to leave stays said."""
+
+    def __init__(self) -> None:
+        # Its put() may interrupt itself and get(), which an Event's set() in a signal handler may not.
+        self._queue: queue.SimpleQueue[LeaveInstance | Ended] = queue.SimpleQueue()
+        self._leave: LeaveInstance | None = None
+        self._going_down = False
+
+    @property
+    def going_down(self) -> bool:
+        """Whether the system is: somebody said so who is not EC2's notice."""
+        return self.leave is not None and self._going_down
+
+    @property
+    def leave(self) -> LeaveInstance | None:
+        """That the instance is to leave, None as long as nobody has said so. Not for while a worker runs: it would not
+        be heard to end."""
+        while True:
+            try:
+                self._keep(self._queue.get_nowait())
+            except queue.Empty:
+                return self._leave
+
+    def say(self, word: LeaveInstance | Ended) -> None:
+        self._queue.put(word)
+
+    def hear(self, within_s: float | None = None) -> LeaveInstance | Ended | None:
+        """The next word; None when none comes within so many seconds."""
+        try:
+            word = self._queue.get(timeout=within_s)
+        except queue.Empty:
+            return None
+        self._keep(word)
+        return word
+
+    def pause(self, seconds: float) -> LeaveInstance | None:
+        """Let so much time pass, or less where the instance is to leave: then return that."""
+        return self.leave or (self._leave if self.hear(seconds) else None)
+
+    def _keep(self, word: LeaveInstance | Ended) -> None:
+        if not isinstance(word, LeaveInstance):
+            return
+        self._going_down = self._going_down or not word.evicted
+        if self._leave is None or word.evicted:  # a notice tells more than a signal
+            self._leave = word

@@ -1,14 +1,25 @@
-"""What an instance of EC2 can know of itself: a client of the instance metadata service, version 2."""
+"""The facts that an instance of EC2 has of itself: instance metadata (version 2) and its start data.
+
+The start data say where its master is, and show that it belongs to the fleet.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
 import json
+import math
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+from gridml.carriers.sftp import Address
+from gridml.dataclass_json import from_json
+from gridml.errors import UsageError
+from gridml.protocol.foreign import ForeignFile, read_regular
 
 ADDRESS = "http://169.254.169.254"
 _TTL_S = 21_600
@@ -25,7 +36,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Interruption:
+class EvictionNotice:
     """EC2 is going to `action` this instance (terminate, stop or hibernate) at `time`, ISO 8601 in UTC."""
 
     action: str
@@ -50,17 +61,17 @@ class Imds:
         signature = self._need("dynamic/instance-identity/signature")
         return Identity(document, "".join(signature.split()))
 
-    def interruption(self) -> Interruption | None:
+    def interruption(self) -> EvictionNotice | None:
         """What EC2 says that it will do to this spot instance; None as long as it says nothing."""
         text = self.get("meta-data/spot/instance-action")
         if text is None:
             return None
         try:
             values = json.loads(text)
-            return Interruption(str(values["action"]), str(values["time"]))
+            return EvictionNotice(str(values["action"]), str(values["time"]))
         except (ValueError, TypeError, KeyError):
             # That there is something to say is what counts: the worker must not stay for a word it cannot read.
-            return Interruption("unknown", "unknown")
+            return EvictionNotice("unknown", "unknown")
 
     def rebalance(self) -> str | None:
         """When EC2 recommended to move elsewhere, ISO 8601 in UTC; None where it did not."""
@@ -113,3 +124,45 @@ class Imds:
                 return body.decode()
         except (http.client.HTTPException, UnicodeDecodeError) as error:
             raise OSError(f"the metadata service answered what makes no sense to {path}: {error!r}") from None
+
+
+_LONGEST = 1 << 16  # bytes
+_WRITTEN = "The instance's user data write it."
+
+
+@dataclass(frozen=True)
+class OwnInstance:
+    """The user data's `/etc/gridml/instance.json`.
+
+    `orphan_s` is how long the master may be silent before the instance ends itself, `watch_s` how often EC2 is asked
+    whether it takes the instance away; seconds.
+    """
+
+    run: str
+    host: str
+    port: int
+    host_key: str
+    fleet_token: str = dataclasses.field(repr=False)
+    orphan_s: float = 900.0
+    watch_s: float = 5.0
+
+    @property
+    def master(self) -> Address:
+        return Address(self.host, self.port, self.host_key)
+
+
+def read(path: Path) -> OwnInstance:
+    """Raises UsageError, which never shows what is in the file."""
+    names = {field.name for field in dataclasses.fields(OwnInstance)}
+    try:
+        values = json.loads(read_regular(path, _LONGEST))
+        instance = from_json(OwnInstance, {name: value for name, value in values.items() if name in names})
+    except (OSError, ForeignFile) as error:
+        raise UsageError(f"{path} cannot be read: {error}. {_WRITTEN}") from None
+    except (ValueError, TypeError, AttributeError, RecursionError):  # what they say may quote the token
+        raise UsageError(f"{path} is not what was expected: JSON with {', '.join(sorted(names))}. {_WRITTEN}") from None
+    numbers = {"port": instance.port, "orphan_s": instance.orphan_s, "watch_s": instance.watch_s}
+    wrong = [name for name, value in numbers.items() if not (math.isfinite(value) and value > 0)]
+    if wrong or instance.port > 65535:
+        raise UsageError(f"{path}: {' and '.join(wrong) or 'port'} cannot be that number. {_WRITTEN}")
+    return instance

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ami.words import Ended, Words
-from gridml.protocol.text import printable
+from ami.decisions import Ended, Words
+from gridml.protocol.foreign import printable
 
 _LONGEST = 2_000  # characters of a line
 _LINES = 200  # that the master is told at the end, at most

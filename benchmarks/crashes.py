@@ -49,7 +49,7 @@ from benchmarks.exact_run import (
 from benchmarks.loop_disks import NoDisks, disk
 from benchmarks.table import Cell, write
 from master.launch import resume, start
-from master.simulation.crash_points import POINTS
+from master.simulation.scenario import POINTS
 
 LIFE_S = 0.7  # a master's life is at most about this; a run takes as long
 BATCH_S = 0.04  # of the real workers, so that a run lasts some seconds

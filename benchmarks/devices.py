@@ -27,8 +27,8 @@ from benchmarks.arguments import parser_of
 from benchmarks.table import RESULTS, Cell, write
 from gridml.engine.devices import present
 from master.backends.registry import make
-from master.environment import Environment
 from master.launch import start
+from master.ports.environment import Environment
 from master.store.settings import Settings
 
 PROGRAMS = {name: Path(__file__).parent / "programs" / f"{name}.py" for name in ("resnet50", "transformer124m")}

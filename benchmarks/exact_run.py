@@ -26,19 +26,18 @@ from types import ModuleType
 
 import numpy as np
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.errors import GridmlError
 from gridml.protocol import bundle
 from master.backends.script import Steady
-from master.environment import Environment
 from master.launch import resume, start
-from master.run import Run
-from master.simulation.crash_points import CrashPoints
-from master.simulation.exact import verify_credits
-from master.simulation.scenario import Scenario
+from master.ports.environment import Environment
+from master.run import MasterRun
+from master.simulation.result import verify_credits
+from master.simulation.scenario import CrashPoints, Scenario
 from master.simulation.world import START_S, World
+from master.store.rundir import RunStatus
 from master.store.settings import Settings
-from master.store.status import RunStatus
 from master.views.report import report
 from remote.stepped import Trainer
 
@@ -97,7 +96,7 @@ def environment_of(world: World, reached: Callable[[str], None] = lambda point: 
     )
 
 
-def drive(world: World, run: Run) -> None:
+def drive(world: World, run: MasterRun) -> None:
     """Drive a run to its end, or to where something ends its master. Workers live on then."""
     world.drive(run)
     try:
@@ -151,7 +150,7 @@ def interrupt(program: Path, root: Path, image: Path, moment: Moment) -> World:
             world.crashed = True
             raise Interrupted
 
-    take: Callable[[Environment], Run] = lambda environment: start(settings_of(program), root, environment)  # noqa: E731
+    take: Callable[[Environment], MasterRun] = lambda environment: start(settings_of(program), root, environment)  # noqa: E731
     for _ in moment.commits:
         with contextlib.suppress(Interrupted):
             drive(world, take(environment_of(world, reached)))
@@ -227,7 +226,7 @@ def metrics_of(program: Path, epoch: int) -> dict[str, int]:
     return {metric: int(expected[name].sum()) for metric, name in names.items()}
 
 
-def wrong(program: Path, root: Path, run: Run) -> str | None:
+def wrong(program: Path, root: Path, run: MasterRun) -> str | None:
     """Return what of a finished run is not as it must be: master's memory, files, credits, report."""
     module = module_of(program)
     values = dict(run.parts.store.replica.state.tensors())

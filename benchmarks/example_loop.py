@@ -20,8 +20,7 @@ import torch
 
 from gridml.model.loading import load
 from gridml.model.program import Program
-from gridml.model.progress import Progress
-from gridml.model.schedule import TorchSchedule
+from gridml.model.schedule import Progress, TorchSchedule
 
 
 def plain_step(optimiser: torch.optim.Optimizer, model: torch.nn.Module, loss: Any, clip_norm: float | None) -> None:

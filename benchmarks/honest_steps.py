@@ -17,9 +17,9 @@ from benchmarks.arguments import numbers
 from benchmarks.hostile_steps import COSTS, PROGRAMS
 from benchmarks.table import Cell, write
 from chunk_model.families import Exponential
-from master.backends.script import Lives, Steady
+from master.backends.script import ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
@@ -50,8 +50,8 @@ COUNTED = {
 
 def play(program: Path, workers: int, seed: int, *, deaths: bool, checked: float) -> Counter[str]:
     """Play an honest run with spot checks of a share of its pushes; return how often what happened."""
-    script = Lives(workers, Exponential(LIFE_S), seed) if deaths else Steady(workers)
-    scenario = Scenario(script, COSTS, Speeds(sigma=0.5), travel_s=0.05, seed=seed)
+    script = ScriptedLives(workers, Exponential(LIFE_S), seed) if deaths else Steady(workers)
+    scenario = Scenario(script, COSTS, MachineSpeeds(sigma=0.5), travel_s=0.05, seed=seed)
     options = SimulatedOptions(None, None)
     settings = Settings(program, "simulated", workers, seed=seed, steps_each=0, options=options, spot_checks=checked)
     with tempfile.TemporaryDirectory() as folder:

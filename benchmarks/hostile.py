@@ -20,19 +20,18 @@ from pathlib import Path
 
 from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
-from gridml.carriers.base import Message
+from gridml.carriers.base import Forwarding, Message
 from gridml.carriers.directory import DirectoryMailbox
-from gridml.carriers.forwarding import Forwarding
 from gridml.errors import LedgerError
-from master.backends.base import Backend, JobEvent, State
 from master.backends.local import Local
 from master.backends.local_plugin import worker_command
 from master.backends.script import Steady
-from master.environment import Environment
 from master.launch import start
-from master.mailboxes import run_mailboxes
-from master.run import Run
-from master.simulation.exact import verify_credits
+from master.ports.environment import Environment
+from master.ports.mailboxes import run_mailboxes
+from master.run import MasterRun
+from master.simulation.result import verify_credits
+from master.state.jobs import Backend, JobEvent, State
 from master.store.reader import opened
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -57,7 +56,7 @@ class Siege:
     seed: int
     attacks: Sequence[str] | None = None
     root: Path = Path()
-    run: Run | None = None
+    run: MasterRun | None = None
     sent: Counter[str] = field(default_factory=Counter)
     collected: int = 0
     workers: int = 0

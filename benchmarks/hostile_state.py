@@ -35,10 +35,10 @@ from gridml.protocol.push import ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions
 from master.backends.script import PlannedLife, Script
 from master.backends.simulated_plugin import SimulatedOptions
-from master.decisions.untrained import Change, Taking
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
+from master.sync.buffers import Change, Taking
 from remote.session import SessionOptions
 from remote.stepped import SteppedEngine, SteppedWorker, Trainer
 
@@ -132,10 +132,10 @@ def undefended() -> Iterator[None]:
         return Taking(True, "")
 
     with (
-        mock.patch("master.sync.kept_moments.examine", lambda *_, **__: (True, "")),
-        mock.patch("master.sync.kept_moments.votes_needed", lambda _: 1),
-        mock.patch("master.sync.kept_moments.combined", last),
-        mock.patch("master.sync.buffer_changes.decide", take),
+        mock.patch("master.sync.moments.examine", lambda *_, **__: (True, "")),
+        mock.patch("master.sync.moments.votes_needed", lambda _: 1),
+        mock.patch("master.sync.moments.combined", last),
+        mock.patch("master.sync.buffers.decide", take),
     ):
         yield
 
@@ -152,7 +152,7 @@ class Game:
 
 def play(game: Game) -> Outcome:
     """Play one run to its end."""
-    scenario = Scenario(Lives(game.workers), COSTS, Speeds(sigma=0.3), travel_s=0.05, seed=game.seed)
+    scenario = Scenario(Lives(game.workers), COSTS, MachineSpeeds(sigma=0.3), travel_s=0.05, seed=game.seed)
     options = SimulatedOptions(None, None)
     settings = Settings(
         PROGRAM, "simulated", game.workers, seed=game.seed, steps_each=0, chunk=512, push_every=64, options=options

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from benchmarks.arguments import whole_numbers
 from benchmarks.table import RESULTS, Cell, write
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.dice import Dice
 from gridml.engine.snapshot import Snapshot
@@ -40,11 +40,11 @@ from gridml.protocol.push import ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.decisions.gate import OUTLIER, Passage
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
+from master.sync.gate import OUTLIER, Passage
 from remote.session import SessionOptions
 from remote.stepped import SteppedEngine, SteppedWorker, Trainer
 
@@ -204,7 +204,7 @@ class Game:
 def play(game: Game) -> Outcome:
     """Play one run to its end."""
     program, seed = PROGRAMS / f"{game.program}.py", game.seed
-    scenario = Scenario(Steady(game.workers), COSTS, Speeds(sigma=0.3), travel_s=0.05, seed=seed)
+    scenario = Scenario(Steady(game.workers), COSTS, MachineSpeeds(sigma=0.3), travel_s=0.05, seed=seed)
     options = SimulatedOptions(None, None)
     settings = Settings(
         program, "simulated", game.workers, seed=seed, steps_each=0, options=options, spot_checks=game.checked

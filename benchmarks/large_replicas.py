@@ -23,8 +23,8 @@ from pathlib import Path
 from benchmarks.arguments import whole_numbers
 from benchmarks.table import Cell, markdown, write
 from master.backends.registry import make
-from master.environment import Environment
 from master.launch import start
+from master.ports.environment import Environment
 from master.store.settings import Settings
 from master.views.report import report
 

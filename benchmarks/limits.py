@@ -31,24 +31,23 @@ from typing import final
 import numpy as np
 
 from benchmarks.table import Cell, write
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.aggregates import kernels
-from gridml.carriers.base import MasterMailboxes
+from gridml.carriers.base import SUFFIX, MasterMailboxes
 from gridml.carriers.directory import DirectoryMailboxes
-from gridml.carriers.mailbox_files import SUFFIX
 from gridml.protocol import bundle
 from gridml.protocol.codec import BundleCodec, InProcessPayload, spoken
 from gridml.protocol.messages import Sync, Verdict, reply_from, to_json
 from gridml.protocol.payload import Payload, in_pieces
 from master.backends.script import Steady
-from master.environment import Environment
 from master.evaluation.evaluator import Here
 from master.launch import start
-from master.run import Run
+from master.ports.environment import Environment
+from master.run import MasterRun
 from master.simulation.cost_only_worker import CostOnlyWorker
+from master.simulation.faulty_network import VirtualClock
 from master.simulation.scenario import Machine, Scenario
 from master.simulation.simulated import Simulated, SimulatedWorker
-from master.simulation.virtual_clock import VirtualClock
 from master.simulation.workers import Workers, options_of
 from master.simulation.world import Inline, World
 from master.store.settings import Settings
@@ -307,7 +306,7 @@ class Spent:
     def __init__(self) -> None:
         self.wall_s = self.cpu_s = 0.0
 
-    def turn(self, run: Run) -> bool:
+    def turn(self, run: MasterRun) -> bool:
         """Take one turn of the master; return whether anything happened."""
         wall_s, waited_s, cpu_s = time.perf_counter(), self._waited_s(), time.process_time()
         happened = run.step()
@@ -320,7 +319,9 @@ class Spent:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
-def _driven(run: Run, world: World, speaking: SpeakingWorkers, profile: cProfile.Profile | None) -> dict[str, Cell]:
+def _driven(
+    run: MasterRun, world: World, speaking: SpeakingWorkers, profile: cProfile.Profile | None
+) -> dict[str, Cell]:
     """Let the master work until every worker has pushed often enough, or for as long as a cell may take."""
     box, workers = speaking.box, world.settings.workers
     assert box is not None

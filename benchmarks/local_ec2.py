@@ -26,8 +26,8 @@ from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 from master.sftp.roster import Instance, Roster
 from pools.ec2 import inside, root
-from pools.ec2.cloud import Event
 from pools.ec2.control import VARIABLE, Control
+from pools.ec2.guest_cloud import CloudEvent
 from pools.ec2.machine import NoLocalEc2, unavailable
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist.py"
@@ -153,7 +153,7 @@ def oldest(run: Path, deeds: Sequence[Deed]) -> Instance | None:
     return roster.instance(min(there)[1]) if there else None
 
 
-def all_off(events: Sequence[Event]) -> bool:
+def all_off(events: Sequence[CloudEvent]) -> bool:
     """Whether each guest that was ever launched is switched off."""
     return {e.id for e in events if e.what == "is launched"} <= {e.id for e in events if e.what in OFF}
 

@@ -18,16 +18,15 @@ from pathlib import Path
 
 from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential, Weibull
-from chunk_model.goodput import chunk_goodput
+from chunk_model.goodput import Costs, chunk_goodput
 from chunk_model.lifetime import Lifetime
-from master.backends.base import Backend
 from master.backends.local import Local
 from master.backends.local_plugin import worker_command
-from master.backends.script import Lives, Script
-from master.environment import Environment
+from master.backends.script import Script, ScriptedLives
 from master.launch import start
+from master.ports.environment import Environment
+from master.state.jobs import Backend
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.views.report import report
@@ -102,7 +101,7 @@ def play(case: Case, seed: int) -> Played:
     """One run with kills. Raises AssertionError where a vertex was not credited exactly once."""
     folder = Path(tempfile.mkdtemp(prefix="gridml-"))
     try:
-        costs = run(case, Lives(WORKERS, case.lifetime, seed, 0.0, late=0), folder / "run")
+        costs = run(case, ScriptedLives(WORKERS, case.lifetime, seed, 0.0, late=0), folder / "run")
         shown = report(folder / "run")
     finally:
         shutil.rmtree(folder)

@@ -21,12 +21,12 @@ from pathlib import Path
 
 from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
-from master.backends.base import State
 from master.backends.local import Local
 from master.backends.local_plugin import worker_command
 from master.backends.script import Steady
-from master.environment import Environment
 from master.launch import start
+from master.ports.environment import Environment
+from master.state.jobs import State
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 

@@ -20,14 +20,14 @@ import numpy as np
 
 from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
-from chunk_model.costs import Costs
 from chunk_model.families import Normal
+from chunk_model.goodput import Costs
 from chunk_model.paper import deterministic_chunk
 from gridml.protocol.messages import NO_PUSH
-from master.backends.script import Lives
-from master.simulation import cost_program
+from master.backends.script import ScriptedLives
+from master.simulation import cost_only_worker
 from master.simulation.result import result_of
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
@@ -128,11 +128,11 @@ def measure(way: Way) -> dict[str, Cell]:
     folder = Path(tempfile.mkdtemp(prefix="gridml-"))
     try:
         program = folder / "imagenet.py"
-        program.write_text(cost_program.source(IMAGES, 1))
+        program.write_text(cost_only_worker.source(IMAGES, 1))
         scenario = Scenario(
-            Lives(WORKERS, LIFE, seed=1, late=0, graceful_share=0.0),
+            ScriptedLives(WORKERS, LIFE, seed=1, late=0, graceful_share=0.0),
             COSTS,
-            Speeds(AVX, FACTOR),
+            MachineSpeeds(AVX, FACTOR),
             turn_s=1.0,
             chunks_per_job=way.chunks_per_job,
             merge_s=REPLICAS[way.replica],

@@ -29,17 +29,17 @@ import numpy as np
 
 from benchmarks.placement.graphs import clicks, ratings
 from benchmarks.table import RESULTS, Cell, write
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from gridml.placement.bipartite import Bipartite
 from master.backends.local_plugin import LocalOptions
 from master.backends.registry import make
-from master.backends.script import Lives
+from master.backends.script import ScriptedLives
 from master.backends.simulated_plugin import SimulatedOptions
-from master.environment import Environment
 from master.launch import start
 from master.leases.chunks import Chunks
-from master.simulation.exact import verify_credits
+from master.ports.environment import Environment
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
@@ -116,7 +116,7 @@ def counted() -> Iterator[list[int]]:
 
 def simulated(settings: dict[str, Any], root: Path, sized: Sized) -> None:
     costs = replace(COSTS, exec_s=sized.exec_s)
-    scenario = Scenario(Lives(SIMULATED, Exponential(SIMULATED_LIFE_S), 1), costs)
+    scenario = Scenario(ScriptedLives(SIMULATED, Exponential(SIMULATED_LIFE_S), 1), costs)
     chosen = Settings(PROGRAM, "simulated", SIMULATED, options=SimulatedOptions(None, None), **settings)
     play_scenario(chosen, scenario, root, trainer=Trainer(PROGRAM, costs))
 

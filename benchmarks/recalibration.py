@@ -18,7 +18,7 @@ from unittest import mock
 
 from benchmarks.hostile_steps import PROGRAMS
 from benchmarks.table import Cell, write
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.model.program import Metrics
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
@@ -26,7 +26,7 @@ from master.evaluation import recalibration
 from master.evaluation.evaluator import Evaluated, Here, Subject
 from master.evaluation.metrics import evaluate
 from master.evaluation.recalibration import Recalibration
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
 from master.store.spec import RunSpec
@@ -52,7 +52,7 @@ def play(workers: int, seed: int) -> list[Metrics]:
         epochs.append({"merged": accuracy[0], "anew": accuracy[1], "s": spent_s})
         return Evaluated({"accuracy": accuracy[1]})
 
-    scenario = Scenario(Steady(workers), COSTS, Speeds(sigma=0.3), travel_s=0.05, seed=seed)
+    scenario = Scenario(Steady(workers), COSTS, MachineSpeeds(sigma=0.3), travel_s=0.05, seed=seed)
     settings = Settings(SOURCE, "simulated", workers, seed=seed, steps_each=0, options=SimulatedOptions(None, None))
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(Here, "evaluate", metrics):
         play_scenario(settings, scenario, Path(folder) / "run", trainer=Trainer(SOURCE, COSTS, seed))

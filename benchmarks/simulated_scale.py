@@ -18,10 +18,10 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.table import Cell, write
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from master.backends.script import Lives
-from master.simulation import cost_program
+from chunk_model.goodput import Costs
+from master.backends.script import ScriptedLives
+from master.simulation import cost_only_worker
 from master.simulation.result import result_of
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
@@ -66,9 +66,9 @@ def measure(workers: int) -> dict[str, Cell]:
     folder = Path(tempfile.mkdtemp(prefix="gridml-"))
     try:
         program = folder / "cost.py"
-        program.write_text(cost_program.source(VERTICES * workers, 1))
+        program.write_text(cost_only_worker.source(VERTICES * workers, 1))
         scenario = Scenario(
-            Lives(workers, Exponential(2700.0), seed=1, late=0),
+            ScriptedLives(workers, Exponential(2700.0), seed=1, late=0),
             Costs(exec_s=0.1, start_s=1.0, push_s=0.05),
             turn_s=TURN_S,
         )

@@ -29,8 +29,8 @@ from benchmarks.arguments import parser_of
 from benchmarks.table import Cell, write
 from gridml.errors import RunError
 from master.backends.registry import make
-from master.environment import Environment
 from master.launch import start
+from master.ports.environment import Environment
 from master.store.settings import Settings
 from master.views.report import report
 

@@ -14,27 +14,22 @@ PACKAGES = ("chunk_model", "gridml", "remote", "ami", "master", "pools")
 ORDER = (
     "chunk_model",
     "gridml/errors.py",
+    "gridml/registry.py",
+    "gridml/dataclass_json.py",
     "gridml/aggregates",
     "gridml/protocol",
     "gridml/model",
     "gridml/engine",
     "gridml/datasets",
-    "gridml",  # what a user imports
+    "gridml/placement",
     "gridml/carriers",
     "gridml/testing",
     "remote",
     "ami",
-    "master/decisions",
-    "master/backends/base.py",  # the contract: what a job is, and what becomes of it
-    "master/machines.py",  # what counts against one
-    "master/known_rows.py",  # what a worker has
-    "master/records.py",  # one of a lease, one of a worker
+    "master/state",
     "master/store",
-    "master/backends/plugin.py",  # the contract: what a back end brings
-    "master/mailboxes.py",
-    "master/evaluation",  # what the submit host computes with the user's own code
-    "master/telemetry/daemon_executor.py",  # a thread, and nothing of a run
-    "master/environment.py",
+    "master/evaluation",
+    "master/ports",
     "master/telemetry",
     "master/leases",
     "master/sync",
@@ -42,18 +37,15 @@ ORDER = (
     "master/backends/condor",
     "master/backends/ec2",
     "master/backends",
-    "master/ends.py",
-    "master/held_jobs.py",
-    "master/device_failures.py",
-    "master/fleet.py",
-    "master",  # the story of a run
+    "master/fleet",
+    "master/placing",
+    "master",
     "master/planning",
     "master/views",
     "master/simulation",
-    "gridml/calls",
-    "gridml/commands",
-    "gridml/cli.py",
-    "gridml/__main__.py",
+    "gridml/api",
+    "gridml/cli",
+    "gridml",
     "pools",
 )
 """Rooms from low to high; a room imports those below it. A room is a folder, without the files and folders in it that
@@ -64,10 +56,6 @@ LEAVES = ("gridml/errors.py", "gridml/registry.py", "gridml/dataclass_json.py")
 
 WITHIN = ("gridml/placement",)
 """Folders that are one room with those in them."""
-
-DOORS = {("gridml", "gridml/calls")}
-"""Modules that import from a higher room, and which: `gridml` imports its calls when they are asked for, as no worker
-does."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +107,11 @@ class Tree:
 
     @cached_property
     def arrows(self) -> tuple[Arrow, ...]:
-        """All imports between modules of ours, sorted; also those in functions and for type checking, but not those of
-        DOORS."""
+        """All imports between modules of ours, sorted; also those in functions and for type checking."""
         return tuple(
             Arrow(importer, imported)
             for importer, all_of in sorted(self.needs().items())
             for imported in sorted(all_of)
-            if (importer, self.room_of(imported)) not in DOORS
         )
 
     def room_of(self, module: str) -> str:

@@ -23,13 +23,13 @@ from unittest import mock
 
 from benchmarks.arguments import whole_numbers
 from benchmarks.table import Cell, write
-from chunk_model.costs import Costs
-from gridml.engine.master_copy import MasterCopy
+from chunk_model.goodput import Costs
+from gridml.engine.replicated_rows import MasterCopy
 from gridml.protocol.compression import BFLOAT16, FORMATS, NONE
 from gridml.protocol.push import PushContent, ReplicaPart
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.replica import Replica
@@ -73,7 +73,7 @@ def everything_travels() -> Iterator[None]:
 def play(task: str, carried: str, seed: int) -> Measured:
     """Train to the end."""
     program = PROGRAMS[task]
-    scenario = Scenario(Steady(WORKERS), COSTS, Speeds(sigma=0.3), travel_s=0.05, seed=seed)
+    scenario = Scenario(Steady(WORKERS), COSTS, MachineSpeeds(sigma=0.3), travel_s=0.05, seed=seed)
     settings = Settings(
         program,
         "simulated",

@@ -23,7 +23,7 @@ import safetensors.numpy
 from benchmarks.arguments import numbers
 from benchmarks.condor.holds import policy
 from benchmarks.table import Cell, write
-from master.simulation.exact import verify_credits
+from master.simulation.result import verify_credits
 from pools import pool
 from pools.release import NoCondor
 from pools.submitted import PROGRAM, VERTICES

@@ -3,7 +3,7 @@
 Machines that live 45 minutes on average, a tenth of a second to train a vertex, three minutes to start a job:
 
 >>> from chunk_model.choose import choose
->>> from chunk_model.costs import Costs
+>>> from chunk_model.goodput import Costs
 >>> from chunk_model.parse import parse
 >>> choice = choose(parse("exponential(45m)"), Costs(exec_s=0.1, start_s=180))
 >>> choice.chunk

@@ -18,15 +18,13 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from scipy.special import gammaincinv
 
-from chunk_model.costs import Costs
-from chunk_model.families import Family
+from chunk_model.families import Family, Mixture
 from chunk_model.fit import fit
-from chunk_model.goodput import job_s
-from chunk_model.hedge import hedged
+from chunk_model.goodput import Costs, job_s
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import Lifetime
-from chunk_model.mixture import Mixture
 from chunk_model.observations import Observations
+from chunk_model.parse import hedged
 from chunk_model.sizes import CLOSE, ROUGH, Ints, Sizes, grid
 
 _CURVE = 64  # sizes on the curve
@@ -80,7 +78,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Point:
+class GoodputPoint:
     """`goodput`, from 0 to 1, of chunks of `chunk` vertices."""
 
     chunk: int
@@ -107,7 +105,7 @@ class Choice:
     push_every: int | None
     push_interval_s: float | None
     goodput: float
-    curve: tuple[Point, ...]
+    curve: tuple[GoodputPoint, ...]
     lifetime: Lifetime
     reason: str
     warnings: tuple[str, ...]
@@ -153,7 +151,7 @@ def choose(
         push_every=None if j is None else j * sizes.batch,
         push_interval_s=None if j is None else j * sizes.batch * costs.exec_s,
         goodput=goodput,
-        curve=tuple(Point(each * sizes.batch, points[each]) for each in sorted(points)),
+        curve=tuple(GoodputPoint(each * sizes.batch, points[each]) for each in sorted(points)),
         lifetime=lifetime,
         reason=_reason(sizes, _Answer(k, j, goodput, limit, regret), observations),
         warnings=tuple(_warnings(sizes, k, j, work, observations)),

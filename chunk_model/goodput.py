@@ -1,25 +1,28 @@
 """Goodput of a chunk size: the share of a machine's time that goes into training that is kept, from 0 to 1.
 
-Symbols, in seconds: T the life of a worker, counted from when its job begins to run, S(t) = P[T > t];
-R(t) = E[min(T, t)] = ∫₀ᵗ S; x = `exec_s`, y = `copy_s`, u = x + y, s = `start_s`, e = `end_s`, c = `push_s`,
-w = `wait_s`, b = `boot_s`; n vertices a chunk, m vertices between two pushes, K = ⌈n/m⌉ pushes a chunk.
+Symbols, in seconds: T the life of a worker, counted from when its job begins to run, S(t) = P[T > t]; R(t) =
+E[min(T, t)] = ∫₀ᵗ S; x = `exec_s`, y = `copy_s`, u = x + y, s = `start_s`, e = `end_s`, c = `push_s`, w = `wait_s`,
+b = `boot_s`; n vertices a chunk, m vertices between two pushes, K = ⌈n/m⌉ pushes a chunk. The paper trains n
+vertices in a job that starts (t_s), copies and trains each vertex (t_c + t_x) and ends (t_e). Here a job can also
+push what it has learnt while it runs, wait for a machine, and share the boot of the machine with other jobs.
 
-All or nothing (c is None): a chunk takes A = s + nu + e, and its n vertices count if the worker outlives A.
-With pushes: the chunk is copied whole before the first vertex is trained; push i < K brings home m vertices and is over
-at aᵢ = s + ny + i(mx + c); the last brings what is left, n − (K − 1)m, at a_K = s + nu + Kc; then the chunk ends,
-A = a_K + e. What was pushed counts whatever happens then.
+All or nothing (c is None): a chunk takes A = s + nu + e, and its n vertices count if the worker outlives A. With
+pushes: the chunk is copied whole before the first vertex is trained; push i < K brings home m vertices and is over
+at aᵢ = s + ny + i(mx + c); the last brings what is left, n − (K − 1)m, at a_K = s + nu + Kc; then the chunk ends, A
+= a_K + e. What was pushed counts whatever happens then.
 
     one chunk     x·Σᵢ mᵢ S(aᵢ) / (w + R(A))                    a fresh life for each chunk
     many chunks   x·Σⱼ Σᵢ mᵢ S(b + jA + aᵢ) / (w + E[T])        chunk after chunk until the worker dies, j = 0, 1, …
 
-where all or nothing has the single term mᵢ = n, aᵢ = A. Both are renewal-reward ratios over the life of a worker. For a
+All or nothing has the single term mᵢ = n, aᵢ = A. Both are renewal-reward ratios over the life of a worker. For a
 worker that has already lived for some time, give `lifetime.after(age_s)`: its survival is S(age + t)/S(age).
 
 A life may hold 10⁸ pushes. Only the first terms of a sum are taken one by one; for the rest the midpoint rule gives
-Σᵢ S(a + iΔ) ≈ (R(end) − R(begin))/Δ. As S never rises, a rest that begins after k terms is wrong by at most half its
-first term, 1/(2k) of the sum, for any lifetime whatever (a step function is the worst). k is `terms` for one chunk a
-life and for all or nothing; where a life holds many chunks of many pushes each, both are cut short, after √terms. For a
-smooth S the error is of second order: below 10⁻⁵ with the 4,096 terms that are usual here, below 10⁻⁴ with 256.
+Σᵢ S(a + iΔ) ≈ (R(end) − R(begin))/Δ. As S never rises, a rest that begins after k terms is wrong by at most half
+its first term, 1/(2k) of the sum, for any lifetime (a step function is the worst). k is `terms` for one chunk a
+life and for all or nothing; where a life holds many chunks of many pushes each, both are cut short, after √terms.
+For a smooth S the error is of second order: below 10⁻⁵ with the 4,096 terms that are usual here, below 10⁻⁴ with
+256.
 """
 
 from __future__ import annotations
@@ -31,8 +34,49 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from chunk_model.costs import Costs
 from chunk_model.lifetime import Lifetime
+
+
+class CostError(ValueError):
+    """A cost is not a time: negative, NaN or infinite; or pushes are wanted without saying what one costs."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds, each finite and not negative, `exec_s` above zero (CostError). Only training counts as useful time.
+
+    exec_s   t_x, to train a vertex
+    copy_s   t_c, to copy a vertex
+    start_s  t_s, the start of a chunk; at risk: the machine may die in it
+    end_s    t_e, the end of a chunk; at risk
+    push_s   one push, at risk; None: no pushes, a chunk is all or nothing
+    wait_s   from asking for a machine until its life begins, once per life; not at risk
+    boot_s   once per life before the first chunk, at risk; only where a life holds many chunks
+    """
+
+    exec_s: float
+    copy_s: float = 0.0
+    start_s: float = 0.0
+    end_s: float = 0.0
+    push_s: float | None = None
+    wait_s: float = 0.0
+    boot_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.name == "push_s":
+                continue
+            if not (math.isfinite(value) and value >= 0):
+                raise CostError(f"{field.name} must be a time in seconds, finite and at least 0, got {value!r}")
+        if self.exec_s == 0:
+            raise CostError("exec_s, the time to train a vertex, must be above 0: measure it on one chunk")
+
+    @property
+    def vertex_s(self) -> float:
+        """t_c + t_x: to copy and train one vertex."""
+        return self.copy_s + self.exec_s
+
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.float64] | NDArray[np.int64]

@@ -12,9 +12,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from chunk_model.files import UnreadableError, read_text
 from chunk_model.lifetime import MOST_DURATION_S, Floats
-from chunk_model.trace import Life, shown
+from chunk_model.traces import Life, UnreadableError, shown, text_of
 
 _TICK_S = 1e-6  # a life shorter than this was shorter than a clock can tell, and counts as zero
 _ENDED = {"1": True, "true": True, "0": False, "false": False}
@@ -127,7 +126,7 @@ def read_csv(path: Path) -> Observations:
     the file cannot be read, ObservationError (file and line) if it makes no sense.
     """
     try:
-        with io.StringIO(read_text(path), newline="") as file:
+        with io.StringIO(text_of(path), newline="") as file:
             return _read(csv.reader(file), str(path))
     except UnreadableError as error:
         raise ObservationError(str(error)) from None

@@ -20,7 +20,7 @@ tends to 0 as n grows. It even falls all the way: (t_s + w + t_e)/n = (t_s + t_e
 minimum over any set of candidates is therefore the largest of them, whatever the lifetimes are:
 
 >>> import numpy as np
->>> from chunk_model.costs import Costs
+>>> from chunk_model.goodput import Costs
 >>> from chunk_model.families import Exponential
 >>> costs, sizes = Costs(exec_s=1.0, start_s=60.0), np.array([10.0, 1e3, 1e5])
 >>> stochastic_cost_as_printed(Exponential(1000.0), costs, sizes, vertices=1e6).round(2)
@@ -52,8 +52,7 @@ from typing import overload
 import numpy as np
 from scipy.special import log_ndtr
 
-from chunk_model.costs import Costs
-from chunk_model.goodput import ChunkError, Floats, Numbers, one_chunk_safe_ends
+from chunk_model.goodput import ChunkError, Costs, Floats, Numbers, one_chunk_safe_ends
 from chunk_model.lifetime import Lifetime
 
 

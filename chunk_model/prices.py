@@ -1,19 +1,121 @@
-"""Lives from the history of spot prices: an instance is taken away when its market's price exceeds its bid.
+"""Spot prices of each market over time, and lives of instances that follow from prices or from interruptions.
 
-Nobody ran these instances. One is imagined to be requested every hour in every market at a bid in multiples of the
-market's own median price, and to start if the price then lets it. Lives that began in one calm end together at the next
-rise: they share that instant, and are one independent event, not many.
+A price file is CSV with a header and the columns timestamp, instance_type, zone, product, price_usd_per_h.
+DescribeSpotPriceHistory gives the same under names of its own, the newest first. A price holds until the next one
+of its market.
+
+Lives from prices: an instance is taken away when the price of its market exceeds its bid. These instances did not
+exist. One is imagined to be requested every hour in every market, at a bid in multiples of that market's own median
+price, and to start if the price then lets it. Lives that began in one calm end together at the next rise: they
+share that instant, and are one independent event, not many.
+
+Lives from interruptions: a provider states the share of machines that it takes back within a month. Amazon's Spot
+Instance Advisor gives that share for each type in bands, "<5%", "5-10%" and so on: how much capacity was reclaimed
+within the trailing month. It says nothing of when, so the law is the one without memory.
 """
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Iterable
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from chunk_model.price_history import median_over_time, read_prices
-from chunk_model.trace import Life, Record, TraceError
+from chunk_model.families import Exponential
+from chunk_model.lifetime import LifetimeError
+from chunk_model.traces import Life, Record, TraceError, shown
+
+Floats = NDArray[np.float64]
+
+COLUMNS = ("timestamp", "instance_type", "zone", "product", "price_usd_per_h")
+
+
+def read_prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Floats]]:
+    """Return (seconds since 1970, dollars an hour), each (n,) in order of time, for each market of a file by its name,
+    such as "c3.xlarge/us-east-1a/Linux". Raises TraceError (source and line)."""
+    try:
+        return _prices(lines, source)
+    except csv.Error as error:
+        raise TraceError(f"{source} cannot be read as CSV: {error}") from None
+
+
+def price_steps(history: Iterable[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
+    """Return [seconds since 1970, dollars an hour] in order of time for each market, such as "c5.large/us-east-1a".
+
+    `history` are the entries of DescribeSpotPriceHistory's SpotPriceHistory, of one product. A price that repeats the
+    one before is left out; of several at one moment the highest counts.
+
+    Raises ValueError for an entry that is none.
+    """
+    points: dict[str, dict[float, float]] = defaultdict(dict)
+    for entry in history:
+        try:
+            market = f"{entry['InstanceType']}/{entry['AvailabilityZone']}"
+            at_s, price = entry["Timestamp"].timestamp(), float(entry["SpotPrice"])
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"got {shown(repr(dict(entry)))}, expected an entry of a price history") from error
+        if not (math.isfinite(price) and price >= 0):
+            raise ValueError(f"{market} has the price {price}, expected dollars an hour")
+        points[market][at_s] = max(price, points[market].get(at_s, 0.0))
+    steps: dict[str, list[list[float]]] = {}
+    for market, prices in points.items():
+        series = steps[market] = []
+        for at_s, price in sorted(prices.items()):
+            if not series or series[-1][1] != price:
+                series.append([at_s, price])
+    return steps
+
+
+def median_over_time(time_s: Floats, price: Floats, end_s: float) -> float:
+    """Return the price not exceeded for half of the time from `time_s[0]` to `end_s`; each holds until the next.
+
+    `time_s` float64 (n,) rising, `price` float64 (n,).
+    """
+    held_s = np.diff(np.append(time_s, end_s))
+    order = np.argsort(price, kind="stable")
+    so_far = np.cumsum(held_s[order])
+    return float(price[order][np.searchsorted(so_far, so_far[-1] / 2)])
+
+
+def _prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Floats]]:
+    """Return (seconds since 1970, price), each (n,) in order of time, for each market by its name."""
+    rows = csv.reader(lines)
+    header = [name.strip() for name in next((row for row in rows if "".join(row).strip()), [])]
+    if missing := [name for name in COLUMNS if name not in header]:
+        raise TraceError(
+            f"{source}, line {max(1, rows.line_num)}: no column {', '.join(missing)}; expected {','.join(COLUMNS)}"
+        )
+    when, instance, zone, product, cost = (header.index(name) for name in COLUMNS)
+    series_of: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if not "".join(row).strip():
+            continue
+        try:
+            moment, price = datetime.fromisoformat(row[when].strip()), float(row[cost])
+            name = "/".join((row[instance], row[zone], row[product]))
+        except (ValueError, IndexError):
+            moment, price, name = datetime.min, math.nan, ""
+        if not (math.isfinite(price) and price >= 0):
+            wanted = "2015-03-11 16:54:38+00:00,c3.xlarge,us-east-1a,Linux,0.0324"
+            raise TraceError(f"{source}, line {rows.line_num}: got {shown(','.join(row))}, expected such as {wanted}")
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        series_of[name].append((moment.timestamp(), price))
+    if not series_of:
+        raise TraceError(f"{source} has a header and no prices below it")
+    markets = {}
+    for name, points in series_of.items():
+        points.sort()  # AWS gives the newest first
+        series = np.array(points, np.float64)
+        markets[name] = series[:, 0], series[:, 1]
+    return markets
+
 
 EVERY_S = 3600.0
 # The bid decides how long lives are: on the prices of 2015 half of them lasted 29 h at the median itself, 78 h at 1.5
@@ -53,3 +155,27 @@ def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: flo
             stays.append(Life(f"{name}#{number}", start - begin_s, end - begin_s if end < math.inf else None))
     stays.sort(key=lambda life: life.start_s)
     return Record(tuple(stays), end_s - begin_s, f"instances asked for hourly at {bid:g} times the median price")
+
+
+MONTH_S = 30 * 86_400.0
+LEAST, MOST = 0.001, 0.99  # of the machines a month; what is said of fewer or more is no figure to build on
+_SHARE = re.compile(r"\s*<?\s*(?:(\d+(?:\.\d+)?)\s*%?\s*-\s*)?(\d+(?:\.\d+)?)\s*%\s*")
+
+
+def interrupted_monthly(share: float) -> Exponential:
+    """Return the exponential law by which a `share` of the machines is taken within 30 days: S(30 d) = 1 - share, so
+    the mean is -30 d / ln(1 - share). Raises LifetimeError for a share outside `LEAST` to `MOST`."""
+    if not LEAST <= share <= MOST:
+        raise LifetimeError(f"a share {share:g} of machines is taken a month; expected {LEAST:g} to {MOST:g}")
+    return Exponential(-MONTH_S / math.log1p(-share))
+
+
+def parse_share(text: str) -> float:
+    """Return the share in a text such as "5%", "<5%" (its end) or "5-10%" (its middle). Raises LifetimeError."""
+    match = _SHARE.fullmatch(text)
+    if match is None:
+        raise LifetimeError(f'cannot read the share "{text.strip()}" a month: give a percentage such as 5% or 5-10%')
+    low, high = float(match[1] or match[2]) / 100, float(match[2]) / 100
+    if low > high:
+        raise LifetimeError(f'the share "{text.strip()}" begins above its end: give the smaller percentage first')
+    return (low + high) / 2

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from chunk_model import availability, price_history, prices, trace
-from chunk_model.trace import Record, TraceError, read_text
+from chunk_model import prices, traces
+from chunk_model.traces import Record, TraceError, read_text
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,22 @@ class _Format:
 
 
 def _events(text: str, source: str) -> Record:
-    events = trace.parse(text.splitlines(), source)
-    lives = tuple(trace.lives(events))
+    events = traces.parse_trace(text.splitlines(), source)
+    lives = tuple(traces.trace_lives(events))
     older = sum(life.start_s == 0 for life in lives)
     return Record(lives, events[-1].time_s, "nodes added and removed", older)
 
 
 FORMATS = (
     _Format("milliseconds,add|remove,node", re.compile(r"\s*[^,]*,\s*(add|remove)\b"), _events),
-    _Format('{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0]}', re.compile(r"\s*\{"), availability.parse_ticks),
+    _Format('{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0]}', re.compile(r"\s*\{"), traces.parse_ticks),
     _Format(
         "2021-12-10, 13:07:45, 80",
         re.compile(r"\s*\d{4}-\d\d-\d\d\s*,\s*\d\d:\d\d:\d\d\s*,"),
-        lambda text, source: availability.parse_counts(text.splitlines(), source),
+        lambda text, source: traces.parse_counts(text.splitlines(), source),
     ),
     _Format(
-        ",".join(price_history.COLUMNS),
+        ",".join(prices.COLUMNS),
         re.compile(r"(?=.*\btimestamp\b)(?=.*\bprice_usd_per_h\b)"),
         lambda text, source: prices.price_lives(text.splitlines(), source),
     ),

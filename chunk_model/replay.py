@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from chunk_model.costs import Costs
-from chunk_model.goodput import ChunkError
+from chunk_model.goodput import ChunkError, Costs
 
 Floats = NDArray[np.float64]
 

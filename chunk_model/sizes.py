@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from chunk_model.costs import Costs
-from chunk_model.goodput import chunk_goodput, job_s
+from chunk_model.goodput import Costs, chunk_goodput, job_s
 from chunk_model.lifetime import Floats, Lifetime
 
 Ints = NDArray[np.int64]

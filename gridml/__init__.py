@@ -9,46 +9,44 @@ from typing import TYPE_CHECKING, Any
 
 from gridml import datasets
 from gridml.aggregates import Aggregate, Merge, TensorMerge, by_name
+from gridml.aggregates.averages import Clipped as clipped
+from gridml.aggregates.averages import Easgd as easgd
+from gridml.aggregates.averages import FedBuff as fedbuff
+from gridml.aggregates.averages import Mean as mean
+from gridml.aggregates.averages import Nesterov as nesterov
+from gridml.aggregates.averages import StaleMean as stale_mean
 
-# By class: a type checker takes `gridml.aggregates.add` for the module of that name, which cannot be called.
-from gridml.aggregates.add import Add as add
-from gridml.aggregates.clipped import Clipped as clipped
-from gridml.aggregates.easgd import Easgd as easgd
-from gridml.aggregates.fedbuff import FedBuff as fedbuff
-from gridml.aggregates.maximum import Maximum as maximum
-from gridml.aggregates.mean import Mean as mean
-from gridml.aggregates.nesterov import Nesterov as nesterov
-from gridml.aggregates.stale_mean import StaleMean as stale_mean
+# By class: a type checker takes `gridml.aggregates.sums` for the module of that name, which cannot be called.
+from gridml.aggregates.sums import Add as add
+from gridml.aggregates.sums import Maximum as maximum
 from gridml.datasets.map_style import from_huggingface, from_torch
-from gridml.engine.recorder import log
+from gridml.engine.calling import log
 from gridml.model.batch import Batch, Neighbours
-from gridml.model.goals import EarlyStopping, early_stopping
 from gridml.model.graph import Graph, VertexSet, csr
 from gridml.model.own_imports import keep_ours
-from gridml.model.program import Program
-from gridml.model.progress import Progress
+from gridml.model.program import EarlyStopping, Program, early_stopping
 from gridml.model.ragged import Lists, Ragged, ragged, string
-from gridml.model.schedule import by_step, constant, linear_decay, torch_schedule, warmup
+from gridml.model.schedule import Progress, by_step, constant, linear_decay, torch_schedule, warmup
 from gridml.model.update import update
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
 
 if TYPE_CHECKING:
-    from gridml.calls.beginning import launch as launch
-    from gridml.calls.beginning import run as run
-    from gridml.calls.beginning import submit as submit
-    from gridml.calls.handle import Event as Event
-    from gridml.calls.handle import Run as Run
-    from gridml.calls.loading import load as load
-    from gridml.calls.resuming import resume as resume
-    from gridml.calls.simulating import simulate as simulate
+    from gridml.api.beginning import launch as launch
+    from gridml.api.beginning import resume as resume
+    from gridml.api.beginning import run as run
+    from gridml.api.beginning import submit as submit
+    from gridml.api.handle import Event as Event
+    from gridml.api.handle import Run as Run
+    from gridml.api.handle import load as load
+    from gridml.api.simulating import simulate as simulate
 
 # Not among `__all__`: a worker that imports all of that has no master.
 _CALLS = {
     "Event": "handle",
     "Run": "handle",
     "launch": "beginning",
-    "load": "loading",
-    "resume": "resuming",
+    "load": "handle",
+    "resume": "beginning",
     "run": "beginning",
     "simulate": "simulating",
     "submit": "beginning",
@@ -106,7 +104,7 @@ def __getattr__(name: str) -> Any:
     if name not in _CALLS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     keep_ours()  # a script may have imported modules of its own since
-    return getattr(import_module(f"{__name__}.calls.{_CALLS[name]}"), name)
+    return getattr(import_module(f"{__name__}.api.{_CALLS[name]}"), name)
 
 
 def __dir__() -> list[str]:

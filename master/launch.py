@@ -9,49 +9,42 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from gridml.engine.used_settings import settings_of
+from gridml.engine.pace import settings_of
 from gridml.errors import GridmlError, LedgerError, ProgramError
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.protocol import bundle
-from gridml.protocol.disks import network_disk
-from gridml.protocol.foreign_files import remove
-from master.asking import useful_workers
+from gridml.protocol.foreign import remove
+from gridml.protocol.payload import network_disk
 from master.backends.registry import BACKENDS, read_settings
-from master.environment import Environment
 from master.leases.epochs import Epochs
-from master.placing import Told, place
-from master.run import Run
-from master.scaling import REQUESTED
+from master.placing.placing import Told, place
+from master.ports.environment import Environment
+from master.run import MasterRun
+from master.scaling import REQUESTED, tell_settings, useful_workers
 from master.store.diagnosis import explained
-from master.store.event_facts import EventFacts
-from master.store.first_values import Begun, begin_from, read_first_values
-from master.store.identity import identity
 from master.store.journal import Events
-from master.store.kept_placement import FACT, KeptPlacement, read_kept
 from master.store.kept_program import Contents, KeptProgram, contents_of
+from master.store.kept_replica import Begun, begin_from, read_first_values
 from master.store.ledger import Ledger
 from master.store.replica import Replica
-from master.store.rundir import MasterLock, RunDirectory, command
-from master.store.settings import Settings, check_placement
-from master.store.settings_file import copy_settings, write_settings
-from master.store.spec import RunSpec
-from master.store.status import RunStatus
+from master.store.rundir import EventFacts, MasterLock, RunDirectory, RunStatus, command
+from master.store.settings import Settings, check_placement, copy_settings, write_settings
+from master.store.spec import FACT, KeptPlacement, RunSpec, identity, read_kept
 from master.store.versions import Versions, initial
 from master.sync.merger import Merger
 from master.telemetry.run_loggers import check_loggers
-from master.told_settings import tell_settings
 from master.wiring import wire
 
 Change = Callable[[Settings], Settings]  # of what a run is told, from one master to the next
 
 
-def start(settings: Settings, root: Path, environment: Environment) -> Run:
+def start(settings: Settings, root: Path, environment: Environment) -> MasterRun:
     """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
     spec, directory, lock = _create(settings, root, environment)
     try:
         with explained(root), _taken(directory, environment) as ledger:
-            return Run(wire(spec, directory, environment, ledger), lock)
+            return MasterRun(wire(spec, directory, environment, ledger), lock)
     except BaseException:
         lock.release()
         raise
@@ -181,7 +174,7 @@ def resume(
     *,
     with_changes: bool = False,
     change: Change = lambda settings: settings,
-) -> Run:
+) -> MasterRun:
     """Go on with a run from its last commit, and with the program as the run keeps it; `with_changes` as it is now, or
     with another one. `change` makes its settings from now on of those it had. Raises LedgerError, RunError when that
     cannot be done."""
@@ -207,7 +200,7 @@ def _resume(
     *,
     with_changes: bool,
     change: Change,
-) -> Run:
+) -> MasterRun:
     root = directory.root
     with explained(root):
         (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
@@ -236,14 +229,14 @@ def _resume(
                 if contents is not None:
                     kept.keep(contents)
 
-            run = Run(wire(spec, directory, environment, ledger, accepted), lock)
+            run = MasterRun(wire(spec, directory, environment, ledger, accepted), lock)
             if contents is None:
                 _tell_changes(kept, run)
             _tell_settings(before, settings, run)
             return run
 
 
-def _tell_changes(kept: KeptProgram, run: Run) -> None:
+def _tell_changes(kept: KeptProgram, run: MasterRun) -> None:
     """Say what a run that goes on does not take up."""
     if altered := kept.altered():
         parts, files = run.parts, f"{', '.join(altered)} {'has' if len(altered) == 1 else 'have'}"
@@ -254,7 +247,7 @@ def _tell_changes(kept: KeptProgram, run: Run) -> None:
         parts.events.record("warning", {"files": altered}, text, standing=True)
 
 
-def _tell_settings(before: Settings, after: Settings, run: Run) -> None:
+def _tell_settings(before: Settings, after: Settings, run: MasterRun) -> None:
     """Say what the run was told to do otherwise from now on."""
     then, now = ({**s.to_json(), **s.options.to_json()} for s in (before, after))
     # The back end's options as a whole are left out: each is told by itself.

@@ -12,20 +12,17 @@ from types import TracebackType
 
 from gridml.errors import CancelledError, GridmlError, LedgerError, SupersededError
 from gridml.protocol import bundle
-from gridml.protocol.disks import network_disk
-from gridml.protocol.foreign_files import remove
-from master.asking import Asking
+from gridml.protocol.foreign import remove
+from gridml.protocol.payload import network_disk
 from master.evaluation.metrics import first_chunk
-from master.scaling import Scaling
+from master.scaling import Asking, Scaling, ToldSettings
+from master.store.credits import Credited
 from master.store.diagnosis import explained
-from master.store.exact import Credited
 from master.store.kept_replica import FINAL_SHA256
 from master.store.ledger import Ledger
-from master.store.run_facts import STOPPED_EARLY, PushCosts, RunClock
-from master.store.rundir import MasterLock
-from master.store.status import RunStatus
+from master.store.reader import STOPPED_EARLY, PushCosts, RunClock
+from master.store.rundir import MasterLock, RunStatus
 from master.takeover import recovered
-from master.told_settings import ToldSettings
 from master.wiring import Parts
 
 IDLE_S = (0.005, 0.02)  # how long the loop rests when nothing happened: at first, and at most
@@ -33,7 +30,7 @@ TELL_COSTS_S = 15.0  # how often the ledger is told what pushes cost
 FAREWELL_S = 3.0  # how long workers may take to hear that the run has ended
 
 
-class Run:
+class MasterRun:
     """One master's hold on a run. `master.launch` begins it or takes it up; then `finish` inside `with`."""
 
     def __init__(self, parts: Parts, lock: MasterLock) -> None:
@@ -68,7 +65,7 @@ class Run:
         """Vertices to credit in the whole run, unless it has trained enough before."""
         return self.parts.leases.epochs.count * self.parts.leases.epochs.asked
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> MasterRun:
         return self
 
     def __exit__(

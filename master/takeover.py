@@ -1,26 +1,47 @@
-"""A master takes a run over from the one before: hear what its workers sent since, keep the leases of those that live
-on, and fence the others, which may be alive still: their pushes are refused."""
+"""The beginning of a master's life: it takes a run over, waits after repeated kills, or rolls the run back.
+
+A takeover reads what the workers of the master before have sent since, keeps the leases of those that live on, and
+fences the others, which may be alive still: their pushes are refused.
+
+Masters may be killed one after the other. A batch system starts them again at once, and must not do so for ever.
+Each writes down in the ledger that it begins, before it loads the program, and takes that back when it ends in good
+order. From these records follows whether a master begins, and how long it waits first.
+
+A run that no master drives can be rolled back to a version that is kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gridml.carriers.base import Message
-from gridml.protocol.attempts import is_attempt, job_of
-from gridml.protocol.foreign_files import remove
+from gridml.errors import CancelledError, DamagedError, GridmlError, LedgerError, RunError, UsageError
+from gridml.protocol.foreign import remove
+from gridml.protocol.outbox import is_attempt, job_of
 from gridml.protocol.outbox import read as read_outbox
-from master.fleet import RESERVED_S, Fleet, Workplace
+from gridml.protocol.payload import network_disk
+from master.backends.registry import read_settings
+from master.fleet.fleet import RESERVED_S, Fleet, Workplace
 from master.leases.leases import Leases
-from master.mailboxes import MessageLimits
-from master.records import WorkerTable
+from master.ports.environment import Environment
+from master.ports.mailboxes import MessageLimits
+from master.state.records import WorkerTable
+from master.store.credits import RollbackPoint, Undone, find_point
+from master.store.diagnosis import explained
 from master.store.journal import Events
+from master.store.kept_replica import Best
 from master.store.ledger import Ledger
-from master.store.rundir import RunDirectory
-from master.store.status import RunStatus
+from master.store.rundir import MasterLock, RunDirectory, RunStatus, command
 from master.store.store import Store
+from master.store.versions import Versions
 from master.sync.exchange import Exchange
 
 Row = Mapping[str, Any]  # of the ledger's table of workers
@@ -153,3 +174,203 @@ class Takeover:
             returns = job_of(lease.worker) in jobs
             until_s = now + RESERVED_S if returns else None
             self.leases.end(lease, now, "the master ended", reserved_until_s=until_s)
+
+
+MOST = 5  # masters in a row that are killed before anything comes of them
+FIRST_WAIT_S = 5.0  # of the third in a row; doubled by each further one
+LATE_S = 900.0  # between two beginnings: a master that lived longer was not killed by how it begins
+
+
+class Beginning(NamedTuple):
+    """When a master began, with so many vertices `credited` and so many epochs `evaluated`."""
+
+    at_s: float
+    credited: int
+    evaluated: int
+
+    @property
+    def done(self) -> tuple[int, int]:
+        return self.credited, self.evaluated
+
+
+def in_vain(killed: Sequence[Beginning], now: Beginning) -> list[Beginning]:
+    """Return those of the masters that were killed, the oldest first, which were so soon, one after the other, and of
+    which nothing has come until now."""
+    counted: list[Beginning] = []
+    after = now
+    for beginning in reversed(killed):
+        if beginning.done != now.done or after.at_s - beginning.at_s > LATE_S:
+            break
+        counted.insert(0, beginning)
+        after = beginning
+    return counted
+
+
+def may_begin(killed: int) -> tuple[float | None, str]:
+    """Seconds that a master waits before it begins after so many `killed` in vain, None where it had better not."""
+    reason = f"{killed} master{'s' if killed > 1 else ''} in a row killed before anything was credited or evaluated"
+    if killed >= MOST:
+        return None, reason
+    return (FIRST_WAIT_S * 2.0 ** (killed - 2) if killed > 1 else 0.0), reason
+
+
+_KILLED = "killed"  # in the ledger: beginnings of masters that left no word
+BETWEEN_LOOKS_S = 1.0  # for a person who cancels a run that waits
+
+
+@contextmanager
+def counted(root: Path, environment: Environment) -> Iterator[None]:
+    """The life of a master that takes a run up, from before it does. It waits where those before it were killed.
+
+    Raises RunError when there were too many of them: the run has been stopped then, and its workers sent home.
+    """
+    directory, beginning = RunDirectory(root), None
+    if os.path.isfile(directory.ledger):
+        with contextlib.suppress(LedgerError), explained(root):  # who takes the run up says what is wrong with it
+            beginning = _begin(directory, environment)
+    try:
+        yield
+    finally:
+        if beginning is not None:
+            with contextlib.suppress(GridmlError, sqlite3.Error, OSError), _opened(directory) as ledger:
+                _forget(ledger, beginning, all_before=True)
+
+
+def _begin(directory: RunDirectory, environment: Environment) -> Beginning:
+    lock = MasterLock(directory)
+    try:
+        with _opened(directory) as ledger:
+            beginning, killed = _noted(ledger, environment.clock())
+            try:
+                _hesitate(directory, ledger, environment, killed)
+            except BaseException:
+                _forget(ledger, beginning, all_before=False)  # it was not killed
+                raise
+            return beginning
+    finally:
+        lock.release()
+
+
+def _hesitate(directory: RunDirectory, ledger: Ledger, environment: Environment, killed: int) -> None:
+    """Wait after so many were `killed`, or stop the run."""
+    wait_s, reason = may_begin(killed)
+    if wait_s is None:
+        logs = f"what the machine says of its memory, or {directory.logs}, may say what killed them"
+        _stop(directory, ledger, environment, RunError(f"{reason}, so no other one begins: {logs}"))
+    elif wait_s:
+        text = f"{reason}; the next one begins in {wait_s:.0f} s"
+        environment.report("warning", text, {"killed": killed, "wait_s": wait_s})
+        _wait(directory, ledger, environment, wait_s)
+
+
+def _wait(directory: RunDirectory, ledger: Ledger, environment: Environment, seconds: float) -> None:
+    cancel, until_s = directory.root / "cancel", environment.clock() + seconds
+    while not cancel.exists():  # one that was left for those that were killed is meant for the run
+        if environment.clock() >= until_s:
+            return
+        environment.rest(BETWEEN_LOOKS_S)
+    cancel.unlink()
+    _stop(directory, ledger, environment, CancelledError(f"{directory.root} was cancelled"))
+
+
+def _noted(ledger: Ledger, now: float) -> tuple[Beginning, int]:
+    """Write down that a master begins; return that, and how many before it were killed in vain: none where the run has
+    come to an end since, for then a person has looked after it."""
+    beginning = Beginning(max(now, ledger.last_sign()), ledger.credited, ledger.epochs_evaluated())
+    driven = ledger.get("status") in (RunStatus.SUBMITTED, RunStatus.RUNNING)
+    before = [Beginning(*values) for values in ledger.get(_KILLED, [])] if driven else []
+    killed = in_vain(before, beginning)
+    with ledger.transaction():
+        ledger.set(_KILLED, [*killed, beginning])
+        if killed:
+            ledger.event(beginning.at_s, "warning", may_begin(len(killed))[1], {"killed": len(killed)})
+    return beginning, len(killed)
+
+
+def _forget(ledger: Ledger, beginning: Beginning, *, all_before: bool) -> None:
+    """Take back that a master begins, and with `all_before` it those that were killed, unless another began since."""
+    killed = ledger.get(_KILLED, [])
+    if killed and killed[-1] == list(beginning):
+        with ledger.transaction():
+            ledger.set(_KILLED, [] if all_before else killed[:-1])
+
+
+def _stop(directory: RunDirectory, ledger: Ledger, environment: Environment, error: RunError) -> None:
+    """Send the workers home, and leave word of why. Raises an error of that kind."""
+    backend = environment.backend(read_settings(directory.root, ledger.get("settings")), directory)
+    backend.inherit(keep=False)
+    backend.leave()
+    text = f"{error}. It stands at its last credit; go on with {command('resume', directory.root)}"
+    with ledger.transaction():
+        ledger.set("status", RunStatus.CANCELLED if isinstance(error, CancelledError) else RunStatus.FAILED)
+        ledger.set("stopped_because", text)
+    raise type(error)(text)
+
+
+@contextmanager
+def _opened(directory: RunDirectory) -> Iterator[Ledger]:
+    ledger = Ledger(directory.ledger, shared_disk=network_disk(directory.root) is not None)
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """Where a run now stands, and what was undone for that."""
+
+    point: RollbackPoint
+    undone: Undone
+
+
+def rollback(root: Path, to: str, clock: Callable[[], float] = time.time) -> RolledBack:
+    """Take a run back to "e3", the end of its third epoch, or to version "v57"; `resume` then goes on from there.
+
+    Raises RunError while a master drives it, LedgerError where the version's file is damaged, UsageError for a version
+    that is not kept, or where the fields of local vertices are: they are kept since the end of the last epoch.
+    """
+    directory = RunDirectory(root)
+    if not directory.ledger.is_file():
+        raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
+    lock = MasterLock(directory)
+    try:
+        ledger = Ledger(directory.ledger, shared_disk=network_disk(directory.root) is not None)
+        try:
+            return _roll_back(ledger, directory, to, clock())
+        finally:
+            ledger.close()
+    finally:
+        lock.release()
+
+
+def _roll_back(ledger: Ledger, directory: RunDirectory, to: str, now: float) -> RolledBack:
+    point = find_point(to, ledger.points())
+    base = ledger.base()
+    if base is not None and base.version > point.version:
+        raise UsageError(
+            f"--to is v{point.version}; the fields of local vertices that f changed are kept since version "
+            f"{base.version} only. Give that one or a newer one, or go on with {command('resume', directory.root)}."
+        )
+    versions, newest = Versions(directory.versions), ledger.next_version
+    gone = [version for version in ledger.kept_versions if version > point.version]
+    try:
+        sha256 = versions.copy(point.version, ledger.sha256_of(point.version), newest, point.credited)
+    except DamagedError as error:
+        with ledger.transaction():
+            ledger.forget_version(point.version)
+        others = command("rollback", directory.root)
+        raise LedgerError(f"{error}. It is not offered any more; the others are those of: {others}") from error
+    with ledger.transaction():
+        undone = ledger.go_back(point.version, newest, sha256, now, "the run was taken back")
+        ledger.set("status", RunStatus.CANCELLED)
+        ledger.set("stopped_because", f"It was taken back to version {point.version}.")
+        text = f"to version {point.version}; {undone.vertices:,} vertices are to be trained again"
+        ledger.event(now, "rollback", text, {"version": point.version, "vertices": undone.vertices})
+    ledger.backup()
+    for version in gone:
+        versions.remove(version)
+    directory.final.unlink(missing_ok=True)
+    if ledger.get(Best.FACT) is None:  # what was the best is undone; the next master finds what is now
+        directory.best.unlink(missing_ok=True)
+    return RolledBack(point, undone)

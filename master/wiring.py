@@ -7,18 +7,17 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from gridml.carriers.base import MasterMailboxes
-from master.backends.base import Backend
-from master.environment import Environment
 from master.evaluation.evaluator import Evaluator
-from master.fleet import Fleet, Workplace
+from master.fleet.fleet import Fleet, Workplace
 from master.leases.leases import Leases
-from master.records import WorkerTable
-from master.store.journal import Events
+from master.ports.environment import Environment
+from master.state.jobs import Backend
+from master.state.records import WorkerTable
+from master.store.journal import Events, WallClock
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 from master.store.store import Store, open_store
-from master.store.wall_clock import WallClock
 from master.sync.epoch_end import EpochEnd
 from master.sync.exchange import Exchange
 from master.takeover import Takeover

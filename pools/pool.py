@@ -2,24 +2,107 @@
 
 Behind firewalls every worker host is a network namespace that reaches the submit host, and nothing else; nothing
 reaches it. That is what an OSPool worker sees. Making namespaces takes root.
+
+As root, HTCondor refuses root's jobs and runs jobs as a user who cannot read root's files. So the daemons of root
+run as an ordinary user inside a user namespace that maps it onto root: jobs may read what root may, and nothing
+else changes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
+import pwd
 import shutil
+import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pools import configuration, daemons
+from pools import configuration
 from pools.configuration import Host
-from pools.daemons import wait_until
 from pools.release import NoCondor, Release, find
+
+STAND_IN = "nobody"  # the account that root's daemons run as, inside the namespace
+STOP_S = 20.0
+
+
+def user() -> str:
+    """The account that daemons started by this process will run as."""
+    return STAND_IN if os.geteuid() == 0 else getpass.getuser()
+
+
+def start(host: Host, release: Release, inside: Sequence[str] = ()) -> None:
+    """Start a host's condor_master, which starts the rest; `inside` is a command prefix, for a network namespace."""
+    command = [*inside, *_mapped(), str(release.binary("condor_master")), "-pidfile", str(_pidfile(host))]
+    environment = {
+        **os.environ,
+        "CONDOR_CONFIG": str(host.config),
+        "HOME": str(host.folder),
+        "USER": host.user,
+        "LOGNAME": host.user,
+    }
+    environment.pop("_CONDOR_SCRATCH_DIR", None)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise NoCondor(f"condor_master did not start: {(done.stderr or done.stdout).strip()}")
+    wait_until(lambda: pid(host) is not None, 10.0, f"condor_master left no pid; see {host.folder}/log/MasterLog")
+
+
+def stop(host: Host) -> None:
+    """End a host's daemons and their jobs, at once; the queue stays in its folder. Idempotent."""
+    master = pid(host)
+    if master is None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(master, signal.SIGQUIT)
+        try:
+            wait_until(lambda: not _alive(master), STOP_S, "")
+        except NoCondor:
+            os.kill(master, signal.SIGKILL)
+    _pidfile(host).unlink(missing_ok=True)
+
+
+def pid(host: Host) -> int | None:
+    """The process id of a host's condor_master, None when it does not run."""
+    with contextlib.suppress(OSError, ValueError):
+        number = int(_pidfile(host).read_text())
+        return number if _alive(number) else None
+    return None
+
+
+def wait_until(true: Callable[[], bool], limit_s: float, otherwise: str) -> None:
+    """Look every 50 ms until `true()`. Raises NoCondor with the text when the limit has passed."""
+    deadline = time.monotonic() + limit_s
+    while not true():
+        if time.monotonic() >= deadline:
+            raise NoCondor(f"{otherwise} (waited {limit_s:g} s)")
+        time.sleep(0.05)
+
+
+def _mapped() -> list[str]:
+    if os.geteuid() != 0:
+        return []
+    account = pwd.getpwnam(STAND_IN)
+    return ["unshare", "--user", f"--map-user={account.pw_uid}", f"--map-group={account.pw_gid}"]
+
+
+def _pidfile(host: Host) -> Path:
+    return host.folder / "master.pid"
+
+
+def _alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state != "Z"
+
 
 READY_S = 60.0
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # ordinary users' paths often lack the last two
@@ -93,11 +176,11 @@ def firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: int = 
 
 def raise_personal(folder: Path, *, cpus: int = 8, more: str = "") -> Pool:
     release = find()
-    host = Host(folder.absolute(), daemons.user(), port=_free_port(), more=f"NUM_CPUS = {cpus}\n{more}")
+    host = Host(folder.absolute(), user(), port=_free_port(), more=f"NUM_CPUS = {cpus}\n{more}")
     pool = Pool(release, host)
     configuration.write(host, release, configuration.new_key())
     _remember(pool)
-    daemons.start(host, release)
+    start(host, release)
     try:
         pool.wait(1)
     except NoCondor:
@@ -117,7 +200,7 @@ def raise_firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: 
     center = f"10.{subnet}.0.1"
     submit = Host(
         folder / "submit",
-        daemons.user(),
+        user(),
         center,
         center,
         daemons="MASTER SHARED_PORT COLLECTOR NEGOTIATOR SCHEDD",
@@ -130,11 +213,11 @@ def raise_firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: 
         _ip("addr", "add", f"{center}/32", "dev", "lo")
         configuration.write(submit, release, key)
         _remember(pool)
-        daemons.start(submit, release)
+        start(submit, release)
         for i, host in enumerate(hosts, 1):
             _lay_cable(subnet, i, center, nft)
             configuration.write(host, release, key)
-            daemons.start(host, release, [ip, "netns", "exec", namespace(subnet, i)])
+            start(host, release, [ip, "netns", "exec", namespace(subnet, i)])
         pool.wait(workers)
     except BaseException:
         take_down(pool)
@@ -145,7 +228,7 @@ def raise_firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: 
 def take_down(pool: Pool) -> None:
     """End all daemons and remove the namespaces. Idempotent."""
     for host in (*pool.workers, pool.submit):
-        daemons.stop(host)
+        stop(host)
     for i in range(1, len(pool.workers) + 1):
         _ip("netns", "del", namespace(pool.subnet, i), check=False)
         _ip("link", "del", _cable(pool.subnet, i), check=False)
@@ -159,7 +242,7 @@ def remembered(folder: Path) -> Pool:
     for place in (folder.absolute(), folder.absolute() / "submit"):
         if (place / "pool.json").exists():
             record = json.loads((place / "pool.json").read_text())
-            submit = Host(place, daemons.user(), record["address"], record["address"], record["port"])
+            submit = Host(place, user(), record["address"], record["address"], record["port"])
             hosts = tuple(replace(submit, folder=Path(worker)) for worker in record["workers"])
             return Pool(Release(Path(record["usr"]), record["version"]), submit, hosts, record["subnet"])
     raise NoCondor(f"{folder} holds no pool that is up; raise one with: make pool")
@@ -169,7 +252,7 @@ def standing(folder: Path) -> Pool | None:
     """The pool that is up in a folder, None where none is."""
     with contextlib.suppress(NoCondor):
         found = remembered(folder)
-        return found if daemons.pid(found.submit) is not None else None
+        return found if pid(found.submit) is not None else None
     return None
 
 

@@ -1,4 +1,10 @@
-"""A run on a pool as its user sees it: through gridml's and HTCondor's commands only. For tests."""
+"""A run on a pool as its user sees it, through gridml's and HTCondor's commands only. For tests.
+
+The policies of an OSPool access point can be added to a pool: jobs that began too often or ran too long are held,
+and so are those that use more memory than they asked for. They are taken from its documentation ("Indicate the
+Duration Category of Your Jobs") and from its users' reports of 30 starts; the files of the access points are not
+public. Hours and starts can be made short, for tests.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +17,7 @@ from pathlib import Path
 
 import safetensors.numpy
 
-from pools.daemons import wait_until
-from pools.pool import Pool
+from pools.pool import Pool, wait_until
 
 PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "slow_count.py"
 VERTICES, EPOCHS, WORKERS = 4_000, 2, 3
@@ -97,3 +102,27 @@ class Submitted:
         trained = safetensors.numpy.load_file(self.root / "final.safetensors")
         assert [int(values.sum()) for values in trained.values()] == [VERTICES * epochs]
         return report
+
+
+STARTS = 30  # of a job: the next time it waits in the queue it is held
+MEDIUM_HOURS, LONG_HOURS = 20.0, 40.0  # that a job of a category may run
+_MEMORY = 102  # the subcode of HTCondor's own POLICY:HOLD_IF_MEMORY_EXCEEDED
+
+
+def policies(*, starts: int = STARTS, medium_s: float = 3600 * MEDIUM_HOURS, long_s: float = 3600 * LONG_HOURS) -> str:
+    """Return lines of configuration for `configuration.Host.more`. Every job is of category Medium, unless it says
+    Long; the schedd holds what runs for longer than its category allows, `medium_s` or `long_s` seconds."""
+    return f"""
+JOB_TRANSFORM_NAMES = $(JOB_TRANSFORM_NAMES) Category
+JOB_TRANSFORM_Category @=end
+    REQUIREMENTS JobUniverse == 5
+    DEFAULT JobDurationCategory "Medium"
+    EVALSET AllowedExecuteDuration ifThenElse(JobDurationCategory =?= "Long", {long_s:.0f}, {medium_s:.0f})
+@end
+SYSTEM_PERIODIC_HOLD_NAMES = $(SYSTEM_PERIODIC_HOLD_NAMES) Starts Memory
+SYSTEM_PERIODIC_HOLD_Starts = JobUniverse == 5 && JobStatus == 1 && NumJobStarts >= {starts}
+SYSTEM_PERIODIC_HOLD_Starts_REASON = strcat("The job was started ", NumJobStarts, " times.")
+SYSTEM_PERIODIC_HOLD_Memory = JobUniverse == 5 && JobStatus == 2 && MemoryUsage > RequestMemory
+SYSTEM_PERIODIC_HOLD_Memory_REASON = strcat("The job used ", MemoryUsage, " MB of memory and asked for ", RequestMemory)
+SYSTEM_PERIODIC_HOLD_Memory_SUBCODE = {_MEMORY}
+"""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from gridml.errors import UNEQUIPPED, UNFIT, GridmlError
-from gridml.model.device_names import CPU
+from gridml.model.device_memory import CPU
 
 MEBIBYTE = 2**20
 MEMORY = 256 * MEBIBYTE
@@ -39,7 +39,7 @@ class Unequipped(Unfit):
 
 
 @dataclass(frozen=True)
-class Facts:
+class HostFacts:
     """What there is here. `memory` and `disk` are bytes, None where the system does not tell; so are `flags`, the
     processor's own names of its instruction sets. `missing` are modules that could not be found.
     """
@@ -68,7 +68,7 @@ def needs(uses_torch: bool, machine: str | None = None) -> Needs:
     return Needs(memory=TORCH_MEMORY, flags=TORCH_FLAGS if x86 else frozenset(), avx=x86)
 
 
-def judge(facts: Facts, needs: Needs) -> tuple[bool, str]:
+def judge(facts: HostFacts, needs: Needs) -> tuple[bool, str]:
     """(fit, reason): all that is lacking, with what to do about it; of a fit machine what is worth knowing, or "".
 
     What the system does not tell is taken to be there.
@@ -97,14 +97,14 @@ def judge(facts: Facts, needs: Needs) -> tuple[bool, str]:
     return True, ""
 
 
-def read(folder: Path, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Facts:
+def read(folder: Path, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> HostFacts:
     """The facts of this process, its machine and the disk of `folder`. What cannot be read is None; raises nothing."""
     flags = _field(proc / "cpuinfo", "flags")
     available = _field(proc / "meminfo", "MemAvailable")
     limits = _limits(proc / "self" / "cgroup", cgroups)
     if available is not None:
         limits.append(int(available.split()[0]) * 1024)
-    return Facts(
+    return HostFacts(
         flags=None if flags is None else frozenset(flags.split()),
         memory=min(limits, default=None),
         disk=_free(folder),
@@ -133,7 +133,7 @@ def missing_module(error: BaseException) -> str | None:
     return cause.name if isinstance(cause, ModuleNotFoundError) else None
 
 
-def demand(facts: Facts, needs: Needs) -> str:
+def demand(facts: HostFacts, needs: Needs) -> str:
     """What is worth knowing of this fit machine. Raises Unfit when it is not; Unequipped when modules are missing."""
     fit, reason = judge(facts, needs)
     if not fit:

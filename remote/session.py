@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import final
 
 from gridml.carriers.base import LEFT, WorkerMailbox
-from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.calling import BatchFailed
 from gridml.engine.engine import Engine
-from gridml.engine.master_copy import MasterCopy
 from gridml.engine.pace import batch_size, next_batch
+from gridml.engine.replicated_rows import MasterCopy
 from gridml.engine.snapshot import Snapshot
 from gridml.model.chunk import Chunk
-from gridml.model.progress import Progress
+from gridml.model.program import user_traceback
+from gridml.model.schedule import Progress
 from gridml.model.shared import SharedFileError
-from gridml.model.user_traceback import user_traceback
 from gridml.protocol.compression import NONE
+from gridml.protocol.foreign import MESSAGE, TRACEBACK, described, printable
 from gridml.protocol.messages import Failure, Lease, Logged, Verdict
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart
-from gridml.protocol.text import MESSAGE, TRACEBACK, described, printable
 from gridml.protocol.worker_actions import (
     Action,
     Adopt,
@@ -38,7 +38,6 @@ from gridml.protocol.worker_actions import (
     Copied,
     Event,
     Evicted,
-    Failed,
     KeepOnly,
     Leave,
     MailboxClosed,
@@ -48,12 +47,12 @@ from gridml.protocol.worker_actions import (
     TakeSnapshot,
     Train,
     Trained,
+    TrainingFailed,
     Use,
     Wait,
 )
 from gridml.protocol.worker_state import WorkerOptions, WorkerState
-from remote.chunk_cache import ChunkCache
-from remote.courier import Courier
+from remote.courier import ChunkCache, Courier
 
 LOOK_S = 0.05  # how often a waiting worker looks whether it must leave
 
@@ -199,7 +198,7 @@ class Session:
         try:
             self._engine.begin(chunk)
         except SharedFileError as error:
-            return Failed(Failure(lease.id, lease.term, str(error), "", -1, -1))
+            return TrainingFailed(Failure(lease.id, lease.term, str(error), "", -1, -1))
         if self._arrived:  # nothing was trained since it was asked for
             self._engine.restart(self._arrived)
             self._arrived = ReplicaPart()
@@ -233,12 +232,12 @@ class Session:
         self._mailbox.beat(lease.id, lease.start + stop)
         return Trained(stop, whole, self._engine.gathering)
 
-    def _failed(self, lease: Lease, failure: BatchFailed) -> Failed:
+    def _failed(self, lease: Lease, failure: BatchFailed) -> TrainingFailed:
         cause = failure.__cause__ or failure
         if isinstance(cause, SharedFileError):  # the machine's, and not f's
-            return Failed(Failure(lease.id, lease.term, str(cause), "", -1, -1))
+            return TrainingFailed(Failure(lease.id, lease.term, str(cause), "", -1, -1))
         trace = printable(user_traceback(cause, self._options.source), TRACEBACK)
-        return Failed(Failure(lease.id, lease.term, described(cause), trace, failure.first, failure.last))
+        return TrainingFailed(Failure(lease.id, lease.term, described(cause), trace, failure.first, failure.last))
 
     def _take_snapshot(self, action: TakeSnapshot) -> Event:
         try:

@@ -1,23 +1,28 @@
-"""A real worker, driven by somebody else's clock: it trains, and its training takes as long as its prices say.
+"""A real worker under the clock of a simulation: it trains, and its training takes as long as its prices say.
 
-For simulations: session, courier, engine and f are the real ones, so replicas come out as they would on machines; what
-a vertex, a chunk and a push cost is set beforehand, and the time that passes is a virtual clock's.
+For simulations: session, courier, engine and f are the real ones, so replicas come out as they would on machines.
+The cost of a vertex, a chunk and a push is set beforehand, and the time that passes is that of a virtual clock.
+
+The heartbeat goes on while its process lives, however long f takes for a batch. It stops with the process, and when
+an extension holds Python's lock: to the master that is silence, too.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import final
 
-from gridml.carriers.base import WorkerMailbox
-from gridml.engine.batch_failed import BatchFailed
+from gridml.carriers.base import BEGUN, WorkerMailbox
+from gridml.engine.calling import BatchFailed
 from gridml.engine.devices import Device
 from gridml.engine.dice import Dice
 from gridml.engine.engine import Engine
 from gridml.model.loading import load
 from gridml.model.program import Program
+from gridml.protocol.payload import Arrived, Payload, Piece
 from gridml.protocol.worker_actions import Prices, Train, Wait, busy_seconds
 from gridml.protocol.worker_state import WorkerOptions
 from remote.courier import StepCourier
@@ -142,3 +147,50 @@ class Trainer:
         engine = SteppedEngine(self._program, dice, self._device)
         chosen = SessionOptions(options.worker, options.kind, options.chunks, options.patience_s, self._source)
         return SteppedWorker(chosen, engine, mailbox, clock, self._prices, speed)
+
+
+BEAT_S = 0.5  # between two heartbeats of one batch: the shortest silence that may be asked for has ten of them
+
+
+@final
+class Beating(WorkerMailbox):
+    """A worker's mailbox that says its last heartbeat again every `every_s` seconds, on a thread of its own."""
+
+    def __init__(self, mailbox: WorkerMailbox, every_s: float = BEAT_S) -> None:
+        self.poll_s = mailbox.poll_s
+        self._mailbox = mailbox
+        self._every_s = every_s
+        self._newest = BEGUN, 0
+        self._one_at_a_time = threading.Lock()  # an older heartbeat must not come after a newer one
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="beating", daemon=True)
+        self._thread.start()
+
+    def send(self, number: int, payload: Payload) -> None:
+        self._mailbox.send(number, payload)
+
+    def receive(self, number: int) -> Arrived | None:
+        return self._mailbox.receive(number)
+
+    def fetch(self, name: str, sha256: str) -> Arrived:
+        return self._mailbox.fetch(name, sha256)
+
+    def view(self, name: str, sha256: str) -> Piece:
+        return self._mailbox.view(name, sha256)
+
+    def beat(self, lease: int, upto: int) -> None:
+        with self._one_at_a_time:
+            self._newest = lease, upto
+            self._mailbox.beat(lease, upto)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
+        self._mailbox.close()
+
+    def _work(self) -> None:
+        while True:
+            with self._one_at_a_time:
+                self._mailbox.beat(*self._newest)
+            if self._closed.wait(self._every_s):
+                return

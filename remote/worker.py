@@ -1,4 +1,8 @@
-"""The console script `gridml-worker`: one worker process, from its arguments to its exit status."""
+"""The console script `gridml-worker`: one worker process, from its arguments to its exit status.
+
+A job may be started again by its batch system. A worker finds out which attempt of its job it is by the mailbox
+that is open.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import math
 import os
 import signal
 import sys
+import time
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
@@ -20,17 +25,45 @@ from gridml.carriers.registry import CARRIERS, Carrier
 from gridml.engine.devices import SLOT, Device, DeviceFailedError, errors_told, find
 from gridml.engine.engine import Engine
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
+from gridml.engine.parent import die_with_parent
 from gridml.errors import GridmlError, ProgramError, RunError
-from gridml.model import device_names, loading
+from gridml.model import device_memory, loading
 from gridml.model.program import Program
-from gridml.parent import die_with_parent
 from gridml.protocol import outbox
+from gridml.protocol.outbox import attempt_of, job_of
 from remote import fitness
-from remote.attempt import find_mailbox
-from remote.beating import Beating
-from remote.chunk_cache import ChunkCache
-from remote.courier import ThreadCourier
+from remote.courier import ChunkCache, ThreadCourier
 from remote.session import Session, SessionOptions
+from remote.stepped import Beating
+
+LOOK_S = 0.5  # seconds between two looks for a mailbox that the master has not opened yet
+PATIENCE_S = 60.0  # how long to look; whoever sees none leaves
+
+
+def find_mailbox(
+    job: str,
+    mailboxes: Callable[[], list[str]],
+    *,
+    but: str | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    rest: Callable[[float], None] = time.sleep,
+) -> str | None:
+    """Return the name in the run of job `job` in its present attempt: `w7`, after n earlier ones `w7.n`; or None.
+
+    The master opens the mailbox of the next attempt when it hears that the last one is over, so of those that are open
+    the newest is ours, and `but` is one that turned out to be an earlier attempt's. What a batch system itself says of
+    a job's starts is no help: it may not have heard of them.
+    """
+    give_up_s = clock() + PATIENCE_S
+    while True:
+        with contextlib.suppress(OSError):
+            attempts = [name for name in mailboxes() if job_of(name) == job and name != but]
+            if attempts:
+                return max(attempts, key=attempt_of)
+        if clock() >= give_up_s:
+            return None
+        rest(LOOK_S)
+
 
 CACHE = "GRIDML_WORKER_CACHE"  # in the environment of a machine that keeps a folder between its workers' lives
 CACHE_FOLDER = "chunk-cache"  # in a job's own folder
@@ -169,7 +202,7 @@ def _mailboxes(options: argparse.Namespace, carrier: Carrier) -> Iterator[tuple[
 
     Raises RunError where the mailboxes are out of reach, fitness.Unfit where this machine lacks what the carrier takes.
     """
-    fitness.demand(fitness.Facts(missing=carrier.missing_modules()), fitness.Needs())
+    fitness.demand(fitness.HostFacts(missing=carrier.missing_modules()), fitness.Needs())
     connection = carrier.connect(options.name, options.directory)
     if not carrier.remote:
         yield options.name, connection.open(options.name)
@@ -224,7 +257,7 @@ def _prepare_torch(seed: str, asked: str) -> Device:
     import_dynamo_lazily()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     slot = os.environ.get(SLOT, "")
-    device, reason = find(device_names.parse(asked), int(slot) if slot.isdecimal() else None)
+    device, reason = find(device_memory.parse(asked), int(slot) if slot.isdecimal() else None)
     if device.accelerates:
         print(f"trains on {device.name}: {reason}", file=sys.stderr)
         module = getattr(torch, torch.device(device.name).type)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from master.backends.base import Backend
 from master.backends.local import Local
 from master.backends.local_plugin import worker_command
 from master.backends.script import Script, Steady
-from master.environment import Environment
+from master.ports.environment import Environment
+from master.state.jobs import Backend
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from pools.pool import Pool, personal

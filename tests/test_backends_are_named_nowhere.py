@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("gridml", "master", "remote", "chunk_model", "ami")
 NAME = re.compile("condor|(?<![a-z0-9])ec2", re.IGNORECASE)
 # `gridml ami` makes the image that one of them boots, which is in ami/.
-OWN = ("master/backends/condor/", "master/backends/ec2/", "ami/", "gridml/commands/ami.py")
+OWN = ("master/backends/condor/", "master/backends/ec2/", "ami/", "gridml/cli/ami.py")
 REGISTERS = "master/backends/registry.py"
 
 
@@ -39,5 +39,5 @@ def test_each_is_registered_in_one_line() -> None:
     ["settings.condor", "# as HTCondor does", 'backend == "condor"', "CondorOptions()", "for EC2", "Ec2Options()"],
 )
 def test_a_name_is_seen(text: str) -> None:
-    assert naming({"master/fleet.py": text}) == {"master/fleet.py"}
+    assert naming({"master/fleet/fleet.py": text}) == {"master/fleet/fleet.py"}
     assert naming({"master/backends/condor/backend.py": text}) == set()

@@ -48,7 +48,7 @@ def assert_said(done: subprocess.CompletedProcess[str], status: int, *words: str
     assert done.returncode == status, done.stdout + done.stderr
     for word in words:
         assert word in said, said
-    assert "master/" not in said and "gridml/cli.py" not in said, said  # no traceback of gridml's own
+    assert "master/" not in said and "gridml/cli/main.py" not in said, said  # no traceback of gridml's own
 
 
 def exact(root: Path) -> None:

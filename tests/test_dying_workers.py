@@ -11,10 +11,10 @@ import pytest
 
 from gridml.errors import RunError
 from master.backends.script import PlannedLife, Script
-from master.decisions.staffing import MAX_DEATHS
-from master.environment import Environment
 from master.launch import start
+from master.ports.environment import Environment
 from master.store.settings import Settings
+from master.telemetry.staffing import MAX_DEATHS
 
 pytestmark = pytest.mark.real
 DEADLY = f"""

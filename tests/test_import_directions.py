@@ -23,7 +23,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 # The command line (cli.py, and commands that have a file of their own) and the calls that do what it does may import
 # all five; none of them may import these, but that `gridml` offers the calls, and imports one when it is asked for.
-WIRING = ("gridml.__main__", "gridml.cli", "gridml.commands", "gridml.calls")
+WIRING = ("gridml.__main__", "gridml.cli.main", "gridml.commands", "gridml.calls")
 
 TREE = Tree(ROOT)
 MODULES = [module for module in TREE.modules if module.partition(".")[0] in ALLOWED]
@@ -111,11 +111,11 @@ def test_an_import_stays_light(module: str, absent: set[str], tmp_path: Path) ->
         ("gridml.engine.engine", "from .. import cli"),
         ("gridml.placement.parsa", "from ..cli import main"),
         ("gridml.engine.engine", "from gridml.commands import plan"),
-        ("gridml.engine.engine", "from gridml.calls.beginning import run"),
-        ("master.planning.plan", "from gridml.calls.loading import load"),
-        ("gridml", "from gridml.commands.plan import plan"),
+        ("gridml.engine.engine", "from gridml.api.beginning import run"),
+        ("master.planning.plan", "from gridml.api.handle import load"),
+        ("gridml", "from gridml.cli.prepare import plan"),
         ("gridml", "import master.run"),
-        ("master.planning.plan", "from gridml.commands.plan import plan"),
+        ("master.planning.plan", "from gridml.cli.prepare import plan"),
         ("chunk_model.goodput", "import gridml.errors"),
         ("remote.worker", "import numpy, chunk_model"),
         ("remote.worker", "from master import merge"),
@@ -131,11 +131,11 @@ def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("gridml.cli", "import master, remote, ami, chunk_model"),
-        ("gridml.cli", "from gridml.commands import plan"),
-        ("gridml.commands.plan", "from master.planning.plan import plan"),
-        ("gridml.commands.start", "from gridml.calls.beginning import wanted"),
-        ("gridml", "from gridml.calls.beginning import run"),
+        ("gridml.cli.main", "import master, remote, ami, chunk_model"),
+        ("gridml.cli.main", "from gridml.commands import plan"),
+        ("gridml.cli.prepare", "from master.planning.plan import plan"),
+        ("gridml.cli.start", "from gridml.api.beginning import wanted"),
+        ("gridml", "from gridml.api.beginning import run"),
         ("gridml.engine.engine", "import remote_control, mastery\nfrom .chunk import master"),
         ("master.run", "import chunk_model, gridml.errors"),
         ("ami.boot", "from remote import worker"),

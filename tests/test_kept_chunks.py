@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from master.backends.script import PlannedLife, Script
-from master.environment import Environment
 from master.launch import start
+from master.ports.environment import Environment
 from master.store.settings import Settings
 
 pytestmark = pytest.mark.real

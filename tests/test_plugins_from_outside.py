@@ -23,10 +23,10 @@ import typer
 
 from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
 from gridml.carriers.registry import Carrier, Connection
-from master.backends.base import BackendFacts, BackendOptions
+from master.state.jobs import BackendFacts, BackendOptions
 from master.backends.local import Local
 from master.backends.local_plugin import worker_command
-from master.backends.plugin import BackendPlugin, Command
+from master.ports.plugin import BackendPlugin, Command
 from master.backends.script import Steady
 
 

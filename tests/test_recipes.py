@@ -101,10 +101,10 @@ check_carrier(make)
         {
             "master/backends/bench.py": """
 from dataclasses import dataclass
-from master.backends.base import BackendOptions
+from master.state.jobs import BackendOptions
 from master.backends.local import Local
 from master.backends.local_plugin import worker_command
-from master.backends.plugin import BackendPlugin, Command
+from master.ports.plugin import BackendPlugin, Command
 from master.backends.script import Steady
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class BenchPlugin(BackendPlugin):
         "master/backends/registry.py",
         ('        "local":', '        "bench": "master.backends.bench:BenchPlugin",\n        "local":'),
         """
-from gridml.cli import main
+from gridml.cli.main import main
 main(["bench", "program.py", "--run-dir", "run"])
 """,
     ),
@@ -149,7 +149,7 @@ assert 0 < parse("halfnormal(1m,30s)").mean() < 120
         "command",
         {
             "gridml/commands/greet.py": """
-from gridml.commands.arguments import RunArgument
+from gridml.cli.arguments import RunArgument
 import typer
 
 EXAMPLE = "Example: gridml greet runs/mnist"
@@ -159,13 +159,13 @@ def greet(run: RunArgument) -> None:
     typer.echo(f"good morning, {run}")
 """.replace('\\"', '"')
         },
-        "gridml/cli.py",
+        "gridml/cli/main.py",
         (
             "    return app",
             "    from gridml.commands import greet\n    app.command(epilog=greet.EXAMPLE)(greet.greet)\n    return app",
         ),
         """
-from gridml.cli import main
+from gridml.cli.main import main
 main(["greet", "runs/mnist"])
 """,
     ),
@@ -179,7 +179,7 @@ main(["greet", "runs/mnist"])
         ),
         """
 import contextlib, inspect, io, gridml
-from gridml.cli import main
+from gridml.cli.main import main
 from master.backends.registry import read_settings
 from pathlib import Path
 for command in ("run", "resume", "simulate"):
@@ -202,14 +202,14 @@ def brief(report: Report) -> str:
     return f"{report.credited} vertices"
 """
         },
-        "gridml/commands/report.py",
+        "gridml/cli/look.py",
         (
             "    figures = report(run)\n",
             "    figures = report(run)\n    from master.views.brief import brief\n    typer.echo(brief(figures))\n",
         ),
         """
 import contextlib, io
-from gridml.cli import main
+from gridml.cli.main import main
 with contextlib.suppress(SystemExit):
     main(["run", "program.py", "--run-dir", "run"])
 out = io.StringIO()

@@ -42,7 +42,7 @@ def test_no_rooms_need_each_other() -> None:
         ("gridml/protocol/messages.py", "gridml.model.vertex"),
         ("master/store/ledger.py", "master.views.report"),
         ("master/store/ledger.py", "master.backends.local"),
-        ("master/decisions/gate.py", "master.store.ledger"),
+        ("master/sync/gate.py", "master.store.ledger"),
         ("master/leases/leases.py", "master.run"),
         ("master/backends/condor/backend.py", "master.backends.registry"),
     ],
@@ -56,9 +56,9 @@ def test_an_import_that_points_up_is_seen(importer: str, imported: str, tmp_path
 def test_an_import_of_the_same_room_or_a_lower_one_is_let_through(tmp_path: Path) -> None:
     files = {
         "gridml/errors.py": "",
-        "master/backends/base.py": "",
+        "master/state/jobs.py": "",
         "master/store/reader.py": "import gridml.errors",
-        "master/store/ledger.py": "from master.store import reader\nfrom master.backends.base import State",
+        "master/store/ledger.py": "from master.store import reader\nfrom master.state.jobs import State",
     }
     tree = tree_of(tmp_path, files)
     assert len(tree.arrows) == 3

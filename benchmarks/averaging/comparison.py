@@ -22,7 +22,7 @@ from unittest import mock
 from benchmarks.averaging.options import counts_of, lines_of, parser, tasks_of
 from benchmarks.averaging.runs import BUDGET, EXEC_S, RATES, WIDE, Case, Curve, Runs, Task, play
 from benchmarks.table import RESULTS, Cell, write
-from master.decisions.crowding import STEPS_EACH
+from master.store.settings import STEPS_EACH
 
 MOST = 64  # workers where whole tensors are averaged
 WARM = 0.1  # of a run, in which who leads is not compared

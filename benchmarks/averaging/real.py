@@ -22,14 +22,14 @@ from unittest import mock
 from benchmarks.averaging.options import counts_of, parser, tasks_of
 from benchmarks.averaging.runs import Case, Task
 from benchmarks.table import Cell, write
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from master.backends.local import Local
 from master.backends.local_plugin import worker_command
-from master.backends.script import Lives, Script, Steady
+from master.backends.script import Script, ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.environment import Environment
 from master.launch import start
+from master.ports.environment import Environment
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
@@ -81,7 +81,7 @@ def compared(task: Task, workers: int, seeds: int) -> list[dict[str, Cell]]:
     for seed in range(seeds):
         plain = real(task, workers, Steady(workers), seed)
         life_s = task.vertices * task.epochs * plain.exec_s / workers / 3 + plain.boot_s
-        killing = Lives(workers, Exponential(life_s), seed, grace_s=GRACE_S, late=0)
+        killing = ScriptedLives(workers, Exponential(life_s), seed, grace_s=GRACE_S, late=0)
         for killed, script in ((False, Steady(workers)), (True, killing)):
             ran = real(task, workers, script, seed) if killed else plain
             runs.setdefault((killed, True), []).append(ran)

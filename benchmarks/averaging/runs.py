@@ -17,20 +17,19 @@ from unittest import mock
 
 import numpy as np
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from chunk_model.record import read_record
-from chunk_model.trace import TraceEvent
+from chunk_model.traces import TraceEvent
 from gridml.engine import pace
 from gridml.errors import UserCodeError
-from master.backends.script import Lives, Replay, Script, Steady
+from master.backends.script import Replay, Script, ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.decisions import tail
-from master.decisions.crowding import STEPS_EACH
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
-from master.store.settings import Settings
+from master.store.settings import STEPS_EACH, Settings
+from master.sync import version_use
 from remote.stepped import Trainer
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -216,10 +215,10 @@ def play(case: Case) -> Curve:
     life_s = task.vertices * epochs * EXEC_S / case.workers / 3
     script: Script = Steady(case.workers)
     if case.kills:
-        script = Lives(case.workers, Exponential(life_s), case.seed, grace_s=5.0, late=0)
+        script = ScriptedLives(case.workers, Exponential(life_s), case.seed, grace_s=5.0, late=0)
     if case.trace:
         script = Replay(read_events(case.trace), case.seed, speedup=speedup(task))
-    speeds = Speeds(sigma=SIGMA) if case.workers > 1 else Speeds()
+    speeds = MachineSpeeds(sigma=SIGMA) if case.workers > 1 else MachineSpeeds()
     scenario = Scenario(script, costs, speeds, travel_s=TRAVEL_S, seed=case.seed)
     settings = Settings(
         task.source,
@@ -233,7 +232,7 @@ def play(case: Case) -> Curve:
     with (
         mock.patch.dict(os.environ, {**task.environment(case.batches, case.rates), "RULE": case.rule}),
         mock.patch.object(pace, "MOST_PARTS", case.parts),
-        mock.patch.object(tail, "SHARE", tail.SHARE if case.tail else 0.0),
+        mock.patch.object(version_use, "SHARE", version_use.SHARE if case.tail else 0.0),
         mock.patch("gridml.engine.modules.rate_scale", lambda share: share**case.power),
         tempfile.TemporaryDirectory() as folder,
     ):

@@ -13,8 +13,9 @@ from benchmarks.averaging.comparison import loop, make, tuned
 from benchmarks.averaging.options import counts_of, lines_of, parser, tasks_of
 from benchmarks.averaging.runs import EXEC_S, SIGMA, Case, Curve, Point, Runs, Task, push_s
 from benchmarks.table import Cell, write
-from master.decisions.crowding import FEW, STEPS_EACH
-from master.simulation.scenario import Speeds
+from master.simulation.scenario import MachineSpeeds
+from master.store.settings import STEPS_EACH
+from master.telemetry.staffing import FEW
 
 LONGER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # times the program's epochs
 NEAR = 0.01  # of the loop's final metric
@@ -109,7 +110,7 @@ def step_s(each: float, slowest: float) -> float:
 
 def synchronous(task: Task, count: int, each: float, curve: Curve) -> Curve:
     """A loop's curve by the times of `count` machines that train `each` vertices of every step."""
-    speeds = Speeds(sigma=SIGMA)
+    speeds = MachineSpeeds(sigma=SIGMA)
     slowest = min(speeds.of(slot, 0).speed for slot in range(count))
     epoch_s = step_s(each, slowest) * task.vertices / (each * count)
     return Curve(tuple(Point((k + 1) * epoch_s, point.value) for k, point in enumerate(curve.points)), count)

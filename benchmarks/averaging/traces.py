@@ -35,7 +35,7 @@ from benchmarks.averaging.runs import (
 )
 from benchmarks.averaging.time import step_s
 from benchmarks.table import Cell, write
-from master.simulation.scenario import Speeds
+from master.simulation.scenario import MachineSpeeds
 
 SMALL, FEW = "AWS V100", 4  # a trace of few machines
 
@@ -111,7 +111,7 @@ def stays_of(trace: str, task: Task) -> list[Stay]:
 
 
 def _stays(trace: str, task: Task) -> Iterator[Stay]:
-    speeds, slots = Speeds(sigma=SIGMA), dict[str, int]()
+    speeds, slots = MachineSpeeds(sigma=SIGMA), dict[str, int]()
     began: dict[str, float] = {}
     for event in read_events(trace):
         time_s = event.time_s / speedup(task)

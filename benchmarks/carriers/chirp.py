@@ -20,8 +20,7 @@ from pathlib import Path
 from benchmarks.carriers.clients import NotMeasured, Served, Work, client
 from gridml.carriers.chirp import ChirpWorker
 from master.backends.condor.submit_description import word
-from pools.daemons import pid
-from pools.pool import Pool, personal
+from pools.pool import Pool, personal, pid
 
 PROGRAMS = frozenset({"condor_starter", "condor_shadow"})
 STARTS_S = 180.0  # within which all jobs must run

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from gridml.carriers.base import WorkerMailbox
+from gridml.carriers.base import WorkerMailbox, message_name
 from gridml.carriers.directory import DirectoryMailbox
 from gridml.carriers.file_link import FileMailbox
-from gridml.carriers.mailbox_files import message_name
 from gridml.carriers.sftp import Credential, SftpLine, SftpLink
 from gridml.protocol import bundle
 

@@ -30,9 +30,9 @@ from benchmarks.arguments import words
 from benchmarks.carriers.chirp import chirp
 from benchmarks.carriers.clients import SMALL, SPAWN, NotMeasured, Served, Work, processes
 from benchmarks.table import Cell, write
+from gridml.carriers.base import message_files
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.enrolment import new_key
-from gridml.carriers.mailbox_files import message_files
 from gridml.carriers.sftp import Credential
 from gridml.protocol import bundle
 from pools.release import NoCondor

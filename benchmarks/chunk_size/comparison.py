@@ -36,7 +36,7 @@ from benchmarks.chunk_size.traces import (
     traces,
 )
 from benchmarks.table import RESULTS, Cell
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.paper import deterministic_chunk, stochastic_chunk_as_printed
 from chunk_model.replay import replay

@@ -18,8 +18,8 @@ from chunk_model.families import Exponential
 from chunk_model.goodput import chunk_goodput
 from chunk_model.observations import Observations
 from chunk_model.record import read_record
-from chunk_model.trace import Record, TraceEvent
-from master.backends.script import Lives, Replay, Script
+from chunk_model.traces import Record, TraceEvent
+from master.backends.script import Replay, Script, ScriptedLives
 from master.simulation.scenario import Storms
 
 MEAN_S, MACHINES = 2700.0, 16
@@ -111,7 +111,7 @@ def _storms(quick: bool) -> list[Case]:
     for every, share in STORMS[1:] if quick else ((None, None), *STORMS):
 
         def script(seed: int, every: float | None = every, share: float | None = share) -> Script:
-            base = Lives(MACHINES, Exponential(MEAN_S), seed, graceful_share=0.0, late=0)
+            base = ScriptedLives(MACHINES, Exponential(MEAN_S), seed, graceful_share=0.0, late=0)
             return base if every is None or share is None else Storms(base, every * MEAN_S, share, seed)
 
         costs = costs_of(MEAN_S, 1e4, 0.05, 0.01)

@@ -17,7 +17,7 @@ from benchmarks.chunk_size.traces import Mode, Setting, Sweep, fitted
 from benchmarks.table import Cell
 from chunk_model.lifetime import Floats, Lifetime
 from chunk_model.observations import Observations
-from master.decisions.sizing import Seen, is_due
+from master.leases.sizing import SeenLives, is_due
 
 MANY_LIVES = 300  # from which a choice should be good for lives that were not seen
 SECOND_HALF, REFITTED, RANDOM = "second half %", "as a run refits %", "random halves %"
@@ -76,9 +76,9 @@ def _refits(seen: Observations, start_s: Floats, begin: float) -> Iterator[float
     end_at_s = seen.end_at_s
     assert end_at_s is not None
 
-    def seen_by(moment: float, deaths: int) -> Seen:
+    def seen_by(moment: float, deaths: int) -> SeenLives:
         lived = np.clip(np.minimum(end_at_s, moment) - start_s, 0, seen.duration_s)
-        return Seen(deaths, float(lived.sum()), moment)
+        return SeenLives(deaths, float(lived.sum()), moment)
 
     died = np.sort(end_at_s[seen.ended])
     last = seen_by(begin, int(np.searchsorted(died, begin, side="right")))

@@ -16,14 +16,14 @@ from typing import final
 import numpy as np
 
 from benchmarks.chunk_size.traces import Mode
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from chunk_model.lifetime import Floats
 from chunk_model.observations import Observations
 from gridml.protocol.messages import NO_PUSH
 from master.backends.script import PlannedLife, Script
 from master.launch import start
 from master.planning.lifetime_sources import run_lives
-from master.simulation import cost_program
+from master.simulation import cost_only_worker
 from master.simulation.scenario import Scenario
 from master.simulation.world import World
 from master.store.settings import Settings
@@ -104,7 +104,7 @@ def play(machines: Machines, costs: Costs, mode: Mode, chunk: int, every: int | 
     scenario = Scenario(machines.script, costs, turn_s=TURN * machines.mean_s, chunks_per_job=0 if mode.many else 1)
     with tempfile.TemporaryDirectory(prefix="chunk-size-") as folder:
         program = Path(folder, "cost.py")
-        program.write_text(cost_program.source(vertices, 1))
+        program.write_text(cost_only_worker.source(vertices, 1))
         settings = Settings(
             program,
             backend="simulated",

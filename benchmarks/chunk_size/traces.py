@@ -17,17 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chunk_model.choose import Choice, Work, choose
-from chunk_model.costs import Costs
-from chunk_model.families import Exponential, LogNormal, Normal, Weibull
-from chunk_model.hedge import hedged
+from chunk_model.families import Exponential, LogNormal, Mixture, Normal, Weibull
+from chunk_model.fit import select
+from chunk_model.goodput import Costs
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import Floats, Lifetime
-from chunk_model.mixture import Mixture
 from chunk_model.observations import Observations
+from chunk_model.parse import hedged
 from chunk_model.record import read_record
 from chunk_model.replay import replay_each
-from chunk_model.select import select
-from chunk_model.trace import Record
+from chunk_model.traces import Record
 
 LIVES = 20_000  # drawn of a family
 HOUR = 3600.0

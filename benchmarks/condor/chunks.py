@@ -21,8 +21,8 @@ import psutil
 from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 from master.store.reader import connect
-from master.views.progress import Progress, read_progress
-from pools import daemons, pool
+from master.views.progress import RunProgress, read_progress
+from pools import pool
 from pools.pool import Pool
 from pools.release import NoCondor
 
@@ -106,7 +106,7 @@ def quarter(samples: list[Sample], i: int, chunks: int) -> dict[str, Cell]:
     }
 
 
-def _progress(root: Path) -> Progress:
+def _progress(root: Path) -> RunProgress:
     connection = connect(root)
     try:
         return read_progress(connection, time.time())
@@ -115,7 +115,7 @@ def _progress(root: Path) -> Progress:
 
 
 def _schedd(pool_up: Pool) -> psutil.Process:
-    master = daemons.pid(pool_up.submit)
+    master = pool.pid(pool_up.submit)
     assert master is not None
     return next(p for p in psutil.Process(master).children() if p.name() == "condor_schedd")
 

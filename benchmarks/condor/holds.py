@@ -16,7 +16,7 @@ from benchmarks.arguments import numbers
 from benchmarks.condor.evictions import EXAMPLE, gridml
 from benchmarks.table import write
 from master.store.reader import opened
-from pools import ospool, pool
+from pools import pool, submitted
 from pools.release import NoCondor
 
 WORKERS, EPOCHS, LIFE_S, MEMORY = 4, 60, 15, "128MB..2GB"
@@ -29,7 +29,7 @@ def policy(life_s: int) -> str:
 PREEMPT = (Activity == "Busy") && (random(1.0) < 1/{life_s}.0)
 WANT_VACATE = random(1.0) < 2/3.0
 MachineMaxVacateTime = 5
-{ospool.policies()}
+{submitted.policies()}
 """
 
 
@@ -73,8 +73,8 @@ def main() -> None:
             }
         ],
         [
-            f"policies as in pools/ospool.py: {ospool.STARTS} starts, {ospool.MEDIUM_HOURS:g} and "
-            f"{ospool.LONG_HOURS:g} hours, which no job of this run reaches; --request-memory {MEMORY}",
+            f"policies as in pools/submitted.py: {submitted.STARTS} starts, {submitted.MEDIUM_HOURS:g} and "
+            f"{submitted.LONG_HOURS:g} hours, which no job of this run reaches; --request-memory {MEMORY}",
             "a job held for its starts is replaced, one held for memory asks for more and is released: by gridml, "
             "nobody touched the run",
             "duplicated, lost: vertices credited twice or never, in all epochs; wasted: trained again",

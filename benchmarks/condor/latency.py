@@ -30,10 +30,10 @@ from typing import Any
 from benchmarks.table import Cell, write
 from gridml.carriers.directory import DirectoryMailboxes
 from master.backends.condor import submit_description as condor_submit
+from master.backends.condor.events import bindings
 from master.backends.condor.options import CondorOptions
-from master.backends.condor.schedd import bindings
 from master.sftp.server import MailServer
-from master.store import worker_code
+from master.store import rundir
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from pools import pool
@@ -258,7 +258,7 @@ def by_job(carrier: str, settings: Settings, root: Path, repeats: int, address: 
     launcher = root / "trips.sh"
     launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" {script.name} {carrier} {repeats}\n')
     launcher.chmod(0o755)
-    sent = [worker_code.CODE, script.name, *(["sftp/w1"] if carrier == "sftp" else [])]
+    sent = [rundir.CODE, script.name, *(["sftp/w1"] if carrier == "sftp" else [])]
     commands.update(
         executable=str(launcher),
         arguments="",
@@ -284,7 +284,7 @@ def by_job(carrier: str, settings: Settings, root: Path, repeats: int, address: 
 def far_end(root: Path) -> Path:
     """Puts what a worker's end takes into the run directory: the code of workers, and `round_trips` as a script."""
     root.mkdir(parents=True, exist_ok=True)
-    worker_code.write_code(root / worker_code.CODE)
+    rundir.write_code(root / rundir.CODE)
     script = root / "trips.py"
     call = "import sys\n\nround_trips(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])\n"
     script.write_text(f"SIZES = {SIZES}\n\n\n{inspect.getsource(round_trips)}\n\n{call}")

@@ -25,10 +25,10 @@ from benchmarks.placement.graphs import graph, names
 from benchmarks.placement.peers import ALL_PEERS, PEERS
 from benchmarks.placement.trial import OURS
 from benchmarks.table import RESULTS, Cell, write
+from gridml.placement.auto import METHODS
 from gridml.placement.base import Options, Placement
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.registry import METHODS
-from gridml.placement.traffic import Traffic, improvement, traffic
+from gridml.placement.quality import Traffic, improvement, traffic
 
 PARTS = 16  # where others are asked for, the table is one of its own
 LIMIT_S = 900.0  # for one placement
@@ -68,7 +68,7 @@ def main() -> None:
         [
             f"means of so many seeds as `seeds` says, of parsa and of graphs of up to {SMALL:,} edges of at least "
             f"{PARSA_TRIALS}; M, T, S: improvement over random in %, (random − placed)/placed, of the largest memory "
-            "and traffic of a part and of the traffic of all (gridml.placement.traffic)",
+            "and traffic of a part and of the traffic of all (gridml.placement.quality)",
             "multilevel, traffic and total: with the objective of the largest traffic, and of that of all; 3%: parts "
             "may be 3% larger, as those of peers",
             "balance: rows of the largest part over the mean; peers are allowed 3%",

@@ -14,10 +14,10 @@ from benchmarks.arguments import words
 from benchmarks.placement.graphs import FILES, graph
 from benchmarks.table import Cell, write
 from gridml.placement.again import Again, Before, Moved
+from gridml.placement.auto import find
 from gridml.placement.base import Method, Options, Parts, Placement
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.registry import find
-from gridml.placement.traffic import Traffic, improvement, traffic
+from gridml.placement.quality import Traffic, improvement, traffic
 
 PARTS = 16
 OTHERS = (15, 17, 8, 32)

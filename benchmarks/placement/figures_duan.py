@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmarks.placement.points import Figure, Panel, Point, Scale, made
 from benchmarks.placement.rounds import edge_s
+from gridml.placement.auto import find
 from gridml.placement.base import Method, Options
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.registry import find
 from gridml.placement.tsh import TshOptions
 
 PARTS = 8

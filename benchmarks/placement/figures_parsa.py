@@ -10,10 +10,10 @@ from functools import partial
 import numpy as np
 
 from benchmarks.placement.points import Figure, Panel, Point, Scale, made
+from gridml.placement.auto import find
 from gridml.placement.base import Options
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.parsa import ParsaOptions
-from gridml.placement.registry import find
 
 PARTS = 16
 BLOCKS = 64  # where another option is what a figure goes along: enough to be dealt out 16 at once

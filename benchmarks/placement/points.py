@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.table import Cell
+from gridml.placement.auto import find
 from gridml.placement.base import Method, Options, Placement
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.registry import find
-from gridml.placement.traffic import Traffic, improvement, traffic
+from gridml.placement.quality import Traffic, improvement, traffic
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.placement.peers import PEERS
+from gridml.placement.auto import METHODS
 from gridml.placement.base import TOTAL, TRAFFIC, Options, Placement
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.registry import METHODS
 from gridml.placement.serving import serve
 from tests.support.graphs import grid, grouped
 

@@ -2,7 +2,7 @@
 
 gridml's rows are the real master in the project's simulator: real leases, pushes, merging times and a ledger; only the
 training is a time. The others are computed beside it from the same windows and prices. Bills are those of
-`master.decisions.spending`.
+`master.sftp.spending`.
 
     GRIDML_DATA=DIR python -m benchmarks.spot.replay [--starts 8] [--processes 2] [--again]
 
@@ -37,7 +37,7 @@ from benchmarks.spot.supply import (
 )
 from benchmarks.spot.ways import BOOT_S, Job, Outcome, alone, restarted, with_gridml
 from benchmarks.table import RESULTS, Cell, write
-from chunk_model.trace import Record
+from chunk_model.traces import Record
 
 PLAYED = RESULTS / "spot_replay.jsonl"
 LONG_S = 36_000.0

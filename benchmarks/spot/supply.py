@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from chunk_model.price_history import Floats, read_prices
+from chunk_model.prices import Floats, read_prices
 from chunk_model.record import read_record
-from chunk_model.trace import Record, read_text
+from chunk_model.traces import Record, read_text
 from master.backends.script import PlannedLife, Script
-from master.decisions.spending import Prices
+from master.sftp.spending import Prices
 
 NOTICE_S = 120.0  # from an instance's notice to its end
 HORIZON_S = 30 * 86_400.0  # of a replay: what has not finished then is said not to have

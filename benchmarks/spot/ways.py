@@ -11,15 +11,15 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from benchmarks.spot.supply import HORIZON_S, Supply, Window, Windows
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.errors import RunError
 from gridml.protocol.messages import NO_PUSH
-from master.backends.base import State
-from master.decisions.spending import Stay, charge
-from master.simulation import cost_program
+from master.sftp.spending import Stay, charge
+from master.simulation import cost_only_worker
 from master.simulation.result import result_of
 from master.simulation.scenario import Scenario
 from master.simulation.world import START_S, play_scenario
+from master.state.jobs import State
 from master.store.reader import opened
 from master.store.settings import Settings
 
@@ -92,7 +92,7 @@ def with_gridml(job: Job, supply: Supply, instances: int, *, notice: bool = True
     costs = Costs(exec_s=job.image_s, start_s=1.0, end_s=0.0, push_s=job.push_s, boot_s=BOOT_S)
     try:
         program = folder / "job.py"
-        program.write_text(cost_program.source(job.images, job.epochs))
+        program.write_text(cost_only_worker.source(job.images, job.epochs))
         scenario = Scenario(
             script,
             costs,

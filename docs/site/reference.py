@@ -12,10 +12,10 @@ import click
 import typer
 
 import gridml
-from gridml.calls.options import options_with, resume_options
-from gridml.cli import command_line
-from gridml.options import Described, in_panels
+from gridml.api.beginning import options_with, resume_options
+from gridml.cli.main import command_line
 from master.backends.simulated_plugin import simulate_options
+from master.state.options import Described, in_panels
 
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "Vertices and their fields": ("Vertex", "VertexId", "array", "ragged", "string", "module", "edge"),

@@ -3,18 +3,19 @@
 A program names a rule by its constructor, `aggregate = gridml.stale_mean()`, or several with `by_name`.
 """
 
-from gridml.aggregates.add import Add
+from gridml.aggregates.averages import Clipped, Easgd, FedBuff, Mean, Nesterov, StaleMean
 from gridml.aggregates.base import Aggregate, Companion, Contraction, Merge, TensorMerge, Tensors
-from gridml.aggregates.clipped import Clipped
-from gridml.aggregates.easgd import Easgd
-from gridml.aggregates.fedbuff import FedBuff
-from gridml.aggregates.maximum import Maximum
-from gridml.aggregates.mean import Mean
-from gridml.aggregates.nesterov import Nesterov
-from gridml.aggregates.pooled import Pooled
-from gridml.aggregates.rule_for import ByName, by_name, is_chosen, is_weight, rule_for
-from gridml.aggregates.rule_set import MergeResult, RuleSet, VertexState
-from gridml.aggregates.stale_mean import StaleMean
+from gridml.aggregates.rule_set import (
+    ByName,
+    MergeResult,
+    RuleSet,
+    VertexState,
+    by_name,
+    is_chosen,
+    is_weight,
+    rule_for,
+)
+from gridml.aggregates.sums import Add, Maximum, Pooled
 
 add = Add
 clipped = Clipped

@@ -1,8 +1,9 @@
-"""What every merge rule is given and must return: the paper's g, one tensor at a time.
+"""The contract of a merge rule: the paper's g, one tensor at a time.
 
 A push brings a replica p that a worker trained from base b, an older version of the master value v. A rule turns
 (v, b, p) into the next master value. Rules are values without state: what they must remember between pushes are
-durable buffers, stored beside the tensor and committed with it.
+durable buffers, stored beside the tensor and committed with it. `same_bits` says whether two tensors are the same,
+whatever they hold.
 """
 
 from __future__ import annotations
@@ -172,3 +173,17 @@ class Aggregate(ABC):
     def takes(self, dtype: np.dtype[Any]) -> bool:
         """Say whether tensors of this dtype can be merged; by default only floating-point: no averages of integers."""
         return dtype.kind == "f"
+
+
+_BLOCK = 1 << 20  # bytes compared at once: what was trained differs in the first
+
+
+def same_bits(one: Array, other: Array) -> bool:
+    """Whether two arrays have one shape and dtype and the same bytes."""
+    if one is other:
+        return True
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    left, right = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (one, other))
+    blocks = (slice(start, start + _BLOCK) for start in range(0, left.size, _BLOCK))
+    return all(np.array_equal(left[block], right[block]) for block in blocks)

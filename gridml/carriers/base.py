@@ -1,19 +1,28 @@
-"""The contract of a carrier: it moves numbered payloads between one worker and the master, and chunks to workers.
+"""The contract of a carrier: it moves numbered payloads between a worker and the master, and chunks to workers.
 
-A carrier may lose, delay, repeat or reorder payloads; it must not deliver an altered or a torn one (the SHA-256 beside
-each shows it). What it sends may be on memory of somebody's own (`Pieces`), and is read before the call returns.
-Everything else, from exactly-once credit to fencing, is the protocol's business. The contract as checks
+A carrier may lose, delay, repeat or reorder payloads. It must not deliver an altered or a torn one: the SHA-256
+beside each shows it. A payload that is sent may lie in memory that others own (`Pieces`); it is read before the
+call returns. Everything else, from exactly-once credit to fencing, belongs to the protocol. The contract as checks
 is `gridml.testing.carriers`.
+
+The files of a mailbox are named alike in every carrier: `<direction>-<number>-<sha256>.safetensors`. Files appear
+by rename, so a reader sees a whole file or none; the digest in the name shows damage all the same. `Forwarding`
+passes every call on to other mailboxes, for carriers that add something to a few calls.
 """
 
 from __future__ import annotations
 
+import re
+import struct
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from gridml.protocol import bundle
+from gridml.protocol.foreign import LARGEST
 from gridml.protocol.payload import Arrived, Payload, Piece
 
 
@@ -146,3 +155,94 @@ class MasterMailboxes(ABC):
 
     def stop(self) -> None:  # noqa: B027
         """End what serves the mailboxes, which stay for the next master. Idempotent."""
+
+
+Direction = Literal["sync", "reply"]  # worker to master, master to worker
+DIRECTIONS: tuple[Direction, ...] = ("sync", "reply")
+QUOTA = 64  # files in a mailbox at most; an honest worker leaves a handful there
+SUFFIX = ".safetensors"  # of chunks too
+HEARTBEAT = "progress"  # the file with a worker's last heartbeat: three int64, lease, upto and number
+_MESSAGE = re.compile(r"(sync|reply)-(\d{8})-([0-9a-f]{64})\.safetensors")
+_HEARTBEAT = struct.Struct("<qqq")
+HEARTBEAT_BYTES = _HEARTBEAT.size
+
+
+class MessageFile(NamedTuple):
+    """What the name of a message's file says."""
+
+    number: int
+    name: str
+    sha256: str
+
+
+def message_name(direction: Direction, number: int, payload: Payload) -> str:
+    """Return the name of a message's file."""
+    return name_of(direction, number, bundle.digest(payload))
+
+
+def name_of(direction: Direction, number: int, sha256: str) -> str:
+    """Return the name of the file of a message of that SHA-256."""
+    return f"{direction}-{number:08d}-{sha256}{SUFFIX}"
+
+
+def message_files(names: Iterable[str], direction: Direction) -> list[MessageFile]:
+    """Return the messages of one direction among the names in a mailbox, oldest first; pass over other names."""
+    matches = [match for name in names if (match := _MESSAGE.fullmatch(name)) and match[1] == direction]
+    return sorted(MessageFile(int(match[2]), match[0], match[3]) for match in matches)
+
+
+def pack_heartbeat(heartbeat: Heartbeat) -> bytes:
+    """Return the content of a heartbeat's file."""
+    return _HEARTBEAT.pack(*heartbeat)
+
+
+def unpack_heartbeat(raw: bytes) -> Heartbeat | None:
+    """Return the heartbeat in a file, None for what is not whole, or cannot be."""
+    if len(raw) != HEARTBEAT_BYTES:
+        return None
+    heartbeat = Heartbeat(*_HEARTBEAT.unpack(raw))
+    return heartbeat if max(map(abs, heartbeat)) <= LARGEST else None
+
+
+class Forwarding(MasterMailboxes):
+    """Does what `mailboxes` does; a subclass overrides the calls to which it adds something."""
+
+    def __init__(self, mailboxes: MasterMailboxes) -> None:
+        self._mailboxes = mailboxes
+        self.carries_chunks = mailboxes.carries_chunks
+
+    def limit(self, longest: int) -> None:
+        self._mailboxes.limit(longest)
+
+    def open(self, worker: str) -> None:
+        self._mailboxes.open(worker)
+
+    def collect(self) -> list[Message]:
+        return self._mailboxes.collect()
+
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
+        self._mailboxes.answer(worker, number, payload)
+
+    def discard(self, worker: str, number: int) -> None:
+        self._mailboxes.discard(worker, number)
+
+    def publish(self, name: str, payload: Payload) -> None:
+        self._mailboxes.publish(name, payload)
+
+    def share(self, name: str, path: Path) -> bool:
+        return self._mailboxes.share(name, path)
+
+    def retract(self, name: str) -> None:
+        self._mailboxes.retract(name)
+
+    def heartbeat(self, worker: str) -> Heartbeat | None:
+        return self._mailboxes.heartbeat(worker)
+
+    def clear(self) -> None:
+        self._mailboxes.clear()
+
+    def close(self, worker: str) -> None:
+        self._mailboxes.close(worker)
+
+    def stop(self) -> None:
+        self._mailboxes.stop()

@@ -22,25 +22,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridml.carriers.base import Heartbeat, MasterMailboxes, Message, WorkerMailbox
-from gridml.carriers.file_link import FileLink, LinkedMailbox
-from gridml.carriers.mailbox_files import (
+from gridml.carriers.base import (
     DIRECTIONS,
     HEARTBEAT,
     HEARTBEAT_BYTES,
     QUOTA,
     SUFFIX,
+    Heartbeat,
+    MasterMailboxes,
+    Message,
     MessageFile,
+    WorkerMailbox,
     message_files,
     name_of,
     pack_heartbeat,
     unpack_heartbeat,
 )
+from gridml.carriers.file_link import FileLink, LinkedMailbox
 from gridml.protocol import bundle
-from gridml.protocol.attempts import is_attempt, job_of
-from gridml.protocol.disks import network_disk
-from gridml.protocol.foreign_files import THEIRS, ForeignFile, read_regular, receive_regular, remove
-from gridml.protocol.payload import Payload, Piece, Pieces, Received
+from gridml.protocol.foreign import THEIRS, ForeignFile, read_regular, receive_regular, remove
+from gridml.protocol.outbox import is_attempt, job_of
+from gridml.protocol.payload import Payload, Piece, Pieces, Received, network_disk
 
 SETTLED_S = 0.1  # a mailbox may change again without another mtime; clocks of local disks tick every 4 to 10 ms
 GROUP_BYTES = 1 << 27  # of messages collected together, which are in memory at once; but one at least

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gridml.carriers.ssh import TIMEOUT_S, as_oserror, connected, hang_up, subsystem
-from gridml.carriers.ssh import Address as Address
+from gridml.carriers.sftp import TIMEOUT_S, as_oserror, connected, hang_up, subsystem
+from gridml.carriers.sftp import Address as Address
 from gridml.errors import RunError
-from gridml.protocol.text import printable
+from gridml.protocol.foreign import printable
 
 USER = SUBSYSTEM = "enrol"
 LONGEST = 64 << 10  # bytes of a line, in either direction

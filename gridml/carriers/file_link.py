@@ -11,8 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from gridml.carriers.base import Heartbeat, WorkerMailbox
-from gridml.carriers.mailbox_files import HEARTBEAT, SUFFIX, message_files, name_of, pack_heartbeat
+from gridml.carriers.base import HEARTBEAT, SUFFIX, Heartbeat, WorkerMailbox, message_files, name_of, pack_heartbeat
 from gridml.protocol import bundle
 from gridml.protocol.payload import Arrived, Payload, Pieces, Received, in_pieces
 

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import DataError
-from gridml.model.dtypes import beyond, narrowed
-from gridml.model.ragged import Ragged
+from gridml.model.ragged import Ragged, beyond, narrowed
 from gridml.model.ragged import ragged as ragged_field
 from gridml.model.vertex import array
-from gridml.protocol.text import described
+from gridml.protocol.foreign import described
 
 Array = NDArray[Any]
 _BUFFER = 1 << 20  # bytes

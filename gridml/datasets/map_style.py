@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from gridml.datasets.field_writer import FieldWriter, as_array, opened
 from gridml.datasets.sources import Report, folders
 from gridml.errors import DataError, GridmlError, StorageError
+from gridml.model.program import called_traceback
 from gridml.model.ragged import Ragged, ragged
-from gridml.model.user_traceback import called_traceback
 from gridml.model.vertex import Vertex, array, describe
-from gridml.protocol.text import described
+from gridml.protocol.foreign import described
 
 log = logging.getLogger("gridml.datasets")
 

@@ -13,25 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates.bits import same_bits
+from gridml.aggregates.base import same_bits
 from gridml.engine import read_only
-from gridml.engine.batch_failed import BatchFailed
-from gridml.engine.calling import Calling
-from gridml.engine.device_errors import trouble_of
-from gridml.engine.devices import Device
+from gridml.engine.calling import BatchFailed, Calling, Recorder
+from gridml.engine.devices import Device, trouble_of
 from gridml.engine.mirror import Capture
 from gridml.engine.modules import ModuleRows, Modules, Trainable, still
-from gridml.engine.rebasing import Rebasing
-from gridml.engine.recorder import Recorder
-from gridml.engine.replicated_rows import ReplicatedRows
+from gridml.engine.replicated_rows import Rebasing, ReplicatedRows
 from gridml.engine.snapshot import Snapshot
 from gridml.errors import NotFiniteError
 from gridml.model.batch import Rows
 from gridml.model.chunk import BEFORE, Chunk
 from gridml.model.device_rows import DeviceRows
 from gridml.model.program import Program
-from gridml.model.progress import Progress
-from gridml.model.schedule import TorchSchedule
+from gridml.model.schedule import Progress, TorchSchedule
 from gridml.model.stepping import Stepping
 from gridml.model.vertex import VertexId, VertexType
 from gridml.protocol.push import ModuleTensors, ReplicaPart, RowValues, VertexKey

@@ -1,25 +1,192 @@
-"""A module's tensors as the host sees them, where the host has not the memory itself: what is on a device, and what is
-in a format that numpy does not have, or that is too coarse for a master copy.
+"""A module's tensors as the host sees them, where the host does not hold the memory itself.
 
-The master's copy, pushes and merges are of float32 where the module trains in bfloat16 or float16. What such a module
-cannot hold of the values that it was given is kept here, and a push is those values with what the module has moved
-since: so a replica that is merged many times loses nothing to its format.
+That is so for tensors on a device, in a format that numpy does not have, or in one that is too coarse for a master
+copy. The master's copy, pushes and merges are of float32 where the module trains in bfloat16 or float16. The part
+of the values it was given that such a module cannot hold is kept here, and a push is those values plus what the
+module has moved since. So a replica that is merged many times loses nothing to its format.
+
+Copies between a device and the host use a stream of their own and pinned memory, so that training does not wait for
+them. Sums of bits show whether a tensor on a device has changed, without a copy of it. `check_tensors` refuses
+tensors that cannot be pushed and merged: they must be of a numeric dtype that numpy has, in memory of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.engine.bit_sums import bit_sums
-from gridml.engine.module_tensors import SHORT
-from gridml.engine.transfers import Arrival, Transfers
-from gridml.model.device_names import CPU
-from gridml.model.host_memory import host_memory
+from gridml.errors import ProgramError
+from gridml.model.device_memory import CPU, host_memory
+from gridml.protocol.foreign import NAME, printable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@final
+class PendingCopy:
+    """A copy to the host that is under way. What it reads from is kept until it has come. `on_device` makes the device
+    the current one of a thread: one that has none would be given a context on the first GPU, by waiting."""
+
+    def __init__(
+        self, event: Any, staged: Sequence[Tensor], on_device: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        self._event = event
+        self._staged: Sequence[Tensor] | None = staged
+        self._on_device = on_device
+
+    def wait(self) -> None:
+        """Return once the host has it. May be called on any thread, and again. Raises what the device fails with."""
+        if self._staged is not None:
+            with self._on_device():
+                self._event.synchronize()
+                self._staged = None
+
+
+def _staged(tensors: Sequence[Tensor], into: Sequence[Tensor]) -> list[Tensor] | None:
+    """Return copies of tensors on their device, in the dtypes of others; None where there is no memory for them."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            return [tensor.to(host.dtype, copy=True) for tensor, host in zip(tensors, into, strict=True)]
+    except torch.OutOfMemoryError:
+        return None
+
+
+@final
+class Transfers:
+    """The copies from and to one device, in torch's words."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self._device = torch.device(device)
+        self._module = getattr(torch, self._device.type)  # torch.cuda, or what has its shape
+        self._stream = self._module.Stream(self._device)
+
+    def fetch(self, tensors: Sequence[Tensor], into: Sequence[Tensor]) -> PendingCopy | None:
+        """Begin to copy tensors of the device to the host as they are now, whatever is done to them afterwards.
+
+        They are copied on the device first, in the order of what it computes, which takes a thousandth of a second for
+        a gigabyte; the way to the host, which takes fifty, is the other stream's. Where the device has no memory for
+        that they are copied to the host at once, and there is nothing to wait for: None.
+        """
+        import torch
+
+        if (staged := _staged(tensors, into)) is None:
+            with torch.no_grad():
+                for tensor, host in zip(tensors, into, strict=True):
+                    host.copy_(tensor.cpu())  # another dtype is made here: there is no memory for it on the device
+            return None
+        self._stream.wait_stream(self._module.current_stream(self._device))
+        with self._module.stream(self._stream), torch.no_grad():
+            for tensor, host in zip(staged, into, strict=True):
+                host.copy_(tensor, non_blocking=True)
+            event = self._module.Event(blocking=True)  # the courier's thread sleeps, where it would spin on a core
+            event.record(self._stream)
+        return PendingCopy(event, staged, partial(self._module.device, self._device))
+
+    def put(self, hosts: Sequence[Tensor], into: Sequence[Tensor]) -> None:
+        """Copy from the host to tensors of the device, in the order of what it computes; afterwards the host's memory
+        is free for other things."""
+        import torch
+
+        with torch.no_grad():
+            for host, tensor in zip(hosts, into, strict=True):
+                moved = host.to(tensor.device, non_blocking=True) if host.dtype != tensor.dtype else host
+                tensor.copy_(moved, non_blocking=True)
+        event = self._module.Event()
+        event.record(self._module.current_stream(self._device))
+        event.synchronize()
+
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_WORD = 8  # bytes: of such words no sum takes memory to convert
+
+
+def bit_sums(tensor: Tensor) -> Tensor:
+    """Return int64 numbers on a tensor's device that another tensor of its shape and dtype has only if its bits are the
+    same, but for chance: its bits as words of 64, laid out as a square, and the sums of its rows and columns modulo
+    2**64, with what is left over. One other word makes another sum, and so do two that change places.
+
+    Takes as long as reading the tensor twice, and memory for 3 * sqrt(words) numbers, where it is contiguous.
+    """
+    import torch
+
+    flat = tensor.detach().contiguous().reshape(-1)
+    if flat.storage_offset() * flat.element_size() % _WORD:
+        flat = flat.clone()  # words begin at multiples of their size
+    size = flat.element_size()
+    bits = flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
+    whole = flat.numel() * size // _WORD * (_WORD // size)
+    words = bits[:whole].view(torch.int64)
+    side = math.isqrt(words.numel())
+    square = words[: side * side].view(side, side)
+    return torch.cat([square.sum(0), square.sum(1), words[side * side :], bits[whole:].to(torch.int64)])
+
+
+SHORT = ("torch.bfloat16", "torch.float16")
+
+
+def check_tensors(field: str, module: Any) -> None:
+    """Raise ProgramError for what a module of `field` has in its state dict that cannot be merged: an uninitialised
+    parameter, a sparse, complex, quantised or meta tensor, and what is no tensor."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        holds = f"{field} holds {printable(name, NAME)}"
+        if not isinstance(tensor, torch.Tensor):
+            raise ProgramError(
+                f"{holds}, a {type(tensor).__name__}; expected tensors in its state dict, which are all that is "
+                f"merged. Take get_extra_state out, or return a tensor from it."
+            )
+        if is_lazy(tensor):
+            raise ProgramError(
+                f"{holds}, which has no shape yet; expected tensors with shapes, as all workers' are merged. Say how "
+                f"many inputs a lazy layer has (nn.Linear(8, 4) for nn.LazyLinear(4)), or call the module once in the "
+                f"factory before you return it: module(torch.zeros(1, 8))."
+            )
+        if tensor.layout != torch.strided:
+            raise ProgramError(
+                f"{holds} as {tensor.layout}; expected a dense tensor. Register a buffer with persistent=False where "
+                f"every worker makes it the same, or keep its indices and values in two dense ones."
+            )
+        if tensor.is_meta:
+            raise ProgramError(
+                f"{holds} on the meta device; expected a tensor with values. Make the module without device='meta'."
+            )
+        if tensor.dtype.is_complex:
+            raise ProgramError(
+                f"{holds} as {tensor.dtype}; expected real numbers. Keep a float tensor whose last dimension is 2, and "
+                f"use torch.view_as_complex of it in forward; register a buffer with persistent=False where every "
+                f"worker makes it the same."
+            )
+        if str(tensor.dtype) not in SHORT and not _is_numpys(tensor.dtype):
+            raise ProgramError(
+                f"{holds} as {tensor.dtype}; expected a dtype numpy has, bfloat16 or float16. Keep the master copy in "
+                f"float32."
+            )
+
+
+def _is_numpys(dtype: Any) -> bool:
+    import torch
+
+    try:
+        torch.empty(0, dtype=dtype, device="cpu").numpy()
+    except (TypeError, RuntimeError):
+        return False
+    return True
+
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +204,7 @@ class Capture:
     """The values of some tensors at one moment, on their way to the host: `arrays` have them once it was waited for."""
 
     def __init__(
-        self, arrays: Mapping[str, Array], given: Mapping[str, tuple[Array, Array]], arrival: Arrival | None
+        self, arrays: Mapping[str, Array], given: Mapping[str, tuple[Array, Array]], arrival: PendingCopy | None
     ) -> None:
         self.arrays = arrays
         self._given = given
@@ -160,7 +327,7 @@ class Mirror:
         unmoved = set(still).difference(written)
         return [name for name in self._tensors if name not in unmoved]
 
-    def _fetch(self, hosts: Mapping[str, Tensor]) -> Arrival | None:
+    def _fetch(self, hosts: Mapping[str, Tensor]) -> PendingCopy | None:
         """Begin to copy all tensors to the host; None where that is done at once."""
         names = list(hosts)
         if self._transfers is not None:

@@ -12,22 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.engine.devices import Device
-from gridml.engine.mirror import Capture, Mirror, needs_mirror
-from gridml.engine.module_tensors import check_tensors
-from gridml.engine.moments import entries_of, gathered, inherit
-from gridml.engine.optimiser_memory import OptimiserMemory
+from gridml.engine.mirror import Capture, Mirror, check_tensors, needs_mirror
+from gridml.engine.optimisers import OptimiserMemory, TorchRates, entries_of, gathered, inherit
 from gridml.engine.pace import rate_scale
-from gridml.engine.torch_rates import TorchRates
 from gridml.errors import Interruption, ProgramError, UserCodeError
-from gridml.model.batch_norm import STATISTICS, batch_norms
-from gridml.model.device_names import CPU
-from gridml.model.layers import COMPILED, plain, weights_of
-from gridml.model.progress import Progress
-from gridml.model.schedule import TorchSchedule
+from gridml.model.device_memory import CPU
+from gridml.model.layers import COMPILED, STATISTICS, batch_norms, plain, weights_of
+from gridml.model.schedule import Progress, TorchSchedule
 from gridml.model.stepping import Stepping
 from gridml.model.vertex import Vertex, VertexId, VertexType
+from gridml.protocol.foreign import described
 from gridml.protocol.push import VertexKey
-from gridml.protocol.text import described
 
 Array = NDArray[Any]
 

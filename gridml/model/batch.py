@@ -8,14 +8,14 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates.bits import same_bits
+from gridml.aggregates.base import same_bits
 from gridml.errors import ProgramError
 from gridml.model.chunk import ChunkEdges
 from gridml.model.ragged import Lists, Ragged
 from gridml.model.shared import SharedColumn
 from gridml.model.stepping import Stepping
 from gridml.model.vertex import Vertex, VertexId, VertexType
-from gridml.protocol.aligned import aligned_copy, aligned_rows, aligned_tensor, is_aligned
+from gridml.protocol.payload import aligned_copy, aligned_rows, aligned_tensor, is_aligned
 
 V = TypeVar("V", bound=Vertex)
 Array = NDArray[Any]
@@ -31,7 +31,7 @@ class Rows:
     are the edge fields of which f has looked up where they lead, `reweighted` those whose weights a batch has written:
     only a trial asks, and has them compared; it is None elsewhere.
 
-    Tensors begin where torch's own do (`gridml.protocol.aligned`), in copies where the rows do not; what f writes into
+    Tensors begin where torch's own do (`gridml.protocol.payload`), in copies where the rows do not; what f writes into
     those comes home when it returns. Not so without `aligned`: evaluate sees whole columns as they lie.
     """
 

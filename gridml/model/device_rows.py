@@ -12,9 +12,9 @@ from typing import Any, final
 import numpy as np
 
 from gridml.model.batch import Array, Ids, Rows, home
-from gridml.model.host_memory import host_memory
+from gridml.model.device_memory import host_memory
 from gridml.model.vertex import VertexType
-from gridml.protocol.aligned import aligned_tensor
+from gridml.protocol.payload import aligned_tensor
 
 BLOCK = 64 << 20  # bytes that are staged at once: the device copies some while the next are staged
 

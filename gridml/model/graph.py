@@ -14,13 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
-from gridml.model.digest import array_digest
-from gridml.model.dtypes import converted
 from gridml.model.order import Units
-from gridml.model.ragged import Ragged
+from gridml.model.ragged import Ragged, array_digest, converted
 from gridml.model.shared import SharedColumn, shared_column
 from gridml.model.vertex import Vertex, VertexType, array, describe
-from gridml.protocol.text import described
+from gridml.protocol.foreign import described
 
 Array = NDArray[Any]
 

@@ -1,5 +1,8 @@
-"""Which layers of a module matter beyond their own weights: what normalises by its batch, and tables of embeddings; and
-the learning rates that its optimiser is made with."""
+"""The layers of a module that matter beyond their weights: BatchNorm, tables of embeddings, and learning rates.
+
+BatchNorm layers normalise by their batch and keep running statistics of what they have seen. The learning rates are
+those that the module's optimiser is made with.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridml.errors import Interruption
-from gridml.model.batch_norm import batch_norms
 from gridml.model.vertex import VertexType, module
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # a layer's, by their names in its state_dict
+
+
+def batch_norms(module: Module) -> Iterator[tuple[str, _BatchNorm]]:
+    """The BatchNorm layers of a torch module, each by its path in it."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    return ((path, layer) for path, layer in module.named_modules() if isinstance(layer, _BatchNorm))
+
 
 if TYPE_CHECKING:
     from torch.nn import Module

@@ -10,8 +10,7 @@ from pathlib import Path
 from gridml.errors import DataError, Interruption, ProgramError, UnguardedError, UsageError
 from gridml.model.own_imports import PROGRAM, claim, compiled
 from gridml.model.own_modules import folder_of
-from gridml.model.program import Program
-from gridml.model.user_traceback import user_traceback
+from gridml.model.program import Program, user_traceback
 
 MOST_NAME = 200  # bytes of a program's file name: others are made of it, and a file system's limit is 255
 

@@ -1,27 +1,159 @@
-"""A program: the graph, f, and how the result is evaluated."""
+"""A program: the graph, f, the evaluation of the result, and the goal of a run.
+
+A goal is a metric of evaluate and whether less or more of it is better: "loss", "min:loss" or "max:accuracy".
+Without min or max the words in the metric's name decide, where they can. `user_traceback` cuts the traceback of an
+error to the user's own code.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 import os
+import re
+import traceback
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from gridml.errors import GridmlError, Interruption, ProgramError, UserCodeError
-from gridml.model.goals import EarlyStopping, Goal, kept_goal
 from gridml.model.graph import Graph
 from gridml.model.layers import layers_of
 from gridml.model.order import Shuffle
-from gridml.model.progress import Progress
-from gridml.model.schedule import Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
+from gridml.model.schedule import Progress, Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
 from gridml.model.update import Update, argument_hints, progress_place, vertex_class
-from gridml.model.user_traceback import user_traceback
 from gridml.model.vertex import VertexType, describe, reachable
-from gridml.protocol.text import described
+from gridml.protocol.foreign import TRACEBACK, described, printable
+
+Mode = Literal["min", "max"]
+LESS = frozenset({"loss", "losses", "error", "errors", "perplexity", "mse", "rmse", "mae", "nll", "wer", "cer"})
+MORE = frozenset(
+    {"accuracy", "acc", "auc", "f1", "precision", "recall", "r2", "bleu", "iou", "dice", "score", "reward"}
+)
+MOST_PATIENCE = 10**6
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A metric of evaluate, and which of two values is better."""
+
+    metric: str
+    mode: Mode
+
+    def better(self, value: float, than: float, by: float = 0.0) -> bool:
+        """Say whether a value is better than another, by more than `by`. Any finite number is better than one that is
+        not, such as the NaN that there is before the first; what is not finite is never better."""
+        if not (math.isfinite(than) and math.isfinite(value)):
+            return math.isfinite(value)
+        return value < than - by if self.mode == "min" else value > than + by
+
+    def find(self, metrics: Mapping[str, Any]) -> float | None:
+        """Return the metric's value, None where there is no number of that name."""
+        value = metrics.get(self.metric)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def value(self, metrics: Mapping[str, Any]) -> float:
+        """Return the metric's value. Raises ProgramError where evaluate returned no number of that name."""
+        value = self.find(metrics)
+        if value is None:
+            there = metrics.get(self.metric)
+            named = f"{there} by that name" if isinstance(there, bool) else "a list of that name"
+            got = named if self.metric in metrics else ", ".join(sorted(metrics)) or "nothing"
+            raise ProgramError(
+                f"the program goes by {self}, and evaluate returned {got}; expected a number called {self.metric!r}."
+            )
+        return value
+
+    def __str__(self) -> str:
+        return f"{self.mode}:{self.metric}"
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Stop when `patience` evaluations in a row have not brought the goal further by more than `min_delta`, and the
+    line through the last 2 * patience + 1 does not do so either."""
+
+    goal: Goal
+    patience: int
+    min_delta: float
+
+
+def early_stopping(metric: str, patience: int = 3, min_delta: float = 0.0, mode: Mode | None = None) -> EarlyStopping:
+    """Say when a run has trained enough: `gridml.Program(..., early_stopping=gridml.early_stopping("loss"))`.
+
+    `metric` is one of evaluate's, such as "loss" or "max:accuracy"; `mode` may say "min" or "max" as well. The run ends
+    once `patience` evaluations in a row were not better than the best before them by more than `min_delta`, and the
+    least-squares line through the last 2 * patience + 1 evaluations does not get better by more than `min_delta` from
+    its first to its last either: so a metric that falls with noise is not the end. The next epoch begins only while
+    that cannot happen before its end, so no epoch is under way then: with `patience=1` every epoch waits for the
+    evaluation of the one before. NaN and infinite values are no progress, and no part of the line; where the last
+    `patience` are all of them so, there is no line.
+
+    Raises ProgramError for a patience below 1, a negative min_delta, and a metric of which it cannot tell what is
+    better.
+    """
+    if mode is not None and mode not in get_args(Mode):
+        raise ProgramError(f"early_stopping got mode={mode!r}; expected 'min' or 'max'.")
+    named = goal(metric if mode is None else f"{mode}:{metric}", "early_stopping")
+    if type(patience) is not int or not 1 <= patience <= MOST_PATIENCE:
+        raise ProgramError(f"early_stopping got patience={patience!r}; expected a whole number from 1 on.")
+    if type(min_delta) not in (int, float) or not (math.isfinite(min_delta) and min_delta >= 0):
+        raise ProgramError(f"early_stopping got min_delta={min_delta!r}; expected a finite number from 0 on.")
+    return EarlyStopping(named, patience, float(min_delta))
+
+
+def kept_goal(keep: str) -> Goal:
+    """Return what "best:loss", as in `gridml.Program(..., keep="best:loss")`, asks for. Raises ProgramError."""
+    what, _, metric = keep.partition(":") if isinstance(keep, str) else ("", "", "")
+    if what != "best" or not metric:
+        raise ProgramError(f'Program got keep={keep!r}; expected "best:" and a metric, such as "best:loss".')
+    return goal(metric, "keep")
+
+
+def goal(text: str, who: str) -> Goal:
+    """Return the goal that a text names; an error says `who` got it. Raises ProgramError where that is none."""
+    if not isinstance(text, str) or not text:
+        raise ProgramError(f'{who} got {text!r}; expected the name of a metric, such as "loss" or "max:accuracy".')
+    mode, _, metric = text.partition(":")
+    if mode in get_args(Mode) and metric:
+        return Goal(metric, "min" if mode == "min" else "max")
+    words = set(re.split(r"[^a-z0-9]+", text.lower()))
+    less, more = bool(words & LESS), bool(words & MORE)
+    if less == more:
+        raise ProgramError(
+            f"{who} got {text!r}, of which nobody can tell whether less or more is better; expected min:{text} or "
+            f"max:{text}."
+        )
+    return Goal(text, "min" if less else "max")
+
+
+_GRIDML = Path(__file__).parents[1]  # its folder
+
+
+def user_traceback(error: BaseException, path: Path) -> str:
+    """Return the traceback of an error from the first frame in the user's file on, printable and short: frames of
+    gridml's are no help to them, and of an error that it raises on purpose the message is enough."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [i for i, f in enumerate(frames) if Path(f.filename).resolve() == path.resolve()]
+    shown = [f for f in frames[own[0] :] if not _is_ours(f.filename)] if own else []
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(shown)] if shown else []
+    words = [str(error)] if isinstance(error, GridmlError) else traceback.format_exception_only(error)
+    return printable("".join([*lines, *words]).rstrip(), TRACEBACK)
+
+
+def called_traceback(error: BaseException) -> str:
+    """Return the traceback of an error below the frame that caught it, printable and short."""
+    frames = traceback.format_list(traceback.extract_tb(error.__traceback__)[1:])
+    lines = ["Traceback (most recent call last):\n", *frames] if frames else []
+    return printable("".join([*lines, *traceback.format_exception_only(error)]).rstrip(), TRACEBACK)
+
+
+def _is_ours(file: str) -> bool:
+    return file == "<string>" or Path(file).is_relative_to(_GRIDML)  # where dataclasses make their methods
+
 
 Metrics = dict[str, Any]
 

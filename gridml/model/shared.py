@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
-from gridml.protocol.aligned import aligned_copy, aligned_rows
+from gridml.protocol.payload import aligned_copy, aligned_rows
 
 Array = NDArray[Any]
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 from gridml.errors import NotFiniteError, ProgramError
-from gridml.model.device_names import CPU
-from gridml.model.host_memory import brought
+from gridml.model.device_memory import CPU, brought
 
 MOST_GATHERED = 10**6
 

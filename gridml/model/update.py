@@ -11,7 +11,7 @@ from typing import Any
 
 from gridml.errors import ProgramError
 from gridml.model.batch import Batch
-from gridml.model.progress import Progress, StepCount
+from gridml.model.schedule import Progress, StepCount
 from gridml.model.vertex import Vertex, VertexType, check_plain, describe
 
 MOST_BATCH = 10**9

@@ -15,11 +15,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from gridml.aggregates import Aggregate, ByName
 from gridml.errors import ProgramError, UsageError
-from gridml.model.device_names import parse
-from gridml.model.dtypes import dtype_of, number_of, shape_of
+from gridml.model.device_memory import parse
+from gridml.model.ragged import dtype_of, number_of, shape_of
 from gridml.model.ragged import ragged as ragged_field
 from gridml.model.stepping import StepOptions, Stepping
-from gridml.protocol.text import printable
+from gridml.protocol.foreign import printable
 
 MOST_NAME = 100  # bytes of the name of a type, or of a field: a file is called by both
 

@@ -1,4 +1,8 @@
-"""The best method that the time allows: the largest graphs are placed by the quickest, all others by the best."""
+"""The automatic choice of a method, and the methods of placement by name.
+
+The largest graphs are placed by the quickest method, all others by the best that the time allows. A new method is a
+file and a line here.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,12 @@ from typing import NamedTuple
 from gridml.errors import UsageError
 from gridml.placement.base import EVERYTHING, TOTAL, TRAFFIC, Method, Options, Placement, asked, check
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.greedy import AtRandom, Greedy
+from gridml.placement.mbp import Mbp
 from gridml.placement.multilevel import Multilevel
 from gridml.placement.parsa import Parsa
 from gridml.placement.refined import Refined
+from gridml.placement.tsh import Tsh
 
 
 class Cost(NamedTuple):
@@ -91,3 +98,24 @@ class Auto:
             method, reason = chosen(work(graph), parts, seconds, wanted)
         placed = method.place(graph, parts, options)
         return replace(placed, why=f"{placed.why}; {reason}")
+
+
+_ALL: tuple[Method, ...] = (
+    AtRandom(),
+    AtRandom(served=True),
+    Greedy(),
+    Parsa(),
+    Refined(),
+    Multilevel(),
+    Tsh(),
+    Mbp(),
+    Auto(),
+)
+METHODS: dict[str, Method] = {method.name: method for method in _ALL}
+
+
+def find(name: str) -> Method:
+    """Return a method. Raises UsageError for a name that none has."""
+    if name not in METHODS:
+        raise UsageError(f"there is no method of placement {name!r}; expected {', '.join(METHODS)}.")
+    return METHODS[name]

@@ -1,16 +1,78 @@
-"""What every method of placement is given and returns."""
+"""The contract of a placement method: its input and its result, rates, limits, and the turns of parts.
+
+The speeds of the parts' machines and networks predict the seconds of a round. The limits are what no placement can
+go below. Turns decide which part takes a row next, where parts have unequal shares or rows unequal work.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import UsageError
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.rates import Rates, listed
+from gridml.placement.compiled import compiled
+
+Floats = NDArray[np.float64]
+
+
+class PartRates(NamedTuple):
+    """What a column costs each part that carries it, and what the part has to bear beside, float64 (parts,) each."""
+
+    cost: Floats
+    beside: Floats
+
+
+@dataclass(frozen=True)
+class Rates:
+    """`bandwidth` in bytes/s, `speed` in work/s: one number for all parts, or one for each. Without a speed work takes
+    no time. `master` is the bandwidth of a master that all parts share (star); None: it is never what one waits for.
+
+    Bytes are the weights of columns, work is the weights of rows; where these have none, a column is one, and so is a
+    row.
+    """
+
+    bandwidth: tuple[float, ...]
+    speed: tuple[float, ...] | None = None
+    master: float | None = None
+
+    def __post_init__(self) -> None:
+        master = None if self.master is None else (self.master,)
+        for name, values in (("bandwidth", self.bandwidth), ("speed", self.speed), ("master's bandwidth", master)):
+            if values is not None and not (values and all(0 < value < np.inf for value in values)):
+                raise UsageError(f"the {name} is {listed(values)}; expected numbers above 0.")
+
+    def check(self, parts: int) -> None:
+        """Raise UsageError where there are numbers for another number of parts."""
+        for name, values in (("bandwidth", self.bandwidth), ("speed", self.speed)):
+            if values is not None and len(values) not in (1, parts):
+                raise UsageError(
+                    f"got {len(values):,} numbers of the {name} for {parts:,} parts; expected 1 or {parts:,}."
+                )
+
+    def seconds(self, moved: NDArray[np.int64], work: NDArray[np.int64]) -> Floats:
+        """Predict the seconds of a round of each part, float64 (parts,), that has `moved` bytes to take and to give
+        back, int64 (parts,), and so much `work`: 2·max(moved_i / bandwidth_i, Σ moved / master) + work_i / speed_i."""
+        on_the_way = moved / np.array(self.bandwidth)
+        if self.master is not None:
+            on_the_way = np.maximum(on_the_way, moved.sum() / self.master)
+        at_work = np.zeros(len(work)) if self.speed is None else work / np.array(self.speed)
+        return np.asarray(2 * on_the_way + at_work)
+
+    def pace(self, work: Floats) -> PartRates:
+        """Return what a column costs each part, the mean being 1, and what its `work`, float64 (parts,), costs it."""
+        cost = np.broadcast_to(1 / np.array(self.bandwidth), work.shape)
+        beside = np.zeros(len(work)) if self.speed is None else work / (2 * np.array(self.speed))
+        return PartRates(cost / cost.mean(), beside / cost.mean())
+
+
+def listed(values: tuple[float, ...]) -> str:
+    """Return numbers as a message shows them."""
+    return ", ".join(f"{value:g}" for value in values[:6]) + (", ..." if len(values) > 6 else "") or "empty"
+
 
 Parts = NDArray[np.int32]
 Counts = NDArray[np.int64]
@@ -148,3 +210,54 @@ def room(
         return np.floor(most).astype(np.int64) + 1, 0
     most = most.astype(np.int64)
     return most, max(0, total - int(most.sum()))
+
+
+def least_memory(graph: Bipartite, parts: int) -> int:
+    """Return what the largest part touches at least, in weights of columns: the largest row, or an even share."""
+    ends = np.concatenate([[0], np.cumsum(graph.sizes[graph.neighbours])])[graph.offsets]
+    return max(int(np.diff(ends).max()), -(-graph.used // parts))
+
+
+def advice(graph: Bipartite, limit: int, slack: float) -> str:
+    """Return what to ask for where a `limit` of memory is kept by no placement, but a larger one is."""
+    largest = least_memory(graph, graph.rows)  # the largest row: no even share of so many parts is more
+    if limit < largest:
+        return f"Ask for that: one row alone touches {largest:,}, on however many parts."
+    return f"Ask for that, for more parts, or for more slack than {slack}."
+
+
+class Fill(NamedTuple):
+    """How far parts are with what they are to have: the `load` of each, float64 (parts,), which changes in place, their
+    `shares`, float64 (parts,), and the work of each row of the graph, int64 (rows,)."""
+
+    load: Shares
+    shares: Shares
+    weights: NDArray[np.int64]
+
+
+def fill_of(graph: Bipartite, parts: int, options: Options) -> Fill | None:
+    """Return empty parts where shares or work are unequal, or None: parts take one row each in turn."""
+    shares = options.fractions
+    if shares is None and graph.row_weights is None:
+        return None
+    return Fill(np.zeros(parts), np.full(parts, 1 / parts) if shares is None else shares, graph.works)
+
+
+@compiled
+def next_part(load: Shares, shares: Shares) -> int:
+    """Return the part with the least load for its share, the first of several. So none ever has more than its share of
+    what is dealt out, and one row more."""
+    best = 0
+    for part in range(1, len(load)):
+        if load[part] * shares[best] < load[best] * shares[part]:
+            best = part
+    return best
+
+
+@compiled
+def in_turn(order: NDArray[np.int32], fill: Fill, parts: Parts) -> None:
+    """Deal out the rows in this order, each to the part whose turn it is, into `parts`, int32 (rows,)."""
+    for row in order:
+        part = next_part(fill.load, fill.shares)
+        parts[row] = part
+        fill.load[part] += fill.weights[row]

@@ -9,12 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from gridml.errors import UsageError
-from gridml.placement.base import DUAN, MEMORY, SECONDS, STAR, TOTAL, TRAFFIC, Options
+from gridml.placement.base import DUAN, MEMORY, SECONDS, STAR, TOTAL, TRAFFIC, Options, PartRates, advice, least_memory
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.limits import advice, least_memory
-from gridml.placement.neighbour_sets import sets_of
-from gridml.placement.rates import Pace
-from gridml.placement.refine import PUSHES, Tally, anneal, falling, fit, settle, sizes
+from gridml.placement.neighbours import sets_of
+from gridml.placement.refine import PUSHES, Touches, anneal, falling, fit, settle, sizes
 from gridml.placement.refine_kernel import Aim, Bounds
 from gridml.placement.serving import served
 
@@ -44,7 +42,7 @@ def ends_of(graph: Bipartite, options: Options, parts: int) -> tuple[Bounds, Bou
     return bounds_of(graph, parts, options), sure
 
 
-def pace_of(graph: Bipartite, parts: int, options: Options) -> Pace | None:
+def pace_of(graph: Bipartite, parts: int, options: Options) -> PartRates | None:
     """Return what columns and work cost each part where seconds are to be few; None: that is not the objective."""
     if options.objective != SECONDS or options.rates is None:
         return None
@@ -52,7 +50,7 @@ def pace_of(graph: Bipartite, parts: int, options: Options) -> Pace | None:
     return options.rates.pace(graph.work * shares)
 
 
-def ended(tally: Tally, rng: np.random.Generator, graph: Bipartite, options: Options, aim: Aim) -> Tally:
+def ended(tally: Touches, rng: np.random.Generator, graph: Bipartite, options: Options, aim: Aim) -> Touches:
     """Return the counts of rows that are within the parts' sizes. Where the objective has work in it several slacks are
     tried, up to that allowed."""
     if aim.power >= STEEP:
@@ -70,7 +68,7 @@ def ended(tally: Tally, rng: np.random.Generator, graph: Bipartite, options: Opt
     return tries[best(tries, graph, options)]
 
 
-def _evened(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim) -> Aim:
+def _evened(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim) -> Aim:
     """Even out what parts touch, and return the steepest aim of those that did."""
     steepest = tally.steepest
     aims = [aim._replace(power=min(power, steepest)) for power in EVENING]
@@ -79,24 +77,24 @@ def _evened(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim) ->
     return aims[-1]
 
 
-def _by_pace(tally: Tally, graph: Bipartite, options: Options) -> Tally:
+def _by_pace(tally: Touches, graph: Bipartite, options: Options) -> Touches:
     """The same parts under other numbers: what touches most goes where a column costs least."""
     pace = pace_of(graph, len(tally.load), options)
     if pace is None:
         return tally
     number = np.empty(len(tally.load), np.int32)
     number[np.argsort(-tally.touched, kind="stable")] = np.argsort(pace.cost, kind="stable")
-    return Tally.of(graph, number[tally.rows], len(number), pace=tally.pace)
+    return Touches.of(graph, number[tally.rows], len(number), pace=tally.pace)
 
 
-def best(tries: Sequence[Tally], graph: Bipartite, options: Options) -> int:
+def best(tries: Sequence[Touches], graph: Bipartite, options: Options) -> int:
     """Return which of several the objective calls the best. With one there is nothing to be counted."""
     if len(tries) == 1:
         return 0
     return min(range(len(tries)), key=[_figure(each, graph, options) for each in tries].__getitem__)
 
 
-def within_memory(tally: Tally, graph: Bipartite, options: Options, aim: Aim) -> Tally:
+def within_memory(tally: Touches, graph: Bipartite, options: Options, aim: Aim) -> Touches:
     """Return counts of rows in parts none of which touches more than `options.memory`: those given where that is so.
 
     Raises UsageError where none are found, with the smallest limit for which some are.
@@ -122,7 +120,7 @@ def within_memory(tally: Tally, graph: Bipartite, options: Options, aim: Aim) ->
     )
 
 
-def _kept(tally: Tally, graph: Bipartite, options: Options, limit: int, aim: Aim) -> Tally | None:
+def _kept(tally: Touches, graph: Bipartite, options: Options, limit: int, aim: Aim) -> Touches | None:
     """Move rows out of parts that touch more than `limit`; None where some still do."""
     tally, parts = tally.copy(), len(tally.load)
     rng = np.random.default_rng([options.seed, 3])
@@ -140,7 +138,7 @@ def _kept(tally: Tally, graph: Bipartite, options: Options, limit: int, aim: Aim
     return None
 
 
-def _figure(tally: Tally, graph: Bipartite, options: Options) -> tuple[float, float]:
+def _figure(tally: Touches, graph: Bipartite, options: Options) -> tuple[float, float]:
     """What the objective says of rows so placed, and what all parts touch, where it says the same."""
     parts, moved, everything = len(tally.load), tally.touched, float(tally.touched.sum())
     if options.objective == MEMORY:

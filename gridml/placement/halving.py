@@ -1,24 +1,222 @@
 """Parts by halving: rows divided in two, and each half again, so that few columns are touched on both sides.
 
-What a division costs is what is touched on both sides of it, and halves do not know of each other: so the sum over all
-divisions is Σ|N(U_i)| less the columns. It says nothing of how even |N(U_i)| are. Each division is multilevel: rows are
-joined in clusters until few are left, those are grown into halves from several rows of chance, and the best is mended
-on the way back (`halving_kernel.mend`).
+A division costs the columns that are touched on both sides of it, and halves do not know of each other: so the sum
+over all divisions is Σ|N(U_i)| less the columns. It says nothing of how even |N(U_i)| are. Each division is
+multilevel: rows are joined in clusters until few are left, those are grown into halves from several random rows,
+and the best is refined on the way back (`halving_kernel.mend`). `mend_pairs` refines any parts in the same way, two
+at a time: for the sum it does not matter what others touch.
 
-`mend_pairs` mends any parts in the same way, two at a time: for the sum, what others touch beside them is all one.
+Rows that share most of their columns are joined in clusters: a smaller graph whose parts are parts of the larger
+one. A row that comes late finds the rows taken that it shares most with. It joins their cluster then; in a matching
+it had to take a stranger that was free (clicks: 79% of the rows with the majority of their cluster after four
+steps, and 91% in clusters, by parts of Mt-KaHyPar's).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from gridml.placement.base import Counts, Parts, Shares
 from gridml.placement.bipartite import Bipartite, BothSides
-from gridml.placement.coarsen import coarsen
+from gridml.placement.compiled import compiled
 from gridml.placement.halving_kernel import Sides, both_sides, grow, mend
 from gridml.placement.refine_kernel import shared
+
+_APART = 0x9E3779B97F4A7C15 >> 1  # what numbers of rows in two parts differ by
+HEAVY = 100  # rows of a column, above which nobody to join is looked for in it: it says little, and there are many
+SHRINK = 2.5  # times fewer rows are left by a step, at the most
+
+
+def coarsen(
+    graph: Bipartite,
+    sizes: Parts | Counts,
+    largest: int,
+    rng: np.random.Generator,
+    within: Parts | None = None,
+    fewest: int = 1,
+) -> tuple[Bipartite, Parts | Counts, Parts]:
+    """Return the smaller graph, its rows' sizes, and which row of it each row became, int32 (rows,).
+
+    A row of it touches what all of its cluster did, and is at most `largest` in size. Where too few rows found others
+    to join, as they share only columns of many rows, two of those left are joined that touch the same; then they are
+    sorted by the least of numbers drawn for their columns, and two that follow each other and agree in the first of two
+    draws are joined. With parts `within` that they stay, int32 (rows,), no cluster is of two. At least `fewest` rows
+    are left.
+    """
+    wanted = max(fewest, int(graph.rows / SHRINK))
+    order = rng.permutation(graph.rows).astype(np.int32)
+    columns_of, weights = (graph.offsets, graph.neighbours), graph.column_weights
+    leader, left = _clusters(graph.both_sides, weights, sizes, order, largest, HEAVY, wanted, within)
+    if left > wanted:
+        drawn = rng.integers(1, 2**62, graph.columns)
+        if weights is not None:
+            drawn[weights == 0] = 0
+        alike = _alike(*columns_of, drawn)
+        if within is not None:
+            alike += within * np.int64(_APART)
+        alone = _alone(leader)
+        by_mark = alone[np.argsort(alike[alone], kind="stable")]
+        left -= _join_neighbours(by_mark, alike, sizes, largest, leader, left - wanted)
+    if left > wanted:
+        first, second = (_least(*columns_of, weights, rng.permutation(graph.columns)) for _ in range(2))
+        alone = _alone(leader)
+        alone = alone[first[alone] >= 0]
+        if within is not None:
+            first = np.where(first < 0, -1, first + within.astype(np.int64) * graph.columns)
+        by_mark = alone[np.lexsort((second[alone], first[alone]))]
+        _join_neighbours(by_mark, first, sizes, largest, leader, left - wanted)
+    became, count = _numbers(leader)
+    members = np.argsort(became, kind="stable").astype(np.int32)
+    offsets = np.zeros(count + 1, np.int64)
+    neighbours = np.empty(graph.edges, np.int32)
+    last = np.full(graph.columns, -1, np.int32)
+    used = _union(*columns_of, members, became, last, offsets, neighbours)
+    joined = np.bincount(became, sizes, minlength=count).astype(np.int64)
+    smaller = Bipartite(offsets, neighbours[:used].copy(), graph.columns, None, weights)
+    if graph.row_weights is None:
+        return smaller, joined.astype(np.int32), became
+    return replace(smaller, row_weights=joined), joined, became
+
+
+def _alone(leader: Parts) -> Counts:
+    """Return the rows that are clusters by themselves."""
+    return np.flatnonzero(np.bincount(leader, minlength=len(leader))[leader] == 1)
+
+
+@compiled
+def _clusters(
+    graph: BothSides,
+    weights: Counts | None,
+    sizes: Parts | Counts,
+    order: Parts,
+    largest: int,
+    heavy: int,
+    wanted: int,
+    within: Parts | None,
+) -> tuple[Parts, int]:
+    """Return the leader of each row's cluster, int32 (rows,), and how many clusters there are, at least `wanted`.
+
+    In the `order` given each row that is alone joins the cluster `within` the same part that it shares most with: a
+    column of d rows counts its weight/(d − 1) for each of the cluster's rows that has it, for the columns that the
+    leader has and the rows that the cluster stands for.
+    """
+    offsets, neighbours, column_offsets, rows_of = graph
+    rows = len(sizes)
+    leader, together = np.arange(rows).astype(np.int32), sizes.astype(np.int64)
+    followed = np.zeros(rows, np.bool_)
+    score, met = np.zeros(rows, np.float32), np.empty(rows, np.int32)
+    left = rows
+    for row in order:
+        if left <= wanted:
+            break
+        if followed[row]:
+            continue
+        several = 0
+        for edge in range(offsets[row], offsets[row + 1]):
+            column = neighbours[edge]
+            degree = column_offsets[column + 1] - column_offsets[column]
+            if degree < 2 or degree > heavy:
+                continue
+            unit = 1 if weights is None else weights[column]
+            if unit == 0:
+                continue
+            share = np.float32(unit / (degree - 1))
+            for at in range(column_offsets[column], column_offsets[column + 1]):
+                other = rows_of[at]
+                if other == row or (within is not None and within[other] != within[row]):
+                    continue
+                to = leader[other]
+                if score[to] == 0:
+                    met[several] = to
+                    several += 1
+                score[to] += share
+        best, most = -1, 0.0
+        for at in range(several):
+            to = met[at]
+            worth = score[to] / (max(1, together[to]) * (offsets[to + 1] - offsets[to])) ** 0.5
+            score[to] = 0
+            if worth > most and together[row] + together[to] <= largest:
+                best, most = to, worth
+        if best >= 0:
+            leader[row] = best
+            together[best] += together[row]
+            followed[best] = True
+            left -= 1
+    return leader, left
+
+
+@compiled
+def _least(offsets: Counts, neighbours: Parts, weights: Counts | None, drawn: Counts) -> Counts:
+    """Return for each row the least number drawn for a column that it touches and that weighs anything, int64 (rows,),
+    or −1: two rows have the same as often as they touch the same columns (Broder, 1997)."""
+    least = np.full(len(offsets) - 1, -1, np.int64)
+    for row in range(len(least)):
+        for edge in range(offsets[row], offsets[row + 1]):
+            column = neighbours[edge]
+            if weights is not None and weights[column] == 0:
+                continue
+            if least[row] < 0 or drawn[column] < least[row]:
+                least[row] = drawn[column]
+    return least
+
+
+@compiled
+def _alike(offsets: Counts, neighbours: Parts, drawn: Counts) -> Counts:
+    """Return a number for each row, the sum of those `drawn` for its columns, int64 (rows,): two rows have the same if
+    they touch the same columns, and else hardly ever."""
+    alike = np.zeros(len(offsets) - 1, np.int64)
+    for row in range(len(alike)):
+        for edge in range(offsets[row], offsets[row + 1]):
+            alike[row] += drawn[neighbours[edge]]
+    return alike
+
+
+@compiled
+def _join_neighbours(order: Counts, mark: Counts, sizes: Parts | Counts, largest: int, leader: Parts, most: int) -> int:
+    """Join two and two rows that follow each other in an order, and have the same mark, `most` times; return how many
+    were."""
+    at, joined = 0, 0
+    while at + 1 < len(order) and joined < most:
+        one, other = order[at], order[at + 1]
+        at += 1
+        if mark[one] == mark[other] and sizes[one] + sizes[other] <= largest:
+            leader[other] = one
+            joined += 1
+            at += 1
+    return joined
+
+
+@compiled
+def _numbers(leader: Parts) -> tuple[Parts, int]:
+    """Number the clusters in the order of their first rows, so that rows that lay together still do."""
+    number, became, count = np.full(len(leader), -1, np.int32), np.empty(len(leader), np.int32), 0
+    for row in range(len(leader)):
+        if number[leader[row]] < 0:
+            number[leader[row]] = count
+            count += 1
+        became[row] = number[leader[row]]
+    return became, count
+
+
+@compiled
+def _union(
+    offsets: Counts, neighbours: Parts, members: Parts, became: Parts, last: Parts, starts: Counts, found: Parts
+) -> int:
+    at = 0
+    for row in members:
+        to = became[row]
+        for edge in range(offsets[row], offsets[row + 1]):
+            column = neighbours[edge]
+            if last[column] != to:
+                last[column] = to
+                found[at] = column
+                at += 1
+        starts[to + 1] = at
+    return at
+
 
 FEW = 120  # rows that are left to be grown into halves
 SHRINKS = 0.95  # a graph that keeps more of its rows is not joined further

@@ -1,10 +1,11 @@
-"""Multilevel bipartite partitioning: rows that share columns are merged, level by level, until few are left to place;
-then each level is taken apart again, and rows at the borders move where they belong (Duan, Wang and Wu, see `tsh`).
+"""Multilevel bipartite partitioning: merge rows that share columns, place the rest, refine level by level.
 
-Of theirs only that much is known, and its improvements over random. Decided here: rows are merged in pairs, by the
-columns they share; the two-step heuristic places the coarsest; a move must lower Σ |N(U_i)| and may not raise the
-largest of them. On the way a part may be larger than it should by the heaviest row of its level; at the end it is not.
-A memory limit moves rows out of the parts that touch more, last of all.
+Rows are merged level by level until few are left to place; then each level is divided again, and rows at the
+borders move where they belong (Duan, Wang and Wu, see `tsh`). No more of their method is known than this and its
+improvements over random. Decided here: rows are merged in pairs, by the columns they share; the two-step heuristic
+places the coarsest level; a move must lower Σ |N(U_i)| and may not raise the largest of them. On the way a part may
+be larger than it should be by the heaviest row of its level; at the end it is not. A memory limit moves rows out of
+the parts that touch more, last of all.
 """
 
 from __future__ import annotations
@@ -30,10 +31,132 @@ from gridml.placement.base import (
     options_of,
     room,
 )
-from gridml.placement.bipartite import Bipartite
-from gridml.placement.dense_counts import dense_counts
-from gridml.placement.mbp_levels import even_out, improve, pair
+from gridml.placement.bipartite import Bipartite, BothSides, Ids
+from gridml.placement.compiled import compiled
+from gridml.placement.neighbours import DenseCounts, WeighedRows, dense_counts, enter, leave
 from gridml.placement.tsh import TshOptions, deal, infeasible, serve_greedily
+
+ALONE = -1
+BUSY = 100  # rows, over which a column says little of who is alike
+NOWHERE = np.iinfo(np.int64).max  # the price of a row that fits no other part
+
+
+@compiled
+def pair(graph: BothSides, works: Counts, order: Ids, heaviest: int, group: Ids) -> int:
+    """Write the number of each row's group, int32 (rows,), into `group`; return how many groups there are.
+
+    A row is paired with the free one that it shares the most columns with, one of d rows counting 1/(d − 1), for each
+    row that it stands for; no pair has more than the work `heaviest`.
+    """
+    group[:] = ALONE
+    shared = np.zeros(len(group), np.float64)
+    met = np.empty(len(group), np.int32)
+    groups = 0
+    for row in order:
+        if group[row] != ALONE:
+            continue
+        several = 0
+        for edge in range(graph.offsets[row], graph.offsets[row + 1]):
+            column = graph.neighbours[edge]
+            first, last = graph.column_offsets[column], graph.column_offsets[column + 1]
+            if not 1 < last - first <= BUSY:
+                continue
+            for at in range(first, last):
+                other = graph.rows_of[at]
+                if group[other] != ALONE or other == row or works[row] + works[other] > heaviest:
+                    continue
+                if shared[other] == 0.0:
+                    met[several] = other
+                    several += 1
+                shared[other] += 1.0 / (last - first - 1)
+        best = row
+        for i in range(several):
+            other = met[i]
+            if best == row or shared[other] * works[best] > shared[best] * works[other]:
+                best = other
+        for i in range(several):
+            shared[met[i]] = 0.0
+        group[row] = group[best] = groups
+        groups += 1
+    return groups
+
+
+@compiled
+def _target(
+    row: int, graph: WeighedRows, most: Counts, extra: int, limit: int, counts: DenseCounts, added: Counts
+) -> tuple[int, int, int]:
+    """Return the part with room for a row that it brings the fewest columns, −1 where none has; how many columns it
+    would bring that; and how many would leave its own part with it. `added` int64 (parts,) is room to count in."""
+    own, touched, load = counts.rows[row], counts.touched, counts.load
+    added[:] = 0
+    freed = 0
+    for edge in range(graph.offsets[row], graph.offsets[row + 1]):
+        column = graph.neighbours[edge]
+        freed += graph.sizes[column] * (counts.times[column, own] == 1)
+        for part in range(len(load)):
+            added[part] += graph.sizes[column] * (counts.times[column, part] == 0)
+    best = -1
+    for part in range(len(load)):
+        after = load[part] + graph.works[row]
+        if part == own or after > most[part] + (extra > 0) or touched[part] + added[part] > limit:
+            continue
+        if best < 0 or (added[part], load[part]) < (added[best], load[best]):
+            best = part
+    return best, added[max(best, 0)], freed
+
+
+@compiled
+def improve(graph: WeighedRows, order: Ids, most: Counts, limit: int, counts: DenseCounts) -> int:
+    """Move each row, in order, to the part with which fewest columns are touched in all, or as many and loads are more
+    even; return how many moved. No part gets heavier than `most`, int64 (parts,), nor touches more than `limit`
+    columns."""
+    load = counts.load
+    added = np.zeros(len(load), np.int64)
+    moved = 0
+    for row in order:
+        to, new, freed = _target(row, graph, most, 0, limit, counts, added)
+        if to >= 0 and (new < freed or (new == freed and load[to] + graph.works[row] < load[counts.rows[row]])):
+            leave(row, graph, counts)
+            enter(row, to, graph, counts)
+            moved += 1
+    return moved
+
+
+@compiled
+def even_out(graph: WeighedRows, most: Counts, extra: int, limit: int, counts: DenseCounts) -> int:
+    """Move rows out of parts that are heavier than `most`, int64 (parts,), but for `extra` parts that may be so by 1,
+    or that touch more than `limit` columns: those first that bring the fewest columns elsewhere. Return how many
+    moved."""
+    touched, load = counts.touched, counts.load
+    added = np.zeros(len(load), np.int64)
+    price = np.full(len(counts.rows), NOWHERE, np.int64)
+    for row in range(len(price)):
+        own = counts.rows[row]
+        if load[own] > most[own] or touched[own] > limit:
+            to, new, freed = _target(row, graph, most, extra, limit, counts, added)
+            if to >= 0:
+                price[row] = new - freed
+    larger = 0
+    for part in range(len(load)):
+        larger += load[part] > most[part]
+    moved = 0
+    for row in np.argsort(price):
+        own, work = counts.rows[row], graph.works[row]
+        if price[row] == NOWHERE:
+            break
+        over = load[own] > most[own] + 1 or (load[own] == most[own] + 1 and larger > extra)
+        if not over and touched[own] <= limit:
+            continue
+        to, _, freed = _target(row, graph, most, extra - larger, limit, counts, added)
+        if to < 0 or not (over or freed):
+            continue
+        larger -= load[own] > most[own] >= load[own] - work
+        larger += load[to] <= most[to] < load[to] + work
+        leave(row, graph, counts)
+        enter(row, to, graph, counts)
+        moved += 1
+    return moved
+
 
 FEWER = 0.95  # of its rows a level must have less than, or it is the coarsest
 LIGHT = 30  # of the heaviest merged rows make up a part
@@ -57,15 +180,15 @@ class MbpOptions(TshOptions):
 
 
 @dataclass(frozen=True)
-class Level:
+class MergedLevel:
     """A graph whose row i stands for `weight[i]` rows, or the work of as many, int64 (rows,)."""
 
     graph: Bipartite
     weight: Counts
 
     @staticmethod
-    def of(graph: Bipartite) -> Level:
-        return Level(graph, graph.works)
+    def of(graph: Bipartite) -> MergedLevel:
+        return MergedLevel(graph, graph.works)
 
 
 class Mbp:
@@ -79,7 +202,7 @@ class Mbp:
         check(graph, parts, options, self)
         own = options_of(MbpOptions, options)
         rows, touched, levels = _place(graph, parts, own)
-        most, extra = _room(Level.of(graph), parts, own)
+        most, extra = _room(MergedLevel.of(graph), parts, own)
         load = np.bincount(rows, graph.row_weights, parts)
         if own.memory is not None and (touched.max() > own.memory or (load > most + (extra > 0)).any()):
             raise infeasible(graph, parts, own, _place(graph, parts, replace(own, memory=None))[1])
@@ -90,7 +213,7 @@ def _place(graph: Bipartite, parts: int, options: MbpOptions) -> tuple[Parts, Co
     """Return the part of each row, the columns that each part touches, and how many levels there were. A memory limit
     that could not be kept leaves parts that touch more, or have more rows, than they should."""
     rng = np.random.default_rng(options.seed)
-    levels, groups = _coarsen(Level.of(graph), parts, options, rng)
+    levels, groups = _coarsen(MergedLevel.of(graph), parts, options, rng)
     free = TshOptions(
         options.seed, options.slack, shares=options.shares, step=options.step, candidates=options.candidates
     )
@@ -104,8 +227,8 @@ def _place(graph: Bipartite, parts: int, options: MbpOptions) -> tuple[Parts, Co
 
 
 def _coarsen(
-    level: Level, parts: int, options: MbpOptions, rng: np.random.Generator
-) -> tuple[list[Level], list[Parts]]:
+    level: MergedLevel, parts: int, options: MbpOptions, rng: np.random.Generator
+) -> tuple[list[MergedLevel], list[Parts]]:
     """Return the levels, finest first, and for each but the last which row of the next one its rows are part of."""
     heaviest = max(2, int(level.weight.sum()) // (parts * LIGHT))
     levels, groups = [level], []
@@ -119,13 +242,15 @@ def _coarsen(
         merged = Bipartite.from_edges(np.repeat(group, fine.degrees), fine.neighbours, (count, fine.columns))
         weight = np.bincount(group, level.weight, count).astype(np.int64)
         works = None if fine.row_weights is None else weight
-        level = Level(replace(merged, row_weights=works, column_weights=fine.column_weights), weight)
+        level = MergedLevel(replace(merged, row_weights=works, column_weights=fine.column_weights), weight)
         levels.append(level)
         groups.append(group)
     return levels, groups
 
 
-def _refine(level: Level, rows: Parts, parts: int, options: MbpOptions, limit: int, rng: np.random.Generator) -> Counts:
+def _refine(
+    level: MergedLevel, rows: Parts, parts: int, options: MbpOptions, limit: int, rng: np.random.Generator
+) -> Counts:
     """Move rows of a level, in place, to where they belong, and then from where they are too many. Return the columns
     that each part touches."""
     weight = level.weight
@@ -145,7 +270,7 @@ def _refine(level: Level, rows: Parts, parts: int, options: MbpOptions, limit: i
     return counts.touched
 
 
-def _room(level: Level, parts: int, options: MbpOptions) -> tuple[Counts, int]:
+def _room(level: MergedLevel, parts: int, options: MbpOptions) -> tuple[Counts, int]:
     """What each part of a level may have, and how many may have one more: a row of several may be too much by all but
     one of them."""
     weight, weighted = level.weight, level.graph.row_weights is not None

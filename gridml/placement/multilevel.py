@@ -37,11 +37,10 @@ from numpy.typing import NDArray
 
 from gridml.placement.base import EVERYTHING, Counts, Options, Parts, Placement, check, options_of
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.coarsen import coarsen
 from gridml.placement.ending import best, ended, pace_of, within_memory
-from gridml.placement.halving import halved, mend_pairs
+from gridml.placement.halving import coarsen, halved, mend_pairs
 from gridml.placement.parsa import ParsaOptions, deal_out
-from gridml.placement.refine import PUSHES, Tally, anneal, falling, fit, sizes
+from gridml.placement.refine import PUSHES, Touches, anneal, falling, fit, sizes
 from gridml.placement.refine_kernel import Bounds
 from gridml.placement.refined import RefinedOptions, Way, refinements, ways
 from gridml.placement.serving import serve
@@ -125,14 +124,14 @@ class _Refiner:
         """Whether what all parts touch is to be small, and nothing else."""
         return self.way.aim.power == 0
 
-    def best(self, tried: Sequence[Tally]) -> Tally:
+    def best(self, tried: Sequence[Touches]) -> Touches:
         return min(tried, key=lambda each: each.worth(self.way.aim))
 
-    def refined(self, level: Level, rows: Parts, price: NDArray[np.float64], heats: NDArray[np.float64]) -> Tally:
+    def refined(self, level: Level, rows: Parts, price: NDArray[np.float64], heats: NDArray[np.float64]) -> Touches:
         """Refine the parts of a level's rows, beginning with these prices of places; mend them two by two where all
         parts weigh the same."""
         options = self.options
-        tally = Tally.of(level.graph, rows, self.parts, level.sizes, options.fractions, self.way.pace)
+        tally = Touches.of(level.graph, rows, self.parts, level.sizes, options.fractions, self.way.pace)
         tally.price[:] = price
         mean_row = max(1, int(level.mean))
         loose = sizes(int(level.sizes.sum()), self.parts, options.slack, options.loose, options.fractions, mean_row)
@@ -143,17 +142,17 @@ class _Refiner:
         if self.total and self.way.pace is None:
             rows, price = tally.rows, tally.price
             mend_pairs(level.graph, level.sizes.astype(np.int64), rows, np.broadcast_to(bounds.most, self.parts))
-            tally = Tally.of(level.graph, rows, self.parts, level.sizes, options.fractions, self.way.pace)
+            tally = Touches.of(level.graph, rows, self.parts, level.sizes, options.fractions, self.way.pace)
             tally.price[:] = price
         return tally
 
-    def halved(self, level: Level) -> Tally:
+    def halved(self, level: Level) -> Touches:
         """Place a level's rows by halving, and refine the parts without heat."""
         shares = np.full(self.parts, 1 / self.parts) if self.options.fractions is None else self.options.fractions
         rows = halved(level.graph, level.sizes.astype(np.int64), shares, self.options.loose, self.rng)
         return self.refined(level, rows, np.zeros(self.parts), COLD)
 
-    def up(self, levels: list[Level], became: list[Parts], tally: Tally, heat: float) -> Tally:
+    def up(self, levels: list[Level], became: list[Parts], tally: Touches, heat: float) -> Touches:
         """Refine parts of the smallest graph at every larger one."""
         for level, to in zip(levels[-2::-1], became[::-1], strict=True):
             heats = falling(heat * (float(level.sizes.mean()) / level.mean) ** GROWTH, self.options.passes)
@@ -161,7 +160,7 @@ class _Refiner:
         return tally
 
 
-def _parted(levels: list[Level], became: list[Parts], of: _Refiner) -> Tally:
+def _parted(levels: list[Level], became: list[Parts], of: _Refiner) -> Touches:
     """Place the smallest graph, and refine its parts level by level."""
     given, smallest = levels[0].graph, levels[-1].graph
     tried = _smallest_parted(levels, of)
@@ -183,7 +182,7 @@ def _parted(levels: list[Level], became: list[Parts], of: _Refiner) -> Tally:
     return ended(tally, of.rng, given, of.options, of.way.aim)
 
 
-def _smallest_parted(levels: list[Level], of: _Refiner) -> list[Tally]:
+def _smallest_parted(levels: list[Level], of: _Refiner) -> list[Touches]:
     """Place the smallest graph by Parsa, and cool that slowly; of small graphs several times."""
     given, smallest, options = levels[0].graph, levels[-1].graph, of.options
     passes = min(MOST_PASSES, WORK * given.edges // max(1, smallest.edges))

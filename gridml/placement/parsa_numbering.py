@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gridml.placement.bipartite import Ids, Offsets
 from gridml.placement.compiled import compiled
-from gridml.placement.neighbour_sets import Words
+from gridml.placement.neighbours import Words
 
 DIGIT = 12  # bits that one round of sorting looks at, at most: as many streams as are written at once
 

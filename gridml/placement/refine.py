@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Counts, Parts, Shares
+from gridml.placement.base import Counts, PartRates, Parts, Shares
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.parsa_block import SPREAD
-from gridml.placement.rates import Pace
+from gridml.placement.parsa import SPREAD
 from gridml.placement.refine_kernel import BITS, Aim, Bounds, Pass, Tallied, count, shared, sweep
 
 # A part that has 1% more than its even share costs 0.3% of the columns of a mean row more from pass to pass.
@@ -25,7 +24,7 @@ PUSHES = 12  # at most, where rows of several sizes need not fit
 
 
 @dataclass(frozen=True)
-class Tally:
+class Touches:
     """Who touches what, counted, and rows moved: the arrays of the `counts` change in place.
 
     `units` int64 (columns that several rows touch,) are what those weigh, None: one each. `even` float64 (parts,) is
@@ -36,7 +35,7 @@ class Tally:
     units: Counts | None
     even: NDArray[np.float64]
     unit: float
-    pace: Pace | None = None
+    pace: PartRates | None = None
 
     @staticmethod
     def of(
@@ -45,8 +44,8 @@ class Tally:
         parts: int,
         sizes: Parts | Counts | None = None,
         shares: Shares | None = None,
-        pace: Pace | None = None,
-    ) -> Tally:
+        pace: PartRates | None = None,
+    ) -> Touches:
         """Count who touches what; without `sizes` each row counts as much as it weighs. The given rows stay as they
         are. `shares` are the fractions of all sizes that parts should have, None: the same."""
         times = np.bincount(graph.neighbours, minlength=graph.columns).astype(np.int32)
@@ -69,9 +68,9 @@ class Tally:
         even = np.full(parts, load.mean()) if shares is None else load.sum() * shares
         unit = 1.0 if weights is None else max(1.0, float(weights @ times) / max(1, graph.edges))
         counts = Tallied(begins, inside, alone, size, rows, starts, slots, state, touched, load, np.zeros(parts))
-        return Tally(counts, units, even, unit, pace)
+        return Touches(counts, units, even, unit, pace)
 
-    def copy(self) -> Tally:
+    def copy(self) -> Touches:
         """The same counts, which change by themselves."""
         moving = ("rows", "slots", "state", "touched", "load", "price")
         copied = {name: getattr(self.counts, name).copy() for name in moving}
@@ -142,7 +141,7 @@ def highest_power(times: float) -> float:
     return float(MOST_E / np.log(max(2.0, times)))
 
 
-def anneal(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim, heats: NDArray[np.float64]) -> None:
+def anneal(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim, heats: NDArray[np.float64]) -> None:
     """Run a pass at each of the heats.
 
     Parts that fill up grow dear, and those that empty cheap: so rows with few columns of their own go where those with
@@ -159,7 +158,7 @@ def falling(heat: float, passes: int) -> NDArray[np.float64]:
     return heat * (1 - np.arange(passes) / max(1, passes))
 
 
-def fit(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim, pushes: int | None = None) -> None:
+def fit(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim, pushes: int | None = None) -> None:
     """Bring every part to at most `bounds.most`, what costs least first. Rows of several sizes need not fit: give a
     number of `pushes` after which what is too large stays so. So it is with a limit of what parts touch."""
     push, done = 1.0, 0
@@ -169,7 +168,7 @@ def fit(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim, pushes
         done += 1
 
 
-def settle(tally: Tally, rng: np.random.Generator, bounds: Bounds, at_worst: Bounds | None, aim: Aim) -> None:
+def settle(tally: Touches, rng: np.random.Generator, bounds: Bounds, at_worst: Bounds | None, aim: Aim) -> None:
     """End within `bounds`, and gain what two more passes without heat find there. Rows of unequal work need not fit:
     give bounds `at_worst`, into which they always do."""
     fit(tally, rng, bounds, aim, None if at_worst is None else PUSHES)

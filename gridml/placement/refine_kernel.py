@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import UNLIMITED, Counts, Parts
+from gridml.placement.base import UNLIMITED, Counts, PartRates, Parts
 from gridml.placement.compiled import compiled
-from gridml.placement.rates import Pace
 
 Words = NDArray[np.uint64]
 Bits = NDArray[np.uint16]
@@ -187,7 +186,7 @@ def shift(columns: Parts, a: int, b: int, starts: Counts, slots: Parts, state: B
 def sweep(
     of: Tallied,
     units: Counts | None,
-    pace: Pace | None,
+    pace: PartRates | None,
     spread: Words,
     rooms: Rooms,
     aim: Aim,
@@ -333,7 +332,7 @@ def sweep(
 
 
 @compiled
-def _borne(touched: float, part: int, pace: Pace | None) -> float:
+def _borne(touched: float, part: int, pace: PartRates | None) -> float:
     """What a part has to bear that touches so much."""
     if pace is None:
         return float(touched)
@@ -341,7 +340,7 @@ def _borne(touched: float, part: int, pace: Pace | None) -> float:
 
 
 @compiled
-def _slopes(touched: int, part: int, pace: Pace | None, mean: float, power: int) -> tuple[float, float]:
+def _slopes(touched: int, part: int, pace: PartRates | None, mean: float, power: int) -> tuple[float, float]:
     """Return what a column more costs a part that touches so much, and the rise of that."""
     borne = _borne(touched, part, pace)
     weight, bend = (borne / mean) ** power, power / (2.0 * max(1.0, borne))
@@ -351,7 +350,7 @@ def _slopes(touched: int, part: int, pace: Pace | None, mean: float, power: int)
 
 
 @compiled
-def rise(more: float, touched: int, part: int, pace: Pace | None, mean: float, power: float) -> float:
+def rise(more: float, touched: int, part: int, pace: PartRates | None, mean: float, power: float) -> float:
     """What so many columns more cost a part that touches so much, as a difference."""
     before, after = _borne(touched, part, pace), _borne(touched + more, part, pace)
     return float((after * (after / mean) ** power - (before / mean) ** power * before) / (power + 1.0))

@@ -26,6 +26,7 @@ from gridml.placement.base import (
     TOTAL,
     TRAFFIC,
     Options,
+    PartRates,
     Placement,
     check,
     options_of,
@@ -33,8 +34,7 @@ from gridml.placement.base import (
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.ending import best, bounds_of, ended, pace_of, within_memory
 from gridml.placement.parsa import ParsaOptions, deal_out
-from gridml.placement.rates import Pace
-from gridml.placement.refine import Tally, anneal, falling
+from gridml.placement.refine import Touches, anneal, falling
 from gridml.placement.refine_kernel import Aim
 from gridml.placement.serving import serve
 
@@ -90,7 +90,7 @@ class Way(NamedTuple):
     """What passes lower, and what columns cost each part, None: the same."""
 
     aim: Aim
-    pace: Pace | None = None
+    pace: PartRates | None = None
 
 
 def ways(graph: Bipartite, parts: int, options: RefinedOptions) -> list[Way]:
@@ -122,13 +122,13 @@ class Refined:
         return Placement(parts, tally.rows, serve(graph, tally.rows, parts, own.seed, pace_of(graph, parts, own)), why)
 
 
-def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list[Tally], list[Way], str]:
+def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list[Touches], list[Way], str]:
     """Return Parsa's rows refined in each of the `ways`, those, and how they were found."""
     dealt, _, why = deal_out(graph, parts, ParsaOptions(own.seed, own.slack, shares=own.shares))
     rng = np.random.default_rng([own.seed, 1])
     tried, wanted = [], ways(graph, parts, own)
     for aim, pace in wanted:
-        as_dealt = partial(Tally.of, graph, dealt, parts, shares=own.fractions, pace=pace)
+        as_dealt = partial(Touches.of, graph, dealt, parts, shares=own.fractions, pace=pace)
         tally = as_dealt()
         before = tally.worth(aim)
         bounds = bounds_of(graph, parts, own, own.loose)

@@ -1,16 +1,22 @@
-"""Parts divided into sections: rows of a part that touch the same columns, so that a piece of it needs few of them.
+"""Parts divided into sections, and the overlap between parts.
 
-Each part is placed once more, by itself (`parsa`). Columns that several parts touch are thus not needed throughout a
-part, but in some of its sections.
+A section holds rows of a part that touch the same columns, so that a piece of it needs few of them. Each part is
+placed once more, by itself (`parsa`). Columns that several parts touch are thus not needed throughout a part, but
+in some of its sections. The overlap says which parts are near one another, and in which order neighbours stand side
+by side.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from gridml.placement.base import Parts
 from gridml.placement.bipartite import Bipartite, Ids
+from gridml.placement.neighbours import sets_of
 from gridml.placement.parsa import ParsaOptions, deal_out
+from gridml.placement.serving import touching
 
 
 def sections(graph: Bipartite, rows: Parts, parts: int, each: int, seed: int) -> Parts:
@@ -37,3 +43,31 @@ def _compact(graph: Bipartite, numbers: Ids) -> Bipartite:
     chosen = touched[numbers[touched] == np.arange(len(touched))]
     numbers[chosen] = np.arange(len(chosen), dtype=np.int32)
     return Bipartite(graph.offsets, numbers[touched], len(chosen))
+
+
+Shared = NDArray[np.int64]
+
+
+def overlap(graph: Bipartite, rows: Parts, parts: int, weights: NDArray[np.int64]) -> Shared:
+    """Return what each two parts both touch, int64 (parts, parts), given the part of each row and the weight of each
+    column: on the diagonal is all that a part touches."""
+    offsets, touch = touching(sets_of(graph, rows, parts), parts)
+    touched = csr_array((np.ones(len(touch), np.int64), touch, offsets), shape=(graph.columns, parts))
+    weighed = csr_array((np.repeat(weights, np.diff(offsets)), touch, offsets), shape=(graph.columns, parts))
+    shared: Shared = (touched.T @ weighed).toarray()
+    return shared
+
+
+def chain(shared: Shared) -> NDArray[np.int64]:
+    """Return the parts in an order in which each is followed by the one, of those that are left, that shares most with
+    it. The first is the one that shares most with all others."""
+    parts = len(shared)
+    near = shared.copy()
+    np.fill_diagonal(near, 0)
+    order = np.empty(parts, np.int64)
+    order[0] = np.argmax(near.sum(axis=0))
+    left = np.ones(parts, bool)
+    for at in range(1, parts):
+        left[order[at - 1]] = False
+        order[at] = np.argmax(np.where(left, near[order[at - 1]], -1))
+    return order

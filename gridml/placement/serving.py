@@ -12,30 +12,31 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Parts
+from gridml.placement.base import PartRates, Parts
 from gridml.placement.bipartite import Bipartite, Weights
 from gridml.placement.compiled import compiled
-from gridml.placement.neighbour_sets import Words, sets_of
-from gridml.placement.rates import Pace
+from gridml.placement.neighbours import Words, sets_of
 
 SWEEPS = 20  # at most
 LISTED = 3 << 20  # columns, at most, whose parts are listed once for all sweeps
 PIECE = 1 << 19  # of more columns so many are listed at once, at each sweep
 
 
-def serve(graph: Bipartite, rows: Parts, parts: int, seed: int, pace: Pace | None = None) -> Parts:
+def serve(graph: Bipartite, rows: Parts, parts: int, seed: int, pace: PartRates | None = None) -> Parts:
     """Return the part that serves each column, int32 (columns,), given the part of each row. Columns that nobody
     touches are dealt out in turn."""
     return serve_sets(sets_of(graph, rows, parts), parts, seed, graph.column_weights, pace)
 
 
-def serve_sets(sets: Words, parts: int, seed: int, weights: Weights | None = None, pace: Pace | None = None) -> Parts:
+def serve_sets(
+    sets: Words, parts: int, seed: int, weights: Weights | None = None, pace: PartRates | None = None
+) -> Parts:
     """As `serve`, given which parts touch each column (`neighbour_sets`) and how much each weighs, int64 (columns,)."""
     return served(sets, parts, seed, weights, pace)[0]
 
 
 def served(
-    sets: Words, parts: int, seed: int, weights: Weights | None = None, pace: Pace | None = None
+    sets: Words, parts: int, seed: int, weights: Weights | None = None, pace: PartRates | None = None
 ) -> tuple[Parts, NDArray[np.int64]]:
     """As `serve_sets`; return also what travels to and from each part then, int64 (parts,)."""
     home, shared = _alone(sets)  # nothing of those that are alone travels
@@ -119,7 +120,7 @@ def sweep(
     offsets: NDArray[np.int64],
     touch: Parts,
     weights: Weights | None,
-    pace: Pace | None,
+    pace: PartRates | None,
     pairs_stay: bool,
     home: Parts,
     load: NDArray[np.int64],
@@ -157,7 +158,7 @@ def sweep(
 
 
 @compiled
-def _borne(part: int, extra: int, load: NDArray[np.int64], pace: Pace | None) -> float:
+def _borne(part: int, extra: int, load: NDArray[np.int64], pace: PartRates | None) -> float:
     """What a part has to bear with `extra` more."""
     if pace is None:
         return float(load[part])

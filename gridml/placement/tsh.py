@@ -1,26 +1,32 @@
-"""The two-step heuristic: rows first, then columns (Duan, Wang and Wu, "Minimizing Training Time of Distributed Machine
-Learning by Reducing Data Communication", IEEE Transactions on Network Science and Engineering, 2021).
+r"""The two-step heuristic: rows first, then columns.
 
-The paper itself was not at hand when this was written. Known of it: data are partitioned first and parameters after,
-each by a sequential greedy; a step takes α = 1 or 2 data vertices (TSH-1, TSH-2) out of β candidates; the training time
-to be minimised is max |D_i| · max communication, under a limit θ of what a worker holds; and its improvements over
-random. Decided here:
+Duan, Wang and Wu, "Minimizing Training Time of Distributed Machine Learning by Reducing Data Communication", IEEE
+Transactions on Network Science and Engineering, 2021. The paper itself was not at hand. Known of it: data are
+partitioned first and parameters after, each by a sequential greedy; a step takes α = 1 or 2 data vertices (TSH-1,
+TSH-2) out of β candidates; the training time to be minimised is max |D_i| · max communication, under a limit θ of
+what a worker holds; and its improvements over random. Decided here:
 
-- A step is that of the part with the fewest rows, and of those the one that touches the fewest columns: parts are even,
-  which leaves the largest traffic of the product to be minimised.
-- The cost of a step is the columns that are new to the part, of two rows together |N(u) ∪ N(w) \\ N(U_i)|.
-- TSH-1 takes the cheapest of all the rows that wait. TSH-2 takes the best pair of the β cheapest: of β drawn by chance
-  thousands were needed for the same quality. `sample` restricts both to rows drawn by chance.
+- A step is that of the part with the fewest rows, and of those the one that touches the fewest columns: parts are
+  even, which leaves the largest traffic of the product to be minimised.
+- The cost of a step is the columns that are new to the part, of two rows together |N(u) ∪ N(w) \ N(U_i)|.
+- TSH-1 takes the cheapest of all the rows that wait. TSH-2 takes the best pair of the β cheapest: of β drawn by
+  chance thousands were needed for the same quality. `sample` restricts both to rows drawn by chance.
 - Where parts are unequal, the step is that of the part with the least work for its share. Columns count one each.
 - Columns that one part touches are its own. The others go, those that most parts touch first, each to the part that
   touches it and has the least traffic so far.
+
+Every row that waits is in one list for each part, that of its cost: the number of columns that are new to the part.
+Lists are linked both ways, so a row moves in constant time when its cost falls, and room is needed for parts × rows
+entries, however many edges there are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gridml.errors import UsageError
 from gridml.placement.base import (
@@ -33,16 +39,195 @@ from gridml.placement.base import (
     Options,
     Parts,
     Placement,
+    Shares,
+    advice,
     check,
+    least_memory,
     options_of,
     room,
 )
-from gridml.placement.bipartite import Bipartite
+from gridml.placement.bipartite import Bipartite, BothSides, Ids
 from gridml.placement.compiled import compiled
-from gridml.placement.limits import advice, least_memory
-from gridml.placement.neighbour_sets import no_sets, sets_of
+from gridml.placement.neighbours import Words, no_sets, sets_of
 from gridml.placement.serving import deal_unused, touching
-from gridml.placement.tsh_steps import Dealt, Room, deal_by_steps
+
+COST, BEFORE, AFTER = 0, 1, 2  # of an entry
+NOBODY = -1
+
+
+class PartRoom(NamedTuple):
+    """What parts may have: `most` int64 (parts,) of work and at most `limit` columns each. Next is the part with the
+    least work for its share, `shares` float64 (parts,)."""
+
+    most: Counts
+    shares: Shares
+    limit: int
+
+
+class Dealt(NamedTuple):
+    """What parts have: the columns that each touches, as bits (`neighbour_sets`) and in number, int64 (parts,), and the
+    work of its rows, int64 (parts,). All of it changes in place."""
+
+    sets: Words
+    touched: Counts
+    load: Counts
+
+
+@compiled
+def deal_by_steps(
+    graph: BothSides,
+    works: Counts,
+    order: Ids,
+    step: int,
+    candidates: int,
+    room: PartRoom,
+    extra: int,
+    dealt: Dealt,
+    parts: Parts,
+) -> int:
+    """Write the part of each row, int32 (rows,), into `parts`, −1 for one that fits nowhere; return what is left of
+    `extra`.
+
+    A step is that of the smallest part for its share. It takes the row that brings it the fewest columns, or the two of
+    the `candidates` cheapest that bring it the fewest together. A part is open until it has its `room` of work, `works`
+    int64 (rows,), and `extra` of them until they have one more. What the parts have been `dealt` already counts. Rows
+    of the same cost are taken in the given order, at first.
+    """
+    offsets, neighbours, column_offsets, rows_of = graph
+    most, shares, limit = room
+    sets, touched, load = dealt
+    count, k = len(offsets) - 1, len(load)
+    entry, head = _all_waiting(graph, order, sets, k)
+    deepest = head.shape[1] - 1
+    lowest = np.zeros(k, np.int64)
+    parts[:] = NOBODY
+    mark = np.full(len(column_offsets) - 1, NOBODY, np.int32)
+    cheapest = np.empty(candidates, np.int32)
+    taken = np.empty(2, np.int32)
+    closed = np.zeros(k, np.bool_)  # by the limit: what a row costs a part falls only when that takes another
+    left = count
+    while left:
+        part, least_filled = NOBODY, 0.0
+        for other in range(k):
+            if closed[other] or load[other] > most[other] or (load[other] == most[other] and not extra):
+                continue
+            filled = load[other] / shares[other]
+            if part == NOBODY or (filled, touched[other]) < (least_filled, touched[part]):
+                part, least_filled = other, filled
+        if part == NOBODY:
+            break
+        word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
+        level = lowest[part]
+        while head[part, level] == NOBODY:
+            level += 1
+        lowest[part] = level
+        if touched[part] + level > limit:
+            closed[part] = True
+            continue
+        taken[0], taken[1] = head[part, level], NOBODY
+        if step > 1 and left > 1:
+            found, row = 0, taken[0]
+            while found < candidates:
+                if row == NOBODY:
+                    level += 1
+                    if level > deepest:
+                        break
+                    row = head[part, level]
+                else:
+                    cheapest[found] = row
+                    found += 1
+                    row = entry[part, row, AFTER]
+            space = most[part] - load[part] + (extra > 0)
+            best = limit - touched[part] + 1
+            for i in range(found - 1):
+                row = cheapest[i]
+                # Together they cost at least what the dearer does, and what follows is dearer still.
+                if entry[part, cheapest[i + 1], COST] >= best:
+                    break
+                if works[row] >= space:
+                    continue
+                for edge in range(offsets[row], offsets[row + 1]):
+                    if not sets[neighbours[edge], word] & bit:
+                        mark[neighbours[edge]] = row
+                for j in range(i + 1, found):
+                    second = cheapest[j]
+                    if entry[part, second, COST] >= best:
+                        break
+                    both = int(entry[part, row, COST]) + int(entry[part, second, COST])
+                    for edge in range(offsets[second], offsets[second + 1]):
+                        both -= mark[neighbours[edge]] == row
+                    if both < best:
+                        best, taken[0], taken[1] = both, row, second
+        for i in range(2):
+            row = int(taken[i])
+            if row == NOBODY:
+                continue
+            left -= 1
+            parts[row] = part
+            extra -= load[part] <= most[part] < load[part] + works[row]
+            load[part] += works[row]
+            for other in range(k):
+                before, after = entry[other, row, BEFORE], entry[other, row, AFTER]
+                if before == NOBODY:
+                    head[other, entry[other, row, COST]] = after
+                else:
+                    entry[other, before, AFTER] = after
+                if after != NOBODY:
+                    entry[other, after, BEFORE] = before
+            for edge in range(offsets[row], offsets[row + 1]):
+                column = neighbours[edge]
+                if sets[column, word] & bit:
+                    continue
+                sets[column, word] |= bit
+                touched[part] += 1
+                for at in range(column_offsets[column], column_offsets[column + 1]):
+                    sharing = rows_of[at]
+                    if parts[sharing] != NOBODY:
+                        continue
+                    cost = entry[part, sharing, COST]
+                    before, after = entry[part, sharing, BEFORE], entry[part, sharing, AFTER]
+                    if before == NOBODY:
+                        head[part, cost] = after
+                    else:
+                        entry[part, before, AFTER] = after
+                    if after != NOBODY:
+                        entry[part, after, BEFORE] = before
+                    cost -= 1
+                    first = head[part, cost]
+                    if first != NOBODY:
+                        entry[part, first, BEFORE] = sharing
+                    entry[part, sharing, COST], entry[part, sharing, BEFORE], entry[part, sharing, AFTER] = (
+                        cost,
+                        NOBODY,
+                        first,
+                    )
+                    head[part, cost] = sharing
+                    lowest[part] = min(lowest[part], cost)
+    return max(0, extra)
+
+
+@compiled
+def _all_waiting(graph: BothSides, order: Ids, sets: Words, parts: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the lists of all rows: int32 (parts, rows, 3), a row's cost and its neighbours in the list, and int32
+    (parts, costs), the first row of each list, which is the first in order."""
+    offsets, neighbours, _, _ = graph
+    count, deepest = len(offsets) - 1, 0
+    for row in range(count):
+        deepest = max(deepest, offsets[row + 1] - offsets[row])
+    entry, head = np.empty((parts, count, 3), np.int32), np.full((parts, deepest + 1), NOBODY, np.int32)
+    for part in range(parts):
+        word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
+        for i in range(count - 1, -1, -1):
+            row = order[i]
+            cost = 0
+            for edge in range(offsets[row], offsets[row + 1]):
+                cost += not sets[neighbours[edge], word] & bit
+            first = head[part, cost]
+            entry[part, row, COST], entry[part, row, BEFORE], entry[part, row, AFTER] = cost, NOBODY, first
+            if first != NOBODY:
+                entry[part, first, BEFORE] = row
+            head[part, cost] = row
+    return entry, head
 
 
 @dataclass(frozen=True)
@@ -91,7 +276,7 @@ def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> t
     weighted = graph.row_weights is not None
     most, extra = room(int(weight.sum()), parts, options.slack, options.fractions, weighted=weighted)
     shares = np.full(parts, 1 / parts) if options.fractions is None else options.fractions
-    within = Room(most, shares, UNLIMITED if options.memory is None else options.memory)
+    within = PartRoom(most, shares, UNLIMITED if options.memory is None else options.memory)
     rows = np.empty(graph.rows, np.int32)
     sample = options.sample or graph.rows
     for first in range(0, graph.rows, sample):

@@ -16,11 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.protocol.aligned import ALIGNMENT_BYTES, aligned_copy
 from gridml.protocol.compression import from_bfloat16
-from gridml.protocol.foreign_files import remove
-from gridml.protocol.payload import Arrived, Payload, Piece, Pieces, Received, in_pieces
-from gridml.protocol.text import described
+from gridml.protocol.foreign import described, remove
+from gridml.protocol.payload import ALIGNMENT_BYTES, Arrived, Payload, Piece, Pieces, Received, aligned_copy, in_pieces
 
 Array = NDArray[Any]
 

@@ -34,7 +34,7 @@ _AT_ONCE = 1 << 16  # elements, which a processor's cache holds
 
 @final
 @dataclass(frozen=True)
-class Format:
+class StepFormat:
     """A step as uint8 (bytes,): the scales of all blocks, float32, and then the levels."""
 
     name: str
@@ -111,10 +111,10 @@ def _in_blocks(line: Array, block: int) -> Array:
 
 @final
 @dataclass(frozen=True)
-class Step:
+class TensorStep:
     """How far a tensor has come from the base of a push."""
 
-    form: Format
+    form: StepFormat
     codes: Codes
 
 
@@ -134,7 +134,7 @@ def from_bfloat16(halves: Array) -> NDArray[np.float32]:
 
 
 NONE, BFLOAT16 = "none", "bf16"
-FORMATS = {made.name: made for made in (Format("int8", 127, 256, 1), Format("int4", 7, 64, 2))}
+FORMATS = {made.name: made for made in (StepFormat("int8", 127, 256, 1), StepFormat("int4", 7, 64, 2))}
 
 
 def check(compress: str, compress_down: str) -> None:

@@ -13,9 +13,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from gridml.protocol.bounds import LARGEST, LEAST_VERTEX_S, Bound, flag, numbers, record, seconds, text, whole
 from gridml.protocol.compression import NONE
-from gridml.protocol.text import MESSAGE, NAME, TRACEBACK, printable
+from gridml.protocol.foreign import (
+    LARGEST,
+    LEAST_VERTEX_S,
+    MESSAGE,
+    NAME,
+    TRACEBACK,
+    Bound,
+    flag,
+    numbers,
+    printable,
+    record,
+    seconds,
+    text,
+    whole,
+)
 
 PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded
 NO_PUSH = 2**40  # as Pace.push_every, which no chunk has: push where a lease ends, and not before

@@ -1,8 +1,10 @@
-"""A push that no answer came to, in a file of the worker's folder, where it outlives the process and the machine.
+"""An unanswered push in a file of the worker's folder, where it outlives the process, and the names of attempts.
 
-A back end that carries files brings it home: when the job is evicted with grace or saves itself, and back into the
-folder of the job's next attempt, which delivers it before it trains; at the job's end into the run directory, where
-the next master finds it.
+A back end that carries files brings the push home when the job is evicted with grace or saves itself. It goes back
+into the folder of the job's next attempt, which delivers it before it trains; at the job's end it goes into the run
+directory, where the next master finds it.
+
+Each attempt of a job is another worker. Job `w7` is `w7` first, then `w7.1`, `w7.2`.
 """
 
 from __future__ import annotations
@@ -13,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.protocol import bundle
-from gridml.protocol.bounds import whole
 from gridml.protocol.bundle import LONGEST_HEADER
-from gridml.protocol.foreign_files import receive_regular
+from gridml.protocol.foreign import receive_regular, whole
 from gridml.protocol.messages import Push, Sync, sync_from, to_json
 from gridml.protocol.payload import Pieces
 from gridml.protocol.push import PushContent, decode, encode
@@ -73,3 +74,24 @@ def read(path: Path, longest: int = sys.maxsize, longest_header: int = LONGEST_H
 def clear(path: Path) -> None:
     """Nothing is unanswered any more. The file stays, empty: what carries it expects it. Raises OSError."""
     path.write_bytes(b"")
+
+
+def worker_name(job: str, starts: int) -> str:
+    """The worker that a job is after `starts` earlier starts."""
+    return f"{job}.{starts}" if starts else job
+
+
+def job_of(worker: str) -> str:
+    """The job that a worker is an attempt of."""
+    return worker.partition(".")[0]
+
+
+def is_attempt(worker: str, job: str) -> bool:
+    """Whether a name is that of an attempt of a job, and nothing else."""
+    return worker == worker_name(job, attempt_of(worker)) and job.isalnum()
+
+
+def attempt_of(worker: str) -> int:
+    """Which attempt of its job a worker is: how often that was started before."""
+    number = worker.partition(".")[2]
+    return int(number) if number.isdecimal() else 0

@@ -1,12 +1,23 @@
-"""Payloads as carriers take them: bytes, or pieces on the memory of the arrays that travel, hashed as they are read;
-and as they are received, hashed as they come."""
+"""Payloads as carriers take them, memory aligned as torch aligns its own, and the kind of disk a path is on.
+
+A payload is bytes, or pieces on the memory of the arrays that travel, hashed as they are read; and, where it is
+received, hashed as it comes.
+
+Kernels of matrix products and sums cut their loops by where an operand begins, and so round by it: the same rows at
+another address give other bits. A loop that reads `x[rows]` has a tensor that torch has just allocated. What f
+reads begins at the same boundary, whatever the chunk and the batch are that it was cut from.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
-from typing import final
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 Piece = bytes | bytearray | memoryview
 BLOCK = 1 << 20  # bytes that are hashed and then written: a processor's cache holds them
@@ -126,3 +137,98 @@ Arrived = bytes | bytearray  # a payload as it is received, in one piece: `Recei
 def in_pieces(payload: Payload) -> Pieces:
     """Return a payload in pieces."""
     return payload if isinstance(payload, Pieces) else Pieces([payload])
+
+
+Array = NDArray[Any]
+
+ALIGNMENT_BYTES = 64  # of torch on the host (c10::gAlignment)
+DEVICE_ALIGNMENT_BYTES = 512  # of its allocators on devices: no device's is coarser
+
+
+def aligned_empty(shape: Sequence[int], dtype: DTypeLike) -> Array:
+    """Return an array with any values that begins at the boundary: numpy's own begin at multiples of 16 bytes."""
+    of = np.dtype(dtype)
+    nbytes = int(np.prod(shape, dtype=np.int64)) * of.itemsize
+    memory = np.empty(nbytes + ALIGNMENT_BYTES, np.uint8)
+    begin = -_address(memory) % ALIGNMENT_BYTES
+    return memory[begin : begin + nbytes].view(of).reshape(shape)
+
+
+def is_aligned(values: Array) -> bool:
+    """Whether an array begins at the boundary; one without values does."""
+    return not values.size or _address(values) % ALIGNMENT_BYTES == 0
+
+
+def aligned_copy(values: Array) -> Array:
+    """Return a copy in C order that begins at the boundary, writable."""
+    copy = aligned_empty(values.shape, values.dtype)
+    np.copyto(copy, values)
+    return copy
+
+
+def aligned_rows(column: Array, rows: NDArray[np.int64]) -> Array:
+    """Return a copy of some rows that begins at the boundary. Raises IndexError for a row that is not there."""
+    if len(rows) and not (-len(column) <= rows.min() and rows.max() < len(column)):
+        raise IndexError(
+            f"rows {rows.min()} to {rows.max()} were asked for; expected rows of a column of {len(column)}"
+        )
+    copy = aligned_empty((len(rows), *column.shape[1:]), column.dtype)
+    if len(rows):
+        np.take(column, rows, axis=0, out=copy, mode="wrap")  # "raise" would buffer all of it
+    return copy
+
+
+def aligned_tensor(tensor: Any) -> Any:
+    """Return a tensor as it is where it begins at the boundary of the memory it is in, otherwise a copy."""
+    if tensor.device.type == "cpu":
+        begins = tensor.data_ptr() % ALIGNMENT_BYTES == 0
+    else:
+        begins = tensor.storage_offset() * tensor.element_size() % DEVICE_ALIGNMENT_BYTES == 0
+    return tensor if begins or not tensor.numel() else tensor.clone()
+
+
+def _address(values: Array) -> int:
+    return int(values.__array_interface__["data"][0])
+
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afs",
+        "9p",
+        "ceph",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "glusterfs",
+        "panfs",
+        "orangefs",
+    }
+)
+MOUNTS = Path("/proc/mounts")
+
+
+def network_disk(path: Path, mounts: Path = MOUNTS) -> str | None:
+    """Return the kind of network file system that a path is on, None for a local disk (or where that cannot be
+    told)."""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return None
+    longest, file_system = "", ""
+    here = path.resolve()
+    for line in lines:
+        parts = line.split(" ")
+        if len(parts) < 3:
+            continue
+        point = parts[1].replace("\\040", " ")
+        if here.is_relative_to(point) and len(point) >= len(longest):
+            longest, file_system = point, parts[2]
+    is_network = file_system in NETWORK_FILE_SYSTEMS or (
+        file_system.startswith("fuse.") and file_system not in ("fuse.ext4", "fuse.overlayfs")
+    )
+    return file_system if is_network else None

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.protocol import bundle
-from gridml.protocol.compression import BFLOAT16, FORMATS, Step, bfloat16, from_bfloat16
-from gridml.protocol.text import NAME, printable
+from gridml.protocol.compression import BFLOAT16, FORMATS, TensorStep, bfloat16, from_bfloat16
+from gridml.protocol.foreign import NAME, printable
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -56,7 +56,7 @@ class ReplicaPart:
     """Some vertices of the replica: modules with those of their tensors that changed, rows of array fields by type.
 
     The float32 tensors that `short` names travel in bfloat16. Beside them stand `moments`, by "entry/NAME": what
-    optimisers remember of modules' weights (`gridml.engine.moments`).
+    optimisers remember of modules' weights (`gridml.engine.optimisers`).
     """
 
     modules: Mapping[VertexKey, ModuleTensors] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class ReplicaPart:
         return ReplicaPart({**self.modules, **modules}, {**self.rows, **newer.rows}, moments=moments)
 
 
-Steps = Mapping[VertexKey, Mapping[str, Step]]  # of module vertices, by whole tensor name
+Steps = Mapping[VertexKey, Mapping[str, TensorStep]]  # of module vertices, by whole tensor name
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
     modules: dict[VertexKey, dict[str, Array]] = {}
     ids: dict[str, dict[str, Array]] = {_ROWS: {}, _IDS: {}}
     fields: dict[str, dict[str, Array]] = {}
-    steps: dict[VertexKey, dict[str, Step]] = {}
+    steps: dict[VertexKey, dict[str, TensorStep]] = {}
     moments: dict[str, Array] = {}
     for name, tensor in tensors.items():
         if len(name) > LONGEST_NAME or not name.isprintable():  # reasons name them
@@ -172,13 +172,13 @@ def _moment(name: str, values: Array) -> str:
     return whole
 
 
-def _step(name: str, codes: Array) -> tuple[VertexKey, str, Step]:
+def _step(name: str, codes: Array) -> tuple[VertexKey, str, TensorStep]:
     """Return the vertex, the tensor and the step of a compressed tensor's name."""
     form, _, whole = name.removeprefix("@").partition("/")
     key = module_key(whole) if form in FORMATS else None
     if key is None:
         raise ValueError(f"a tensor is called {name!r}; expected @rows, @ids or a module's tensor in a known format")
-    return key, whole, Step(FORMATS[form], codes)
+    return key, whole, TensorStep(FORMATS[form], codes)
 
 
 def decode_replica(tensors: Mapping[str, Array]) -> ReplicaPart:

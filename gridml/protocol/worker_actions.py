@@ -179,7 +179,7 @@ class Trained(NamedTuple):
     gathering: bool = False
 
 
-class Failed(NamedTuple):
+class TrainingFailed(NamedTuple):
     """f failed. What was trained since the last push is dropped."""
 
     failure: Failure
@@ -207,4 +207,4 @@ class MailboxClosed(NamedTuple):
     """There will be no reply any more."""
 
 
-Event = Began | ChunkFailed | Trained | Failed | Copied | Replied | Evicted | MailboxClosed
+Event = Began | ChunkFailed | Trained | TrainingFailed | Copied | Replied | Evicted | MailboxClosed

@@ -30,7 +30,6 @@ from gridml.protocol.worker_actions import (
     EndChunk,
     Event,
     Evicted,
-    Failed,
     KeepOnly,
     Leave,
     MailboxClosed,
@@ -40,6 +39,7 @@ from gridml.protocol.worker_actions import (
     TakeSnapshot,
     Train,
     Trained,
+    TrainingFailed,
     Use,
     Wait,
 )
@@ -149,7 +149,7 @@ class WorkerState:
             self._handle_begun(now_s)
         elif isinstance(event, ChunkFailed):
             self._beginning = None  # the next sync does not hold it any more
-        elif isinstance(event, Failed):
+        elif isinstance(event, TrainingFailed):
             self._failure = event.failure
             self._beginning = None  # where not even the chunk could be begun
             self._work, self._to_copy = self._to_copy or self._work, None  # where it came out with the snapshot

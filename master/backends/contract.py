@@ -1,4 +1,4 @@
-"""The contract of a back end as checks that anybody can run on an implementation of `master.backends.base`.
+"""The contract of a back end as checks that anybody can run on an implementation of `master.state.jobs`.
 
     def test_my_backend(tmp_path):
         check_backend(lambda: MyHarness(tmp_path))
@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from gridml.errors import RunError, UsageError
 from gridml.testing.contracts import expect, expect_error, require
-from master.backends.base import Backend, JobEvent, State
+from master.state.jobs import Backend, JobEvent, State
 
 MACHINES = 2  # that a harness has
 LIMIT_S = 60.0  # within which whatever is waited for must happen

@@ -5,8 +5,8 @@ can be ended with it. SIGTERM goes to the worker alone, which has a push to fini
 when a machine is taken away. Signals are sent only to processes that have not been waited for, whose pids therefore
 cannot mean another one.
 
-What must not outlive the master calls `gridml.parent.die_with_parent`. The kernel ties that to the thread that starts
-workers, so `poll` belongs in a thread that lives as long as the master.
+What must not outlive the master calls `gridml.engine.parent.die_with_parent`. The kernel ties that to the thread that
+starts workers, so `poll` belongs in a thread that lives as long as the master.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 
 from gridml.engine.devices import SLOT
 from gridml.errors import RunError, StorageError, UsageError
-from master.backends.base import Backend, JobEvent, State, in_words
 from master.backends.script import PlannedLife, Script
+from master.state.jobs import Backend, JobEvent, State, in_words
 
 # A process that was sent SIGKILL is gone in well under this; `next_change_s` asks for the next look then.
 _REAP_S = 0.01

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from gridml.engine.devices import NoDeviceError, find
 from gridml.errors import UsageError
-from gridml.model.device_names import CUDA
-from gridml.model.device_names import parse as parse_device
-from gridml.options import FAILURES, Option
-from master.backends.base import Backend, BackendOptions
-from master.backends.plugin import BackendPlugin, Command
+from gridml.model.device_memory import CUDA
+from gridml.model.device_memory import parse as parse_device
+from master.ports.plugin import BackendPlugin, Command
+from master.state.jobs import Backend, BackendOptions
+from master.state.options import FAILURES, Option
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -84,7 +84,7 @@ class LocalPlugin(BackendPlugin):
         return Local(worker_command(settings, directory), script(settings), directory.logs, threads=threads)
 
     def workers(self, options: BackendOptions) -> int:
-        from master.backends.traces import most_at_once, read_trace
+        from master.backends.simulated_plugin import most_at_once, read_trace
 
         trace = LocalOptions.among(options).trace
         return 2 if trace is None else most_at_once(read_trace(trace))
@@ -107,8 +107,8 @@ def script(settings: Settings) -> Script:
     """Return what happens to the workers' machines. Raises UsageError for a lifetime or trace that cannot be read."""
     from chunk_model.lifetime import LifetimeError
     from chunk_model.parse import parse
-    from master.backends.script import Lives, Replay, Steady
-    from master.backends.traces import read_trace
+    from master.backends.script import Replay, ScriptedLives, Steady
+    from master.backends.simulated_plugin import read_trace
 
     options = LocalOptions.among(settings.options)
     # Taking its leave takes a worker real time, which no speed-up shortens.
@@ -128,7 +128,7 @@ def script(settings: Settings) -> Script:
             f"expected at least {LEAST_LIFE_S:g} s, or no worker trains before it is killed. Give longer lives, or a "
             "smaller --speedup."
         )
-    return Lives(settings.workers, lifetime, settings.seed, grace_s=grace_s, speedup=options.speedup)
+    return ScriptedLives(settings.workers, lifetime, settings.seed, grace_s=grace_s, speedup=options.speedup)
 
 
 def worker_command(settings: Settings, directory: RunDirectory) -> Callable[[str], list[str]]:

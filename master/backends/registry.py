@@ -7,15 +7,13 @@ import shlex
 from pathlib import Path
 
 from gridml.errors import GridmlError, LedgerError, UsageError
-from gridml.protocol.text import printable
+from gridml.protocol.foreign import printable
 from gridml.registry import Registry
-from master.backends.base import Backend
-from master.backends.plugin import BackendPlugin, BatchSystem
-from master.store.reader import opened
-from master.store.run_facts import read_facts
+from master.ports.plugin import BackendPlugin, BatchSystem
+from master.state.jobs import Backend
+from master.store.reader import opened, read_facts
 from master.store.rundir import RunDirectory, command
-from master.store.settings import Settings
-from master.store.settings_file import has_copy, settings_text
+from master.store.settings import Settings, has_copy, settings_text
 
 BACKENDS: Registry[BackendPlugin] = Registry(
     "back end",

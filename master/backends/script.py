@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from chunk_model.lifetime import Lifetime
-from chunk_model.trace import TraceEvent
+from chunk_model.traces import TraceEvent
 from gridml.errors import UsageError
 
 # One stream of random numbers per purpose, so that a setting added later does not change the lives of old seeds.
@@ -92,7 +92,7 @@ class Steady(Script):
 
 
 @dataclass(frozen=True)
-class Lives(Script):
+class ScriptedLives(Script):
     """`workers` machines, each with one life after another drawn from `lifetime`, counted from the start of its worker.
 
     A share `graceful_share` of the lives ends with SIGTERM and `grace_s`, the others with SIGKILL. The kinds are dealt
@@ -157,7 +157,7 @@ class Replay(Script):
     """The nodes of a trace: each is a slot, open while the node was there, that loses its worker when the node went.
 
     A share `graceful_share` of the removals is graceful, dealt out in their order, whether or not a worker was in the
-    slot. A worker that leaves by itself leaves the node to the next one. The trace is one that `chunk_model.trace` has
+    slot. A worker that leaves by itself leaves the node to the next one. The trace is one that `chunk_model.traces` has
     checked.
     """
 

@@ -1,4 +1,12 @@
-"""The simulated back end as gridml knows it: `gridml simulate` plays such runs, and nothing else can."""
+"""The simulated back end: the machines of a script under a virtual clock, and workers that are stepped.
+
+The pool outlives every master, as a real one does: its workers train on while no master is there, and the next one
+inherits them. Everything in it happens at planned instants of one clock, in the order of the planning, so the same
+seed gives the same run.
+
+Only `gridml simulate` plays such runs. Traces that a user names on the command line say when machines came and
+went.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from chunk_model import traces
+from chunk_model.traces import TraceError, TraceEvent
 from gridml.errors import UsageError
-from gridml.options import FAILURES, FIRST, SIMULATE, WORKERS, Described, Option, described
-from master.backends.base import Backend, BackendOptions
-from master.backends.plugin import BackendPlugin
+from master.ports.plugin import BackendPlugin
+from master.state.jobs import Backend, BackendOptions
+from master.state.options import FAILURES, FIRST, SIMULATE, WORKERS, Described, Option, described
 from master.store.rundir import RunDirectory
 from master.store.settings import CommandOptions, Settings
 
@@ -74,3 +84,22 @@ class SimulatedPlugin(BackendPlugin):
 
     def make(self, settings: Settings, directory: RunDirectory) -> Backend:
         raise UsageError(f"{directory.root} was simulated, and cannot go on. Play it again with gridml simulate.")
+
+
+def read_trace(path: Path) -> tuple[TraceEvent, ...]:
+    """Return the events of a trace file. Raises UsageError when it cannot be read."""
+    try:
+        return traces.read_trace(path)
+    except OSError as error:
+        raise UsageError(f"--trace: {path} cannot be read: {error.strerror}. Name a file that is there.") from error
+    except TraceError as error:
+        raise UsageError(f"--trace: {error}") from error
+
+
+def most_at_once(events: tuple[TraceEvent, ...]) -> int:
+    """Return how many nodes of a trace are there at once, at most."""
+    present = most = 0
+    for event in events:
+        present += 1 if event.joined else -1
+        most = max(most, present)
+    return most

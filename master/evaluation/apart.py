@@ -1,8 +1,9 @@
-"""The user's evaluate in a process of its own, with a limit of memory and of time: whatever becomes of that, the master
-lives on, and what was taken for it is given back.
+"""The user's evaluate in a process of its own, with a limit of memory and of time.
 
-The process is kept from one epoch to the next, so that what evaluate loads once is loaded once. It dies with the thread
-that started it.
+Whatever becomes of that process, the master lives on, and what was taken for it is given back. The process is kept
+from one epoch to the next, so that what evaluate loads once is loaded once. It dies with the thread that started
+it. How long evaluate may take, how much memory it may use, and whether it is tried again when its process dies are
+pure decisions.
 """
 
 from __future__ import annotations
@@ -28,14 +29,36 @@ from gridml import errors
 from gridml.errors import DamagedError, GridmlError, RunError, UserCodeError
 from gridml.model.chunk import Chunk
 from gridml.protocol import bundle
+from gridml.protocol.foreign import TRACEBACK, printable
 from gridml.protocol.push import module_key
-from gridml.protocol.text import TRACEBACK, printable
-from master.backends.base import in_words
-from master.decisions.evaluation import after_death, most_memory
 from master.evaluation.evaluator import Evaluated, Evaluator, Statistics, Subject
 from master.evaluation.metrics import KEPT
+from master.state.jobs import in_words
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
+
+LEAST_S, LONGEST_S = 3600.0, 7 * 86400.0  # that an evaluation may take, however short or long the epochs are
+EPOCHS = 10  # as long as so many of them
+SHARE = 0.5  # of the machine's memory
+TRIES = 2  # of one evaluation: what killed the first may have been meant for nobody
+
+
+def limit_s(epoch_s: float) -> float:
+    """Seconds that the evaluation of an epoch may take that lasted so long."""
+    return min(max(LEAST_S, EPOCHS * epoch_s), LONGEST_S)
+
+
+def most_memory(machine: int) -> int:
+    """Bytes of data that the process may have on a machine with so many bytes of memory, on which others live, too."""
+    return round(SHARE * machine)
+
+
+def after_death(deaths: int) -> tuple[bool, str]:
+    """Whether an evaluation is tried again whose process has ended so many times before it had an answer."""
+    if deaths < TRIES:
+        return True, "it is tried once more"
+    return False, f"{deaths} times in a row"
+
 
 LOG = "evaluate.log"  # what evaluate prints, among the logs of workers
 MOST_LINES = 20  # of that, which are told

@@ -1,28 +1,79 @@
-"""What the submit host computes with the user's own code: the metrics of a version, BatchNorm's statistics, the
-arithmetic of one vertex."""
+"""Evaluation on the submit host, with the user's own code.
+
+It computes the metrics of a version, BatchNorm's statistics, and the arithmetic of one vertex. `tail_mean` is the
+mean over the versions in the tail of an epoch.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from gridml.aggregates import VertexState, is_weight
+from gridml.errors import DamagedError
 from gridml.model.chunk import Chunk
 from gridml.model.graph import Graph
+from gridml.model.layers import tables_of
 from gridml.model.program import Metrics, Program
-from gridml.model.progress import Progress
+from gridml.model.schedule import Progress
 from gridml.protocol.push import VertexKey
 from master.evaluation.metrics import evaluate, flops_per_vertex, graph_of, names_local
 from master.evaluation.recalibration import Recalibration, has_statistics, with_statistics
-from master.evaluation.tail_mean import tail_mean
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.spec import RunSpec
-from master.store.versions import Versions
+from master.store.versions import ReplicaState, Versions
+
+Array = NDArray[Any]
+
+
+def tail_mean(
+    state: ReplicaState, tail: Sequence[tuple[int, str | None]], versions: Versions, program: Program
+) -> ReplicaState:
+    """Return a version with means over it and a tail's versions, (number, SHA-256), oldest first, in place of its
+    weights. The oldest counts once, the next twice, and so on. One that cannot be read is left out.
+
+    Weights are those tensors of modules that are averaged as they are merged, but no tables of embeddings: the moves of
+    their rows add up, and what is averaged only lies further back. All else is the version's own.
+    """
+    earlier: list[Mapping[VertexKey, VertexState]] = []
+    for version, sha256 in tail:
+        with contextlib.suppress(DamagedError, OSError):  # nothing else depends on it
+            earlier.append(versions.mapped(version, sha256).modules)
+    if not earlier:
+        return state
+    modules, types = dict(state.modules), program.types()
+    for key, vertex in state.modules.items():
+        declared = types.get(key[0])  # f does not reach what evaluate alone takes, and nobody trains it
+        if declared is None or declared.own_rule:
+            continue
+        tables = tables_of(declared, key[1])
+        means = {
+            name: _mean([*(each[key].tensors[name] for each in earlier), tensor])
+            for name, tensor in vertex.tensors.items()
+            if name not in tables and is_weight(name, tensor, declared.rule)
+        }
+        modules[key] = VertexState({**vertex.tensors, **means}, vertex.buffers)
+    return replace(state, modules=modules)
+
+
+def _mean(values: Sequence[Array]) -> Array:
+    """The mean of values, oldest first, which count 1, 2, 3, ... times; of values that stand still that value."""
+    newest = values[-1]
+    if all(np.array_equal(value, newest) for value in values[:-1]):
+        return newest
+    whole, mean = len(values) * (len(values) + 1) // 2, np.zeros(newest.shape, np.float64)
+    for times, value in enumerate(values, 1):
+        mean += np.multiply(value, times / whole, dtype=np.float64)
+    return mean.astype(newest.dtype)
+
 
 Statistics = Mapping[VertexKey, Mapping[str, NDArray[Any]]]
 

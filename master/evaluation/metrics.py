@@ -12,22 +12,20 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.calling import BatchFailed
 from gridml.engine.devices import Device
 from gridml.engine.engine import Engine
 from gridml.engine.modules import Modules
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.batch import Batch, Rows
 from gridml.model.chunk import Chunk, cut
-from gridml.model.goals import Mode
 from gridml.model.graph import Graph, Table, components
 from gridml.model.order import EpochOrder
-from gridml.model.program import Metrics, Program
-from gridml.model.progress import Progress
-from gridml.model.user_traceback import user_traceback
+from gridml.model.program import Metrics, Mode, Program, user_traceback
+from gridml.model.schedule import Progress
 from gridml.model.vertex import Vertex, VertexType, describe
+from gridml.protocol.foreign import described, printable
 from gridml.protocol.push import ReplicaPart
-from gridml.protocol.text import described, printable
 from master.store.versions import ReplicaState
 
 Array = NDArray[Any]

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
+from gridml.engine.parent import die_with_parent
 from gridml.errors import DamagedError, GridmlError, StorageError, UserCodeError
 from gridml.model.chunk import Chunk
 from gridml.model.graph import Graph
 from gridml.model.loading import load
 from gridml.model.program import Program
-from gridml.parent import die_with_parent
 from gridml.protocol import bundle
 from master.evaluation.evaluator import Here, Subject
 from master.store.rundir import RunDirectory

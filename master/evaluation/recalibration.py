@@ -19,15 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import VertexState
-from gridml.aggregates.rule_for import is_statistic
-from gridml.engine.batch_failed import BatchFailed
+from gridml.aggregates.rule_set import is_statistic
+from gridml.engine.calling import BatchFailed
 from gridml.engine.dice import Dice
 from gridml.engine.engine import Engine
 from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Components, components
 from gridml.model.order import EpochOrder
+from gridml.protocol.foreign import described
 from gridml.protocol.push import ReplicaPart, VertexKey
-from gridml.protocol.text import described
 from master.store.spec import RunSpec
 from master.store.versions import ReplicaState
 

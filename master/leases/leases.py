@@ -6,16 +6,16 @@ from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import batch_size
 from gridml.model.chunk import bytes_each
 from gridml.protocol.messages import Sync
-from master.decisions import leasing
-from master.decisions.failures import Failed
-from master.decisions.leasing import ChunkFacts, Span, choose_span, chunk_size
-from master.leases.appointments import Anybody, Appointments
-from master.leases.chunk_sizing import ChunkSizing
+from master.leases import policy
 from master.leases.chunks import Chunks
 from master.leases.epochs import Epochs
-from master.leases.homes import Homes
+from master.leases.homes import Anybody, Appointments, Homes
+from master.leases.policy import ChunkFacts, choose_span, chunk_size
 from master.leases.reclaim import Reclaim
-from master.records import LeaseState, WorkerRecord, WorkerTable
+from master.leases.sizing import ChunkSizing
+from master.state.failures import Failed
+from master.state.records import LeaseState, WorkerRecord, WorkerTable
+from master.state.spans import Span
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.spec import RunSpec
@@ -219,7 +219,7 @@ class Leases:
         """Whether a worker that is too slow for what is left may wait until the others have done that."""
         if record.idle_until_s is None:
             speeds = self.sizing.measures.speeds
-            record.idle_until_s = now + leasing.idle_s(self._ledger.uncredited(epoch), speeds.total)
+            record.idle_until_s = now + policy.idle_s(self._ledger.uncredited(epoch), speeds.total)
         if now < record.idle_until_s:
             return True, "the others do the rest"
         record.idle_until_s = None
@@ -236,4 +236,4 @@ class Leases:
         own = sum(lease.left for lease in held.values() if lease.epoch == epoch)
         uncredited = self._ledger.uncredited(epoch) - own
         others = speeds.count - (record.speed is not None)
-        return leasing.most(uncredited, rate, others, speeds.total - (record.speed or 0.0), batch, held=own)
+        return policy.most(uncredited, rate, others, speeds.total - (record.speed or 0.0), batch, held=own)

@@ -1,20 +1,75 @@
-"""Taking work from stragglers for a worker that would idle: a part of a lease, or all that is not credited of it."""
+"""Work taken from stragglers for a worker that would idle: a part of a lease, or all of it that is not credited.
+
+`TakenRanges` remembers the ranges that were taken before from a straggler or from a silent worker.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from sortedcontainers import SortedDict
+
 from gridml.carriers.base import MasterMailboxes
-from master.decisions import leasing
-from master.decisions.leasing import Delay, Holding, Span
-from master.leases.chunk_sizing import ChunkSizing
+from master.leases import policy
 from master.leases.epochs import Epochs
-from master.leases.stragglers import TakenRanges
-from master.records import LeaseState, WorkerRecord, WorkerTable
-from master.store.event_facts import EventFacts
+from master.leases.policy import Holding
+from master.leases.sizing import ChunkSizing
+from master.state.records import LeaseState, WorkerRecord, WorkerTable
+from master.state.spans import Delay, Span
 from master.store.journal import Events
 from master.store.ledger import Ledger
+from master.store.rundir import EventFacts
+
+
+class TakenRanges:
+    """Ranges that were taken from their holders, and how often. Finding m of n costs O(m + log n)."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[int, SortedDict] = {}  # by epoch: start -> (stop, times), no two of which overlap
+
+    @property
+    def epochs(self) -> list[int]:
+        """Those that have such ranges."""
+        return list(self._ranges)
+
+    def add(self, span: Span, times: int) -> None:
+        """All of a range was taken `times` times by now, whatever was known of parts of it."""
+        if span.count <= 0:
+            return
+        met = self._met(span)
+        ranges = self._ranges.setdefault(span.epoch, SortedDict())
+        for start, stop, before in met:
+            del ranges[start]
+            if start < span.start:
+                ranges[start] = span.start, before
+            if stop > span.stop:
+                ranges[span.stop] = stop, before
+        ranges[span.start] = span.stop, times
+
+    def times(self, span: Span) -> int:
+        """How often any part of a range was taken, at most."""
+        return max((times for _, _, times in self._met(span)), default=0)
+
+    def drop(self, epoch: int) -> None:
+        """Forget an epoch that is complete; one that is not known is ignored."""
+        self._ranges.pop(epoch, None)
+
+    def _met(self, span: Span) -> list[tuple[int, int, int]]:
+        """(start, stop, times) of the ranges that have a position of the span, in order."""
+        ranges = self._ranges.get(span.epoch)
+        if ranges is None or span.count <= 0:
+            return []
+        first = max(0, ranges.bisect_right(span.start) - 1)  # the last that begins before it may reach into it
+        met = []
+        for start in ranges.islice(first):
+            if start >= span.stop:
+                break
+            stop, times = ranges[start]
+            if stop > span.start:
+                met.append((start, stop, times))
+        return met
+
 
 # Between two looks for a straggler that find nothing. One costs a few tenths of a millisecond however many leases there
 # are, so all that idle together, 10,000 or more, take a few hundredths of the master's time.
@@ -75,7 +130,7 @@ class Reclaim:
 
     def place(self, lease: LeaseState, now: float) -> None:
         """Put a lease where it belongs in the order in which leases are expected to be done."""
-        self._ledger.leases.expect(lease, now + leasing.expected_s(self._holding(lease, now)))
+        self._ledger.leases.expect(lease, now + policy.expected_s(self._holding(lease, now)))
 
     def delay(self, record: WorkerRecord, now: float) -> tuple[Delay, float]:
         """Return what passes until a lease is credited, and the seconds around a chunk: alike for all workers of a
@@ -92,7 +147,7 @@ class Reclaim:
         lease.overtaken = self._ranges.times(Span(lease.epoch, lease.start, lease.stop))
 
     def _cut(self, holdings: Sequence[Holding], record: WorkerRecord, batches: tuple[int, int], now: float) -> bool:
-        chosen, reason = leasing.cut(holdings, *batches, self._sizing.rate(record))
+        chosen, reason = policy.cut(holdings, *batches, self._sizing.rate(record))
         if chosen is None:
             return False
         lease = self._ledger.leases[chosen[0]]
@@ -108,13 +163,13 @@ class Reclaim:
         rate, delay = self._sizing.rate(record), self._sizing.delay(record)
         if rate is None:
             return False
-        number, _ = leasing.overtake(holdings, rate, delay)  # the reason is that of the second look, below
+        number, _ = policy.overtake(holdings, rate, delay)  # the reason is that of the second look, below
         if number is None:
             return False
         lease = self._ledger.leases[number]
         heartbeat = self._mailboxes.heartbeat(lease.worker)  # only of this one: it may be a file far away
         at = heartbeat.upto if heartbeat is not None and heartbeat.lease == lease.id else None
-        number, reason = leasing.overtake([replace(h, at=at) for h in holdings if h.lease == number], rate, delay)
+        number, reason = policy.overtake([replace(h, at=at) for h in holdings if h.lease == number], rate, delay)
         if number is None:
             return False
         self._events.record("straggler", _facts(lease), f"{lease.worker}: lease {lease.id} is {reason}", quiet=True)
@@ -132,7 +187,7 @@ class Reclaim:
         leases = self._ledger.leases.ends(self._ledger.leases.of(record.name))
         holdings = [self._holding(lease, now) for lease in leases]
         for lease, holding in zip(leases, holdings, strict=True):
-            self._ledger.leases.expect(lease, now + leasing.expected_s(holding))
+            self._ledger.leases.expect(lease, now + policy.expected_s(holding))
         return [
             holding
             for lease, holding in zip(leases, holdings, strict=True)

@@ -9,25 +9,23 @@ from pathlib import Path
 import numpy as np
 
 from chunk_model.families import Normal
+from chunk_model.fit import Selected, select
 from chunk_model.lifetime import Lifetime, LifetimeError
 from chunk_model.observations import ObservationError, Observations, read_csv
 from chunk_model.parse import parse
 from chunk_model.record import read_record
-from chunk_model.select import Selected, select
-from chunk_model.trace import TraceError
+from chunk_model.traces import TraceError
 from gridml.errors import UsageError
 from master.backends.registry import read_settings
-from master.decisions.chunk_rules import GAUSSIAN, GOODPUT
-from master.store.reader import opened
-from master.store.run_facts import PushCosts, read_clock, read_facts, read_push_costs
-from master.store.settings import Settings
+from master.store.reader import PushCosts, opened, read_clock, read_facts, read_push_costs
+from master.store.settings import GAUSSIAN, GOODPUT, Settings
 from master.telemetry.measures import died
 
 NAMED = ("exponential", "weibull", "lognormal")  # families whose laws can be written in a word
 
 
 @dataclass(frozen=True)
-class Source:
+class LifetimeSource:
     """Where lives are to be had from; exactly one is given."""
 
     lifetime: str | None = None  # a text such as "normal(45m,10m)"
@@ -65,7 +63,7 @@ class LifetimeEstimate:
     run: RunLives | None = None
 
 
-def estimate_lifetime(source: Source) -> LifetimeEstimate:
+def estimate_lifetime(source: LifetimeSource) -> LifetimeEstimate:
     """Return the distribution that a source gives, or the one that fits its lives best.
 
     Raises UsageError unless exactly one source is given, and when it cannot be read; LedgerError for a run that cannot.
@@ -107,7 +105,7 @@ def expected_lifetime(
     """
     if lifetime is None and trace is None:
         return None
-    estimate = estimate_lifetime(Source(lifetime=lifetime, trace=trace))
+    estimate = estimate_lifetime(LifetimeSource(lifetime=lifetime, trace=trace))
     law, normal = estimate.lifetime, rule == GAUSSIAN
     if estimate.observations is not None:
         law = select(estimate.observations, ("normal",) if normal else NAMED).lifetime

@@ -23,12 +23,12 @@ from gridml.aggregates import Merge, RuleSet, VertexState, stale_mean
 from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
 from gridml.errors import UsageError
 from gridml.protocol import bundle
-from gridml.protocol.compression import FORMATS, NONE, Step
+from gridml.protocol.compression import FORMATS, NONE, TensorStep
 from gridml.protocol.push import PushContent, ReplicaPart, decode, encode, encode_replica
-from master.decisions.sizing import MERGING
+from master.leases.sizing import MERGING
 from master.store.versions import ReplicaState, Versions
-from master.sync.published_versions import by_name
-from master.sync.whole import whole
+from master.sync.pushes import whole
+from master.sync.replies import by_name
 
 TENSORS = 16
 MEMORY, DISK = 8, 4  # replicas' worth that a measurement takes
@@ -122,7 +122,7 @@ def _content(tensors: dict[str, NDArray[np.float32]], compress: str) -> PushCont
     for name, tensor in pushed.items():
         codes = form.pack(tensor - tensors[name])
         assert codes is not None  # they are finite
-        steps[name] = Step(form, codes)
+        steps[name] = TensorStep(form, codes)
     return PushContent(ReplicaPart(), steps={KEY: steps})
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from chunk_model.choose import Choice, ChoiceError, Work, choose
-from chunk_model.costs import CostError, Costs
-from chunk_model.goodput import ChunkError, chunk_goodput, job_s
+from chunk_model.goodput import ChunkError, CostError, Costs, chunk_goodput, job_s
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import LifetimeError
 from chunk_model.paper import deterministic_chunk
@@ -20,13 +19,13 @@ from chunk_model.replay import replay
 from gridml.errors import UsageError
 from gridml.protocol.compression import NONE
 from gridml.protocol.compression import check as check_formats
-from master.decisions.crowding import Length, worth_asking
-from master.decisions.sizing import merging_s
-from master.planning.lifetime_sources import LifetimeEstimate, Source, estimate_lifetime
+from master.leases.sizing import merging_s
+from master.placing.placing import PlannedPlacement, plan_placement
+from master.planning.lifetime_sources import LifetimeEstimate, LifetimeSource, estimate_lifetime
 from master.planning.master_load import MasterLoad, measure
-from master.planning.planned_placement import PlannedPlacement, plan_placement
-from master.store.run_facts import PushCosts
+from master.store.reader import PushCosts
 from master.store.settings import parse_bytes, parse_seconds
+from master.telemetry.staffing import Length, worth_asking
 
 PUSH_S = 0.1  # what a push costs by default
 REPLAYED, LIVES = 25, 20_000  # sizes that are replayed for a plot, and lives drawn for each
@@ -36,7 +35,7 @@ REPLAYED, LIVES = 25, 20_000  # sizes that are replayed for a plot, and lives dr
 class PlanOptions:
     """The options of the command line. Times are texts, seconds or with a unit; None: not given."""
 
-    source: Source
+    source: LifetimeSource
     t_exec: str | None = None
     t_copy: str = "0"
     t_start: str = "0"
@@ -57,7 +56,7 @@ class PlanOptions:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SizeCandidate:
     """A size that could be taken: vertices a chunk and between two pushes (None: no pushes), how long such a chunk
     takes when nothing kills it, and its goodput."""
 
@@ -89,13 +88,13 @@ class Plan:
     estimate: LifetimeEstimate
     costs: Costs
     work: Work
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[SizeCandidate, ...]
     length: Length | None = None
     load: MasterLoad | None = None
     placement: PlannedPlacement | None = None
 
     @property
-    def paper(self) -> Candidate:
+    def paper(self) -> SizeCandidate:
         return self.candidates[-1]
 
     @property
@@ -264,7 +263,7 @@ def replay_sizes(plan: Plan) -> tuple[ReplayedSize, ...]:
     return tuple(points)
 
 
-def _candidates(choice: Choice, costs: Costs, *, many: bool) -> tuple[Candidate, ...]:
+def _candidates(choice: Choice, costs: Costs, *, many: bool) -> tuple[SizeCandidate, ...]:
     """Return sizes to compare, those around the choice with its pushes, the paper's without any."""
     candidates = []
     for name, chunk in (("half", choice.chunk // 2), ("chosen", choice.chunk), ("double", 2 * choice.chunk)):
@@ -274,8 +273,8 @@ def _candidates(choice: Choice, costs: Costs, *, many: bool) -> tuple[Candidate,
         value = choice.goodput
         if name != "chosen":
             value = chunk_goodput(choice.lifetime, costs, chunk, many=many, push_every=every)
-        candidates.append(Candidate(name, chunk, every, job_s(costs, chunk, every), value))
+        candidates.append(SizeCandidate(name, chunk, every, job_s(costs, chunk, every), value))
     without = all_or_nothing(costs)
     chunk = deterministic_chunk(choice.lifetime.mean(), costs)
     value = chunk_goodput(choice.lifetime, without, chunk, many=many)
-    return (*candidates, Candidate("the paper's", chunk, None, job_s(without, chunk), value))
+    return (*candidates, SizeCandidate("the paper's", chunk, None, job_s(without, chunk), value))

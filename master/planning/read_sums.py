@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import VertexState, is_chosen, rule_for
-from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.calling import BatchFailed
 from gridml.engine.devices import Device, errors_told
 from gridml.engine.dice import Dice
 from gridml.errors import GridmlError, ProgramError
@@ -31,9 +31,9 @@ from gridml.model.chunk import Chunk
 from gridml.model.graph import Graph
 from gridml.model.loading import load
 from gridml.model.program import Program
-from gridml.model.progress import Progress
+from gridml.model.schedule import Progress
+from gridml.protocol.foreign import described
 from gridml.protocol.push import ReplicaPart
-from gridml.protocol.text import described
 from master.evaluation.metrics import begun
 from master.store.versions import ReplicaState
 

@@ -19,35 +19,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import ByName, Merge
-from gridml.aggregates.bits import same_bits
-from gridml.engine.batch_failed import BatchFailed
+from gridml.aggregates.base import same_bits
+from gridml.engine.calling import BatchFailed
 from gridml.engine.devices import Device, errors_told, find
 from gridml.engine.engine import Engine
 from gridml.engine.modules import Trainable
-from gridml.engine.pace import MOST_PARTS, next_batch
-from gridml.engine.used_settings import settings_of, used_settings
+from gridml.engine.pace import MOST_PARTS, next_batch, settings_of, used_settings
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
-from gridml.model.device_names import AUTO, CPU, parse
+from gridml.model.device_memory import AUTO, CPU, parse
 from gridml.model.graph import Graph
 from gridml.model.loading import load
 from gridml.model.own_imports import shared_names
 from gridml.model.own_modules import folder_of, hidden_files, hidden_on_path, own_files
-from gridml.model.program import Metrics, Program
-from gridml.model.progress import Progress
-from gridml.model.user_traceback import user_traceback
+from gridml.model.program import Metrics, Program, user_traceback
+from gridml.model.schedule import Progress
+from gridml.protocol.foreign import described
 from gridml.protocol.push import Fields, ReplicaPart
-from gridml.protocol.text import described
 from master.evaluation.metrics import KEPT, begun, evaluate, first_chunk
-from master.planning.odd_counters import counted, untrained_buffers
-from master.planning.odd_data import not_finite
-from master.planning.odd_edges import not_followed, one_component
-from master.planning.odd_steps import not_trained, weights_in_vain
+from master.planning.odd import (
+    counted,
+    not_finite,
+    not_followed,
+    not_trained,
+    one_component,
+    untrained_buffers,
+    weights_in_vain,
+)
 from master.planning.read_sums import TrialBatch, reads_sums
 from master.store.replica import Replica
 from master.store.settings import check_placement
 from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merger
-from master.telemetry.loggers.registry import LOGGERS
+from master.telemetry.loggers.base import LOGGERS
 
 MOST_TRIED = 2_000  # vertices of a batch, where f takes more at once
 

@@ -1,11 +1,15 @@
-"""The master's SFTP server: jobs that may connect to the submit host reach their mailboxes and the chunks through it.
+"""The master's SFTP server, through which jobs reach their mailboxes and the chunks.
 
-Each job has a key of its own, in a file `sftp/JOB` of the run directory that is sent with the job. The files are the
-only truth: a job whose file is gone is refused from then on. The server's own key and its port are kept beside them,
-so that a master that starts again is the same server at the same address.
+It serves jobs that may connect to the submit host. Each job has a key of its own, in a file `sftp/JOB` of the run
+directory that is sent with the job. The files are the only truth: a job whose file is gone is refused from then on.
+The server's own key and its port are kept beside them, so that a master that starts again is the same server at the
+same address.
 
-Where a run has a fleet, whose machines make their own keys, a job's file holds none: its key is the one with which a
-machine enrolled for it (`enrolment.py`), until that machine has ended.
+Where a run has a fleet, whose machines make their own keys, a job's file holds none: its key is the one with which
+a machine enrolled for it (`enrolment.py`), until that machine has ended.
+
+The mailboxes are folders of the run directory. Every job has a key for as long as one of its attempts has a
+mailbox.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import re
 import socket
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,13 +32,14 @@ from typing import Any
 
 import paramiko
 
+from gridml.carriers.base import Forwarding
+from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.enrolment import SUBSYSTEM, USER, new_key
-from gridml.carriers.sftp import Credential, host_and_port
-from gridml.carriers.ssh import TIMEOUT_S, Address, hang_up, keep_alive, prepare
+from gridml.carriers.sftp import TIMEOUT_S, Address, Credential, hang_up, host_and_port, keep_alive, prepare
 from gridml.errors import LedgerError, RunError, UsageError
-from master.sftp.enrolment import EnrolSession, Entry, Registrar
-from master.sftp.jail import Jail, View
-from master.sftp.quota import Quota, Room
+from gridml.protocol.outbox import job_of
+from master.sftp.identity import EnrolSession, Entry, Registrar
+from master.sftp.jail import Jail, Quota, Room, View
 
 FOLDER = "sftp"
 MAIL = "mail"  # the folder of the mailboxes
@@ -344,3 +349,37 @@ def _write(path: Path, text: str) -> None:
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     temporary.replace(path)
+
+
+class SftpMailboxes(Forwarding):
+    """Serves the run directory `root` at `address` (see `MailServer`, also for what is raised) until it is stopped."""
+
+    def __init__(self, root: Path, address: str | None = None) -> None:
+        super().__init__(DirectoryMailboxes(root))
+        self._server = MailServer(root, address)
+        self._open: defaultdict[str, set[str]] = defaultdict(set)  # by job, its attempts that have a mailbox
+
+    def open(self, worker: str) -> None:
+        self._server.make(job_of(worker))
+        self._open[job_of(worker)].add(worker)
+        super().open(worker)
+
+    def limit(self, longest: int) -> None:
+        super().limit(longest)
+        self._server.quota = Quota(longest)
+
+    def clear(self) -> None:
+        self._open.clear()
+        self._server.keep(())
+        super().clear()
+
+    def close(self, worker: str) -> None:
+        super().close(worker)
+        attempts = self._open[job_of(worker)]
+        attempts.discard(worker)
+        if not attempts:
+            del self._open[job_of(worker)]
+            self._server.remove(job_of(worker))
+
+    def stop(self) -> None:
+        self._server.close()

@@ -1,32 +1,41 @@
-"""Many small runs in which everything goes wrong at once, each checked: what a seed draws can be played again.
+"""Many small runs in which everything goes wrong at once, each checked; a run can be replayed from its seed.
 
-`python -c "from master.simulation.campaign import play_seed; print(play_seed(SEED))"` is the replay of one.
+`python -c "from master.simulation.campaign import play_seed; print(play_seed(SEED))"` is the replay of one. A line
+on the terminal shows a simulation while it goes on, and its epochs as they end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from chunk_model.costs import Costs
-from chunk_model.families import Exponential, LogNormal, Normal, Weibull
+from chunk_model.families import Exponential, LogNormal, Mixture, Normal, Weibull
+from chunk_model.goodput import Costs
 from chunk_model.lifetime import Lifetime
-from chunk_model.mixture import Mixture
-from chunk_model.trace import TraceEvent
+from chunk_model.traces import TraceEvent
 from gridml.errors import LedgerError, UsageError
 from gridml.protocol.messages import PUSH_AT_LEAST_S
 from master.backends.script import Replay, Script
-from master.simulation import cost_program
-from master.simulation.exact import verify_credits
+from master.simulation import cost_only_worker
 from master.simulation.faulty_network import Chances
-from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Storms
+from master.simulation.result import verify_credits
+from master.simulation.scenario import Absent, MachineSpeeds, ManyLives, Scenario, Storms
 from master.simulation.world import play_scenario
+from master.store.journal import Report
+from master.store.ledger_file import last_sign
+from master.store.reader import connect, read_clock
+from master.store.rundir import EventFacts
 from master.store.settings import Settings, check_seed
+from master.views.console import PlainConsole
+from master.views.progress import read_progress
+from master.views.render import duration
 
 # Streams of random numbers: of scenarios, of bad and of hostile machines, of spot checks.
 _DRAWN, _FAILING, _HOSTILITY, _CHECKED = 110, 111, 112, 113
@@ -149,7 +158,9 @@ def _draw(rng: np.random.Generator, seed: int) -> DrawnRun:
     scenario = Scenario(
         script,
         costs,
-        Speeds(fast=float(rng.uniform(0, 0.5)), factor=float(rng.uniform(1, 6)), sigma=float(rng.uniform(0, 0.6))),
+        MachineSpeeds(
+            fast=float(rng.uniform(0, 0.5)), factor=float(rng.uniform(1, 6)), sigma=float(rng.uniform(0, 0.6))
+        ),
         faults,
         crash_every_s=lasts_s / float(rng.uniform(0.3, 4)),
         restart_s=life_s * float(rng.uniform(0, 1)),
@@ -249,7 +260,7 @@ def play_seed(seed: int, folder: Path | None = None) -> Played:
 
 def _played(drawn: DrawnRun, seed: int, root: Path) -> Played:
     program = root / "costs.py"
-    program.write_text(cost_program.source(drawn.vertices, drawn.epochs))
+    program.write_text(cost_only_worker.source(drawn.vertices, drawn.epochs))
     run = root / "run"
     settings = drawn.settings(program, seed)
     world = play_scenario(settings, drawn.scenario, run, killed=lambda: verify_credits(run))
@@ -284,3 +295,43 @@ def campaign(
         played += play_seed(seed + played.runs, folder)
         report(played)
     return played
+
+
+EVERY_S = 0.5  # of real time
+SHOWN = ("training", "epoch", "metrics", "resumed", "warning", "failure")  # topics; evictions are counted, not shown
+
+
+@contextlib.contextmanager
+def status_line(root: Path, *, quiet: bool) -> Iterator[Report]:
+    """Yield what a simulation in `root` is to report its events to."""
+    console = PlainConsole(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda topic, text, facts: None if quiet or topic not in SHOWN else console.print(f"{topic}: {text}")
+        return
+    looked_s = time.monotonic()
+    with console.status("simulating") as status:
+
+        def report(topic: str, text: str, facts: EventFacts) -> None:
+            nonlocal looked_s
+            if topic in SHOWN:
+                console.print(f"{topic}: {text}")
+            if time.monotonic() - looked_s >= EVERY_S:
+                status.update(_line(root))
+                looked_s = time.monotonic()
+
+        yield report
+
+
+def _line(root: Path) -> str:
+    """Return how far the run is, in one line."""
+    try:
+        connection = connect(root)
+    except LedgerError:
+        return "simulating"
+    try:
+        at_s = last_sign(connection)
+        progress, began_s = read_progress(connection, at_s), read_clock(connection, root, at_s).start_s
+    finally:
+        connection.close()
+    simulated = duration(at_s - began_s)
+    return f"simulated {simulated}: {progress.all_credited:,} of {progress.total or 0:,} vertices credited"

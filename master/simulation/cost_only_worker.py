@@ -1,7 +1,10 @@
 """A worker that only takes time: it keeps to the worker's protocol as a real one does, and trains nothing.
 
-It takes many batches in one step, up to the next push, and can say at any time how far it has come in that; a message
-without an answer is sent again, as couriers do.
+It takes many batches in one step, up to the next push, and can say at any time how far it has come in that; a
+message without an answer is sent again, as couriers do.
+
+Its program is one of which only the costs matter: a given number of vertices beside one replicated vertex, and an f
+that does nothing. A simulated run is a run as any other, so it needs a program file; `source` writes one.
 """
 
 from __future__ import annotations
@@ -10,8 +13,14 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Protocol, final
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
+from gridml.aggregates import mean
 from gridml.carriers.base import BEGUN, LEFT
+from gridml.model.batch import Batch
+from gridml.model.graph import Graph
+from gridml.model.program import Program
+from gridml.model.update import update
+from gridml.model.vertex import Vertex, edge
 from gridml.protocol.codec import InProcessPayload, spoken
 from gridml.protocol.messages import Failure, Reply, Sync
 from gridml.protocol.worker_actions import (
@@ -20,13 +29,13 @@ from gridml.protocol.worker_actions import (
     Copied,
     EndChunk,
     Evicted,
-    Failed,
     Leave,
     Replied,
     Send,
     TakeSnapshot,
     Train,
     Trained,
+    TrainingFailed,
     Wait,
     busy_seconds,
 )
@@ -114,7 +123,9 @@ class CostOnlyWorker:
             if isinstance(action, Train) and self._fails:
                 yield self._vertex_s
                 now_s = wire.now_s
-                state.handle(Failed(Failure(action.lease.id, action.lease.term, "a bad machine", "", -1, -1)), now_s)
+                state.handle(
+                    TrainingFailed(Failure(action.lease.id, action.lease.term, "a bad machine", "", -1, -1)), now_s
+                )
             elif isinstance(action, Train):
                 rows = self._rows(action, now_s)
                 self.interruptible, self._training = action.overdue, True
@@ -182,3 +193,39 @@ class CostOnlyWorker:
         if self._sync is not None:
             self._sent_s = self._wire.now_s
             self._wire.send(self._number, spoken(self._sync))
+
+
+class Network(Vertex):
+    """Stands for what is trained; it has no tensors, so none travels."""
+
+    aggregate = mean()
+
+
+class Item(Vertex):
+    network = edge(Network)
+
+
+@update(batch=1)
+def train(items: Batch[Item], network: Network) -> None:
+    """Nothing: time is all that it takes."""
+
+
+def program_of(vertices: int, epochs: int) -> Program:
+    """Return a program of `vertices` vertices, trained `epochs` times."""
+
+    def graph() -> Graph:
+        g = Graph()
+        network = g.add(Network)
+        g.add(Item, vertices, network=network)
+        return g
+
+    return Program(graph, train, epochs=epochs, shuffle="none")
+
+
+def source(vertices: int, epochs: int) -> str:
+    """Return the text of a program file."""
+    return (
+        '"""Vertices that only cost time, written by gridml simulate."""\n\n'
+        "from master.simulation.cost_only_worker import program_of\n\n"
+        f"program = program_of({vertices}, {epochs})\n"
+    )

@@ -7,20 +7,18 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from chunk_model.costs import CostError, Costs
+from chunk_model.goodput import CostError, Costs
 from chunk_model.lifetime import LifetimeError
 from chunk_model.parse import parse
 from gridml.errors import UsageError
 from gridml.protocol.messages import NO_PUSH
-from master.backends.script import Lives, Replay, Script, Steady
-from master.backends.simulated_plugin import MACHINES, SimulatedOptions, SimulationOptions
-from master.backends.traces import most_at_once, read_trace
-from master.decisions.chunk_rules import GOODPUT
+from master.backends.script import Replay, Script, ScriptedLives, Steady
+from master.backends.simulated_plugin import MACHINES, SimulatedOptions, SimulationOptions, most_at_once, read_trace
 from master.planning.lifetime_sources import expected_lifetime
 from master.simulation.faulty_network import Chances
-from master.simulation.scenario import Scenario, Speeds, Storms
-from master.simulation.stall import check_lives, check_silence
-from master.store.settings import Settings, check_seed, parse_seconds, settings_said
+from master.simulation.scenario import MachineSpeeds, Scenario, Storms
+from master.simulation.world import check_lives, check_silence
+from master.store.settings import GOODPUT, Settings, check_seed, parse_seconds, settings_said
 
 MOST_VERTICES = 10**9  # of which a simulation can keep count
 MOST_DELAY_S = 86_400.0  # of a message; until it is there others are sent in its place
@@ -103,14 +101,14 @@ def scenario_for(options: SimulationOptions, settings: Settings) -> Scenario:
     for option, share in (("--grace-share", options.grace_share), ("--storm-share", options.storm_share)):
         if not 0 <= share <= 1 and (option == "--grace-share" or options.storm_every is None):
             raise UsageError(f"{option} is {share}; expected a share from 0 to 1.")
-    speeds = Speeds(options.fast, options.fast_factor, options.spread)
+    speeds = MachineSpeeds(options.fast, options.fast_factor, options.spread)
     if worth.exec_s / speeds.fastest < TICK_S:
         raise UsageError(
             f"the fastest machines train a vertex in {worth.exec_s / speeds.fastest:.3g} s; expected at least "
             f"{TICK_S:g} s: give a longer t_x, for several vertices at once, or a smaller --fast-factor or --spread."
         )
     script = _script(options, settings)
-    if isinstance(script, Lives):
+    if isinstance(script, ScriptedLives):
         first, grace_s = _first(options, settings), script.grace_s if options.grace_share else 0.0
         check_lives(script.lifetime, worth, first, speeds.fastest, grace_s)
     travel_s = _travel(options.travel)
@@ -136,7 +134,7 @@ def check_batch(scenario: Scenario, silent_s: float, batch: int) -> None:
     check_silence(scenario.costs, _slowest(scenario.speeds), silent_s, batch=batch)
 
 
-def _slowest(speeds: Speeds) -> float:
+def _slowest(speeds: MachineSpeeds) -> float:
     """The speed of the slower kind of machines, but for how they vary."""
     return min(1.0, speeds.factor) if speeds.fast else 1.0
 
@@ -179,4 +177,4 @@ def _script(options: SimulationOptions, settings: Settings) -> Script:
         lives = parse(options.lifetime)
     except LifetimeError as error:
         raise UsageError(f"--lifetime: {error}") from error
-    return Lives(settings.workers, lives, settings.seed, graceful_share=options.grace_share, late=options.late)
+    return ScriptedLives(settings.workers, lives, settings.seed, graceful_share=options.grace_share, late=options.late)

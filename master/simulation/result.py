@@ -1,15 +1,21 @@
-"""What a simulation has shown: the report of its run, and what only the world around it knows."""
+"""The result of a simulation: the report of its run, what only the world around it knows, and exact credits.
+
+Whether a run's credits are exact is read from its ledger's file alone, with none of the code that wrote it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from gridml.errors import LedgerError
 from master.simulation.world import World
 from master.store.reader import opened
 from master.views.report import Report, report
@@ -94,3 +100,103 @@ def _sha256(ledger: sqlite3.Connection) -> str:
     for line in dump(ledger):
         digest.update(line.encode() + b"\n")
     return digest.hexdigest()
+
+
+Part = tuple[int, int, str]  # (start, stop, whose)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Vertices credited in all, epochs, those of them that are finished, and credits."""
+
+    credited: int
+    epochs: int
+    finished: int
+    credits: int
+
+
+def verify_credits(root: Path) -> Exact:
+    """Verify that in every epoch of the run in `root` credited, free and leased ranges are a partition, that a finished
+    epoch has been credited in full, and that the sums which the ledger keeps are those of its rows.
+
+    Raises LedgerError naming epoch and range, or why there is nothing to read.
+    """
+    with opened(root) as db:
+        return _verified(db)
+
+
+def _verified(db: sqlite3.Connection) -> Exact:
+    parts: dict[int, list[Part]] = defaultdict(list)
+    sums: dict[int, int] = defaultdict(int)
+    reached: dict[int, int] = {}  # by lease: up to where its credits come
+    by_version: dict[int, int] = defaultdict(int)
+    starts = dict(db.execute("SELECT id, start FROM leases"))
+    count = 0
+    for epoch, start, stop, lease, version in db.execute(
+        "SELECT epoch, start, stop, lease, version FROM credits ORDER BY rowid"
+    ):
+        where = f"epoch {epoch + 1}: [{start}, {stop})"
+        if start >= stop:
+            raise LedgerError(f"{where} is credited, which holds nothing")
+        if start != reached.get(lease, starts.get(lease)):
+            raise LedgerError(f"{where} is credited to lease {lease}, whose credits had come to {reached.get(lease)}")
+        reached[lease] = stop
+        parts[epoch].append((start, stop, f"credited in version {version}"))
+        sums[epoch] += stop - start
+        by_version[version] += stop - start
+        count += 1
+    for epoch, start, stop in db.execute("SELECT epoch, start, stop FROM spans"):
+        parts[epoch].append((start, stop, "free"))
+    for lease, epoch, start, stop, upto, worker in db.execute(
+        "SELECT id, epoch, start, stop, upto, worker FROM leases WHERE closed_s IS NULL"
+    ):
+        if upto != reached.get(lease, start):
+            raise LedgerError(
+                f"epoch {epoch + 1}: lease {lease} of [{start}, {stop}) says that it is credited to {upto}"
+            )
+        parts[epoch].append((upto, stop, f"leased to {worker}"))
+    finished = _epochs(db, parts, sums)
+    _versions(db, by_version)
+    return Exact(sum(sums.values()), len(sums), finished, count)
+
+
+def _epochs(db: sqlite3.Connection, parts: dict[int, list[Part]], sums: dict[int, int]) -> int:
+    """Verify every epoch; return how many are finished."""
+    finished, opened_epochs = 0, set()
+    for epoch, vertices, credited, closed_s in db.execute("SELECT epoch, vertices, credited, closed_s FROM epochs"):
+        opened_epochs.add(epoch)
+        _partition(epoch, vertices, parts[epoch])
+        if credited != sums[epoch]:
+            raise LedgerError(
+                f"epoch {epoch + 1}: {credited} vertices are said to be credited, the credits of [0, {vertices}) are "
+                f"{sums[epoch]}"
+            )
+        if closed_s is not None and credited != vertices:
+            raise LedgerError(f"epoch {epoch + 1}: closed with {credited} of [0, {vertices}) credited")
+        finished += closed_s is not None
+    for epoch in sorted(parts.keys() - opened_epochs):
+        raise LedgerError(f"epoch {epoch + 1}: {parts[epoch][0][:2]} is {parts[epoch][0][2]}, but it was never opened")
+    return finished
+
+
+def _partition(epoch: int, vertices: int, parts: list[Part]) -> None:
+    before: Part = (0, 0, "the beginning")
+    end: Part = (vertices, vertices, "the end")
+    for one, two in pairwise([before, *sorted(part for part in parts if part[0] < part[1]), end]):
+        if one[1] > two[0]:
+            twice = f"[{two[0]}, {min(one[1], max(two[1], two[0] + 1))})"
+            raise LedgerError(f"epoch {epoch + 1}: {twice} is {one[2]} and {two[2]}")
+        if one[1] < two[0]:
+            raise LedgerError(f"epoch {epoch + 1}: [{one[1]}, {two[0]}) is neither credited, nor free, nor leased")
+
+
+def _versions(db: sqlite3.Connection, by_version: dict[int, int]) -> None:
+    """Verify that every version says how many vertices are credited in it and those before it."""
+    total, versions = 0, set()
+    for version, credited in db.execute("SELECT version, credited FROM versions ORDER BY version"):
+        versions.add(version)
+        total += by_version.get(version, 0)
+        if credited != total:
+            raise LedgerError(f"version {version} says that {credited} vertices are credited; its credits make {total}")
+    for version in sorted(by_version.keys() - versions):
+        raise LedgerError(f"{by_version[version]} vertices are credited in version {version}, which does not exist")

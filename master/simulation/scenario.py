@@ -1,23 +1,56 @@
-"""What a simulation plays: machines and how fast they are, what a vertex costs, and everything that goes wrong."""
+"""The scenario of a simulation: machines and their speeds, the cost of a vertex, and all that goes wrong.
+
+`CrashPoints` wraps the master's end of a carrier: the master can be killed there between two replies, two chunks,
+or two mailboxes.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from chunk_model.lifetime import Lifetime
+from gridml.carriers.base import Forwarding, MasterMailboxes
 from gridml.errors import UsageError
+from gridml.protocol.payload import Payload
 from master.backends.script import PlannedLife, Script
-from master.simulation.crash_points import POINTS
 from master.simulation.faulty_network import Chances
 from master.simulation.simulated import Negotiation
 from master.store.settings import check_seed
+
+POINTS = ("before-version", "after-version", "after-patch", "before-commit", "after-commit", "after-grants",
+          "after-answers", "after-base", "before-base-commit", "after-base-commit", "after-backup",
+          "submit", "publish", "answer", "close")  # fmt: skip
+"""Where a master may be killed: its own commit points, and whatever it does to the world."""
+
+
+@final
+class CrashPoints(Forwarding):
+    """Tells `reached` the name of what is about to be done."""
+
+    def __init__(self, end: MasterMailboxes, reached: Callable[[str], None]) -> None:
+        super().__init__(end)
+        self._reached = reached
+
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
+        self._reached("answer")
+        super().answer(worker, number, payload)
+
+    def publish(self, name: str, payload: Payload) -> None:
+        self._reached("publish")
+        super().publish(name, payload)
+
+    def close(self, worker: str) -> None:
+        self._reached("close")
+        super().close(worker)
+
 
 Numbers = NDArray[np.float64]
 # Streams of random numbers, apart from those of scripts.
@@ -43,7 +76,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Speeds:
+class MachineSpeeds:
     """How fast machines are against the costs' own: a share `fast` of them is `factor` times as fast as the others
     (those with AVX, say), and all vary log-normally with `sigma`. The median of the slow ones is 1.
 
@@ -219,7 +252,7 @@ class Scenario:
 
     script: Script
     costs: Costs
-    speeds: Speeds = field(default_factory=Speeds)
+    speeds: MachineSpeeds = field(default_factory=MachineSpeeds)
     faults: Chances | None = None
     crash_every_s: float | None = None
     restart_s: float = 10.0

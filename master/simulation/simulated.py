@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol, final
 
 from gridml.errors import RunError, UsageError
-from master.backends.base import Backend, JobEvent, State
 from master.backends.script import PlannedLife, Script
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
+from master.state.jobs import Backend, JobEvent, State
 
 
 class SimulatedWorker(Protocol):
@@ -80,7 +80,7 @@ class Negotiation:
 
 
 @final
-class Pool:
+class SimulatedPool:
     """Machines and workers. `hire` starts a worker's process; a job waits `wait_s` in the queue at least, and for the
     next `negotiation`, where the pool has any."""
 
@@ -330,7 +330,7 @@ class Simulated(Backend):
 
     def __init__(
         self,
-        pool: Pool,
+        pool: SimulatedPool,
         crashed: Callable[[], bool] = lambda: False,
         reached: Callable[[str], None] = lambda point: None,
     ) -> None:

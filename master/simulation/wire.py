@@ -1,7 +1,9 @@
 """The carrier of a simulation: payloads between objects of one process, each delivered as a plan says.
 
-It keeps no files and looks only at mailboxes in which something lies, so a turn of the master costs what arrived and
-not how many workers there are. A payload that is altered or torn on its way is dropped, as its SHA-256 would have it.
+It keeps no files and looks only at mailboxes in which something lies, so the cost of a master's turn follows the
+messages that arrived and not the number of workers. A payload that is altered or torn on its way is dropped, as its
+SHA-256 would have it. `MergingTime` is what merging costs a simulated master: seconds for each push, which it
+spends before it looks for messages again.
 """
 
 from __future__ import annotations
@@ -13,17 +15,16 @@ from typing import final
 from gridml.carriers.base import Heartbeat, MasterMailboxes, Message
 from gridml.protocol.bundle import LONGEST_HEADER
 from gridml.protocol.codec import BundleCodec, Codec, InProcessCodec, InProcessPayload
-from gridml.protocol.messages import Reply, Sync
+from gridml.protocol.messages import Reply, Sync, Verdict
 from gridml.protocol.payload import Arrived, Payload
 from gridml.protocol.push import PushContent, ReplicaPart
-from master.simulation.faulty_network import Delivery
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import Delivery, VirtualClock
 
 Deliver = Callable[[int, bytes], None]  # a reply's number and payload reach a worker
 Standing = Callable[
     [], tuple[float, int, int]
 ]  # of a process: until when it has lived, and at which vertex of which lease
-BEAT_S = 0.5  # between two heartbeats of a process that lives, whatever it does: as remote.beating has it
+BEAT_S = 0.5  # between two heartbeats of a process that lives, whatever it does: as remote.stepped has it
 
 
 def going_on(heartbeat: Heartbeat, lived_s: float) -> Heartbeat:
@@ -162,3 +163,25 @@ class Wire(MasterMailboxes):
     def close(self, worker: str) -> None:
         self._boxes.pop(worker, None)
         self._waiting.pop(worker, None)
+
+
+@final
+class MergingTime(Codec):
+    """Reads and writes as `codec` does, and counts `merge_s` for each push that is answered as merged.
+
+    Answers leave at once, so a push whose master is behind is answered too early, by no more than one group's time;
+    what comes meanwhile waits, so no more are merged than the time allows.
+    """
+
+    def __init__(self, codec: Codec, merge_s: float) -> None:
+        self.spent_s = 0.0
+        self._codec = codec
+        self._merge_s = merge_s
+
+    def read(self, payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+        return self._codec.read(payload, longest_header)
+
+    def write(self, reply: Reply, replica: ReplicaPart) -> Payload:
+        if reply.verdict is Verdict.MERGED:
+            self.spent_s += self._merge_s
+        return self._codec.write(reply, replica)

@@ -21,17 +21,16 @@ from pathlib import Path
 import numpy as np
 
 from gridml.errors import DamagedError, GridmlError, LedgerError, StorageError
-from gridml.model.digest import block_digests
+from gridml.model.ragged import block_digests
 from gridml.protocol import bundle
-from master.store.exact import check_patches, count_credits
-from master.store.kept_placement import FACT
+from master.store.credits import check_patches, count_credits
 from master.store.rundir import RunDirectory, base_name, command, patch_name
-from master.store.schema import check_tables
-from master.store.sealed import check_sealed, read_fact
+from master.store.schema import check_sealed, check_tables, read_fact
+from master.store.spec import FACT
 from master.store.version_chain import open_chain
 
 
-class Trouble(StrEnum):
+class FileTrouble(StrEnum):
     """What can be wrong with the files of a run."""
 
     FULL = "full"
@@ -47,39 +46,39 @@ class Trouble(StrEnum):
 
 
 _BY_ERRNO = {
-    errno.ENOSPC: Trouble.FULL,
-    errno.EDQUOT: Trouble.FULL,
-    errno.EFBIG: Trouble.FULL,
-    errno.EMFILE: Trouble.DESCRIPTORS,
-    errno.ENFILE: Trouble.DESCRIPTORS,
-    errno.EACCES: Trouble.FORBIDDEN,
-    errno.EPERM: Trouble.FORBIDDEN,
-    errno.EROFS: Trouble.FORBIDDEN,
-    errno.EIO: Trouble.BROKEN,
-    errno.ENXIO: Trouble.BROKEN,
-    errno.EPIPE: Trouble.UNREAD,
-    errno.ESTALE: Trouble.GONE,
-    errno.ENOENT: Trouble.GONE,
-    errno.ENOTDIR: Trouble.GONE,
-    errno.EISDIR: Trouble.GONE,
-    errno.ENODEV: Trouble.GONE,
-    errno.EBUSY: Trouble.LOCKED,
-    errno.ENOLCK: Trouble.LOCKED,
-    errno.ENOMEM: Trouble.MEMORY,
+    errno.ENOSPC: FileTrouble.FULL,
+    errno.EDQUOT: FileTrouble.FULL,
+    errno.EFBIG: FileTrouble.FULL,
+    errno.EMFILE: FileTrouble.DESCRIPTORS,
+    errno.ENFILE: FileTrouble.DESCRIPTORS,
+    errno.EACCES: FileTrouble.FORBIDDEN,
+    errno.EPERM: FileTrouble.FORBIDDEN,
+    errno.EROFS: FileTrouble.FORBIDDEN,
+    errno.EIO: FileTrouble.BROKEN,
+    errno.ENXIO: FileTrouble.BROKEN,
+    errno.EPIPE: FileTrouble.UNREAD,
+    errno.ESTALE: FileTrouble.GONE,
+    errno.ENOENT: FileTrouble.GONE,
+    errno.ENOTDIR: FileTrouble.GONE,
+    errno.EISDIR: FileTrouble.GONE,
+    errno.ENODEV: FileTrouble.GONE,
+    errno.EBUSY: FileTrouble.LOCKED,
+    errno.ENOLCK: FileTrouble.LOCKED,
+    errno.ENOMEM: FileTrouble.MEMORY,
 }
 _BY_SQLITE = {
-    sqlite3.SQLITE_FULL: Trouble.FULL,
-    sqlite3.SQLITE_BUSY: Trouble.LOCKED,
-    sqlite3.SQLITE_LOCKED: Trouble.LOCKED,
-    sqlite3.SQLITE_PROTOCOL: Trouble.LOCKED,
-    sqlite3.SQLITE_PERM: Trouble.FORBIDDEN,
-    sqlite3.SQLITE_READONLY: Trouble.FORBIDDEN,
-    sqlite3.SQLITE_IOERR: Trouble.BROKEN,
-    sqlite3.SQLITE_CANTOPEN: Trouble.GONE,
-    sqlite3.SQLITE_NOMEM: Trouble.MEMORY,
-    sqlite3.SQLITE_CORRUPT: Trouble.DAMAGED,
-    sqlite3.SQLITE_NOTADB: Trouble.DAMAGED,
-    sqlite3.SQLITE_IOERR_SHORT_READ: Trouble.DAMAGED,
+    sqlite3.SQLITE_FULL: FileTrouble.FULL,
+    sqlite3.SQLITE_BUSY: FileTrouble.LOCKED,
+    sqlite3.SQLITE_LOCKED: FileTrouble.LOCKED,
+    sqlite3.SQLITE_PROTOCOL: FileTrouble.LOCKED,
+    sqlite3.SQLITE_PERM: FileTrouble.FORBIDDEN,
+    sqlite3.SQLITE_READONLY: FileTrouble.FORBIDDEN,
+    sqlite3.SQLITE_IOERR: FileTrouble.BROKEN,
+    sqlite3.SQLITE_CANTOPEN: FileTrouble.GONE,
+    sqlite3.SQLITE_NOMEM: FileTrouble.MEMORY,
+    sqlite3.SQLITE_CORRUPT: FileTrouble.DAMAGED,
+    sqlite3.SQLITE_NOTADB: FileTrouble.DAMAGED,
+    sqlite3.SQLITE_IOERR_SHORT_READ: FileTrouble.DAMAGED,
 }
 _UNSAID = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)  # for whatever reason
 
@@ -91,7 +90,7 @@ def explain(error: sqlite3.Error | OSError | DamagedError, root: Path, then: str
     to type when the cause is mended, by default what resumes the run.
     """
     trouble, said = diagnose(error, root)
-    if trouble is Trouble.DAMAGED:
+    if trouble is FileTrouble.DAMAGED:
         problem = said if isinstance(error, DamagedError) else f"{RunDirectory(root).ledger} cannot be read: {said}"
         return LedgerError(f"{problem}. {restoring(root)}")
     what, advice = _words(trouble, _place(error, root))
@@ -115,20 +114,20 @@ def _place(error: Exception, root: Path) -> Path:
     return RunDirectory(root).ledger if isinstance(error, sqlite3.Error) else Path(named) if named else root
 
 
-def diagnose(error: sqlite3.Error | OSError | DamagedError, root: Path) -> tuple[Trouble, str]:
+def diagnose(error: sqlite3.Error | OSError | DamagedError, root: Path) -> tuple[FileTrouble, str]:
     """Return what is wrong with the run in `root`, and in which words that was said."""
     if isinstance(error, DamagedError):
-        return Trouble.DAMAGED, str(error)
+        return FileTrouble.DAMAGED, str(error)
     if isinstance(error, OSError):
-        return _BY_ERRNO.get(error.errno or 0, Trouble.OTHER), str(error)
+        return _BY_ERRNO.get(error.errno or 0, FileTrouble.OTHER), str(error)
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT if _undecodable(error) else 0)
     code = extended & 0xFF  # the rest says more of the same
     if code in _UNSAID and (reason := _tried(root)) is not None:
-        return _BY_ERRNO.get(reason.errno or 0, Trouble.OTHER), f"{error} ({reason})"
+        return _BY_ERRNO.get(reason.errno or 0, FileTrouble.OTHER), f"{error} ({reason})"
     if extended == sqlite3.SQLITE_READONLY:
         # It may be written, so it is SQLite that does not want to: by its header it is of a format to come.
-        return Trouble.DAMAGED, str(error)
-    return _BY_SQLITE.get(extended, _BY_SQLITE.get(code, Trouble.OTHER)), str(error)
+        return FileTrouble.DAMAGED, str(error)
+    return _BY_SQLITE.get(extended, _BY_SQLITE.get(code, FileTrouble.OTHER)), str(error)
 
 
 def _undecodable(error: sqlite3.Error) -> bool:
@@ -153,22 +152,25 @@ def _tried(root: Path) -> OSError | None:
     return None
 
 
-def _words(trouble: Trouble, place: Path) -> tuple[str, str]:
+def _words(trouble: FileTrouble, place: Path) -> tuple[str, str]:
     """Return what is wrong with `place`, and what to do about it."""
     quoted, files = shlex.quote(str(place)), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return {
-        Trouble.FULL: (f"{place} cannot be written", f"make room on its disk, or in your quota there (df -h {quoted})"),
-        Trouble.LOCKED: (f"{place} is locked by another process", f"wait for it, or end it (fuser -v {quoted})"),
-        Trouble.DESCRIPTORS: (f"{place} is one open file too many", f"allow more of them than {files} (ulimit -n)"),
-        Trouble.FORBIDDEN: (
+        FileTrouble.FULL: (
+            f"{place} cannot be written",
+            f"make room on its disk, or in your quota there (df -h {quoted})",
+        ),
+        FileTrouble.LOCKED: (f"{place} is locked by another process", f"wait for it, or end it (fuser -v {quoted})"),
+        FileTrouble.DESCRIPTORS: (f"{place} is one open file too many", f"allow more of them than {files} (ulimit -n)"),
+        FileTrouble.FORBIDDEN: (
             f"{place} may not be written",
             f"see who may, and how it is mounted (ls -ld {quoted})",
         ),
-        Trouble.BROKEN: (f"the disk of {place} fails", "look for it in the log of the system (dmesg)"),
-        Trouble.GONE: (f"{place} is gone, or part of it", "bring back what was moved, removed or unmounted"),
-        Trouble.MEMORY: (f"there is no memory left for {place}", "free some on this machine"),
-        Trouble.UNREAD: (f"nobody reads any more what the master of {place} prints", "have it printed elsewhere"),
-        Trouble.OTHER: (f"the master cannot go on with {place}", "mend that"),
+        FileTrouble.BROKEN: (f"the disk of {place} fails", "look for it in the log of the system (dmesg)"),
+        FileTrouble.GONE: (f"{place} is gone, or part of it", "bring back what was moved, removed or unmounted"),
+        FileTrouble.MEMORY: (f"there is no memory left for {place}", "free some on this machine"),
+        FileTrouble.UNREAD: (f"nobody reads any more what the master of {place} prints", "have it printed elsewhere"),
+        FileTrouble.OTHER: (f"the master cannot go on with {place}", "mend that"),
     }[trouble]
 
 

@@ -15,18 +15,23 @@ from typing import Any
 
 from gridml.errors import DamagedError
 from gridml.protocol.messages import Logged
-from master.decisions.failures import Failed, standing
-from master.decisions.leasing import Span
-from master.records import LeaseState, LeaseTable
-from master.store.exact import Credited, check_patches, count_credits
-from master.store.field_files import Base
-from master.store.free_spans import FreeSpans
+from master.state.failures import Failed, standing
+from master.state.records import LeaseState, LeaseTable
+from master.state.spans import FreeSpans, Span
+from master.store.credits import (
+    Credited,
+    RollbackPoint,
+    Undone,
+    check_patches,
+    count_credits,
+    points,
+    uncredited,
+    undo_credits,
+)
 from master.store.ledger_file import LedgerFile
-from master.store.sealed import seal, unseal
-from master.store.series import LoggedMean, read_evaluated_since, read_since
-from master.store.undo import Point, Undone, points, uncredited, undo_credits
-from master.store.worker_rows import WorkerRows
-from master.store.write_batch import WriteBatch, failed_from
+from master.store.ledger_rows import WorkerRows, WriteBatch, failed_from
+from master.store.local_fields import FieldsBase
+from master.store.schema import LoggedMean, read_evaluated_since, read_since, seal, unseal
 
 NO_METRICS = seal({}).text  # of an epoch that was not evaluated, and will not be
 
@@ -388,7 +393,7 @@ class Ledger(LedgerFile, WorkerRows):
         self.set("undone_to", to)
         return undone
 
-    def points(self) -> list[Point]:
+    def points(self) -> list[RollbackPoint]:
         """The versions that the run can go back to, newest first."""
         return points(self._db)
 
@@ -428,12 +433,12 @@ class Ledger(LedgerFile, WorkerRows):
         """(version, epoch, sha256) of the patches that are not yet in the base files, oldest first."""
         return list(self._db.execute("SELECT version, epoch, sha256 FROM patches ORDER BY version"))
 
-    def base(self) -> Base | None:
+    def base(self) -> FieldsBase | None:
         """The fields that the open epochs began with, None for those of the graph itself."""
         base = self.get("base")
-        return None if base is None else Base(**base)
+        return None if base is None else FieldsBase(**base)
 
-    def set_base(self, base: Base, patches: Sequence[tuple[int, int, str]]) -> None:
+    def set_base(self, base: FieldsBase, patches: Sequence[tuple[int, int, str]]) -> None:
         """Name the base that these patches are part of; they are dropped."""
         self.set("base", asdict(base))
         self._db.executemany("DELETE FROM patches WHERE version = ?", [(version,) for version, _, _ in patches])

@@ -12,12 +12,10 @@ from typing import Any
 
 from gridml.errors import DamagedError, GridmlError, LedgerError
 from gridml.protocol.bundle import sync_folder
-from gridml.protocol.text import described
+from gridml.protocol.foreign import described
 from master.store.diagnosis import explain
-from master.store.event_facts import NO_FACTS, EventFacts, facts_text
-from master.store.rundir import RunDirectory, superseded
-from master.store.schema import SCHEMA, SCHEMA_VERSION, check_tables
-from master.store.sealed import check_sealed, read_fact, seal
+from master.store.rundir import NO_FACTS, EventFacts, RunDirectory, facts_text, superseded
+from master.store.schema import SCHEMA, SCHEMA_VERSION, check_sealed, check_tables, read_fact, seal
 
 BUSY_S = 60.0  # how long another process may hold the file before a master gives up
 

@@ -1,29 +1,95 @@
-"""Fields of local vertices that f changes. What they hold follows from the ledger alone, whatever became of a file:
+"""Fields of local vertices that f changes: their values follow from the ledger, whatever became of a file.
 
     the graph's own columns, or the base that the ledger names  +  the patches that it names  =  a working copy
 
 A patch is written and fsynced before the transaction that credits its push. Bases and patches are never written to
-again, and are taken only with the digests in the ledger. What is read and changed meanwhile is a working copy, made
-anew by every master in a file of its own: it cannot be ahead of the ledger, nor can a master that was superseded write
-to it. At the end of an epoch base and patches make the next base, without the working copy.
+again, and are taken only with the digests in the ledger. Reads and changes in between go to a working copy, which
+every master makes for itself in a file of its own: it cannot be ahead of the ledger, nor can a master that was
+superseded write to it. At the end of an epoch base and patches make the next base, without the working copy.
+
+Files are .npy, made so that a full disk is an error at once, and read only as what they were. A memory-mapped file
+that has holes kills its process with SIGBUS when the disk is full and a hole is written to. So every block is
+allocated before the file is mapped, and no file here is a reflink, whose blocks are allocated when they are first
+written to.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.model.digest import block_digests
+from gridml.errors import DamagedError
 from gridml.model.graph import Graph
+from gridml.model.ragged import block_digest, block_digests, blocks
 from gridml.protocol import bundle
 from gridml.protocol.push import Fields, RowValues, decode_patch, encode_patch
-from master.store.field_files import Base, copy_base, copy_column, create, flush
 from master.store.rundir import base_name, patch_name, read_named
+
+
+@dataclass(frozen=True)
+class FieldsBase:
+    """The fields as the epochs up to `version` left them, in files that nobody writes to again: the SHA-256 of each
+    block (`gridml.model.ragged`) by "Type.field"."""
+
+    version: int
+    digests: Mapping[str, Sequence[str]]
+
+
+def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """Make a .npy file of which every block is allocated, and map it. Raises OSError."""
+    size = dtype.itemsize * prod(shape)
+    with path.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.flush()
+        if size:
+            os.posix_fallocate(file.fileno(), file.tell(), size)
+    return np.asanyarray(np.load(path, mmap_mode="r+")) if size else np.empty(shape, dtype)
+
+
+def open_base(path: Path, like: Array) -> Array:
+    """Map a base for reading. Raises DamagedError where it is gone, or has not the dtype and shape of `like`."""
+    try:
+        column = np.load(path, mmap_mode="r" if like.size else None)
+    except (OSError, ValueError, EOFError, SyntaxError) as error:  # NumPy's for a header that makes no sense
+        raise DamagedError(f"{path} cannot be read: {error}", path) from error
+    if column.shape != like.shape or column.dtype != like.dtype:
+        raise DamagedError(f"{path} holds {column.dtype} {column.shape}, expected {like.dtype} {like.shape}", path)
+    return np.asanyarray(column)
+
+
+def copy_base(path: Path, target: Array, digests: Sequence[str]) -> None:
+    """Copy a base into `target`, each block if it has its digest. Raises DamagedError, naming the vertices."""
+    source = open_base(path, target)
+    parts = list(blocks(source))
+    if len(digests) != len(parts):
+        raise DamagedError(f"{path} has {len(parts)} blocks, the ledger names {len(digests)}", path)
+    for rows, digest in zip(parts, digests, strict=True):
+        block = np.array(source[rows])
+        if block_digest(block) != digest:
+            raise DamagedError(f"{path} is damaged between vertices {rows.start:,} and {rows.stop - 1:,}", path)
+        target[rows] = block
+
+
+def copy_column(source: Array, target: Array) -> None:
+    """Copy a graph's own column into `target`, block by block."""
+    for rows in blocks(source):
+        target[rows] = source[rows]
+
+
+def flush(column: Array) -> None:
+    """Make what was written to a mapped file durable. Raises OSError."""
+    if isinstance(column, np.memmap):
+        column.flush()
+
 
 Array = NDArray[Any]
 Patch = tuple[int, int, str]  # (version, epoch, SHA-256)
@@ -53,7 +119,7 @@ class LocalFields:
         """Whether f may change any field."""
         return bool(self._forms)
 
-    def show(self, base: Base | None, patches: Sequence[Patch]) -> None:
+    def show(self, base: FieldsBase | None, patches: Sequence[Patch]) -> None:
         """Make working copies that hold `base`, and without bsp `patches`. Raises DamagedError, OSError."""
         if not self.any:
             return
@@ -65,14 +131,14 @@ class LocalFields:
             type_name, name = field.split(".")
             self._graph.tables[type_name].columns[name] = column
 
-    def settle(self, base: Base | None, patches: Sequence[Patch]) -> Base:
+    def settle(self, base: FieldsBase | None, patches: Sequence[Patch]) -> FieldsBase:
         """Make the base that the finished epochs of `patches` come to. It must be named by the ledger in the
         transaction that drops them. Raises DamagedError, OSError."""
         version = max(version for version, _, _ in patches)
         columns = self._make(lambda field: base_name(field, version), base, patches)
-        return Base(version, {field: block_digests(column) for field, column in columns.items()})
+        return FieldsBase(version, {field: block_digests(column) for field, column in columns.items()})
 
-    def _make(self, name: Callable[[str], str], base: Base | None, patches: Sequence[Patch]) -> dict[str, Array]:
+    def _make(self, name: Callable[[str], str], base: FieldsBase | None, patches: Sequence[Patch]) -> dict[str, Array]:
         """Make a file for each field of a base and patches, whole and durable before it has its name; return them
         mapped."""
         temporary = {field: self._folder / f".{name(field)}.tmp" for field in self._forms}
@@ -138,7 +204,7 @@ class LocalFields:
         if not self._bsp:
             _apply(self._columns, pushes)
 
-    def sweep(self, base: Base | None, patches: Sequence[Patch]) -> None:
+    def sweep(self, base: FieldsBase | None, patches: Sequence[Patch]) -> None:
         """Remove the files of all bases and patches but these."""
         named = {patch_name(version) for version, _, _ in patches}
         if base is not None:

@@ -1,21 +1,36 @@
-"""The run directory: where everything of a run lies, who may write it, and what kind of disk it is on."""
+"""The run directory: where every file of a run lies, which process may write it, and the kind of disk it is on.
+
+`RunStatus` holds the names in which a ledger says what became of a run. `write_code` writes what a worker elsewhere
+runs: the packages of gridml that it imports as one file, and the copy of the program. The facts of an event are the
+numbers and names in its text, for programs; docs/events.md lists them by topic.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import importlib.util
+import json
+import math
 import os
 import re
 import shlex
 import socket
 import stat
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from gridml.errors import DamagedError, RunError, SupersededError, UsageError
+from gridml.model.own_modules import folder_of, own_files
 from gridml.protocol import bundle
-from gridml.protocol.attempts import job_of
-from gridml.protocol.foreign_files import THEIRS
+from gridml.protocol.foreign import NAME, THEIRS, printable
+from gridml.protocol.outbox import job_of
 from master.store.kept_program import KeptProgram
 
 
@@ -244,3 +259,81 @@ gridml report DIR    what the run did, how fast, what was lost, and who is trust
 gridml resume DIR    go on from the last credit
 gridml rollback DIR  go back to a version that is kept, and train again from there
 """
+
+
+class RunStatus(StrEnum):
+    """How a run stands. The ledger never says STOPPED: a master that was killed could not write it."""
+
+    SUBMITTED = "submitted"  # its master has not begun
+    RUNNING = "running"
+    STOPPED = "stopped"  # the ledger says that it runs, but no master holds it
+    FINISHED = "finished"  # every vertex is credited
+    CANCELLED = "cancelled"  # by a person
+    FAILED = "failed"  # stopped for a reason that is kept beside it
+
+
+ORPHANED = "its master ended"  # what became of workers that an earlier master left behind
+
+
+CODE = "gridml.pyz"
+_SENT = ("gridml", "remote")  # the packages a worker needs
+_MAIN = "import sys\nfrom remote.worker import main\nsys.exit(main())\n"
+
+
+def write_code(path: Path) -> None:
+    """Write the packages that a worker imports as one file that Python runs; it needs numpy."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__main__.py", _MAIN)
+        for package in _SENT:
+            spec = importlib.util.find_spec(package)
+            assert spec is not None and spec.submodule_search_locations
+            folder = Path(next(iter(spec.submodule_search_locations)))
+            for file in sorted(folder.rglob("*.py")):
+                archive.write(file, f"{package}/{file.relative_to(folder)}")
+    temporary.replace(path)
+
+
+def program_entries(program: Path, directory: RunDirectory) -> list[Path]:
+    """Return the files and folders that, side by side, are the program elsewhere, its own file first: the run's copy,
+    or the originals before there is a run."""
+    kept = directory.kept_program(program)
+    if kept.program.is_file():
+        return [path.absolute() for path in kept.entries]
+    inside = (folder_of(program) / name.split("/")[0] for name in own_files(program))
+    return list(dict.fromkeys([program, *(path for path in inside if path.name != program.name)]))
+
+
+EventFacts = Mapping[str, Any]  # JSON values by name
+NO_FACTS: EventFacts = MappingProxyType({})
+MOST = 64  # parts of a mapping, or of a list
+LONGEST = 500  # characters of a text
+
+
+def bounded(facts: EventFacts) -> dict[str, Any]:
+    """Return facts as everybody reads them, whichever way: texts print and are short, what has too many parts lacks the
+    last ones, and what JSON has no number for, NaN and infinity, is None. Idempotent."""
+    return {printable(name, NAME): _bounded(value) for name, value in islice(facts.items(), MOST)}
+
+
+def facts_text(facts: EventFacts) -> str:
+    """Return facts as a column of the ledger holds them."""
+    return json.dumps(bounded(facts), allow_nan=False)
+
+
+def facts_from(text: str) -> EventFacts:
+    """Return the facts that a column holds. Raises ValueError for what is no JSON object."""
+    facts = json.loads(text)
+    if not isinstance(facts, dict):
+        raise ValueError(f"the facts of an event are {type(facts).__name__}, expected an object")
+    return facts
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return bounded(value)
+    if isinstance(value, list | tuple):
+        return [_bounded(part) for part in value[:MOST]]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value if value is None or isinstance(value, int) else printable(str(value), LONGEST)

@@ -1,11 +1,13 @@
-"""How a run is to be done: parsed once, written into the run directory, never changed deep inside.
+"""The settings of a run: parsed once, written into the run directory, never changed deep inside.
 
-`Settings` is also the table of the options that every run has: their commands, calls and help are made of it. An option
-that says no setting by itself stands in `CommandOptions`.
+A flipped bit in a path or a number of the settings file makes another one of it. So the file counts only if the
+ledger has its digest, or a person has changed both the file and its copy alike. The names that options take are
+here, too.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -17,8 +19,14 @@ from typing import Annotated, Any
 from gridml import dataclass_json
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import GridmlError, UsageError
-from gridml.model import device_names
-from gridml.options import (
+from gridml.model import device_memory
+from gridml.protocol import bundle
+from gridml.protocol.compression import NONE
+from gridml.protocol.compression import check as check_formats
+from gridml.protocol.foreign import read_regular
+from gridml.protocol.messages import NO_PUSH
+from master.state.jobs import BackendFacts, BackendOptions
+from master.state.options import (
     BEGIN,
     FAILURES,
     FIRST,
@@ -33,14 +41,25 @@ from gridml.options import (
     described,
     fields_of,
 )
-from gridml.protocol.compression import NONE
-from gridml.protocol.compression import check as check_formats
-from gridml.protocol.messages import NO_PUSH
-from master.backends.base import BackendFacts, BackendOptions
-from master.decisions.chunk_rules import CHUNK_RULES, GOODPUT
-from master.decisions.crowding import STEPS_EACH
-from master.decisions.placing import AUTO
-from master.decisions.placing import NONE as NO_PLACEMENT
+from master.store.rundir import RunDirectory
+
+GOODPUT = "goodput"  # `chunk_model.choose`
+
+
+PAPER = "paper"  # a chunk fills a life
+
+
+GAUSSIAN = "gaussian"  # the paper's search, for lives that are normal
+
+
+CHUNK_RULES = (GOODPUT, PAPER, GAUSSIAN)
+
+
+STEPS_EACH = 150  # batches of the program's own size
+
+
+AUTO, NO_PLACEMENT = "auto", "none"
+
 
 MOST_WORKERS = 10**6  # that a master can keep count of
 MOST = 10**9  # epochs, and vertices of a chunk
@@ -132,7 +151,7 @@ def check_silence(seconds: float) -> None:
 
 def _located(text: str) -> str:
     """Return a run or a file that --init-from names, wherever this process works later."""
-    from master.store.first_values import located
+    from master.store.kept_replica import located
 
     return located(text)
 
@@ -148,7 +167,7 @@ def check_placement(which: str, name: str, error: type[GridmlError] = UsageError
     is, as the message says it."""
     if name in (AUTO, NO_PLACEMENT):
         return
-    from gridml.placement.registry import METHODS  # numba and scipy, which takes half a second
+    from gridml.placement.auto import METHODS  # numba and scipy, which takes half a second
 
     if name not in METHODS:
         raise error(f"{which} is {name[:40]!r}; expected {NO_PLACEMENT}, or one of {', '.join(METHODS)}.")
@@ -245,7 +264,7 @@ class Settings:
             (BEGIN,),
             metavar="auto|cpu|cuda[:N]",
         ),
-    ] = device_names.AUTO
+    ] = device_memory.AUTO
     loggers: Annotated[tuple[str, ...], Option(_LOGGERS, FIRST, (BEGIN, RESUME), name="logger", metavar="NAME")] = ()
     options: BackendOptions = field(default_factory=BackendOptions)
 
@@ -283,7 +302,7 @@ class Settings:
             raise UsageError("got --init-partial without --init-from; expected both, or neither.")
         if self.placement is not None:
             check_placement("--placement", self.placement)
-        device_names.parse(self.device)
+        device_memory.parse(self.device)
         check_formats(self.compress, self.compress_down)
         check_seed(self.seed)
         if not self.carrier:
@@ -372,3 +391,47 @@ def settings_said(values: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError("got both --no-push and --push-every; expected one of them, or neither.")
         asked["push_every"] = NO_PUSH
     return fields_of(Settings, asked)
+
+
+LONGEST_SETTINGS = 1 << 20  # bytes
+
+
+def write_settings(run: RunDirectory, settings: Settings) -> str:
+    """Write the settings of a run, and the copy first, so that a master killed here leaves a file that counts. Return
+    their SHA-256, which belongs into the ledger."""
+    text = (json.dumps(settings.to_json(), indent=2) + "\n").encode()
+    for path in (run.settings_copy, run.settings):
+        bundle.write_atomic(path, text)
+    return bundle.digest(text)
+
+
+def copy_settings(run: RunDirectory) -> str:
+    """Make the copy the same as the file, whose SHA-256 is returned."""
+    content = read_regular(run.settings, LONGEST_SETTINGS)
+    if content != _copy(run):
+        bundle.write_atomic(run.settings_copy, content)
+    return bundle.digest(content)
+
+
+def settings_text(run: RunDirectory, sha256: str | None) -> bytes:
+    """Return what the settings' file holds, if it is of that SHA-256 or the same as its copy.
+
+    Raises ValueError if it is neither, or no file of ours, and OSError.
+    """
+    content = read_regular(run.settings, LONGEST_SETTINGS)
+    if bundle.digest(content) != sha256 and content != _copy(run):
+        raise ValueError(f"its SHA-256 is not the one in the ledger, and it is not the same as {run.settings_copy}")
+    return content
+
+
+def has_copy(run: RunDirectory, sha256: str | None) -> bool:
+    """Return whether the copy is what was written."""
+    content = _copy(run)
+    return content is not None and bundle.digest(content) == sha256
+
+
+def _copy(run: RunDirectory) -> bytes | None:
+    try:
+        return read_regular(run.settings_copy, LONGEST_SETTINGS)
+    except (OSError, ValueError):
+        return None

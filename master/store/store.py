@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from gridml.errors import LedgerError, UsageError
 from master.store.diagnosis import explained
-from master.store.identity import differences, identity, tensor_differences
 from master.store.ledger import Ledger
 from master.store.local_fields import LocalFields
 from master.store.replica import Replica
 from master.store.rundir import RunDirectory, command
-from master.store.spec import RunSpec
+from master.store.spec import RunSpec, differences, identity, tensor_differences
 from master.store.versions import Versions
 
 MOST_SHOWN = 8  # differences that are named one by one

@@ -17,8 +17,8 @@ import numpy as np
 
 from gridml.errors import DamagedError
 from gridml.protocol import bundle
+from gridml.protocol.foreign import described
 from gridml.protocol.push import Array, Ids, RowValues
-from gridml.protocol.text import described
 from master.store.rundir import version_name
 
 CHANGED, _ROWS = "@changed/", "@rows/"

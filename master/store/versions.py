@@ -1,15 +1,16 @@
 """Versions of the master replica: what one holds, and its file.
 
-A version's file is a bundle. It holds the tensors by the names they travel under (`gridml.protocol.push`), and beside
-them "name#buffer" for what a merge rule remembers of a tensor, and "@changed/Type". Array fields are there whole, or as
-the rows that changed since another version (`version_chain.py`).
+A version's file is a bundle. It holds the tensors by the names they travel under (`gridml.protocol.push`), and
+beside them "name#buffer" for what a merge rule remembers of a tensor, and "@changed/Type". Array fields are there
+whole, or as the rows that changed since another version (`version_chain.py`). The rows of one array field may lie
+in several files, each on top of the one before.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -21,11 +22,30 @@ from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.engine.modules import Modules
 from gridml.errors import DamagedError, ProgramError
 from gridml.model.graph import Graph
+from gridml.model.order import places
 from gridml.protocol import bundle
 from gridml.protocol.push import Array, Ids, ReplicaPart, RowValues, VertexKey, module_key
-from master.store.rows import fill, row_bytes
 from master.store.rundir import version_name
 from master.store.version_chain import CHANGED, Chain, Parent, changed_rows, message_of, open_chain
+
+
+def row_bytes(columns: Mapping[str, Array]) -> int:
+    """Return the bytes of a row of these fields."""
+    return sum(column[:1].nbytes for column in columns.values())
+
+
+def fill(values: Mapping[str, Array], at: Ids, ids: Ids, records: Iterable[RowValues]) -> Ids:
+    """Give the rows at the positions `at` of `ids` the values that the first record has of each; return the positions
+    of those that are in none. The ids of a record ascend."""
+    for record in records:
+        if not len(at):
+            break
+        place, found = places(record.ids, ids[at])
+        for name, column in values.items():
+            column[at[found]] = record.fields[name][place[found]]
+        at = at[~found]
+    return at
+
 
 _BUFFER = "#"
 _NONE: Ids = np.empty(0, np.int64)

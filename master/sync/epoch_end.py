@@ -9,20 +9,18 @@ from typing import NamedTuple
 from gridml.errors import DamagedError, ProgramError
 from gridml.model.chunk import Chunk
 from gridml.model.program import Metrics
-from master.decisions.evaluation import limit_s
-from master.environment import Hook
-from master.evaluation.evaluator import Evaluated, Evaluator, Subject
+from master.evaluation.apart import limit_s
+from master.evaluation.evaluator import Evaluated, Evaluator, Subject, tail_mean
 from master.evaluation.metrics import KEPT
 from master.evaluation.recalibration import has_statistics, with_statistics
-from master.evaluation.tail_mean import tail_mean
-from master.store.best import Best, BestKeeper
-from master.store.event_facts import EventFacts
+from master.ports.environment import Hook
 from master.store.journal import WARNING, Events
-from master.store.rundir import RunDirectory
+from master.store.kept_replica import Best, BestKeeper
+from master.store.rundir import EventFacts, RunDirectory
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.store.versions import ReplicaState, Versions
-from master.sync.tails import Tails
+from master.sync.version_use import Tails
 
 FLOPS_S = 60.0  # that counting the operations of a batch may take
 

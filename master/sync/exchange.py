@@ -1,44 +1,67 @@
-"""The master's side of `sync`: hear a group of messages, merge and credit their pushes, grant leases, answer.
+"""The master's side of `sync`: take a group of messages, merge and credit their pushes, grant leases, reply.
 
 Order of effects, which makes a kill at any instant harmless:
-  1. merge in memory; write the new version and the patch of local fields, durable
-  2. one transaction: version, credits, ended leases; then the patch is applied to the fields
-  3. another one: new leases, whose chunks hold what was credited
-  4. answers; a message stays in its mailbox until it is answered, and a repeated push is recognised
+
+    1. merge in memory; write the new version and the patch of local fields, durable
+    2. one transaction: version, credits, ended leases; then the patch is applied to the fields
+    3. another one: new leases, whose chunks hold what was credited
+    4. replies; a message stays in its mailbox until it is answered, and a repeated push is recognised
+
+Messages that could not be taken are kept, for a person to look at.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 
 from gridml.carriers.base import BEGUN, MasterMailboxes, Message
+from gridml.protocol import bundle
 from gridml.protocol.codec import MalformedPush
+from gridml.protocol.foreign import described, printable
 from gridml.protocol.messages import Failure, Verdict
 from gridml.protocol.push import NOTHING
-from gridml.protocol.text import described
-from master.decisions.admission import after_malformed
-from master.decisions.failures import GivenUpFor
-from master.environment import Environment
 from master.leases.leases import Leases
-from master.mailboxes import message_limits
-from master.records import Lost, WorkerRecord, WorkerTable
+from master.ports.environment import Environment
+from master.ports.mailboxes import message_limits
+from master.state.failures import GivenUpFor
+from master.state.records import Lost, WorkerRecord, WorkerTable
 from master.store.journal import Events
-from master.store.moments_file import MomentsFile
 from master.store.spec import RunSpec
 from master.store.store import Store
-from master.sync.buffer_changes import Untrained
+from master.sync.buffers import Untrained
 from master.sync.conduct import Conduct
-from master.sync.draft import Draft, Malformed
-from master.sync.failures import Failures
-from master.sync.kept_moments import KeptMoments
 from master.sync.merger import Merger
-from master.sync.pushes import Pushes
-from master.sync.recovery import Recovery
+from master.sync.moments import KeptMoments, MomentsFile
+from master.sync.pushes import Pushes, after_malformed
+from master.sync.recovery import Failures, Recovery
 from master.sync.replies import Replies
-from master.sync.set_aside import SetAside
+from master.sync.rows import Draft, Malformed
 from master.sync.spot_checks import SpotChecks
-from master.sync.tails import Tails
-from master.sync.version_use import VersionKeeper, VersionUse
+from master.sync.version_use import Tails, VersionKeeper, VersionUse
+
+KEPT = 16  # messages; the next one takes the place of the oldest
+LONGEST = 1 << 24  # bytes of a message that are kept
+
+
+class SetAside:
+    """The last few messages in `folder`, which is made for the first: `03.message`, and why in `03.txt`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._next = 0
+
+    def keep(self, message: Message, reason: str) -> None:
+        """Keep a message. A disk that has no room for it is no reason to stop."""
+        place = self._folder / f"{self._next:02d}"
+        self._next = (self._next + 1) % KEPT
+        words = f"message {message.number} of {message.worker}, {len(message.payload):,} bytes: {reason}\n"
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(exist_ok=True)
+            bundle.write_atomic(place.with_suffix(".txt"), printable(words).encode(), durable=False)
+            bundle.write_atomic(place.with_suffix(".message"), bytes(message.payload[:LONGEST]), durable=False)
+
 
 MAX_NOTES = 8  # of one worker that are shown
 LONG_S = 2.0  # that cutting chunks takes: as long nobody is heard

@@ -12,17 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate, Merge, MergeResult, RuleSet, TensorMerge, VertexState, kernels, rule_for
-from gridml.aggregates.bits import same_bits
+from gridml.aggregates.base import same_bits
 from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.model.layers import tables_of
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
-from master.decisions.gate import BESIDE_ONE, Passage, Step, compares_with_itself, gate, stands_still, step_size
 from master.store.replica import Replica
 from master.store.versions import Base, ReplicaState
 from master.sync.contraction import Contractions
-from master.sync.groups import Group, grouped, length, pushed_from
-from master.sync.habits import Habits
+from master.sync.gate import (
+    BESIDE_ONE,
+    Group,
+    Habits,
+    Passage,
+    Step,
+    compares_with_itself,
+    gate,
+    grouped,
+    length,
+    pushed_from,
+    stands_still,
+    step_size,
+)
 from master.sync.own_rules import OwnRules, PushMerge
 
 Array = NDArray[Any]

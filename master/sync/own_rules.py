@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import Merge, MergeResult, VertexState
-from gridml.aggregates.bits import same_bits
+from gridml.aggregates.base import same_bits
 from gridml.engine.modules import Modules
 from gridml.errors import Interruption, UserCodeError
 from gridml.model.batch import Rows
 from gridml.model.graph import Table
-from gridml.model.user_traceback import user_traceback
+from gridml.model.program import user_traceback
 from gridml.model.vertex import Vertex
+from gridml.protocol.foreign import described
 from gridml.protocol.push import ReplicaPart, VertexKey
-from gridml.protocol.text import described
 from master.store.replica import Replica
 from master.store.versions import Base
 

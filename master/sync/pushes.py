@@ -1,35 +1,174 @@
-"""Pushes: admitted, merged on top of one another, and credited to one new version in one transaction."""
+"""Pushes: admitted, merged on top of one another, and credited to one new version in one transaction.
+
+Admission decides whether a push is merged, was merged before, or is refused, and whether a worker is still heard. A
+push stands for every tensor of the vertices that it names: those that it brings, and the rest from its base.
+
+Names that f logs under are limited in a run: no worker can fill the ledger with names, nor keep those of others
+out.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
 
 from gridml.aggregates import Merge
 from gridml.errors import DamagedError, GridmlError, UserCodeError
-from gridml.protocol.attempts import job_of
-from gridml.protocol.messages import Failure, Push, Verdict
-from gridml.protocol.push import Fields, PushContent
-from gridml.protocol.text import TRACEBACK, described, printable
-from master.decisions.admission import LeaseFacts, admit
-from master.decisions.gate import Altered, Passage
-from master.decisions.helpful import helpful_workers
-from master.environment import Hook
+from gridml.protocol.codec import put_back
+from gridml.protocol.foreign import TRACEBACK, described, printable
+from gridml.protocol.messages import MOST_LOGGED, Failure, Logged, Push, Verdict
+from gridml.protocol.outbox import job_of
+from gridml.protocol.push import Fields, ModuleTensors, PushContent, ReplicaPart, VertexKey
 from master.leases.leases import Leases
-from master.records import LeaseState
+from master.ports.environment import Hook
+from master.state.failures import Altered
+from master.state.records import LeaseState
 from master.store.journal import Events
+from master.store.ledger import Ledger
 from master.store.store import Store
 from master.store.versions import Base
-from master.sync.buffer_changes import Untrained
-from master.sync.draft import Draft
-from master.sync.logged_names import LoggedNames
+from master.sync.buffers import Untrained
+from master.sync.gate import Passage
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
+from master.sync.rows import Draft, leave_last, taken_rows
 from master.sync.spot_checks import SpotChecks
-from master.sync.spread import PushSpread
-from master.sync.taken_rows import leave_last, taken_rows
-from master.sync.whole import whole
+from master.sync.spread import PushSpread, helpful_workers
+
+Array = NDArray[Any]
+
+
+def whole(content: PushContent, base: Base) -> ReplicaPart:
+    """Return the part of the replica that was trained from `base`, with all tensors of its vertices.
+
+    Nothing is allocated for a step that does not fit. Raises ValueError for one.
+    """
+    held = {key: state.tensors for key, state in base.modules.items()}
+    modules: dict[VertexKey, ModuleTensors] = dict(content.replica.modules)
+    for key, steps in content.steps.items():
+        taken: dict[str, Array] = {}
+        for name, step in steps.items():
+            if key not in held or name not in held[key]:
+                raise ValueError(f"the replica has no tensor {name}")
+            if held[key][name].dtype.kind != "f":
+                raise ValueError(f"{name} is {held[key][name].dtype} and comes in {step.form.name}; expected its value")
+            try:
+                taken[name] = step.form.taken(step.codes, held[key][name])
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+        modules[key] = {**modules.get(key, {}), **taken}
+    return ReplicaPart(put_back(modules, held), content.replica.rows, moments=content.replica.moments)
+
+
+MOST_NAMES = 64  # of a run
+MOST_ALONE = MOST_LOGGED  # that nobody else has logged, of one job: as many as a push takes along
+Loggers = frozenset[str]  # the jobs that may be the only one to have logged a name; none once there were two
+
+
+def admit_names(name: str, job: str, names: Mapping[str, Loggers]) -> tuple[bool, str]:
+    """Return whether a name is taken that a credited push of `job` logs under, and why; `names` are the run's."""
+    if name in names:
+        return True, "it is known"
+    if len(names) >= MOST_NAMES:
+        return False, f"f logs under more than {MOST_NAMES} names"
+    alone = sum(job in jobs for jobs in names.values())
+    if alone >= MOST_ALONE:
+        return False, f"{job} logs under more than {MOST_ALONE} names that no other worker does"
+    return True, f"it is one of {alone + 1} that only {job} logs under"
+
+
+class LoggedNames:
+    """The names of one run; methods must be called inside the ledger's transaction."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._names: dict[str, Loggers] | None = None
+        self._warned = False
+
+    def admitted(self, worker: str, logged: Sequence[Logged], warn: Callable[[str], None]) -> Sequence[Logged]:
+        """Return what is taken of a worker's push; the first time that anything is left out, `warn` is told."""
+        if not logged:
+            return logged
+        if self._names is None:
+            self._names = {
+                name: frozenset(map(job_of, first)) & frozenset(map(job_of, last))
+                for name, first, last in self._ledger.logged_names()
+            }
+        job, taken = job_of(worker), []
+        for each in logged:
+            admits, reason = admit_names(each.name, job, self._names)
+            if admits:
+                self._names[each.name] = self._names.get(each.name, frozenset([job])) & {job}
+                taken.append(each)
+            elif not self._warned:
+                self._warned = True
+                warn(f"{reason}; {each.name!r} and later ones are left out")
+        return taken
+
+
+MOST_MALFORMED = 3  # messages of one worker that make no sense; an honest one sends none
+
+
+def after_malformed(messages: int) -> tuple[bool, str]:
+    """Return whether a worker is still heard that has sent so many messages which make no sense, and why."""
+    if messages < MOST_MALFORMED:
+        return True, f"{messages} such of at most {MOST_MALFORMED}. Is its gridml another one?"
+    return False, f"{messages} of its messages made no sense: it is not heard any more"
+
+
+@dataclass(frozen=True)
+class LeaseFacts:
+    """A lease as the ledger has it: credited up to `upto`, after `sequence` pushes; `open` until it ends in any way.
+
+    `worker` may push under it: its holder, or a later attempt of the same job. `untouched`: it has ended, and nobody
+    else was given what the push trained.
+    """
+
+    worker: str
+    term: int
+    start: int
+    stop: int
+    upto: int
+    sequence: int
+    open: bool
+    closed_because: str = ""
+    untouched: bool = False
+
+
+def admit(
+    push: Push, worker: str, lease: LeaseFacts | None, *, base_kept: bool, leaves_few: bool = False
+) -> tuple[Verdict, str]:
+    """Return the verdict on a push, and why. One that `leaves_few` leaves less of its lease than a batch may have.
+
+    Order matters: a repetition of the last push is recognised even after its lease has ended, since the answer to it
+    may have been lost; everything else is fenced by the lease's term before its content is looked at. Work of an ended
+    lease that nobody else was given is merged all the same.
+    """
+    if lease is None:
+        return Verdict.REFUSED, f"there is no lease {push.lease}"
+    if worker != lease.worker or push.term != lease.term:
+        return Verdict.REFUSED, f"lease {push.lease} is now held by {lease.worker} in term {lease.term}"
+    if push.sequence == lease.sequence and push.upto == lease.upto and push.sequence > 0:
+        return Verdict.REPEATED, f"push {push.sequence} of lease {push.lease} was merged before"
+    if not lease.open and not lease.untouched:
+        return Verdict.REFUSED, f"lease {push.lease} has ended: {lease.closed_because}"
+    if push.sequence != lease.sequence + 1:
+        return Verdict.REFUSED, f"push {push.sequence} came, expected {lease.sequence + 1}"
+    if not lease.upto < push.upto <= lease.stop or push.vertices != push.upto - lease.upto:
+        return (
+            Verdict.REFUSED,
+            f"a push of {push.vertices} vertices up to {push.upto} does not continue [{lease.upto}, {lease.stop})",
+        )
+    if leaves_few:  # it was cut meanwhile, elsewhere than its worker's batches end
+        return Verdict.REFUSED, f"what it leaves of [{lease.upto}, {lease.stop}) is too few for a batch"
+    if not base_kept:
+        return Verdict.REFUSED, f"version {push.base}, from which it was trained, is not kept any more"
+    return Verdict.MERGED, "continues its lease" if lease.open else "its lease has ended, and nobody else has its work"
+
 
 OURS = (GridmlError, OSError, sqlite3.Error, AssertionError)  # what goes wrong with the run itself, not with a push
 

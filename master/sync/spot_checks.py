@@ -15,19 +15,18 @@ from itertools import combinations
 from gridml.errors import DamagedError
 from gridml.protocol.messages import NO_PUSH, Pace, Sync
 from gridml.protocol.push import PushContent
-from master.decisions.failures import Candidate
-from master.decisions.leasing import Span
-from master.decisions.spot_checks import Likeness, closer, convicted, find, strays, usual
-from master.leases.appointments import Start
+from master.leases.homes import Start
 from master.leases.leases import Leases
-from master.records import LeaseState, WorkerRecord, WorkerTable
-from master.store.event_facts import EventFacts
+from master.state.failures import Candidate
+from master.state.records import LeaseState, WorkerRecord, WorkerTable
+from master.state.spans import Span
 from master.store.journal import Events
+from master.store.rundir import EventFacts
 from master.store.store import Store
-from master.sync.draft import Draft
-from master.sync.likeness import likeness
+from master.sync.conduct import Likeness, closer, convicted, find, likeness, strays, usual
 from master.sync.merger import Merger
 from master.sync.recovery import Recovery
+from master.sync.rows import Draft
 
 TOPIC = "spot check"  # of events
 REMEMBERED = 16  # checks of each machine that are looked back on

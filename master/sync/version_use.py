@@ -1,22 +1,152 @@
-"""Which versions of the replica workers may still name as the base of a push; the others are removed.
+"""The versions of the replica that are kept: bases of pushes, tails of epochs, and versions to go back to.
 
-A master that starts again does not know who stands on which version: it keeps all that are there until the workers
-that live on have spoken, and what was reserved for their next attempts has come or expired.
+All others are removed. A master that starts again does not know which worker stands on which version: it keeps all
+that are there until the workers that live on have sent a message, and what was reserved for their next attempts has
+come or expired.
+
+The tail of an epoch is the versions before its end whose mean, with the one that ends it, is evaluated and kept.
+Pushes of several workers are averaged as they come, and the replica goes on trembling around where it is heading,
+the more the higher the rate is. The mean of a few versions trembles less, and lies as far back as they do (Polyak
+and Juditsky 1992; Izmailov et al. 2018, arXiv:1803.05407; Kaddour 2022, arXiv:2209.14981). So a tail is short while
+a run is young and still has a way to go, and where the rate has fallen to nothing there is none.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from gridml.protocol.attempts import job_of
-from master.decisions.keeping import to_go_back_to
+from gridml.model.schedule import Progress, TorchSchedule
+from gridml.protocol.outbox import job_of
 from master.leases.epochs import Epochs
-from master.records import WorkerRecord
+from master.state.records import WorkerRecord
 from master.store.ledger import Ledger
+from master.store.replica import Replica
+from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.spot_checks import SpotChecks
-from master.sync.tails import Tails
+
+SHARE = 0.25  # of a run, at the full rate
+MOST = 8  # versions, with the one that ends the epoch
+KEPT_BYTES = 1 << 30  # that they may take on disk, each of all its tensors
+
+
+def width_of(credited: int, epoch: int, total: int, rate: float) -> int:
+    """Return how many vertices are credited from the beginning of a tail to its end, where `credited` of `total` are,
+    of which each epoch has `epoch`: a share of what is credited, the less the younger the run is, and the less is left
+    of the learning rate; at most an epoch. `rate` (0 to 1) is that of the highest that the run has had."""
+    return min(epoch, int(SHARE * rate * credited * credited / total))
+
+
+def kept_for(kept: Mapping[int, int], newest: int, width: int, nbytes: int) -> list[int]:
+    """Return which versions to keep, oldest first, so that any that ends an epoch from `newest` on has its tail: of
+    those that are `kept`, each with the vertices that are credited in it, and of `nbytes` bytes each.
+
+    All that is credited is cut into pieces, a share of `width` each, and the first version in each of the last few is
+    kept: what is of the tail of a later end, and is there already, is of this one's, too.
+    """
+    most = _most(nbytes)
+    if width == 0 or most < 2 or newest not in kept:
+        return []
+    piece, firsts = max(1, width // most), dict[int, int]()
+    for version in sorted(kept):
+        if version <= newest:
+            firsts.setdefault(kept[version] // piece, version)
+    return [version for place, version in firsts.items() if place > kept[newest] // piece - most]
+
+
+def tail_of(kept: Mapping[int, int], end: int, width: int, nbytes: int) -> list[int]:
+    """Return the versions of the tail that `end` ends, oldest first, without it; arguments as those of `kept_for`.
+    Together they take no more than `KEPT_BYTES`."""
+    before = [version for version in kept_for(kept, end, width, nbytes) if kept[version] < kept[end]]
+    return before[-(_most(nbytes) - 1) :] if before else []
+
+
+def _most(nbytes: int) -> int:
+    return min(MOST, KEPT_BYTES // max(1, nbytes))
+
+
+PLACES = 16  # of a run before an epoch's end, at which its rate is looked at
+WAITING = 2  # epochs that wait for their evaluation, whose tails are kept
+_Choose = Callable[[Mapping[int, int], int, int, int], list[int]]
+
+
+class Tails:
+    """An epoch has no tail where nothing was averaged: one worker's replica is that of a loop. Nor where rows travel
+    apart, of which a version's file holds those that changed, or where the rate is torch's to know."""
+
+    def __init__(self, spec: RunSpec, ledger: Ledger, replica: Replica) -> None:
+        self._program = spec.program
+        self._ledger = ledger
+        self._replica = replica
+        self._vertices = spec.graph.tables[spec.program.driving(spec.graph)].count
+        self._epochs = spec.settings.epochs or spec.program.epochs
+        self._steps = spec.program.update.steps(self._vertices)
+        whole = bool(spec.graph.replicated) and all(table.type.modules for table in spec.graph.replicated)
+        self._possible = whole and not isinstance(spec.program.schedule, TorchSchedule)
+        self._widths: dict[int, int] = {}
+
+    def end_of(self, epoch: int) -> Progress:
+        """How far the run is when an epoch ends, counted from 0."""
+        return self._at(min(epoch + 1, self._epochs) * self._vertices, epoch)
+
+    def tail(self, epoch: int, end: int) -> list[int]:
+        """The versions of the tail of an epoch that version `end` ends, as far as they are kept, without that one."""
+        return self._chosen(tail_of, epoch, end)
+
+    def wanted(self, closed: Mapping[int, int]) -> set[int]:
+        """The versions to keep for epochs that are under way, for the last one, and for the first that wait for their
+        evaluation. `closed` are the epochs that have ended, and the versions that they ended with."""
+        newest, _ = self._ledger.newest_epoch()
+        last = [epoch for epoch in (newest - 1, newest) if epoch >= 0 and (epoch == newest or epoch not in closed)]
+        ends = {epoch: closed.get(epoch, self._replica.version) for epoch in last}
+        if self._program.evaluate is not None:
+            ends |= dict(self._ledger.unevaluated()[:WAITING])
+        return {version for epoch, end in ends.items() for version in self._chosen(kept_for, epoch, end)}
+
+    def _chosen(self, choose: _Choose, epoch: int, end: int) -> list[int]:
+        if not self._possible or not self._ledger.averaged():
+            return []
+        return choose(self._ledger.kept_credits, end, self._width(epoch), self._replica.state.nbytes)
+
+    def _width(self, epoch: int) -> int:
+        if epoch not in self._widths:
+            total, end = self._epochs * self._vertices, min(epoch + 1, self._epochs) * self._vertices
+            places = [end * place // PLACES for place in range(PLACES + 1)]
+            rates = [self._rate(self._at(credited, min(epoch, credited // self._vertices))) for credited in places]
+            rate = rates[-1] / max(rates) if any(rates) else 0.0
+            self._widths[epoch] = width_of(end, self._vertices, total, rate)
+        return self._widths[epoch]
+
+    def _at(self, credited: int, epoch: int) -> Progress:
+        step, steps = self._steps.at(credited, self._epochs), self._epochs * self._steps.per_epoch
+        return Progress(epoch, share=credited / (self._epochs * self._vertices), step=step, steps=steps)
+
+    def _rate(self, at: Progress) -> float:
+        try:
+            factor = self._program.factor(at)
+        except Exception:  # the user's: workers fail by it, too, and that is told
+            return 0.0
+        return max(0.0, factor) if math.isfinite(factor) else 0.0
+
+
+LEAST = 4  # of them do
+DENSE = 2  # of any age so many versions at least are kept within that age
+
+
+def to_go_back_to(kept: Collection[int], ends: Collection[int], newest: int, nbytes: int) -> set[int]:
+    """Return the versions to keep of those that are: the ends of epochs, and a series that thins out with age.
+
+    A version stays while it is no older than `DENSE` times the largest power of two that divides it, so the gaps grow
+    with age, and of n versions about 2·log2 n are kept. Of `nbytes` bytes each they take `KEPT_BYTES` at most: the
+    newest stay first, the end of the last epoch before all.
+    """
+    series = {v for v in kept if newest - v <= DENSE * (v & -v if v else newest)}
+    closed = sorted(set(ends) & set(kept), reverse=True)
+    order = dict.fromkeys([*closed[:1], *sorted(series.union(closed), reverse=True)])
+    return set(list(order)[: max(LEAST, KEPT_BYTES // max(1, nbytes))])
+
 
 SPARE_VERSIONS, SPARE_BYTES = 16, 1 << 28  # old versions are removed a few at a time: each time is a transaction
 

@@ -1,29 +1,90 @@
-"""What a run has seen of its workers: what their chunks cost them, how fast they are, how long they live.
+"""Measurements of a run's workers: the cost of their chunks, their speed, and how long they live.
 
-Measured by kind of machine, as workers name it, and of all together. Only the last few dozen measures of each sort are
-remembered, and a few hundred lives: memory grows with the workers that live, and with nothing else.
+They are kept by kind of machine, as workers name it, and for all together. Only the last few dozen measures of each
+sort are remembered, and a few hundred lives: memory grows with the workers that live, and with nothing else.
+`Copying` measures what it takes to copy vertices: bytes of a vertex in a chunk, and the master's seconds per byte
+and per chunk.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from chunk_model.observations import Observations
-from gridml.protocol.bounds import LEAST_VERTEX_S, LONGEST_S  # so no decision has to reckon with infinite seconds
+from gridml.protocol.foreign import LEAST_VERTEX_S, LONGEST_S
 from gridml.protocol.messages import Sync
-from master.backends.base import State
-from master.decisions.leasing import Delay
-from master.decisions.staffing import LATELY_S, Queue
-from master.records import Life, WorkerRecord
-from master.store.run_facts import PushCosts
-from master.store.status import ORPHANED
-from master.telemetry.copying import Copying, line
+from master.state.jobs import State
+from master.state.records import WorkerLife, WorkerRecord
+from master.state.spans import Delay
+from master.store.reader import PushCosts
+from master.store.rundir import ORPHANED
+from master.telemetry.staffing import LATELY_S, Queue
+
+BYTE_S = 1e-8  # seconds for a byte, where measures cannot tell it from what is alike for every chunk: 100 MB/s
+_COPYING_FADING = 0.9  # bytes are weighed over the last ten chunks or so
+
+
+def line(points: Sequence[tuple[float, float]], usual: float = 0.0) -> tuple[float, float]:
+    """(t_s, t_c) of the points (n, seconds): the least squares of t_s + n·t_c, neither negative.
+
+    Where all n are alike, or more take less time, they cannot be told apart: t_c is then as `usual`, as far as that
+    explains the seconds, and the rest is t_s. (0, 0) without points.
+    """
+    if not points:
+        return 0.0, 0.0
+    mean_n = sum(n for n, _ in points) / len(points)
+    mean_s = sum(s for _, s in points) / len(points)
+    spread = sum((n - mean_n) ** 2 for n, _ in points)
+    slope = 0.0
+    if spread > 1e-6 * mean_n**2 * len(points):
+        slope = sum((n - mean_n) * (s - mean_s) for n, s in points) / spread
+    if slope <= 0:
+        slope = min(usual, mean_s / mean_n) if mean_n > 0 else 0.0
+        return max(0.0, mean_s - slope * mean_n), slope
+    if mean_s - slope * mean_n < 0:
+        return 0.0, sum(n * s for n, s in points) / sum(n * n for n, _ in points)
+    return mean_s - slope * mean_n, slope
+
+
+class Copying:
+    """One master's measures. `vertex_bytes` are guessed from the graph until chunks were cut."""
+
+    def __init__(self, vertex_bytes: float = 0.0) -> None:
+        self.vertex_bytes = vertex_bytes
+        self._vertices = self._bytes = 0.0  # of late
+        self.nbytes = 0  # of all chunks
+        self._grants: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # (bytes, seconds)
+
+    @property
+    def vertex_s(self) -> float:
+        """Seconds for a vertex, where they were not measured."""
+        return self.vertex_bytes * BYTE_S
+
+    @property
+    def grant_s(self) -> float:
+        """The master's seconds for a lease, however large it is: those for its bytes are not among them."""
+        return line(self._grants, BYTE_S)[0]
+
+    def cut(self, vertices: int, nbytes: int) -> None:
+        """Take note of a chunk that was cut."""
+        if not nbytes:
+            return  # none travels
+        self.nbytes += nbytes
+        self._vertices = _COPYING_FADING * self._vertices + vertices
+        self._bytes = _COPYING_FADING * self._bytes + nbytes
+        self.vertex_bytes = self._bytes / self._vertices
+
+    def grant(self, leases: int, nbytes: int, seconds: float) -> None:
+        """Take note of what it took the master to grant so many leases, with so many bytes of chunks."""
+        if leases:
+            self._grants.append((nbytes / leases, seconds / leases))
+
 
 REMEMBERED = 64  # measures of one sort
 ENOUGH = 3  # measures of a kind's own; with fewer those of all kinds are believed
@@ -123,7 +184,7 @@ class Lives:
         self._limit = limit
         self._every = 1
         self._begun = 0
-        self._sample: dict[int, Life] = {}  # by number, in the order of their beginnings
+        self._sample: dict[int, WorkerLife] = {}  # by number, in the order of their beginnings
         self._living = 0
         self._sum_s = 0.0  # of the beginnings of all that live
         self._past_s = 0.0  # lived by all that have ended
@@ -132,7 +193,7 @@ class Lives:
         """Begin the life of a worker that runs for the first time; it counts once."""
         if record.life is not None:
             return
-        record.life = Life(at_s, record.kind)
+        record.life = WorkerLife(at_s, record.kind)
         self._living += 1
         self._sum_s += at_s
         if self._begun % self._every == 0:

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gridml.errors import GridmlError
-from gridml.protocol.text import described
+from gridml.protocol.foreign import described
 from master.store.ledger import Ledger
 from master.store.spec import RunSpec
-from master.telemetry.loggers.base import LOGGED, METRICS, Logger, LoggerPlugin, Point
-from master.telemetry.loggers.registry import ALWAYS, LOGGERS
+from master.telemetry.loggers.base import ALWAYS, LOGGED, LOGGERS, METRICS, Logger, LoggerPlugin, Point
 
 EVERY_S = 10.0  # between two points of what f logs
 FAREWELL_S, LEAVE_S = 30.0, 5.0  # that loggers may take for the last points, and to close

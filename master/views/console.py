@@ -1,15 +1,17 @@
-"""A terminal on which text is text."""
+"""A console that prints text as text, and the JSON that programs read of a run."""
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Iterable
-from typing import final
+from typing import Any, final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from gridml.protocol.text import printable
+from gridml.protocol.foreign import printable
 
 
 @final
@@ -28,3 +30,16 @@ class PlainConsole(Console):
                 yield segment
             else:
                 yield Segment(printable(text, sys.maxsize), segment.style)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return `value` as JSON. What JSON has no number for, NaN and infinity, is null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

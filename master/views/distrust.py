@@ -8,8 +8,7 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from master.decisions.failures import AVOIDED, PAUSE_S, long_rest_s, strikes
-from master.decisions.gate import Altered
+from master.state.failures import AVOIDED, PAUSE_S, Altered, long_rest_s, strikes
 
 
 @dataclass(frozen=True)

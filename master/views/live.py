@@ -23,13 +23,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gridml.errors import LedgerError
-from gridml.protocol.text import printable
-from master.store.event_facts import NO_FACTS, EventFacts, bounded
-from master.store.reader import connect
-from master.store.run_facts import read_ahead
-from master.store.status import RunStatus
-from master.views.json_text import json_text
-from master.views.progress import Progress, read_progress
+from gridml.protocol.foreign import printable
+from master.store.reader import connect, read_ahead
+from master.store.rundir import NO_FACTS, EventFacts, RunStatus, bounded
+from master.views.console import json_text
+from master.views.progress import RunProgress, read_progress
 from master.views.render import duration
 
 STYLES = {
@@ -41,7 +39,7 @@ WIDTH = 100  # columns of the panel, where the terminal has them
 BAD = "yellow"  # every other topic: something was lost, or failed
 
 
-class View(ABC):
+class LiveView(ABC):
     """Shows events as they come and the progress from time to time. `every_s`: seconds between two progresses."""
 
     every_s: float
@@ -52,10 +50,10 @@ class View(ABC):
         are the numbers and names of its text."""
 
     @abstractmethod
-    def progress(self, now: float, progress: Progress) -> None:
+    def progress(self, now: float, progress: RunProgress) -> None:
         """Show how far the run is at `now` (seconds of time.time())."""
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> LiveView:
         return self
 
     def __exit__(
@@ -65,7 +63,7 @@ class View(ABC):
 
 
 @final
-class Screen(View):
+class Screen(LiveView):
     """A panel that stays at the foot of a terminal while events scroll above it."""
 
     every_s = 0.5
@@ -75,7 +73,7 @@ class Screen(View):
         self._title = title
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> LiveView:
         self._live.start()
         return self
 
@@ -88,12 +86,12 @@ class Screen(View):
         style = STYLES.get(topic, BAD)
         self._console.print(Text.assemble((clock_time(at_s), "dim"), "  ", (f"{topic:9}", style), " ", text))
 
-    def progress(self, now: float, progress: Progress) -> None:
+    def progress(self, now: float, progress: RunProgress) -> None:
         self._live.update(panel(self._title, progress), refresh=True)
 
 
 @final
-class Lines(View):
+class Lines(LiveView):
     """A plain line per event, and one of the progress every ten seconds."""
 
     every_s = 10.0
@@ -104,12 +102,12 @@ class Lines(View):
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
         print(printable(f"{clock_time(at_s)}  {topic:9} {text}", sys.maxsize), file=self._out, flush=True)
 
-    def progress(self, now: float, progress: Progress) -> None:
+    def progress(self, now: float, progress: RunProgress) -> None:
         print(printable(f"{clock_time(now)}  {'progress':9} {line(progress)}", sys.maxsize), file=self._out, flush=True)
 
 
 @final
-class JsonLines(View):
+class EventLines(LiveView):
     """A JSON object per line: {"at_s", "topic", "text", "facts"} for an event (docs/events.md); a progress has its own
     fields beside `at_s` and `topic`, which is "progress". For one release more `kind` says the same as `topic`."""
 
@@ -121,7 +119,7 @@ class JsonLines(View):
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
         self._write(at_s, topic, {"text": text, "facts": bounded(facts)})
 
-    def progress(self, now: float, progress: Progress) -> None:
+    def progress(self, now: float, progress: RunProgress) -> None:
         self._write(now, "progress", progress.to_json())
 
     def _write(self, at_s: float, topic: str, content: dict[str, Any]) -> None:
@@ -139,13 +137,13 @@ class Follower:
     `report` and `tick` are what a `Run` wants of its environment.
     """
 
-    def __init__(self, root: Path, view: View, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, root: Path, view: LiveView, clock: Callable[[], float] = time.time) -> None:
         self._root = root
         self._view = view
         self._clock = clock
         self._ledger: sqlite3.Connection | None = None
         self._looked_s = clock() + min(1.0, view.every_s) - view.every_s
-        self.last: Progress | None = None
+        self.last: RunProgress | None = None
 
     def report(self, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
         self._view.event(self._clock(), topic, text, facts)
@@ -172,7 +170,7 @@ class Follower:
             self._ledger = None
 
 
-def panel(title: str, progress: Progress) -> RenderableType:
+def panel(title: str, progress: RunProgress) -> RenderableType:
     """Return the progress as a panel, always of the same width so that it does not jump."""
     bars = Table.grid(padding=(0, 2), expand=True)
     bars.add_column(no_wrap=True)
@@ -197,7 +195,7 @@ def _bar(part: int, whole: int) -> tuple[RenderableType, str, str]:
     return bar, f"{part:,} of {whole:,}", f"{share:.0%}"
 
 
-def _workers(progress: Progress) -> list[tuple[str, str]]:
+def _workers(progress: RunProgress) -> list[tuple[str, str]]:
     waiting = f" (+{progress.queued} waiting)" if progress.queued else ""
     held = f", {progress.held} held" if progress.held else ""
     avoided = f", {len(progress.avoided)} avoided" if progress.avoided else ""
@@ -216,7 +214,7 @@ def _workers(progress: Progress) -> list[tuple[str, str]]:
     return facts
 
 
-def _speed(progress: Progress) -> list[tuple[str, str]]:
+def _speed(progress: RunProgress) -> list[tuple[str, str]]:
     if not progress.all_credited:
         return [("nothing is credited yet", "")]
     facts = []
@@ -227,14 +225,14 @@ def _speed(progress: Progress) -> list[tuple[str, str]]:
     return facts
 
 
-def _metrics(progress: Progress) -> list[tuple[str, str]]:
+def _metrics(progress: RunProgress) -> list[tuple[str, str]]:
     """Return what f logged lately, and the last metrics that are numbers; lists are for the report."""
     numbers = [(name, value) for name, value in progress.metrics.items() if isinstance(value, int | float)]
     shown = [(name, f"{value:.4g} (epoch {progress.evaluated})") for name, value in numbers]
     return [*((name, f"{value:.4g} lately") for name, value in progress.logged.items()), *shown]
 
 
-def line(progress: Progress) -> str:
+def line(progress: RunProgress) -> str:
     """Return the progress in one line."""
     of = f" of {progress.epochs}" if progress.epochs else ""
     parts = [f"epoch {progress.epoch}{of}: {progress.credited:,} of {progress.vertices:,}"]

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from master.decisions.spending import HOUR_S, Basis, Charge, Prices, Stay, charge
-from master.sftp.fleet_costs import kept_prices, stays
 from master.sftp.roster import Instance, Roster
+from master.sftp.spending import HOUR_S, Basis, Charge, Prices, Stay, charge, kept_prices, stays
 
 
 @dataclass(frozen=True)

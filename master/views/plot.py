@@ -1,4 +1,9 @@
-"""Draw a run: how the metrics rose, when vertices were credited and workers killed, each digit's accuracy."""
+"""Plots of a run, of goodput, and of a placement.
+
+- A run: how the metrics rose, when vertices were credited and workers killed, the accuracy of each digit.
+- Goodput against the size of a chunk: what the model says, what was chosen, what a replay of lives says.
+- A placement: what each part costs, against one at random.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from chunk_model.goodput import chunk_goodput
 from gridml.errors import UsageError
-from master.store.reader import opened
-from master.store.run_facts import read_clock
+from gridml.placement.base import COLUMN_WEIGHTS
+from gridml.placement.quality import Quality
+from master.planning.plan import Plan, all_or_nothing, replay_sizes
+from master.store.reader import opened, read_clock
+from master.views.render_plan import rounded
 from master.views.report import Report
 
 
@@ -98,3 +107,66 @@ def _digits(axes: Any, lists: dict[str, list[float]]) -> None:
     axes.set_title(f"{next(iter(lists))} after the last epoch" if len(lists) == 1 else "after the last epoch")
     if len(lists) > 1:
         axes.legend()
+
+
+def plot_plan(plan: Plan, file: Path) -> None:
+    """Draw a plan into `file`, whose ending says the format (.png, .pdf, .svg).
+
+    Raises UsageError when matplotlib is not installed, or the file cannot be written.
+    """
+    choice, paper = plan.choice, plan.paper
+    figure = new_figure((9, 6))
+    axes = figure.subplots()
+    sizes = np.array([point.chunk for point in choice.curve])
+    label = "goodput"
+    if choice.push_every is not None:
+        label = f"with a push every {choice.push_every:,} vertices"
+        wide = np.unique(np.geomspace(sizes[0], max(sizes[-1], 2 * paper.chunk), 100).round())
+        bare = chunk_goodput(choice.lifetime, all_or_nothing(plan.costs), wide, many=plan.work.many)
+        axes.plot(wide, bare, "--", color="tab:grey", label="without pushes: all or nothing")
+    axes.plot(sizes, [point.goodput for point in choice.curve], color="tab:blue", label=label)
+    points = replay_sizes(plan)
+    values = np.array([(point.goodput, point.low, point.high) for point in points])
+    axes.errorbar(
+        [point.chunk for point in points],
+        values[:, 0],
+        np.abs(values[:, 1:].T - values[:, 0]),
+        fmt="o",
+        color="tab:green",
+        markersize=4,
+        capsize=3,
+        label=f"replayed, with lives {'drawn from the model' if plan.estimate.observations is None else 'as seen'}",
+    )
+    axes.plot(choice.chunk, choice.goodput, "o", color="tab:red", markersize=10, label=f"chosen: {choice.chunk:,}")
+    label = f"the paper's choice, without pushes: {paper.chunk:,}"
+    axes.plot(paper.chunk, paper.goodput, "X", color="black", markersize=9, label=label)
+    axes.set_xscale("log")
+    axes.set_ylim(0, None)
+    axes.set_xlabel("vertices a chunk")
+    axes.set_ylabel("goodput: share of the machines' time that is kept training")
+    axes.set_title(f"lives: {rounded(choice.lifetime)}")
+    axes.legend()
+    save(figure, file)
+
+
+def plot_quality(quality: Quality, file: Path) -> None:
+    """Draw the columns that each part touches, and those that travel to and from it, into `file`, whose ending says the
+    format (.png, .pdf, .svg).
+
+    Raises UsageError when matplotlib is not installed, or the file cannot be written.
+    """
+    figure = new_figure((11, 5))
+    figure.suptitle(f"{quality.rows:,} rows and {quality.columns:,} columns on {quality.parts:,} parts")
+    both = ((quality.at_random, "random", "tab:grey", -0.2), (quality.placed, quality.method, "tab:blue", 0.2))
+    columns = "weight of columns" if COLUMN_WEIGHTS in quality.weighted else "columns"
+    titles = (f"{columns} that a part touches, |N(U)|", f"{columns} that travel to and from a part in a round")
+    for axes, title, name in zip(figure.subplots(1, 2), titles, ("touched", "travelling"), strict=True):
+        for traffic, label, colour, shift in both:
+            values = np.sort(getattr(traffic, name))[::-1]
+            axes.bar(np.arange(quality.parts) + shift, values, 0.4, color=colour, label=label)
+        axes.set_ylim(0, 1.2 * max(axes.get_ylim()[1], 1))  # room for the legend
+        axes.set_title(title)
+        axes.set_xlabel("parts, the largest first")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend()
+    save(figure, file)

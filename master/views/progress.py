@@ -7,13 +7,13 @@ import sqlite3
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from master.backends.base import State
-from master.decisions.failures import AVOIDED
+from master.state.failures import AVOIDED
+from master.state.jobs import State
 from master.store.journal import WARNINGS
-from master.store.kept_placement import FACT
-from master.store.run_facts import TOLD_SETTINGS, read_facts, read_metrics
-from master.store.series import read_lately
-from master.store.status import RunStatus
+from master.store.reader import TOLD_SETTINGS, read_facts, read_metrics
+from master.store.rundir import RunStatus
+from master.store.schema import read_lately
+from master.store.spec import FACT
 from master.views.distrust import (
     AvoidedMachine,
     QuarantinedWorker,
@@ -66,7 +66,7 @@ class Warned:
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """`credited` of `vertices` of `epoch` (from 1), the oldest that is open, and `all_credited` of `total` of the run.
 
     `alive` of the `wanted` workers run, `queued` wait for a machine, the jobs of others are `held`, for reasons that
@@ -116,7 +116,7 @@ class Progress:
         return {**dataclasses.asdict(self), "judged": self.evaluated}
 
 
-def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
+def read_progress(connection: sqlite3.Connection, now: float) -> RunProgress:
     """Return the progress as the ledger has it, `now` in seconds of the clock it was written by."""
     one = connection.execute
     facts = read_facts(connection)
@@ -141,7 +141,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
     per_second = _speed(connection, since, now)
     alive = states.get((State.RUNNING, 1), 0) + states.get((State.OUT_OF_REACH, 1), 0)
     held = _held(connection)
-    return Progress(
+    return RunProgress(
         status=RunStatus(facts.get("status", RunStatus.RUNNING)),
         epoch=epoch + 1,
         epochs=total // vertices if total and vertices else None,
@@ -175,7 +175,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
     )
 
 
-def at_rest(progress: Progress) -> Progress:
+def at_rest(progress: RunProgress) -> RunProgress:
     """Return the progress of a run that no master drives: nobody works, whatever the ledger says."""
     status = RunStatus.STOPPED if progress.status is RunStatus.RUNNING else progress.status
     nobody = replace(progress, alive=0, queued=0, held=0, held_because=[], avoided=[])

@@ -11,8 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from master.store.rundir import command
-from master.store.status import RunStatus
+from master.store.rundir import RunStatus, command
 from master.views.money import LifeCost, Money, in_hours
 from master.views.report import Report
 

@@ -15,24 +15,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from master.backends.base import State
 from master.backends.registry import read_settings
-from master.decisions.failures import AVOIDED
-from master.store.kept_placement import FACT
-from master.store.reader import opened
-from master.store.run_facts import (
+from master.state.failures import AVOIDED
+from master.state.jobs import State
+from master.store.reader import (
     STOPPED_EARLY,
     TOLD_SETTINGS,
     RunClock,
+    opened,
     read_best_fact,
     read_clock,
     read_facts,
     read_metrics,
     read_status,
 )
-from master.store.series import read_by_epoch
+from master.store.rundir import ORPHANED, RunStatus
+from master.store.schema import read_by_epoch
 from master.store.settings import Settings
-from master.store.status import ORPHANED, RunStatus
+from master.store.spec import FACT
 from master.views.distrust import (
     AlteredPushes,
     AvoidedMachine,

@@ -1,46 +1,48 @@
-"""Show a run at a terminal: driven from there, or followed while another process drives it.
+"""Shows a run at a terminal: driven from there, or followed while another process drives it.
 
-What drives a run is imported only for that: following one takes no more than reading it.
+The code that drives a run is imported only for that: following one takes no more than reading it. A run driven from
+this process is shown to any view.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
 
-from gridml.protocol.text import printable
-from master.store.event_facts import facts_from
-from master.store.reader import connect, explained, holder
-from master.store.run_facts import read_ahead, read_facts
-from master.store.rundir import RunDirectory, command
-from master.store.status import RunStatus
-from master.views.console import PlainConsole
-from master.views.json_text import json_text
-from master.views.live import Follower, JsonLines, Lines, Screen, View, json_line
+from gridml.errors import Interruption
+from gridml.protocol.foreign import printable
+from master.store.reader import connect, explained, holder, read_ahead, read_facts
+from master.store.rundir import RunDirectory, RunStatus, command, facts_from
+from master.views.console import PlainConsole, json_text
+from master.views.live import EventLines, Follower, Lines, LiveView, Screen, json_line
 from master.views.render import render_report
 from master.views.report import Report, report
 
 if TYPE_CHECKING:
-    from master.environment import Environment
-    from master.run import Run
+    from master.ports.environment import Environment
+    from master.run import MasterRun
 
 LOOK_S = 0.25  # how often `follow` looks for news
 WIDE = 132  # columns of a report that no terminal limits
 RESTART_S = (60.0, 600.0)  # how long it waits for a batch system to start a master: again, and for the first time
 
 
-def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_json: bool, resumed: bool = False) -> None:
+def drive(
+    root: Path, begin: Callable[[Environment], MasterRun], title: str, *, as_json: bool, resumed: bool = False
+) -> None:
     """Begin a run, or take one up that is to be `resumed`, and drive it to its end; then print its report."""
     from master.backends.registry import is_batch_job
-    from master.views.driving import Signals, Stopped, drive_shown
 
     is_job = is_batch_job()
 
@@ -117,10 +119,10 @@ def _patience_s(comes_again: bool, connection: sqlite3.Connection) -> float:
     return RESTART_S[status == RunStatus.SUBMITTED]
 
 
-def view_of(title: str, *, as_json: bool) -> View:
+def view_of(title: str, *, as_json: bool) -> LiveView:
     """Return what shows a run here: events as JSON, a live screen, or lines."""
     if as_json:
-        return JsonLines(sys.stdout)
+        return EventLines(sys.stdout)
     return Screen(PlainConsole(), title) if sys.stdout.isatty() else Lines(sys.stdout)
 
 
@@ -138,3 +140,85 @@ def print_report(report: Report) -> None:
         PlainConsole().print(render_report(report))
     else:  # a file or a pipe gets the tables as wide as they are
         typer.echo(report_text(report))
+
+
+if TYPE_CHECKING:
+    from master.ports.environment import Environment
+    from master.run import MasterRun
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a command: Ctrl-C, a kill, a terminal that closes
+
+
+class Stopped(Interruption):
+    """This process was sent signal `number`, to end it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Signals:
+    """Signals that end this process: while the run's loop turns, they end it between two turns; at any other time, or
+    when they come again, at once."""
+
+    def __init__(self) -> None:
+        self._turning = False
+        self._pending = 0
+
+    @contextmanager
+    def caught(self, numbers: Collection[signal.Signals] = ENDING) -> Iterator[None]:
+        """Only Python's main thread may catch any."""
+        before = {number: signal.signal(number, self._hear) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def turn(self) -> None:
+        """Called once a turn of the loop. Raises Stopped."""
+        self._turning = True
+        if self._pending:
+            raise Stopped(self._pending)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self._turning and not self._pending:
+            self._pending = number
+        else:
+            raise Stopped(number)
+
+
+def drive_shown(
+    root: Path,
+    begin: Callable[[Environment], MasterRun],
+    view: LiveView,
+    turn: Callable[[], None],
+    *,
+    resumed: bool,
+    leaves: Callable[[Stopped], bool] = lambda stopped: False,
+) -> None:
+    """Begin a run, or take one up that is to be `resumed`, and drive it to its end. `turn` is called once a turn, and
+    may raise to end the run between two of them; `leaves` says whether workers live on for another master when this one
+    is stopped. Raises as a run does."""
+    from master.backends.registry import make
+    from master.ports.environment import Environment
+    from master.takeover import counted
+
+    follower = Follower(root, view)
+
+    def tick() -> None:
+        turn()
+        follower.tick()
+
+    environment = Environment(make, wall=time.time, report=follower.report, tick=tick)
+    life = counted(root, environment) if resumed else contextlib.nullcontext()
+    with life, begin(environment) as run, follower:
+        workers = run.parts.workers.asked
+        facts = {"run_dir": str(root), "workers": workers, "vertices": run.total}
+        follower.report("started", f"{root}: {workers} workers, {run.total:,} vertices", facts)
+        try:
+            run.finish()
+        except Stopped as stopped:
+            if leaves(stopped):
+                run.leave()
+            raise

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from pools.ec2.cloud import NOTICE_S, Cloud, Event, UnknownInstance
+from pools.ec2.guest_cloud import NOTICE_S, CloudEvent, GuestCloud, UnknownInstance
 
 PORT = 5001
 VARIABLE = "GRIDML_LOCAL_EC2"
@@ -48,11 +48,11 @@ class Control:
     def mute(self, times: int = 1) -> None:
         self._ask("mute", times=times)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[CloudEvent]:
         """All that happened so far, oldest first."""
-        return [Event(**each) for each in self._ask("events")]
+        return [CloudEvent(**each) for each in self._ask("events")]
 
-    def wait(self, true: Callable[[list[Event]], bool], limit_s: float) -> list[Event]:
+    def wait(self, true: Callable[[list[CloudEvent]], bool], limit_s: float) -> list[CloudEvent]:
         """Return the events as soon as something is true of them. Raises TimeoutError with what there was instead."""
         deadline = time.monotonic() + limit_s
         while not true(events := self.events()):
@@ -71,7 +71,7 @@ class Control:
 
 
 @contextmanager
-def served(cloud: Cloud) -> Iterator[str]:
+def served(cloud: GuestCloud) -> Iterator[str]:
     """Serve a cloud's control while inside `with`; its URL."""
     deeds: Mapping[str, Callable[..., Any]] = {
         "interrupt": cloud.interrupt,

@@ -30,15 +30,15 @@ def environment(more: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def _main(arguments: Sequence[str]) -> int:
     """Start the cloud in the namespaces that this process was started in, and run the command."""
-    from pools.ec2.cloud import URL, Cloud
     from pools.ec2.control import VARIABLE, served
+    from pools.ec2.guest_cloud import URL, GuestCloud
     from pools.ec2.instances import REGION
 
     split = arguments.index("--")
     folder, *layers = map(Path, arguments[:split])
     # The first process of a namespace ignores every signal that it has no handler for.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    cloud = Cloud(Root(tuple(layers)), folder)
+    cloud = GuestCloud(Root(tuple(layers)), folder)
     with cloud.up(), served(cloud) as control:
         variables = {
             **_without_credentials(os.environ),

@@ -17,7 +17,7 @@ from typing import Any
 
 from pools.ec2 import network
 from pools.ec2.guest import Guest
-from pools.ec2.imds import InstanceFacts
+from pools.ec2.metadata_service import InstanceFacts
 
 ACCOUNT = "123456789012"  # moto's
 REGION = "us-east-1"
@@ -36,7 +36,7 @@ class Ground:
     consoles: Path
 
 
-class Instance:
+class GuestInstance:
     """A guest for moto's instance `known`, in the cloud whose backend is `moto`. It boots when `boot` is called.
 
     `happened(what, id)` is told what becomes of it. One that is `mute` boots with its cable cut.

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from master.simulation.virtual_clock import VirtualClock
-from pools.ec2.imds import ImdsServer, InstanceFacts, Signatory
+from master.simulation.faulty_network import VirtualClock
+from pools.ec2.metadata_service import ImdsServer, InstanceFacts, Signatory
 
 
 class Cloud:

@@ -18,12 +18,12 @@ from typing import Any
 import psutil
 import pytest
 
-from ami import bundle
+from ami import run_files
 from gridml.carriers.enrolment import Assignment, BundleFile, EnrolmentLine, new_key
 from gridml.errors import RunError, StorageError
 from master.sftp.roster import Farewell, FleetFacts, Instance, Roster
 from master.sftp.server import MailServer
-from pools.ec2.imds import ImdsServer, InstanceFacts, Signatory
+from pools.ec2.metadata_service import ImdsServer, InstanceFacts, Signatory
 
 pytestmark = pytest.mark.real
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ LAUNCHED_S = 1_775_044_800.0  # as the identity document has it: 2026-04-01T12:0
 WORKER = """
 import json, os, signal, sys
 from gridml.carriers.sftp import line_of_job
-from gridml.parent import die_with_parent
+from gridml.engine.parent import die_with_parent
 from pathlib import Path
 die_with_parent(int(sys.argv[sys.argv.index("--parent") + 1]))
 job = sys.argv[sys.argv.index("--name") + 1]
@@ -73,7 +73,7 @@ class Site:
 
     def bundle(self, *arguments: str) -> dict[str, str]:
         """Write the run's bundle; return the SHA-256 of each of its files."""
-        contents = {bundle.CODE: WORKER, "mnist.py": "trains = True\n", "outbox": "x" * 3_000_000}
+        contents = {run_files.CODE: WORKER, "mnist.py": "trains = True\n", "outbox": "x" * 3_000_000}
         digests = {}
         for name, text in contents.items():
             digests[name] = hashlib.sha256(text.encode()).hexdigest()
@@ -283,7 +283,7 @@ def test_a_transfer_that_broke_off_is_resumed(site: Site, enrolled: Callable[[],
     content = site.run / "bundle" / digest
     with content.open("r+") as file:  # what was fetched is not fetched again: this would be seen
         file.write("y" * 2_000_000)
-    bundle.prepare(assignment, site.server.address, key, work)
+    run_files.prepare(assignment, site.server.address, key, work)
     assert (work / "outbox").read_text() == "x" * 3_000_000
     assert sorted(os.listdir(work)) == ["gridml.pyz", "mnist.py", "outbox", "w7"]
 
@@ -295,7 +295,7 @@ def test_a_beginning_that_was_wrong_is_fetched_anew(site: Site, enrolled: Callab
     work.mkdir()
     (work / f".{digest}.part").write_text("y" * 9_000_000)
     (work / "mnist.py").write_text("of an earlier run")
-    bundle.prepare(assignment, site.server.address, key, work)
+    run_files.prepare(assignment, site.server.address, key, work)
     assert (work / "outbox").read_text() == "x" * 3_000_000
     assert (work / "mnist.py").read_text() == "trains = True\n"
 
@@ -311,7 +311,7 @@ def test_a_disk_that_is_full_is_no_master_out_of_reach(
     work.mkdir()
     (work / f".{digest}.part").symlink_to("/dev/full")
     with pytest.raises(StorageError, match="No space left"):
-        bundle.prepare(assignment, site.server.address, key, work)
+        run_files.prepare(assignment, site.server.address, key, work)
 
 
 @pytest.mark.parametrize("damage", ["", "-----BEGIN OPENSSH PRIVATE KEY-----\n"])
@@ -335,4 +335,4 @@ def test_a_key_that_a_crash_left_damaged_is_made_anew(site: Site, damage: str) -
 def test_a_bundle_that_cannot_be_run(names: list[str], program: str, why: str) -> None:
     files = tuple(BundleFile(name, "0" * 64) for name in names)
     with pytest.raises(RunError, match=why):
-        bundle.check(Assignment("w7", files, program))
+        run_files.check(Assignment("w7", files, program))

@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 
+from ami import build, images
 from ami import build as building
-from ami import images, staging
-from ami.aws import connect
-from ami.build import BUILDER, POLL_S, SCRIPT_S, Time, Wanted, user_data
-from ami.staging import Additions
-from gridml.cli import main
+from ami.build import BUILDER, POLL_S, SCRIPT_S, Additions, Time, WantedImage, user_data
+from ami.images import connect
+from gridml.cli.main import main
 from gridml.errors import RunError, UsageError
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
 
 pytestmark = pytest.mark.real
 REGION = "eu-central-1"
@@ -46,8 +45,8 @@ class Aws:
         self.tagged: list[str] = []  # what CreateImage was to tag
         self.ec2.meta.events.register("provide-client-params.ec2.CreateImage", self.without_snapshot_tags)
 
-    def build(self, wanted: Wanted | None = None) -> images.Image:
-        wanted = wanted or Wanted(base=self.base, additions=Additions(("scipy>=1.11",)))
+    def build(self, wanted: WantedImage | None = None) -> images.Image:
+        wanted = wanted or WantedImage(base=self.base, additions=Additions(("scipy>=1.11",)))
         return building.build(self.ec2, self.s3, wanted, self.said.append, Time(self.clock, self.rest))
 
     def without_snapshot_tags(self, params: dict[str, Any], **_: Any) -> None:
@@ -104,7 +103,7 @@ def image_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "install.sh").write_text(SCRIPT)
     (folder / "packages.txt").write_text("numpy\n")
-    monkeypatch.setattr(staging, "IMAGE", folder)
+    monkeypatch.setattr(build, "IMAGE", folder)
     return folder
 
 
@@ -276,7 +275,7 @@ def test_links_and_script_fit_into_user_data() -> None:
 
 def test_no_debian_in_the_region(aws: Aws) -> None:
     with pytest.raises(UsageError, match=r"no image of Debian 12 in eu-central-1. Name .* --base"):
-        aws.build(Wanted())
+        aws.build(WantedImage())
 
 
 def test_the_newest_debian_is_taken(aws: Aws) -> None:

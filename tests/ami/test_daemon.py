@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ami.daemon import GOODBYE_S, TAKEN_S, Daemon, Surroundings
-from ami.imds import Identity
-from ami.instance import Instance
-from ami.words import Ended, Leave, Words
+from ami.decisions import Ended, LeaveInstance, Words
+from ami.imds import Identity, OwnInstance
 from gridml.carriers.enrolment import Assignment, Refused
 from gridml.errors import RunError
 from gridml.protocol.outbox import SAVED
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
 
 ORPHAN_S = 900.0
-INSTANCE = Instance("a run", "master", 2222, "AAAA", "t0ken", ORPHAN_S)
-NOTICE = Leave("spot interruption: terminate at noon", evicted=True)
-SHUTDOWN = Leave("the instance is shutting down")
+INSTANCE = OwnInstance("a run", "master", 2222, "AAAA", "t0ken", ORPHAN_S)
+NOTICE = LeaveInstance("spot interruption: terminate at noon", evicted=True)
+SHUTDOWN = LeaveInstance("the instance is shutting down")
 WORK = Assignment("w7", (), "mnist.py", ("--patience", "120"))
 
 
@@ -29,7 +28,7 @@ class TimedWords(Words):
         super().__init__()
         self._clock = clock
 
-    def hear(self, within_s: float | None = None) -> Leave | Ended | None:
+    def hear(self, within_s: float | None = None) -> LeaveInstance | Ended | None:
         until_s = self._clock() + (float("inf") if within_s is None else within_s)
         while (word := super().hear(0.0)) is None and self._clock() < until_s:
             next_s = self._clock.next_s

@@ -13,8 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from ami.imds import Imds, Interruption
-from pools.ec2.imds import ImdsServer, Signatory
+from ami.imds import EvictionNotice, Imds
+from pools.ec2.metadata_service import ImdsServer, Signatory
 
 
 def client(cloud: Any) -> Imds:
@@ -49,7 +49,7 @@ def test_an_interruption_is_there_once_ec2_says_so(cloud: Any) -> None:
     cloud.facts = replace(
         cloud.facts, interruption=("terminate", "2026-04-01T12:02:00Z"), rebalance="2026-04-01T11:50:00Z"
     )
-    assert imds.interruption() == Interruption("terminate", "2026-04-01T12:02:00Z")
+    assert imds.interruption() == EvictionNotice("terminate", "2026-04-01T12:02:00Z")
     assert imds.rebalance() == "2026-04-01T11:50:00Z"
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ami.instance import Instance, read
-from gridml.carriers.ssh import Address
+from ami.imds import OwnInstance, read
+from gridml.carriers.sftp import Address
 from gridml.errors import UsageError
 
 RIGHT: dict[str, Any] = {
@@ -26,7 +26,7 @@ def test_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "instance.json"
     path.write_text(json.dumps({**RIGHT, "of a later version": 1}))
     found = read(path)
-    assert found == Instance("mnist", "master.example.org", 2222, "AAAA", "t0ken", 600.0)
+    assert found == OwnInstance("mnist", "master.example.org", 2222, "AAAA", "t0ken", 600.0)
     assert found.master == Address("master.example.org", 2222, "AAAA")
     assert "t0ken" not in repr(found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from ami.sd_notify import notify
+from ami.daemon import notify
 
 
 def test_systemd_is_told(tmp_path: Path) -> None:

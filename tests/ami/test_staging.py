@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ami.staging import IMAGE, Additions, packed, stage
-from ami.wheel import version, write_wheel
+from ami.build import IMAGE, Additions, packed, stage
+from ami.run_files import version, write_wheel
 from gridml.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ami.decisions import Ended, LeaveInstance, Words
 from ami.supervise import supervise
-from ami.words import Ended, Leave, Words
 
 pytestmark = pytest.mark.real
 
@@ -23,7 +23,7 @@ def run(source: str, tmp_path: Path, words: Words, lines: list[str], grace_s: fl
 class Lines(list[str]):
     """What a worker writes; says something once a line is there."""
 
-    def __init__(self, words: Words, line: str, word: Leave) -> None:
+    def __init__(self, words: Words, line: str, word: LeaveInstance) -> None:
         super().__init__()
         self._words, self._line, self._word = words, line, word
 
@@ -42,7 +42,7 @@ def test_a_worker_that_ends_by_itself(tmp_path: Path) -> None:
 
 def test_a_notice_lets_it_end_in_order(tmp_path: Path) -> None:
     words = Words()
-    notice = Leave("spot interruption", evicted=True)
+    notice = LeaveInstance("spot interruption", evicted=True)
     source = (
         "import signal, sys\n"
         "signal.signal(signal.SIGTERM, lambda *_: (print('pushed'), sys.exit(0)))\n"
@@ -56,7 +56,7 @@ def test_a_notice_lets_it_end_in_order(tmp_path: Path) -> None:
 def test_one_that_does_not_heed_it_is_killed(tmp_path: Path) -> None:
     words = Words()
     source = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); signal.pause()"
-    lines = Lines(words, "deaf", Leave("the instance is shutting down"))
+    lines = Lines(words, "deaf", LeaveInstance("the instance is shutting down"))
     assert run(source, tmp_path, words, lines, grace_s=0.1).status == -9
     assert "it is killed" in lines[-1]
 
@@ -69,16 +69,16 @@ def test_who_is_told_twice_has_no_more_time(tmp_path: Path) -> None:
 
         now_s = 0.0
 
-        def hear(self, within_s: float | None = None) -> Leave | Ended | None:
+        def hear(self, within_s: float | None = None) -> LeaveInstance | Ended | None:
             if within_s is None:
                 return super().hear()
             rests.append(within_s)
             self.now_s += min(30.0, within_s)
-            return Leave("the instance is shutting down")
+            return LeaveInstance("the instance is shutting down")
 
     words, rests = Timed(), list[float]()
     source = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); signal.pause()"
-    lines = Lines(words, "deaf", Leave("spot interruption", evicted=True))
+    lines = Lines(words, "deaf", LeaveInstance("spot interruption", evicted=True))
     command, environment = [sys.executable, "-uc", source], {"PATH": os.environ["PATH"]}
     ended = supervise(command, tmp_path, environment, words, 75.0, lines.append, lambda: words.now_s)
     assert ended.status == -9 and rests == [75.0, 45.0, 15.0]
@@ -86,7 +86,7 @@ def test_who_is_told_twice_has_no_more_time(tmp_path: Path) -> None:
 
 def test_what_was_said_before_it_began_counts(tmp_path: Path) -> None:
     words = Words()
-    words.say(Leave("the instance is shutting down"))
+    words.say(LeaveInstance("the instance is shutting down"))
     assert run("import signal; signal.pause()", tmp_path, words, []).status == -15
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ami.words import Ended, Leave, Words
+from ami.decisions import Ended, LeaveInstance, Words
 
-NOTICE, SIGNAL = Leave("spot interruption", evicted=True), Leave("the instance is shutting down")
+NOTICE, SIGNAL = LeaveInstance("spot interruption", evicted=True), LeaveInstance("the instance is shutting down")
 
 
 def test_that_it_is_to_leave_stays_said() -> None:

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.carriers import comparison as carriers
 from benchmarks.carriers.clients import NotMeasured, Served, Work
 from benchmarks.carriers.comparison import MB, arrived, check_room, measure, row
-from gridml.carriers.mailbox_files import message_name
+from gridml.carriers.base import message_name
 from pools.release import NoCondor, Release
 
 

@@ -27,7 +27,7 @@ from benchmarks.exact_run import (
     module_of,
     wrong_on_disk,
 )
-from master.store.sealed import seal
+from master.store.schema import seal
 
 CHAIN, SUPERSTEPS = CHAINS
 

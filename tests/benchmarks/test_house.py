@@ -32,7 +32,7 @@ class Ledger:
 ''',
     "master/backends/condor/backend.py": "HTCondor = 1\n",
     "master/backends/registry.py": "from master.backends.condor import backend\n",
-    "gridml/commands/simulate.py": """
+    "gridml/cli/start.py": """
 def simulate(a: Annotated[int, typer.Option()], b, c, d, e, f, g, h):
     def inner(x):
         return x

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import limits
 from gridml.carriers import directory
-from master.run import Run
+from master.run import MasterRun
 
 
 def test_all_that_waits_is_answered_in_one_turn_however_little_memory_may_hold(
@@ -18,7 +18,7 @@ def test_all_that_waits_is_answered_in_one_turn_however_little_memory_may_hold(
     versions: list[int] = []
     turn = limits.Spent.turn
 
-    def watched(spent: limits.Spent, run: Run) -> bool:
+    def watched(spent: limits.Spent, run: MasterRun) -> bool:
         happened = turn(spent, run)
         assert not run.parts.mailboxes.more
         versions.append(run.parts.store.replica.version)

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunk_model.availability import MOST, count_lives, parse_counts, parse_ticks
-from chunk_model.trace import Life, TraceError
+from chunk_model.traces import MOST, Life, TraceError, count_lives, parse_counts, parse_ticks
 
 
 def ticks(data: Any, gap: Any = 60) -> str:

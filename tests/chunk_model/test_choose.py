@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 import chunk_model
 from chunk_model.choose import Choice, ChoiceError, Work, choose
-from chunk_model.costs import Costs
-from chunk_model.families import Exponential, LogNormal, Normal, Weibull
+from chunk_model.families import Exponential, LogNormal, Mixture, Normal, Weibull
 from chunk_model.fit import FAMILIES, fit
-from chunk_model.goodput import chunk_goodput
+from chunk_model.goodput import Costs, chunk_goodput
 from chunk_model.lifetime import Lifetime
-from chunk_model.mixture import Mixture
 from chunk_model.observations import Observations
 
 COSTS = Costs(exec_s=0.1, copy_s=0.01, start_s=180, end_s=10, wait_s=60, boot_s=90)

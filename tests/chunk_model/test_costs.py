@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from chunk_model.costs import CostError, Costs
+from chunk_model.goodput import CostError, Costs
 
 NAMES = [field.name for field in fields(Costs)]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model import files
-from chunk_model.files import UnreadableError, read_text
+from chunk_model import traces
 from chunk_model.observations import read_csv
 from chunk_model.record import read_record
+from chunk_model.traces import UnreadableError, text_of
 
 Pack = Callable[[bytes], bytes]
 LIVES = "duration_s,ended\n2700,1\n60,0\n"
@@ -36,19 +36,19 @@ def test_all_members_are_read_and_a_damaged_one_is_told(tmp_path: Path, pack: Pa
     first, second = pack(TRACE[:20].encode()), pack(TRACE[20:].encode())
     file = tmp_path / "trace"
     file.write_bytes(first + second)
-    assert read_text(file) == TRACE
+    assert text_of(file) == TRACE
     for damaged in (first[:-3], first + second[:-3], first + second[:2], first + b"rubbish", first[:12] + first[13:]):
         file.write_bytes(damaged)
         with pytest.raises(UnreadableError, match=f"{file} is damaged .*: fetch or pack it again"):
-            read_text(file)
+            text_of(file)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
 def test_what_unpacks_to_more_than_the_bound(tmp_path: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(traces, "MOST_BYTES", 1 << 20)
     file = tmp_path / "trace"
     file.write_bytes(pack(b"\n" * (1 << 20)) + pack(b"\n"))
     with pytest.raises(OSError, match="it holds more than 1 MiB"):
-        read_text(file)
+        text_of(file)
     file.write_bytes(pack(b"\n" * (1 << 20)))
-    assert len(read_text(file)) == 1 << 20
+    assert len(text_of(file)) == 1 << 20

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from chunk_model.families import Exponential, LogNormal, Normal, Weibull
+from chunk_model.families import Exponential, LogNormal, Mixture, Normal, Weibull
 from chunk_model.fit import FAMILIES, fit, log_likelihoods
 from chunk_model.lifetime import Floats, Lifetime, LifetimeError
-from chunk_model.mixture import Mixture
 from chunk_model.observations import ObservationError, Observations
 
 

@@ -11,12 +11,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from chunk_model.costs import Costs
-from chunk_model.families import Exponential, LogNormal, Normal, Weibull
-from chunk_model.goodput import ChunkError, chunk_goodput, job_s, one_chunk_safe_ends
+from chunk_model.families import Exponential, LogNormal, Mixture, Normal, Weibull
+from chunk_model.goodput import ChunkError, Costs, chunk_goodput, job_s, one_chunk_safe_ends
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import Lifetime
-from chunk_model.mixture import Mixture
 from chunk_model.observations import Observations
 from chunk_model.replay import replay
 

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from chunk_model.choose import choose
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from chunk_model.fit import fit
-from chunk_model.goodput import chunk_goodput
-from chunk_model.hedge import ENOUGH, SEEN, hedged
+from chunk_model.goodput import Costs, chunk_goodput
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.observations import Observations
+from chunk_model.parse import ENOUGH, SEEN, hedged
 
 COSTS = Costs(exec_s=0.1, start_s=60.0)
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunk_model.families import Exponential
-from chunk_model.interruption import LEAST, MONTH_S, MOST, interrupted_monthly, parse_share
 from chunk_model.lifetime import LifetimeError
 from chunk_model.parse import parse
+from chunk_model.prices import LEAST, MONTH_S, MOST, interrupted_monthly, parse_share
 
 
 @given(st.floats(LEAST, MOST))

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from chunk_model.families import Exponential, LogNormal, Normal, Weibull
+from chunk_model.families import Exponential, LogNormal, Mixture, Normal, Weibull
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import Floats, Lifetime, LifetimeError, Residual, parse_duration
-from chunk_model.mixture import Mixture
 from chunk_model.observations import Observations
 
 seconds = st.floats(0.01, 1e7)

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunk_model.families import Exponential, LogNormal, Normal, Weibull
+from chunk_model.families import Exponential, LogNormal, Mixture, Normal, Weibull
 from chunk_model.lifetime import Lifetime, LifetimeError
-from chunk_model.mixture import Mixture
 
 TWO = Mixture((0.25, 0.75), (Exponential(10), Exponential(100)))
 

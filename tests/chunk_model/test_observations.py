@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunk_model.observations import ObservationError, Observations, read_csv
-from chunk_model.trace import Life
+from chunk_model.traces import Life
 
 LIVES = [Life("a", 0, 10), Life("b", 0, 10), Life("c", 5, None), Life("a", 12, 20), Life("d", 20, None)]
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunk_model import paper
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential, LogNormal, Normal, Weibull
-from chunk_model.goodput import ChunkError, one_chunk_safe_ends
+from chunk_model.goodput import ChunkError, Costs, one_chunk_safe_ends
 from chunk_model.lifetime import Lifetime
 from chunk_model.paper import (
     deterministic_chunk,

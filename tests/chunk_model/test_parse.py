@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunk_model.families import Exponential, LogNormal, Normal, Weibull
+from chunk_model.families import Exponential, LogNormal, Mixture, Normal, Weibull
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import Lifetime, LifetimeError
-from chunk_model.mixture import Mixture
 from chunk_model.observations import Observations
 from chunk_model.parse import parse
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chunk_model.price_history import price_steps, read_prices
+from chunk_model.prices import price_steps, read_prices
 
 
 def entry(second: int, price: str, zone: str = "us-east-1a") -> dict[str, Any]:

@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from chunk_model.price_history import median_over_time
-from chunk_model.prices import EVERY_S, price_lives
-from chunk_model.trace import TraceError
+from chunk_model.prices import EVERY_S, median_over_time, price_lives
+from chunk_model.traces import TraceError
 
 HEADER = "timestamp,instance_type,zone,product,price_usd_per_h"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chunk_model.record import FORMATS, read_record
-from chunk_model.trace import TraceError
+from chunk_model.traces import TraceError
 
 EVENTS = "0,add,a\n0,add,b\n90000,remove,a\n"
 TICKS = json.dumps({"metadata": {"gap_seconds": 30}, "data": [1, 1, 0, 1, 1]})

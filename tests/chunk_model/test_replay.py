@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from chunk_model.goodput import ChunkError, chunk_goodput
+from chunk_model.goodput import ChunkError, Costs, chunk_goodput
 from chunk_model.replay import Floats, replay
 
 # Powers of two, so that sums of times are exact and an event at the very instant of death is one in both programs.

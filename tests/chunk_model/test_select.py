@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunk_model.families import Exponential, LogNormal, Normal, Weibull
-from chunk_model.fit import FAMILIES, fit
+from chunk_model.families import Exponential, LogNormal, Mixture, Normal, Weibull
+from chunk_model.fit import FAMILIES, fit, select
 from chunk_model.lifetime import Lifetime, LifetimeError
-from chunk_model.mixture import Mixture
 from chunk_model.observations import ObservationError, Observations
-from chunk_model.select import select
 
 
 def censored(life: Lifetime, n: int, seed: int) -> Observations:

@@ -21,7 +21,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from gridml.cli import command_line
+from gridml.cli.main import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"(?:^<!-- (\w+) -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 import gridml
-from gridml.engine.used_settings import settings_of, used_settings
+from gridml.engine.pace import settings_of, used_settings
 from gridml.model.loading import load
 from gridml.model.order import EpochOrder
 from gridml.protocol import bundle
 from master.backends.script import Script
-from master.environment import Environment
 from master.launch import start
+from master.ports.environment import Environment
 from master.store.settings import Settings
 from master.views.report import report
 

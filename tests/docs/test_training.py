@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 import gridml
-from gridml.engine.pace import MOST_PARTS, STALENESS_STEP, batch_size, rate_scale
-from gridml.engine.used_settings import PAGE, ProgramSettings, used_settings
+from gridml.engine.pace import MOST_PARTS, PAGE, STALENESS_STEP, ProgramSettings, batch_size, rate_scale, used_settings
 from gridml.model.order import BLOCK
-from master.decisions.crowding import FEW, STEPS_EACH
-from master.decisions.tail import MOST
 from master.evaluation.recalibration import ROWS
-from master.store.settings import Settings
+from master.store.settings import STEPS_EACH, Settings
+from master.sync.version_use import MOST
+from master.telemetry.staffing import FEW
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "training.md").read_text("utf-8")

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 import gridml
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from gridml.datasets import CIFAR10, Split, Text
-from master.backends.script import Lives
-from master.simulation.exact import verify_credits
+from master.backends.script import ScriptedLives
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
@@ -43,7 +43,7 @@ def learnt(tmp_path: Path) -> Callable[..., tuple[Metrics, Metrics]]:
             text = text.replace(constants, small)
         source, costs = tmp_path / name, Costs(exec_s=vertex_s, start_s=0.5, push_s=0.1)
         source.write_text(text)
-        lives = Lives(2, Exponential(30.0), seed=1, grace_s=2.0)
+        lives = ScriptedLives(2, Exponential(30.0), seed=1, grace_s=2.0)
         settings = Settings(source, backend="simulated", workers=2, seed=1, steps_each=0)
         scenario = Scenario(lives, costs, turn_s=0.1, seed=1)
         world = play_scenario(settings, scenario, tmp_path / "run", trainer=Trainer(source, costs, 1))

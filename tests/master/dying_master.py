@@ -9,8 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
-from master.environment import Environment
 from master.launch import resume, start
+from master.ports.environment import Environment
 from master.store.settings import Settings
 
 

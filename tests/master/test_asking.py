@@ -10,19 +10,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from chunk_model.costs import Costs
-from gridml.cli import command_line
+from chunk_model.goodput import Costs
+from gridml.cli.main import command_line
 from gridml.errors import UsageError
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.decisions.crowding import STEPS_EACH
 from master.scaling import request
-from master.simulation import cost_program
-from master.simulation.exact import verify_credits
+from master.simulation import cost_only_worker
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
-from master.store.settings import Settings
+from master.store.settings import STEPS_EACH, Settings
 from master.views.report import report
 from remote.stepped import Trainer
 
@@ -133,7 +132,7 @@ def test_what_is_not_bounded_any_more_is_not_said_to_be(play: Play) -> None:
 def test_counts_are_not_averaged(tmp_path: Path) -> None:
     """Where nothing is averaged, nothing is lost."""
     program, root = tmp_path / "costs.py", tmp_path / "run"
-    program.write_text(cost_program.source(100, 1))
+    program.write_text(cost_only_worker.source(100, 1))
     settings = Settings(program, "simulated", WANTED, options=SimulatedOptions())
     play_scenario(settings, Scenario(Steady(WANTED), COSTS), root)
     assert submitted(root) == WANTED

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from master.backends.base import Backend, JobEvent, State
-from master.environment import Environment, SteadyClock
 from master.launch import resume, start
-from master.run import Run
-from master.store import run_facts
-from master.store.reader import opened
-from master.store.run_facts import read_now
+from master.ports.environment import Environment, SteadyClock
+from master.run import MasterRun
+from master.state.jobs import Backend, JobEvent, State
+from master.store import reader
+from master.store.journal import AHEAD, set_by
+from master.store.reader import opened, read_now
 from master.store.settings import Settings
-from master.store.wall_clock import AHEAD, set_by
 from master.views.report import report
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "slow_count.py"
@@ -69,7 +68,7 @@ class Machine:
         clock = SteadyClock(self.wall, self.monotonic)
         return Environment(lambda settings, directory: self.backend, clock=clock, wall=self.wall, durable=False)
 
-    def turns(self, run: Run, seconds: float) -> None:
+    def turns(self, run: MasterRun, seconds: float) -> None:
         """Let the master turn once a second."""
         for _ in range(round(seconds)):
             self.passed_s += 1.0
@@ -79,19 +78,19 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
-    monkeypatch.setattr(run_facts.time, "time", machine.wall)  # what another process sees
+    monkeypatch.setattr(reader.time, "time", machine.wall)  # what another process sees
     return machine
 
 
 @pytest.fixture
-def begin(tmp_path: Path, machine: Machine) -> Callable[[], Run]:
+def begin(tmp_path: Path, machine: Machine) -> Callable[[], MasterRun]:
     program = Path(shutil.copy(PROGRAM, tmp_path / "program.py"))
     settings = Settings(program, workers=1, silent_s=SILENT_S)
     return lambda: start(settings, tmp_path / "run", machine.environment())
 
 
 @contextmanager
-def driven(run: Run) -> Iterator[None]:
+def driven(run: MasterRun) -> Iterator[None]:
     """Run with one worker that began to run just now."""
     with run:
         run.step()
@@ -99,12 +98,12 @@ def driven(run: Run) -> Iterator[None]:
         yield
 
 
-def silent(run: Run) -> int:
+def silent(run: MasterRun) -> int:
     """How many workers were given up."""
     return sum(topic == "silent" for topic in topics(run))
 
 
-def topics(run: Run) -> list[str]:
+def topics(run: MasterRun) -> list[str]:
     with opened(run.parts.directory.root) as db:
         return [topic for (topic,) in db.execute("SELECT topic FROM events ORDER BY rowid")]
 
@@ -117,7 +116,9 @@ def test_a_clock_that_is_set_changes_no_duration() -> None:
         assert clock() == BEGAN_S + machine.passed_s
 
 
-def test_silence_is_noticed_in_time_by_a_clock_that_was_set_back(begin: Callable[[], Run], machine: Machine) -> None:
+def test_silence_is_noticed_in_time_by_a_clock_that_was_set_back(
+    begin: Callable[[], MasterRun], machine: Machine
+) -> None:
     with driven(run := begin()):
         machine.turns(run, 60)
         machine.set_s = -HOUR_S
@@ -128,7 +129,7 @@ def test_silence_is_noticed_in_time_by_a_clock_that_was_set_back(begin: Callable
         assert machine.backend.cancelled[:1] == ["w1"]
 
 
-def test_nobody_is_given_up_by_a_clock_that_was_set_forward(begin: Callable[[], Run], machine: Machine) -> None:
+def test_nobody_is_given_up_by_a_clock_that_was_set_forward(begin: Callable[[], MasterRun], machine: Machine) -> None:
     with driven(run := begin()):
         machine.turns(run, 10)
         machine.set_s = HOUR_S
@@ -137,7 +138,7 @@ def test_nobody_is_given_up_by_a_clock_that_was_set_forward(begin: Callable[[], 
 
 
 @pytest.mark.parametrize("set_s", [-HOUR_S, HOUR_S])
-def test_a_report_tells_how_long_it_was(begin: Callable[[], Run], machine: Machine, set_s: float) -> None:
+def test_a_report_tells_how_long_it_was(begin: Callable[[], MasterRun], machine: Machine, set_s: float) -> None:
     """To another process, too, which sees the wall's clock only."""
     with driven(run := begin()):
         machine.turns(run, 20)
@@ -150,7 +151,7 @@ def test_a_report_tells_how_long_it_was(begin: Callable[[], Run], machine: Machi
         assert len(said) == 1 and "3,600 s" in said[0]
 
 
-def test_the_next_master_goes_on_after_the_last_sign(begin: Callable[[], Run], machine: Machine) -> None:
+def test_the_next_master_goes_on_after_the_last_sign(begin: Callable[[], MasterRun], machine: Machine) -> None:
     with begin() as first:
         root = first.parts.directory.root
     machine.set_s = -HOUR_S

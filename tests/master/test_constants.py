@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.errors import UserCodeError
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions

@@ -12,19 +12,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.errors import DamagedError, LedgerError, ProgramError
 from gridml.protocol import bundle
 from master.backends.script import Steady
 from master.launch import resume
-from master.rollback import rollback
-from master.simulation.exact import verify_credits
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import World, play_scenario
-from master.store.best import read_best
-from master.store.reader import connect
-from master.store.run_facts import read_facts
+from master.store.kept_replica import read_best
+from master.store.reader import connect, read_facts
 from master.store.settings import Settings
+from master.takeover import rollback
 from master.views.render import render_report
 from master.views.report import report
 from remote.stepped import Trainer

@@ -16,8 +16,8 @@ from gridml.errors import LedgerError
 from gridml.model.loading import load
 from gridml.protocol import bundle
 from master.backends.script import PlannedLife, Script
-from master.environment import Environment
 from master.launch import resume, start
+from master.ports.environment import Environment
 from master.store.settings import Settings
 from master.views.report import report
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.protocol import bundle
 from gridml.protocol.worker_actions import KeepOnly
 from master.backends.script import PlannedLife, Script, Steady
-from master.environment import Environment
 from master.launch import start
-from master.simulation.exact import verify_credits
+from master.ports.environment import Environment
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from gridml.protocol import bundle
-from master.backends.script import Lives
-from master.simulation.exact import verify_credits
+from master.backends.script import ScriptedLives
 from master.simulation.faulty_network import Chances
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
@@ -67,7 +67,7 @@ def test_every_gradient_is_in_the_replica_once_for_each_credit(tmp_path: Path, s
     source.write_text(PROGRAM.replace("DECLARED", declared))
     costs = Costs(exec_s=0.1, start_s=0.5, push_s=0.05)
     faults = Chances(lose=0.05, repeat=0.05, truncate=0.03, corrupt=0.03, delay_s=1.0)
-    lives = Lives(4, Exponential(8.0), seed=seed, graceful_share=0.5, grace_s=2.0)
+    lives = ScriptedLives(4, Exponential(8.0), seed=seed, graceful_share=0.5, grace_s=2.0)
     scenario = Scenario(lives, costs, faults=faults, crash_every_s=25.0, restart_s=1.0, turn_s=0.1, seed=seed)
     settings = Settings(source, backend="simulated", workers=4, seed=seed, chunk=50, push_every=20, steps_each=0)
     world = play_scenario(settings, scenario, tmp_path / "run", trainer=Trainer(source, costs, seed))

@@ -17,18 +17,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.errors import LedgerError, SupersededError, UsageError
 from gridml.protocol import bundle
 from master.backends.script import Steady
 from master.launch import resume, start
-from master.run import Run
+from master.run import MasterRun
 from master.simulation.scenario import Scenario
 from master.simulation.world import World
 from master.store import replica
+from master.store.credits import points
 from master.store.reader import opened
 from master.store.settings import Settings
-from master.store.undo import points
 from master.views.report import report
 from remote.stepped import Trainer
 
@@ -86,7 +86,7 @@ class Killed:
         settings = Settings(source, backend="simulated", workers=3, chunk=6, push_every=2)
         return Killed(folder / "run", World(settings, Scenario(Steady(3), COSTS), Trainer(source, COSTS)))
 
-    def master(self, after_a_turn: Callable[[], None], *, with_changes: bool = False) -> Run:
+    def master(self, after_a_turn: Callable[[], None], *, with_changes: bool = False) -> MasterRun:
         """The next master; what is to be done after each of its turns is done while it rests."""
         began = (self.root / "ledger.db").exists()
         environment = self.world.environment(lambda topic, text, facts: self.said.append(f"{topic}: {text}"))
@@ -245,7 +245,7 @@ def test_a_master_that_was_superseded_ends_at_once_and_writes_nothing(
 ) -> None:
     """Two masters at once, where locks do not work."""
     monkeypatch.setattr(fcntl, "flock", lambda file, how: None)
-    others: list[Run] = []
+    others: list[MasterRun] = []
     left: dict[str, bytes] = {}
 
     def another() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from gridml.errors import ProgramError
 from master.backends.script import Script
-from master.environment import Environment
 from master.launch import start
+from master.ports.environment import Environment
 from master.store.reader import opened
 from master.store.settings import Settings
 

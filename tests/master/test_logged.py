@@ -11,19 +11,19 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from gridml.cli import command_line
-from master.backends.script import Lives, Steady
-from master.rollback import rollback
-from master.simulation.exact import verify_credits
+from chunk_model.goodput import Costs
+from gridml.cli.main import command_line
+from master.backends.script import ScriptedLives, Steady
 from master.simulation.faulty_network import Chances
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario, Storms
 from master.simulation.world import World, play_scenario
 from master.store.ledger import Ledger
 from master.store.reader import connect
-from master.store.series import read_by_epoch, read_lately, read_series, read_since
+from master.store.schema import read_by_epoch, read_lately, read_series, read_since
 from master.store.settings import Settings
+from master.takeover import rollback
 from remote.stepped import Trainer
 
 COUNT, EPOCHS = 400, 3
@@ -63,7 +63,7 @@ def test_the_sums_are_those_of_all_vertices_once(
     programs: Path, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
     root = tmp_path_factory.mktemp("logged") / "run"
-    storms = Storms(Lives(6, Exponential(12.0), seed=seed, grace_s=2.0), 20.0, 0.5, seed)
+    storms = Storms(ScriptedLives(6, Exponential(12.0), seed=seed, grace_s=2.0), 20.0, 0.5, seed)
     faults = Chances(lose=0.1, repeat=0.1, truncate=0.05, corrupt=0.05, delay_s=2.0)
     bad = Scenario(storms, COSTS, faults=faults, crash_every_s=8.0, restart_s=1.0, turn_s=0.2, seed=seed)
     world = played(programs / "logs.py", root, bad)

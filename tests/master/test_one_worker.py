@@ -14,8 +14,8 @@ from gridml.model.order import EpochOrder
 from gridml.model.schedule import linear_decay
 from gridml.protocol import bundle
 from master.backends.script import Script
-from master.environment import Environment
 from master.launch import start
+from master.ports.environment import Environment
 from master.store.settings import Settings
 
 pytestmark = pytest.mark.real

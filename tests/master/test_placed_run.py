@@ -17,8 +17,8 @@ import pytest
 from gridml.errors import LedgerError
 from gridml.protocol import bundle
 from master.backends.script import PlannedLife, Script
-from master.environment import Environment
 from master.launch import resume, start
+from master.ports.environment import Environment
 from master.store.settings import Settings
 
 COUNT, WORDS, EPOCHS = 3000, 50, 3  # of tests/programs/counts.py
@@ -156,9 +156,9 @@ def test_a_run_without_a_placement_has_no_file_and_says_nothing(
 def test_nothing_of_placing_is_imported_where_nothing_is_placed(tmp_path: Path) -> None:
     """numba and scipy take most of a second."""
     program = tmp_path / "costs.py"
-    program.write_text("from master.simulation.cost_program import program_of\n\nprogram = program_of(500, 1)\n")
+    program.write_text("from master.simulation.cost_only_worker import program_of\n\nprogram = program_of(500, 1)\n")
     check = (
-        "import sys; from pathlib import Path; from master.environment import Environment\n"
+        "import sys; from pathlib import Path; from master.ports.environment import Environment\n"
         "from master.launch import create; from master.store.settings import Settings\n"
         f"create(Settings(Path({str(program)!r})), Path({str(tmp_path / 'run')!r}), Environment(None))\n"
         "print(*[name for name in sys.modules if name.startswith('gridml.placement')])"

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 from gridml.errors import RunError
-from master.backends.base import Backend
-from master.environment import Environment
 from master.launch import create, resume
-from master.restarts import counted
-from master.simulation.virtual_clock import VirtualClock
-from master.store.reader import opened
-from master.store.run_facts import read_facts
+from master.ports.environment import Environment
+from master.simulation.faulty_network import VirtualClock
+from master.state.jobs import Backend
+from master.store.reader import opened, read_facts
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
+from master.takeover import counted
 
 pytestmark = pytest.mark.real
 LIMIT_S = 60
@@ -28,10 +27,10 @@ LIMIT_S = 60
 MASTER = """
 import os, signal, sys
 from pathlib import Path
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
 from master.backends.registry import make
-from master.environment import Environment
-from master.restarts import counted
+from master.ports.environment import Environment
+from master.takeover import counted
 clock = VirtualClock(float(sys.argv[2]))
 environment = Environment(make, clock=clock, rest=lambda s: clock.advance(clock.now_s + s))
 with counted(Path(sys.argv[1]), environment):

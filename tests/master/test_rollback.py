@@ -10,21 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.errors import LedgerError, RunError, UsageError
 from gridml.protocol import bundle
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.decisions.keeping import KEPT_BYTES, LEAST, to_go_back_to
 from master.launch import resume
-from master.rollback import rollback
-from master.simulation.exact import verify_credits
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import World, play_scenario
+from master.store.credits import points
 from master.store.reader import opened
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
-from master.store.undo import points
+from master.sync.version_use import KEPT_BYTES, LEAST, to_go_back_to
+from master.takeover import rollback
 from remote.stepped import Trainer
 
 COSTS = Costs(exec_s=0.01, start_s=0.5, push_s=0.02)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from master.backends.registry import read_settings
-from master.backends.script import Lives, Script, Steady
+from master.backends.script import Script, ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.scaling import REQUESTED, TAKEN, request
-from master.simulation import cost_program
-from master.simulation.exact import verify_credits
+from master.simulation import cost_only_worker
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.rundir import RunDirectory
@@ -42,7 +42,7 @@ def play(tmp_path: Path) -> Callable[..., Path]:
         **scenario: Any,
     ) -> Path:
         program, root = tmp_path / "costs.py", tmp_path / "run"
-        program.write_text(cost_program.source(VERTICES, EPOCHS))
+        program.write_text(cost_only_worker.source(VERTICES, EPOCHS))
         settings = Settings(program, "simulated", workers, chunk=20, options=SimulatedOptions())
         played = Scenario(script or Steady(PLACES), COSTS, turn_s=0.5, limit_s=1e5, **scenario)
         play_scenario(
@@ -112,7 +112,7 @@ def test_workers_that_wait_leave_first_and_count_for_no_failure(play: Callable[.
 
 
 def test_the_number_outlives_masters_and_machines(play: Callable[..., Path]) -> None:
-    lives = Lives(PLACES, Exponential(120.0), seed=2, late=0, gap_s=2.0, grace_s=10.0)
+    lives = ScriptedLives(PLACES, Exponential(120.0), seed=2, late=0, gap_s=2.0, grace_s=10.0)
     root = play(4, at_epochs(12, 3), lives, crash_every_s=100.0, restart_s=5.0)
     assert verify_credits(root).credited == VERTICES * EPOCHS
     assert report(root).masters > 3

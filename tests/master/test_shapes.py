@@ -18,8 +18,8 @@ from gridml.engine.pace import next_batch
 from gridml.model.order import EpochOrder
 from gridml.model.schedule import linear_decay
 from master.backends.script import Script
-from master.environment import Environment
 from master.launch import start
+from master.ports.environment import Environment
 from master.store.settings import Settings
 
 SEED, CASES = 5, 24

@@ -17,14 +17,13 @@ from gridml.protocol import bundle, outbox
 from gridml.protocol.messages import Lease, Push, Reply, Sync, Verdict, reply_from, to_json
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues
-from master.backends.base import Backend, JobEvent, State
-from master.decisions.failures import Failed
-from master.environment import Environment
-from master.fleet import RESERVED_S
+from master.fleet.fleet import RESERVED_S
 from master.launch import resume, start
-from master.machines import MachineRecord
-from master.run import Run
-from master.simulation.virtual_clock import VirtualClock
+from master.ports.environment import Environment
+from master.run import MasterRun
+from master.simulation.faulty_network import VirtualClock
+from master.state.failures import Failed, MachineRecord
+from master.state.jobs import Backend, JobEvent, State
 from master.store.ledger import Ledger
 from master.store.settings import Settings
 from master.sync import version_use
@@ -80,11 +79,11 @@ def environment(backend: Left) -> Environment:
     return Environment(lambda settings, directory: backend, durable=False)
 
 
-def begun(program: Path, root: Path, environment: Environment) -> Run:
+def begun(program: Path, root: Path, environment: Environment) -> MasterRun:
     return start(Settings(program=program, workers=1), root, environment)
 
 
-def begun_again(root: Path, environment: Environment, backend: Left | None = None) -> Run:
+def begun_again(root: Path, environment: Environment, backend: Left | None = None) -> MasterRun:
     """Resumed by a master that inherits nobody who lives."""
     return resume(root, replace(environment, backend=lambda settings, directory: backend or Left()))
 
@@ -304,7 +303,7 @@ class Attempt:
     number: int = 0
     leases: list[Lease] = field(default_factory=list)
 
-    def send(self, run: Run, tensors: Mapping[str, Any] | None = None, **values: Any) -> Reply:
+    def send(self, run: MasterRun, tensors: Mapping[str, Any] | None = None, **values: Any) -> Reply:
         """Send a message and return the answer to it."""
         self.number += 1
         mailbox = DirectoryMailbox(self.root, self.name)
@@ -315,10 +314,10 @@ class Attempt:
             self.leases.append(reply.lease)
         return reply
 
-    def want(self, run: Run, **values: Any) -> Lease | None:
+    def want(self, run: MasterRun, **values: Any) -> Lease | None:
         return self.send(run, wants=True, **values).lease
 
-    def push(self, run: Run, lease: Lease, base: int, start: int, stop: int, sequence: int = 1) -> Reply:
+    def push(self, run: MasterRun, lease: Lease, base: int, start: int, stop: int, sequence: int = 1) -> Reply:
         """Push what was trained of a lease between two positions."""
         push = Push(lease.id, lease.term, sequence, base, stop, stop - start)
         tensors = {"Total/count": np.array([stop - start]), "@rows/Total": np.array([0])}
@@ -339,13 +338,13 @@ class World:
     time: Time
     environment: Environment
 
-    def resume(self, after_s: float, *survivors: str) -> Run:
+    def resume(self, after_s: float, *survivors: str) -> MasterRun:
         """The next master, which finds these workers alive."""
         self.time.now_s += after_s
         self.backend.survivors = [*survivors]
         return resume(self.root, self.environment)
 
-    def tell(self, run: Run, *events: tuple[str, State, str]) -> None:
+    def tell(self, run: MasterRun, *events: tuple[str, State, str]) -> None:
         """The back end says (worker, state, next attempt)."""
         self.backend.events = [
             JobEvent(self.time.now_s, name, state, next_attempt=later) for name, state, later in events
@@ -375,7 +374,7 @@ def test_a_reservation_is_honoured_by_the_master_after_the_next(
     settings = Settings(program=program, workers=2, epochs=1, chunk=500, push_every=1000)
     first, later, other = (Attempt(world.root, name) for name in ("w1", "w1.1", "w2"))
 
-    def work(run: Run) -> None:
+    def work(run: MasterRun) -> None:
         """The other worker trains its lease, in two pushes, each of which makes a version, and gets another."""
         lease = other.leases[-1]
         middle = (lease.start + lease.stop) // 2
@@ -420,15 +419,15 @@ def test_what_was_overtaken_under_one_master_was_overtaken_for_the_next(program:
     program.write_text(program.read_text().replace("COUNT, EPOCHS = 4_000, 2", "COUNT, EPOCHS = 10, 1"))
     slow, quick, third = (Attempt(world.root, name) for name in ("w1", "w2", "w3"))
 
-    def measured(run: Run) -> None:
+    def measured(run: MasterRun) -> None:
         """Have the master know all three by work that was merged: each trains a vertex a second."""
         for attempt in (slow, quick, third):
             run.parts.leases.sizing.measures.speeds.put(run.parts.fleet._workers.of(attempt.name), 1.0)
 
-    def overtaken(run: Run) -> list[int]:
+    def overtaken(run: MasterRun) -> list[int]:
         return [lease.overtaken for lease in run.ledger.leases]
 
-    def overtake(run: Run, attempt: Attempt) -> float:
+    def overtake(run: MasterRun, attempt: Attempt) -> float:
         """Wait until a worker that idles is given all of the epoch; return how long it took."""
         for waited_s in range(0, 3600, 5):
             measured(run)

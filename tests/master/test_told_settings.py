@@ -12,21 +12,20 @@ import pytest
 from typer.testing import CliRunner
 
 import gridml
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from gridml.calls.beginning import made
-from gridml.cli import command_line
-from gridml.engine.used_settings import UsedSettings, settings_of, used_settings
+from chunk_model.goodput import Costs
+from gridml.api.beginning import made
+from gridml.cli.main import command_line
+from gridml.engine.pace import UsedSettings, settings_of, used_settings
 from gridml.model.loading import load
-from master.backends.script import Lives, Steady
+from master.backends.script import ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.scaling import request
+from master.scaling import is_worth_a_line, request
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
-from master.told_settings import is_worth_a_line
-from master.views.page.facts import read_page_facts
+from master.views.page.document import read_page_facts
 from master.views.report import report
 from remote.stepped import Trainer
 
@@ -302,7 +301,7 @@ def test_where_fewer_train_for_long_than_were_asked_for_a_line_says_what_they_us
 def test_where_workers_come_and_go_all_the_time_there_are_no_more_lines_than_a_batch_has_parts(tmp_path: Path) -> None:
     file, root, costs = CASES["shared"].written(tmp_path), tmp_path / "run", Costs(exec_s=0.5, push_s=0.01)
     settings = Settings(file, "simulated", 4, options=SimulatedOptions(None, None))
-    script = Lives(4, Exponential(40.0), seed=1, gap_s=30.0)
+    script = ScriptedLives(4, Exponential(40.0), seed=1, gap_s=30.0)
     play_scenario(settings, Scenario(script, costs), root, lambda *event: None, trainer=Trainer(file, costs))
     batches = re.findall(r"batch (\d+)", "\n".join(told(root)))
     assert batches[0] == "16" and 2 <= len(batches) == len(set(batches)) <= 4

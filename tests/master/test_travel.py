@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from gridml.engine.master_copy import MasterCopy
+from chunk_model.goodput import Costs
+from gridml.engine.replicated_rows import MasterCopy
 from gridml.protocol import bundle
 from gridml.protocol.codec import BundleCodec
 from gridml.protocol.messages import Reply
 from gridml.protocol.payload import Payload
 from gridml.protocol.push import PushContent, ReplicaPart
-from master.backends.script import Lives, Script, Steady
-from master.simulation.exact import verify_credits
+from master.backends.script import Script, ScriptedLives, Steady
 from master.simulation.faulty_network import Chances
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.result import verify_credits
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
-from master.sync import published_versions
+from master.sync import replies
 from remote.stepped import Trainer
 
 EMBEDDING = Path(__file__).parents[2] / "benchmarks" / "programs" / "frozen_embedding.py"
@@ -58,7 +58,9 @@ def play(
 ) -> dict[str, np.ndarray]:
     """Train with real sessions under a virtual clock; return the final replica."""
     settings = Settings(source, backend="simulated", workers=workers, seed=1, chunk=160, push_every=32, **more)
-    scenario = Scenario(script, COSTS, Speeds(sigma=0.3), faults or Chances(), travel_s=0.02, seed=1, limit_s=1e5)
+    scenario = Scenario(
+        script, COSTS, MachineSpeeds(sigma=0.3), faults or Chances(), travel_s=0.02, seed=1, limit_s=1e5
+    )
     play_scenario(settings, scenario, root, trainer=Trainer(source, COSTS, 1))
     assert verify_credits(root).credited > 0
     return bundle.decode((root / "final.safetensors").read_bytes())[1]
@@ -102,9 +104,9 @@ def test_a_frozen_embedding_of_24_mb_adds_less_than_a_fifth_to_the_pushes_of_its
 def test_a_run_is_what_it_would_be_if_everything_travelled(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch, name: str, bad: bool
 ) -> None:
-    script = Lives(3, Exponential(20.0), 1, grace_s=1.0, gap_s=1.0) if bad else Steady(3)
+    script = ScriptedLives(3, Exponential(20.0), 1, grace_s=1.0, gap_s=1.0) if bad else Steady(3)
     faults = Chances(lose=0.05, repeat=0.05, truncate=0.03, delay_s=3.0) if bad else None
-    monkeypatch.setattr(published_versions, "LEAST", 1 << 40)  # a file that is fetched meets faults of its own
+    monkeypatch.setattr(replies, "LEAST", 1 << 40)  # a file that is fetched meets faults of its own
     partly = play(programs / f"{name}.py", tmp_path / "partly", script, faults)
     monkeypatch.setattr(MasterCopy, "carry", lambda _, part, compress: (PushContent(part), ReplicaPart()))
     monkeypatch.setattr("master.store.replica.Replica._changed", lambda _, key, tensors, since: tensors)
@@ -116,7 +118,7 @@ def test_a_run_is_what_it_would_be_if_everything_travelled(
 
 
 def test_what_each_turn_moved_sums_to_what_each_worker_moved(tmp_path: Path, programs: Path) -> None:
-    script = Lives(3, Exponential(20.0), 1, grace_s=1.0, gap_s=1.0)
+    script = ScriptedLives(3, Exponential(20.0), 1, grace_s=1.0, gap_s=1.0)
     play(programs / "perceptron.py", tmp_path / "run", script, Chances(lose=0.05, repeat=0.05, truncate=0.03))
     workers, _, up, down = traffic(tmp_path / "run")
     with closing(sqlite3.connect(tmp_path / "run" / "ledger.db")) as db:
@@ -141,8 +143,8 @@ def test_answers_that_name_a_versions_file_bring_what_others_carry(
         return written(self, reply, replica)
 
     monkeypatch.setattr(BundleCodec, "write", watched)
-    monkeypatch.setattr(published_versions, "LEAST", 1)
-    monkeypatch.setattr(published_versions, "SHARE", 0.0)
+    monkeypatch.setattr(replies, "LEAST", 1)
+    monkeypatch.setattr(replies, "SHARE", 0.0)
     fetched = play(programs / "perceptron.py", tmp_path / "named", Steady(3), faults)
     assert sum(named) > 10
     for tensor, values in ({} if carried is None else carried).items():
@@ -159,16 +161,16 @@ def test_answers_that_name_a_versions_file_bring_what_others_carry(
     ],
 )
 def test_a_file_is_named_where_most_of_it_is_wanted_as_it_is(brings: int, rows: bool, short: bool, names: bool) -> None:
-    chosen, reason = published_versions.by_name(brings, 100_000_000, rows=rows, short=short)
+    chosen, reason = replies.by_name(brings, 100_000_000, rows=rows, short=short)
     assert chosen is names and reason
-    assert not published_versions.by_name(published_versions.LEAST - 1, 1, rows=False, short=False)[0]
+    assert not replies.by_name(replies.LEAST - 1, 1, rows=False, short=False)[0]
 
 
 @pytest.mark.parametrize(("compress", "share"), [("int8", 0.4), ("int4", 0.35)])
 def test_steps_take_a_part_of_the_bytes_and_no_worker_is_refused(
     tmp_path: Path, wide: Path, compress: str, share: float
 ) -> None:
-    script, faults = Lives(3, Exponential(20.0), 1, grace_s=1.0, gap_s=1.0), Chances(lose=0.05, repeat=0.05)
+    script, faults = ScriptedLives(3, Exponential(20.0), 1, grace_s=1.0, gap_s=1.0), Chances(lose=0.05, repeat=0.05)
     by_value = play(wide, tmp_path / "none", script, faults)
     rounded = play(wide, tmp_path / compress, script, faults, compress=compress)
     (_, pushes, up, _), (_, others, less, _) = traffic(tmp_path / "none"), traffic(tmp_path / compress)

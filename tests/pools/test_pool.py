@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pools import daemons, pool, release
+from pools import pool, release
 from pools.pool import Pool, namespace
 from pools.release import NoCondor, Release
 
@@ -104,11 +104,11 @@ def test_a_pool_that_is_up_stays_up_and_can_be_used_as_it_says(tmp_path: Path) -
     folder, here = tmp_path / "pool", Path(pool.__file__).parents[1]
     raised(lambda: pool.raise_personal(folder, cpus=1))
     try:
-        master = daemons.pid(pool.remembered(folder).submit)
+        master = pool.pid(pool.remembered(folder).submit)
         up = [sys.executable, "-m", "pools", "up", "--folder", str(folder)]
         said = subprocess.run(up, cwd=here, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
         assert f"is up in {folder} already" in said
-        assert daemons.pid(pool.remembered(folder).submit) == master
+        assert pool.pid(pool.remembered(folder).submit) == master
         other = subprocess.run([*up, "--firewalled"], cwd=here, capture_output=True, text=True, timeout=LIMIT_S)
         assert other.returncode == 1
         assert "a pool of one host is up" in other.stderr

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from master.simulation.virtual_clock import VirtualClock
-from remote.attempt import LOOK_S, PATIENCE_S, find_mailbox
+from master.simulation.faulty_network import VirtualClock
+from remote.worker import LOOK_S, PATIENCE_S, find_mailbox
 
 
 @pytest.mark.parametrize(

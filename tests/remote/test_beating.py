@@ -9,7 +9,7 @@ import pytest
 
 from gridml.carriers.base import BEGUN, Heartbeat
 from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
-from remote.beating import Beating
+from remote.stepped import Beating
 
 LIMIT_S = 60.0
 

@@ -16,9 +16,8 @@ import gridml
 from gridml.model.chunk import Chunk, cut
 from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS, MOST_CACHED, Sync, sync_from, to_json
-from master.leases.carried_files import CarriedFiles
-from master.leases.carried_payloads import CarriedPayloads
-from remote.chunk_cache import ChunkCache
+from master.leases.chunks import CarriedFiles, CarriedPayloads
+from remote.courier import ChunkCache
 
 ROWS = 240
 DAY_S = 86_400.0

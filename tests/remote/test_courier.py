@@ -12,8 +12,7 @@ from gridml.carriers.base import MasterMailboxes
 from gridml.protocol import bundle
 from gridml.protocol.messages import Push, Reply, Sync, sync_from, to_json
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues, encode_replica
-from master.simulation.faulty_network import FaultyNetwork
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import FaultyNetwork, VirtualClock
 from remote.courier import FULL_DISK_S, RESEND_S, Courier, StepCourier, ThreadCourier
 
 LIMIT_S = 60.0

@@ -21,7 +21,7 @@ from remote.fitness import (
     DISK,
     MEMORY,
     TORCH_MEMORY,
-    Facts,
+    HostFacts,
     Needs,
     Unequipped,
     Unfit,
@@ -36,7 +36,7 @@ from tests.support.chirp_server import proxy
 
 ROOT = Path(remote.fitness.__file__).parents[1]
 LIMIT_S = 60
-AMPLE = Facts(flags=frozenset({"sse4_1", "avx"}), memory=TORCH_MEMORY, disk=DISK)
+AMPLE = HostFacts(flags=frozenset({"sse4_1", "avx"}), memory=TORCH_MEMORY, disk=DISK)
 TORCH = needs(uses_torch=True, machine="x86_64")
 
 
@@ -56,7 +56,7 @@ def test_what_is_just_enough_is_enough(wanted: Needs) -> None:
     ],
     ids=["module", "processor", "memory", "disk", "two"],
 )
-def test_what_is_lacking_is_said_with_what_to_do(facts: Facts, told: list[str]) -> None:
+def test_what_is_lacking_is_said_with_what_to_do(facts: HostFacts, told: list[str]) -> None:
     fit, reason = judge(facts, TORCH)
     assert not fit
     assert all(words in reason for words in told) and "\n" not in reason
@@ -77,7 +77,7 @@ def test_a_processor_without_avx_is_fit_and_noted_where_torch_is_used() -> None:
 
 
 def test_what_the_system_does_not_tell_is_taken_to_be_there() -> None:
-    assert judge(Facts(), TORCH) == (True, "")
+    assert judge(HostFacts(), TORCH) == (True, "")
 
 
 def test_this_machine() -> None:
@@ -86,7 +86,7 @@ def test_this_machine() -> None:
 
 
 def test_a_machine_that_tells_nothing(tmp_path: Path) -> None:
-    assert read(tmp_path / "gone", tmp_path, tmp_path) == Facts()
+    assert read(tmp_path / "gone", tmp_path, tmp_path) == HostFacts()
 
 
 @pytest.mark.parametrize(

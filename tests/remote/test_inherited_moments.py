@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from master.backends.script import PlannedLife, Script
-from master.simulation.exact import verify_credits
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings

@@ -13,19 +13,18 @@ import numpy as np
 import pytest
 import torch
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from gridml.engine.devices import Device, DeviceFailedError
 from gridml.errors import DEVICE
 from gridml.protocol import bundle
 from master.backends.registry import make
-from master.backends.script import Lives, Steady
-from master.environment import Environment
+from master.backends.script import ScriptedLives, Steady
 from master.launch import start
 from master.planning.trial import try_out
-from master.simulation.exact import verify_credits
+from master.ports.environment import Environment
 from master.simulation.faulty_network import Chances
-from master.simulation.result import dump
+from master.simulation.result import dump, verify_credits
 from master.simulation.scenario import Absent, Scenario, Storms
 from master.simulation.world import play_scenario
 from master.store.reader import opened
@@ -91,7 +90,7 @@ def test_one_worker_equals_a_plain_loop_bit_for_bit(tmp_path: Path, programs: Pa
 @pytest.mark.parametrize("name", ["perceptron", "every_field"])
 def test_kills_and_faults_leave_what_they_leave_on_the_cpu(tmp_path: Path, programs: Path, name: str) -> None:
     """One of them has rows that f counts in, and fields of vertices that come home, too."""
-    script = Storms(Absent(Lives(4, Exponential(120.0), 5, grace_s=5.0, gap_s=2.0), 0.1), 900.0, 0.5)
+    script = Storms(Absent(ScriptedLives(4, Exponential(120.0), 5, grace_s=5.0, gap_s=2.0), 0.1), 900.0, 0.5)
     scenario = Scenario(script, COSTS, faults=FAULTS, crash_every_s=200.0, turn_s=0.2, limit_s=1e5, seed=5)
     ledgers = {
         place: play(programs / f"{name}.py", tmp_path / place[:3], place, workers=4, scenario=scenario)

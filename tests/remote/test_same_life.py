@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import Engine
 from gridml.model.chunk import Chunk, cut
@@ -23,10 +23,10 @@ from gridml.protocol.codec import InProcessPayload, spoken
 from gridml.protocol.messages import NO_PUSH, Lease, Pace, Reply, Sync, Verdict, sync_from, to_json
 from gridml.protocol.push import ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions
-from master.simulation import cost_program
+from master.simulation import cost_only_worker
 from master.simulation.cost_only_worker import CostOnlyWorker
+from master.simulation.faulty_network import VirtualClock
 from master.simulation.simulated import SimulatedWorker
-from master.simulation.virtual_clock import VirtualClock
 from remote.courier import Courier
 from remote.session import Session, SessionOptions
 from remote.stepped import Trainer
@@ -352,7 +352,7 @@ def fields(said: tuple[float, Sync]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("same_life") / "cost.py"
-    path.write_text(cost_program.source(1000, 1))
+    path.write_text(cost_only_worker.source(1000, 1))
     return path
 
 

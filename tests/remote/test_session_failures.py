@@ -9,13 +9,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.calling import BatchFailed
 from gridml.model.chunk import Chunk, ChunkTable
 from gridml.model.shared import SharedColumn, SharedFileError
 from gridml.model.update import Update
+from gridml.protocol.foreign import MESSAGE, TRACEBACK
 from gridml.protocol.messages import Lease, sync_from, to_json
-from gridml.protocol.text import MESSAGE, TRACEBACK
-from gridml.protocol.worker_actions import BeginChunk, Failed, Send, Train
+from gridml.protocol.worker_actions import BeginChunk, Send, Train, TrainingFailed
 from remote.session import Session, SessionOptions
 
 
@@ -53,7 +53,7 @@ def test_any_error_of_f_becomes_a_failure_that_can_travel(error: Exception, word
     session = Session(SessionOptions("w1"), engine, cast(Any, None), cast(Any, None), lambda: False, lambda: 0.0)
     lease = Lease(1, 1, 0, 0, 10, "chunk", "")
     event = session._perform(Train(lease, 0, 10, 10, 1.0, False, 1, 0, 10, 10, 0))
-    assert isinstance(event, Failed)
+    assert isinstance(event, TrainingFailed)
     failure = event.failure
     assert failure.message.startswith(words) and (failure.first, failure.last) == (7, 7)
     assert len(failure.message) <= MESSAGE and len(failure.traceback) <= TRACEBACK
@@ -65,7 +65,7 @@ def test_a_shared_file_that_goes_while_f_reads_it_is_no_failure_of_f() -> None:
     engine: Any = FailingEngine(SharedFileError("/data/rows.npy has 1 byte"))
     session = Session(SessionOptions("w1"), engine, cast(Any, None), cast(Any, None), lambda: False, lambda: 0.0)
     event = session._perform(Train(Lease(1, 1, 0, 0, 10, "chunk", ""), 0, 10, 10, 1.0, False, 1, 0, 10, 10, 0))
-    assert isinstance(event, Failed)
+    assert isinstance(event, TrainingFailed)
     assert (event.failure.message, event.failure.traceback) == ("/data/rows.npy has 1 byte", "")
     assert (event.failure.first, event.failure.last) == (-1, -1)
 
@@ -80,7 +80,7 @@ def test_a_machine_without_a_shared_file_says_so_and_is_given_other_work() -> No
     )
     session = Session(SessionOptions("w1"), engine, mailbox, cast(Any, None), lambda: False, lambda: 0.0)
     event = session._perform(BeginChunk(Lease(1, 1, 0, 0, 3, "chunk", "")))
-    assert isinstance(event, Failed)
+    assert isinstance(event, TrainingFailed)
     assert event.failure.first == -1
     assert "/nowhere/rows.npy: No such file or directory" in event.failure.message
     session._state.handle(event, 0.0)

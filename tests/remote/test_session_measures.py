@@ -15,7 +15,7 @@ from gridml.engine.snapshot import Snapshot
 from gridml.model.stepping import Stepping
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
 from gridml.protocol.push import PushContent, ReplicaPart
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
 from remote.courier import Courier
 from remote.session import Session, SessionOptions
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from gridml.protocol.foreign import MESSAGE
 from gridml.protocol.messages import Push, Sync
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart
-from gridml.protocol.text import MESSAGE
 from gridml.protocol.worker_actions import Content, Send
 from remote.session import Session, SessionOptions
 

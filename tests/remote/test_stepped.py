@@ -16,17 +16,15 @@ import numpy as np
 import pytest
 import torch
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from gridml.protocol import bundle
 from gridml.protocol.worker_state import WorkerOptions
-from master.backends.script import Lives, PlannedLife, Script, Steady
+from master.backends.script import PlannedLife, Script, ScriptedLives, Steady
 from master.launch import resume
-from master.simulation.exact import verify_credits
-from master.simulation.faulty_network import Chances, FaultyNetwork
-from master.simulation.result import dump
-from master.simulation.scenario import Absent, Scenario, Speeds, Storms
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import Chances, FaultyNetwork, VirtualClock
+from master.simulation.result import dump, verify_credits
+from master.simulation.scenario import Absent, MachineSpeeds, Scenario, Storms
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
@@ -59,8 +57,10 @@ def module_at(path: Path) -> ModuleType:
 
 
 def bad(workers: int, life_s: float, seed: int) -> Scenario:
-    script = Storms(Absent(Lives(workers, Exponential(life_s), seed, grace_s=5.0, gap_s=2.0), 0.1), 8 * life_s, 0.5)
-    speeds = Speeds(0.2, 4.0, 0.3)
+    script = Storms(
+        Absent(ScriptedLives(workers, Exponential(life_s), seed, grace_s=5.0, gap_s=2.0), 0.1), 8 * life_s, 0.5
+    )
+    speeds = MachineSpeeds(0.2, 4.0, 0.3)
     return Scenario(script, COSTS, speeds, FAULTS, crash_every_s=life_s, turn_s=0.2, limit_s=1e5, seed=seed)
 
 
@@ -82,7 +82,7 @@ def test_a_run_takes_as_long_as_its_costs_say(tmp_path: Path, programs: Path) ->
     source = programs / "perceptron.py"  # 1000 vertices, three times
     settings = Settings(source, backend="simulated", workers=1, chunk=320, push_every=10_000)
     for name, speed in (("one", 1.0), ("four", 4.0)):
-        scenario = Scenario(Steady(1), COSTS, Speeds(1.0, speed))
+        scenario = Scenario(Steady(1), COSTS, MachineSpeeds(1.0, speed))
         world = play_scenario(settings, scenario, tmp_path / name, trainer=Trainer(source, COSTS))
         (chunks,), (pushes,) = rows(tmp_path / name, "leases"), rows(tmp_path / name, "credits")
         least = 3000 * 0.5 / speed + chunks * 1.0 + 3000 * 0.01 + pushes * 0.1 + 2.0

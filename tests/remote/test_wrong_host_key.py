@@ -10,7 +10,7 @@ import pytest
 
 from gridml.carriers.sftp import Credential, Sftp
 from master.sftp.server import MailServer
-from remote import attempt, worker
+from remote import worker
 
 
 def test_a_wrong_host_key_stops_a_worker(
@@ -19,7 +19,7 @@ def test_a_wrong_host_key_stops_a_worker(
     for folder in ("run/mail/w1", "other", "job"):
         (tmp_path / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "job")
-    monkeypatch.setattr(attempt, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(worker, "PATIENCE_S", 0.0)
     server, other = (MailServer(tmp_path / name, "127.0.0.1") for name in ("run", "other"))
     try:
         server.make("w1")

@@ -29,7 +29,7 @@ from gridml.protocol import bundle
 from gridml.protocol.compression import FORMATS
 from gridml.protocol.messages import Failure, Lease, Push, Sync, to_json
 from gridml.protocol.push import Array
-from master.simulation.hostility import TEXTS, altered, nonsense
+from master.simulation.workers import TEXTS, altered, nonsense
 
 LARGEST_TEXT = 1 << 22  # characters; longer ones are only rarer
 

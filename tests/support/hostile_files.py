@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gridml.carriers.mailbox_files import HEARTBEAT, SUFFIX, message_name
+from gridml.carriers.base import HEARTBEAT, SUFFIX, message_name
 
 SPARSE = 1 << 41  # bytes: 2 TB
 MANY = 2_000

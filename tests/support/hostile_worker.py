@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
-from gridml.carriers.base import WorkerMailbox
-from gridml.carriers.mailbox_files import SUFFIX
+from gridml.carriers.base import SUFFIX, WorkerMailbox
 from gridml.carriers.registry import CARRIERS
 from gridml.protocol import bundle
 from gridml.protocol.messages import Reply, Verdict, reply_from

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils import _pytree as pytree
 
-from gridml.model.device_names import OTHER
+from gridml.model.device_memory import OTHER
 from tests.support import pretend_streams
 
 NAME = f"{OTHER}:0"

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gridml.carriers.base import HEARTBEAT
 from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
-from gridml.carriers.mailbox_files import HEARTBEAT
 from gridml.protocol import bundle
 from gridml.protocol.messages import Lease, Pace, Push, Reply, Verdict, to_json
-from master.simulation.faulty_network import FaultyNetwork
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import FaultyNetwork, VirtualClock
 from tests.support.hostile_attacks import ATTACKS, REPLICAS, Stance
 from tests.support.hostile_files import FILE_ATTACKS, MANY, SPARSE
 from tests.support.hostile_worker import HostileWorker, main

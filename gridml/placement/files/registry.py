@@ -1,17 +1,22 @@
-"""The formats by name: a new one is a file and a line here."""
+"""The formats of graph files by name, and files of weights.
+
+A new format is a file and a line here. Weights of rows or columns are arrays in files of numpy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gridml.errors import UsageError
-from gridml.placement.bipartite import Bipartite
-from gridml.placement.files import csr_folder, edge_list, hmetis, libsvm, matrix_market, npz
-from gridml.placement.files.numbered import Numbered
-from gridml.placement.files.source import Source, Watch, unwatched
-from gridml.placement.general import BIPARTITE, VERTICES, as_bipartite
+from gridml.placement.bipartite import BIPARTITE, VERTICES, Bipartite, Numbered, as_bipartite
+from gridml.placement.files import array_formats, text_formats
+from gridml.placement.files.source import GraphSource, Watch, unwatched
 
 
 @dataclass(frozen=True)
@@ -21,20 +26,20 @@ class Format:
 
     name: str
     endings: tuple[str, ...]
-    read: Callable[[Source], Bipartite]
-    pieces: Callable[[Source], Iterator[Bipartite]] | None = None
+    read: Callable[[GraphSource], Bipartite]
+    pieces: Callable[[GraphSource], Iterator[Bipartite]] | None = None
 
 
 PACKED = (".gz", ".bz2", ".xz", ".lzma")
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
-        Format("libsvm", (".svm", ".libsvm", ".svmlight"), libsvm.read, libsvm.pieces),
-        Format("matrix-market", (".mtx", ".mm"), matrix_market.read),
-        Format("edges", (".edges", ".tsv", ".csv", ".txt", ".el"), edge_list.read),
-        Format("hmetis", (".hgr",), hmetis.read),
-        Format("npz", (".npz",), npz.read),
-        Format("csr-folder", (".csr",), csr_folder.read),
+        Format("libsvm", (".svm", ".libsvm", ".svmlight"), text_formats.read_libsvm, text_formats.pieces),
+        Format("matrix-market", (".mtx", ".mm"), text_formats.read_matrix_market),
+        Format("edges", (".edges", ".tsv", ".csv", ".txt", ".el"), text_formats.read_edge_list),
+        Format("hmetis", (".hgr",), text_formats.read_hmetis),
+        Format("npz", (".npz",), array_formats.read_npz),
+        Format("csr-folder", (".csr",), array_formats.read_csr_folder),
     )
 }
 
@@ -57,7 +62,7 @@ def format_of(file: Path) -> Format:
         if name.endswith(form.endings):
             return form
     if file.is_file():
-        Source(file).check_text()
+        GraphSource(file).check_text()
     formats = ", ".join(f"{form.name} ({' '.join(form.endings)})" for form in FORMATS.values())
     raise UsageError(f"{file}: its name says no format; expected one of {formats}, or say it: --format libsvm.")
 
@@ -76,12 +81,12 @@ def read_numbered(
     """As `read`, with the numbers that rows and columns have in the file. Of a general graph the rows are of a `kind`
     (`general.KINDS`): its vertices, edges or cliques."""
     form = format_of(file) if format_name is None else find(format_name)
-    source = Source(file, watch)
+    source = GraphSource(file, watch)
     try:
         if kind != BIPARTITE and form.name == "hmetis":
             raise source.wrong(f"is a hypergraph, which is bipartite; expected a graph for rows as {kind}")
         if form.name == "edges":
-            given = edge_list.read_numbered(source, general=kind != BIPARTITE)
+            given = text_formats.read_numbered(source, general=kind != BIPARTITE)
         else:
             given = Numbered(form.read(source))
         graph = given.graph
@@ -100,16 +105,16 @@ def store(file: Path, folder: Path, format_name: str | None = None, watch: Watch
 
     Raises UsageError as `read` does, and where there is such a folder already; StorageError where it cannot be written.
     """
-    csr_folder.check_new(folder)
+    array_formats.check_new(folder)
     form = format_of(file) if format_name is None else find(format_name)
     if form.pieces is None:
-        csr_folder.write(folder, (piece for _, piece in read(file, form.name, watch).pieces()))
+        array_formats.write(folder, (piece for _, piece in read(file, form.name, watch).pieces()))
     else:
-        source = Source(file, watch)
-        csr_folder.write(folder, _with_edges(form.pieces(source), source, form.name))
+        source = GraphSource(file, watch)
+        array_formats.write(folder, _with_edges(form.pieces(source), source, form.name))
 
 
-def _with_edges(pieces: Iterable[Bipartite], source: Source, form: str) -> Iterator[Bipartite]:
+def _with_edges(pieces: Iterable[Bipartite], source: GraphSource, form: str) -> Iterator[Bipartite]:
     """The pieces of a graph as they are. Raises UsageError after the last one, if none of them has an edge."""
     rows = edges = 0
     for piece in pieces:
@@ -119,8 +124,21 @@ def _with_edges(pieces: Iterable[Bipartite], source: Source, form: str) -> Itera
         raise _without_edges(source, rows, form)
 
 
-def _without_edges(source: Source, rows: int, form: str) -> UsageError:
+def _without_edges(source: GraphSource, rows: int, form: str) -> UsageError:
     return source.wrong(
         f"holds {rows:,} rows and no edges; expected rows that touch columns, in the format {form}. Look whether it is "
         "the right file, or say which format it has: --format."
     )
+
+
+def read_weights(path: Path) -> NDArray[Any]:
+    """Read an array from a .npy. Raises UsageError where there is none; what is in it is for `Bipartite.weighted`."""
+    try:
+        weights = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}. Name a .npy of weights.") from error
+    except (ValueError, EOFError) as error:
+        raise UsageError(f"{path} is no .npy of numbers, or not all of one. Write it with numpy.save.") from error
+    if not isinstance(weights, np.ndarray):
+        raise UsageError(f"{path} holds several arrays; expected a .npy of one, as numpy.save writes it.")
+    return weights

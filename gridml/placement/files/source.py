@@ -1,23 +1,186 @@
-"""A file or pipe that a graph is read from, packed or not: what is wrong with it is told with its name and line."""
+"""A file or pipe that a graph is read from: unpacked, as UTF-8 lines; an error names the file and its line.
+
+gzip, bzip2 and xz are unpacked as they are read; other packings and archives are recognised. Text comes as bytes of
+UTF-8 whose lines end with a newline alone, whatever encoding and line ends a file has.
+"""
 
 from __future__ import annotations
 
+import bz2
+import codecs
 import gzip
+import io
+import lzma
 import os
 import shlex
+import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import UsageError
-from gridml.placement.files.encoding import encoding_of, in_utf8, with_newlines
-from gridml.placement.files.packing import HEAD, Raw, TornPackingError, is_tar, packing_of, unpacked
-from gridml.protocol.text import printable
+from gridml.protocol.foreign import printable
+
+HEAD = 512  # bytes by which a file is recognised: a header of tar's
+GZIP, BZIP2, XZ, LZMA, ZIP = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"]\x00\x00", b"PK\x03\x04"
+
+# What a packed file begins with: its packing, and the command that unpacks it.
+PACKINGS = {
+    GZIP: ("gzip", "gzip -d"),
+    BZIP2: ("bzip2", "bzip2 -d"),
+    XZ: ("xz", "xz -d"),
+    LZMA: ("lzma", "xz -d"),
+    ZIP: ("zip", "unzip"),
+    b"PK\x05\x06": ("zip", "unzip"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
+    b"\x04\x22\x4d\x18": ("lz4", "lz4 -d"),
+    b"\x02\x21\x4c\x18": ("lz4", "lz4 -d"),
+    b"\xff\x06\x00\x00sNaPpY": ("snappy", "snzip -d"),
+    b"\x1f\x9d": ("compress", "uncompress"),
+    b"LZIP": ("lzip", "lzip -d"),
+    b"\x89LZO": ("lzop", "lzop -d"),
+    b"7z\xbc\xaf\x27\x1c": ("7z", "7z x"),
+    b"Rar!\x1a\x07": ("rar", "unrar x"),
+}
+
+
+class TornPackingError(Exception):
+    """A packed file ends too early, or holds something else."""
+
+
+class Raw(io.RawIOBase):
+    """A file whose `head` can be looked at before it is read; it may be a pipe. `count` bytes of it were read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__()
+        self._file = file
+        self.head = self._ahead = file.read(HEAD)
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        read = self._ahead or self._file.read(len(buffer))
+        read, self._ahead = read[: len(buffer)], read[len(buffer) :]
+        buffer[: len(read)] = read
+        self.count += len(read)
+        return len(read)
+
+
+class _Streams(io.RawIOBase):
+    """What a file unpacks to that holds one stream after the other, to its last byte.
+
+    bz2.BZ2File and lzma.LZMAFile end without a word where a later stream is damaged.
+    """
+
+    def __init__(self, packed: io.BufferedIOBase, decoder: Callable[[], Any]) -> None:
+        super().__init__()
+        self._packed, self._new, self._decoder = packed, decoder, decoder()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        unpacked = b""
+        while not unpacked:
+            more = b""
+            if self._decoder.eof:
+                more = self._decoder.unused_data.lstrip(b"\0")  # which fills up a tape's, or a stream's, last block
+                while not more:
+                    if not (read := self._packed.read(PIECE)):
+                        return 0
+                    more = read.lstrip(b"\0")
+                self._decoder = self._new()
+            elif self._decoder.needs_input and not (more := self._packed.read(PIECE)):
+                raise TornPackingError("it ends before its end was reached")
+            try:
+                unpacked = self._decoder.decompress(more, len(buffer))
+            except (OSError, ValueError, lzma.LZMAError) as error:
+                raise TornPackingError(str(error)) from error
+        buffer[: len(unpacked)] = unpacked
+        return len(unpacked)
+
+
+def unpacked(raw: Raw) -> io.BufferedIOBase:
+    """A file's content: unpacked where it begins as gzip, bzip2 or xz do, otherwise as it is."""
+    packed = io.BufferedReader(raw, PIECE)
+    if raw.head.startswith(GZIP):
+        return gzip.GzipFile(fileobj=packed)
+    if raw.head.startswith(BZIP2):
+        return io.BufferedReader(_Streams(packed, bz2.BZ2Decompressor), PIECE)
+    if raw.head.startswith((XZ, LZMA)):
+        return io.BufferedReader(_Streams(packed, lzma.LZMADecompressor), PIECE)
+    return packed
+
+
+def packing_of(head: bytes) -> tuple[str, str] | None:
+    """The name of the packing that a file's first bytes tell, and the command that unpacks it; None if it has none."""
+    return next((known for magic, known in PACKINGS.items() if head.startswith(magic)), None)
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether the first `HEAD` bytes of a file are a tar archive's."""
+    try:
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
+
+
+# UTF-32's marks come first: one of them begins as UTF-16's does.
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+
+def encoding_of(head: bytes) -> str | None:
+    """The encoding that the byte order mark of a text tells, None if it has none."""
+    return next((encoding for mark, encoding in _MARKS.items() if head.startswith(mark)), None)
+
+
+def in_utf8(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
+    """The pieces of a text without the byte order mark, if it has one (`encoding_of`), in UTF-8.
+
+    What has none, or UTF-8's, is not decoded. Raises UnicodeDecodeError where UTF-16 or UTF-32 is damaged.
+    """
+    if encoding == "utf-8":
+        mark = codecs.BOM_UTF8
+        for piece in pieces:
+            yield piece[len(mark) :]
+            mark = mark[len(piece) :]
+    elif encoding is not None:
+        decoder = codecs.getincrementaldecoder(encoding)()
+        for piece in pieces:
+            yield decoder.decode(piece).encode()
+        yield decoder.decode(b"", final=True).encode()
+    else:
+        yield from pieces
+
+
+def with_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The pieces of a text in which CR LF, or CR alone, became a newline."""
+    held = b""
+    for piece in pieces:
+        piece = held + piece
+        held = b"\r" if piece.endswith(b"\r") else b""  # a newline may follow
+        piece = piece.removesuffix(held)
+        if b"\r" in piece:
+            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        yield piece
+    if held:
+        yield b"\n"
+
 
 Text = NDArray[np.uint8]
 Watch = Callable[[int, int], None]  # is told bytes read, and how many there are
@@ -31,7 +194,7 @@ def unwatched(read: int, size: int) -> None:
 
 
 @dataclass(frozen=True)
-class Source:
+class GraphSource:
     """The file at `path`. `watch` is told how far it is read."""
 
     path: Path
@@ -41,20 +204,20 @@ class Source:
         """Return the error that says `what` is wrong with the file, or with one of its lines, counted from 1."""
         return UsageError(f"{self.path}{'' if line is None else f', line {line:,}'}: {what}")
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[TextBlock]:
         """The text in blocks of whole lines. Raises UsageError where it cannot be read."""
         before, gathered = 0, bytearray()
         for piece in self._text():
             gathered += piece
             if len(gathered) >= BLOCK and b"\n" in piece:
                 cut = len(gathered) - len(piece) + piece.rfind(b"\n") + 1
-                block = Block(np.frombuffer(bytes(gathered[:cut]), np.uint8), before)
+                block = TextBlock(np.frombuffer(bytes(gathered[:cut]), np.uint8), before)
                 before += int(np.count_nonzero(block.text == _NEWLINE))
                 del gathered[:cut]
                 yield block
         if gathered:
             ended = b"" if gathered.endswith(b"\n") else b"\n"
-            yield Block(np.frombuffer(bytes(gathered + ended), np.uint8), before)
+            yield TextBlock(np.frombuffer(bytes(gathered + ended), np.uint8), before)
 
     def check_text(self) -> None:
         """Raise UsageError where the file is packed as none that is read, or is no text for another reason that its
@@ -111,7 +274,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Block:
+class TextBlock:
     """Whole lines, uint8, the last of which ends, too; the file has `before` lines before them."""
 
     text: Text

@@ -15,18 +15,13 @@ from functools import partial
 from typing import Any
 
 from gridml.errors import RunError, UsageError
-from gridml.protocol.attempts import job_of
-from master.backends.base import Backend, JobEvent, State
-from master.backends.condor import limits, sent_files
+from gridml.protocol.outbox import job_of
+from master.backends.condor import holds, submit_description
 from master.backends.condor import submit_description as condor_submit
-from master.backends.condor.advice import about_refusal
-from master.backends.condor.analysis import WAIT_S, Analysis
-from master.backends.condor.events import Job, translate
-from master.backends.condor.holds import about_hold
-from master.backends.condor.memory import next_request
+from master.backends.condor.events import RUN, Job, bindings, explained, own_cluster, translate
+from master.backends.condor.holds import WAIT_S, Analysis, about_hold, about_refusal, next_request
 from master.backends.condor.options import CondorOptions
-from master.backends.condor.schedd import RUN, bindings, explained, own_cluster
-from master.decisions.holds import HeldFor
+from master.state.jobs import Backend, HeldFor, JobEvent, State
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -82,7 +77,7 @@ class Condor(Backend):
         self._unheard: list[tuple[tuple[int, int], str, dict[str, Any]]] = []
         self._unsure = False  # the last submission failed: the schedd may have taken it all the same
         self._refusal = ""  # why the schedd refused the last submission
-        self._warnings = sent_files.news(self._options, directory)
+        self._warnings = submit_description.news(self._options, directory)
         with explained(self._condor):
             self._schedd = self._patiently(self._condor.Schedd)
             (self._root / condor_submit.LOG).touch()
@@ -330,12 +325,12 @@ class Condor(Backend):
         if self._limits_known or not self._jobs:
             return
         try:
-            ads = self._schedd.query(self._ours, list(limits.COLUMNS), limit=1)
+            ads = self._schedd.query(self._ours, list(holds.COLUMNS), limit=1)
         except self._condor.HTCondorException:
             self._wait_for_schedd()
             return
         self._limits_known = bool(ads)
-        self._longest_s = limits.longest_s(ads[0] if ads else {}, self._options.job_hours)
+        self._longest_s = holds.longest_s(ads[0] if ads else {}, self._options.job_hours)
 
     def _read_log(self) -> None:
         for key, name, facts in self._heard():

@@ -1,7 +1,7 @@
 """The master as a job of its own, in the schedd's local universe: it outlives the terminal and a crash.
 
 Ended by a signal it is started again, and goes on from the last credit with the workers that live on; ended by a
-status it is done, and so it ends after some in a row that came to nothing (`master.restarts`). While it is on hold its
+status it is done, and so it ends after some in a row that came to nothing (`master.takeover`). While it is on hold its
 workers go on without it, and `condor_rm` of it removes their jobs.
 """
 
@@ -17,12 +17,12 @@ from pathlib import Path
 from gridml.errors import RunError
 from gridml.protocol import bundle
 from master.backends.condor.backend import AGAIN_S, FAREWELL_S
+from master.backends.condor.events import RUN, bindings, explained
 from master.backends.condor.options import CondorOptions
-from master.backends.condor.schedd import RUN, bindings, explained
 from master.backends.condor.submit_description import DESCRIPTION as WORKERS
 from master.backends.condor.submit_description import as_text, attributes, lines, quoted, word
-from master.backends.plugin import MasterJob
-from master.store.cancelled import mark_cancelled
+from master.ports.plugin import MasterJob
+from master.store.journal import mark_cancelled
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from gridml.errors import UsageError
-from gridml.options import Option
-from gridml.protocol.text import printable
-from master.backends.base import BackendFacts, BackendOptions
-from master.backends.condor.memory import MemoryRange, memory_range
+from gridml.protocol.foreign import printable
+from master.backends.condor.holds import MemoryRange, memory_range
+from master.state.jobs import BackendFacts, BackendOptions
+from master.state.options import Option
 
 LONGEST_LINE = 8_000  # characters of a value
 _MAY_BE_0 = ("request_gpus", "chunks_per_job")

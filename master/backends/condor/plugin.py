@@ -1,15 +1,21 @@
-"""HTCondor as gridml offers it: `gridml submit`, and masters that are jobs of the schedd."""
+"""HTCondor as gridml offers it: `gridml submit`, its dry run, and masters that are jobs of the schedd.
+
+`gridml submit --dry-run` prints the submit descriptions of a run, and what would be sent with its jobs.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from gridml.errors import UsageError
-from gridml.model.device_names import parse
-from master.backends.base import Backend
-from master.backends.condor.options import CondorOptions
-from master.backends.plugin import BackendPlugin, BatchSystem, Command, MasterJob
-from master.store.rundir import RunDirectory
+from gridml.model.device_memory import parse
+from gridml.model.loading import load
+from master.backends.condor import master_job, submit_description
+from master.backends.condor.options import CondorOptions, is_url
+from master.ports.plugin import BackendPlugin, BatchSystem, Command, MasterJob
+from master.state.jobs import Backend
+from master.store.rundir import CODE, RunDirectory, write_code
 from master.store.settings import Settings
 
 
@@ -38,12 +44,11 @@ class CondorPlugin(BackendPlugin):
         return Condor(settings, directory)
 
     def describe(self, settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
-        from master.backends.condor.dry_run import describe
 
         return describe(settings, directory, foreground=foreground)
 
     def nearby(self) -> bool:
-        from master.backends.condor.schedd import on_loopback
+        from master.backends.condor.events import on_loopback
 
         return on_loopback()
 
@@ -56,7 +61,7 @@ class CondorPlugin(BackendPlugin):
         check(options, settings.program)
 
     def keep(self, settings: Settings, directory: RunDirectory) -> None:
-        from master.backends.condor.sent_files import keep
+        from master.backends.condor.submit_description import keep
 
         keep(CondorOptions.among(settings.options), directory)
 
@@ -65,7 +70,7 @@ class Schedd(BatchSystem):
     """The schedd that CONDOR_CONFIG names, as the keeper of masters."""
 
     def check_reachable(self) -> None:
-        from master.backends.condor.schedd import check_reachable
+        from master.backends.condor.events import check_reachable
 
         check_reachable()
 
@@ -101,6 +106,29 @@ class Schedd(BatchSystem):
         return f"condor_rm {job}"
 
     def runs_this_process(self) -> bool:
-        from master.backends.condor.schedd import job_ad
+        from master.backends.condor.events import job_ad
 
         return job_ad() is not None
+
+
+def describe(settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
+    """Return the descriptions as text; without `foreground` that of the master's job, too.
+
+    Raises what loading the program or building its graph raises.
+    """
+    load(settings.program).build(settings.program)  # what is wrong with it is said now
+    commands = submit_description.description(settings, directory, {})
+    parts = [submit_description.as_text(commands)]
+    if not foreground:
+        master = master_job.description(settings, directory)
+        parts.insert(0, submit_description.as_text(master, master_job.DESCRIPTION, ""))
+    with tempfile.TemporaryDirectory(prefix="gridml-") as folder:
+        code = Path(folder) / CODE
+        write_code(code)
+        parts.append(f"# sent with every job: {CODE} ({code.stat().st_size:,} bytes)")
+    for path in commands["transfer_input_files"].split(", ")[1:]:
+        size = f"{Path(path).stat().st_size:,} bytes" if Path(path).is_file() else "not there"
+        size = "the job's own, made with it" if "$(worker)" in path else size
+        size = "fetched by the machine of each job, whenever it starts" if is_url(path) else size
+        parts.append(f"# sent with every job: {path} ({size})")
+    return "\n".join(parts)

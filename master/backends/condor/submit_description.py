@@ -1,23 +1,139 @@
-"""The submit description of a run's jobs, and what travels with them. It works with plain `condor_submit`, too."""
+"""The submit description of a run's jobs, and the files that travel with them.
+
+Plain `condor_submit` takes the description, too. A run keeps copies of the files of `--send`: its jobs get these,
+whatever becomes of the originals. Where the disk can share blocks between files (reflink) a copy costs nothing.
+Elsewhere a file above `LARGE` becomes a second name of the same file (hard link): deleting or replacing the
+original changes nothing, writing into it does. On another disk it is copied.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gridml.carriers.registry import CARRIERS
-from gridml.errors import UsageError
-from gridml.model.device_names import AUTO, CPU
+from gridml.errors import StorageError, UsageError
+from gridml.model.device_memory import AUTO, CPU
 from gridml.protocol import bundle, outbox
-from gridml.protocol.text import printable
-from master.backends.condor import sent_files
+from gridml.protocol.foreign import printable
 from master.backends.condor.options import CondorOptions, check_line, is_url
-from master.store.rundir import RunDirectory
+from master.store.rundir import CODE, RunDirectory, command, program_entries, write_code
 from master.store.settings import Settings
-from master.store.worker_code import CODE, program_entries, write_code
+
+FOLDER = "sent"
+LARGE = 256 << 20  # bytes above which a file is not copied where that can be spared
+_FICLONE = 0x40049409  # linux/fs.h
+
+
+def keep(options: CondorOptions, directory: RunDirectory) -> None:
+    """Keep the files as they are now, and no others. Killed meanwhile, it leaves the copies as they were, or none.
+
+    Raises UsageError for a file that is not there, StorageError where it cannot be kept.
+    """
+    folder = directory.root / FOLDER
+    new, old = (folder.with_name(f"{FOLDER}.{age}") for age in ("new", "old"))
+    for left in (new, old):
+        shutil.rmtree(left, ignore_errors=True)
+    files = _files(options)
+    if files:
+        new.mkdir()
+    for path in files:
+        if not path.exists():
+            raise UsageError(f"{path} of --send is not there. Put it back, or go on with the run's own copy.")
+        try:
+            _copy(path, new / path.name)
+        except OSError as error:
+            raise StorageError(f"{path} of --send cannot be kept in {folder}: {error.strerror}") from error
+    if folder.exists():
+        folder.rename(old)
+    if files:
+        new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def files_sent(options: CondorOptions, directory: RunDirectory) -> list[str]:
+    """Return what goes with the jobs: the copies, and the originals where there is no run yet, or it has none; URLs as
+    they are."""
+    copies = {str(path): directory.place / FOLDER / path.name for path in _files(options)}
+    return [str(copies[name]) if name in copies and copies[name].exists() else name for name in options.send]
+
+
+def news(options: CondorOptions, directory: RunDirectory) -> list[str]:
+    """Return what a person should know: which files are no copies, and which are not any more what they were."""
+    told, pairs = [], list(_pairs(options, directory))
+    linked = [path for path, original, copy in pairs if _same(original, copy)]
+    if linked:
+        told.append(
+            f"{_named(linked)} of --send: too large to copy, so the run holds a second name of the same file. Do not "
+            "write into it while the run goes on; to delete or replace it does no harm"
+        )
+    altered = [path for path, original, copy in pairs if _differ(original, copy)]
+    if altered:
+        told.append(
+            f"{_named(altered)} of --send changed since the run began, and it goes on with its own copy. To take what "
+            f"is there now: {command('resume', directory.root)} --with-changes"
+        )
+    return told
+
+
+def _files(options: CondorOptions) -> list[Path]:
+    return [Path(name) for name in options.send if not is_url(name)]
+
+
+def _named(paths: list[Path]) -> str:
+    return ", ".join(map(str, dict.fromkeys(paths)))
+
+
+def _pairs(options: CondorOptions, directory: RunDirectory) -> Iterator[tuple[Path, Path, Path]]:
+    """(what was named, a file of it, the copy of that), of what has a copy."""
+    for path in _files(options):
+        kept = directory.root / FOLDER / path.name
+        files = [copy.relative_to(kept) for copy in kept.rglob("*") if copy.is_file()] if kept.is_dir() else [Path()]
+        if kept.exists():
+            yield from ((path, path / file, kept / file) for file in files)
+
+
+def _copy(path: Path, to: Path) -> None:
+    if path.is_dir():
+        shutil.copytree(path, to, copy_function=lambda file, copy: _copy_file(Path(file), Path(copy)))
+    else:
+        _copy_file(path, to)
+
+
+def _copy_file(path: Path, to: Path) -> None:
+    with contextlib.suppress(OSError):
+        with path.open("rb") as original, to.open("xb") as copy:  # what lies there may be a second name of an original
+            fcntl.ioctl(copy, _FICLONE, original.fileno())
+        shutil.copystat(path, to)
+        return
+    to.unlink(missing_ok=True)
+    if path.stat().st_size > LARGE:
+        with contextlib.suppress(OSError):  # it lies on another disk, or is somebody else's
+            os.link(path.resolve(), to)
+            return
+    shutil.copy2(path, to)
+
+
+def _same(original: Path, copy: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samefile(original, copy)
+    return False
+
+
+def _differ(original: Path, copy: Path) -> bool:
+    """Whether an original is another one than when it was copied, as its size and time say."""
+    try:
+        then, now = copy.stat(), original.stat()
+    except OSError:
+        return True
+    return (then.st_size, then.st_mtime_ns) != (now.st_size, now.st_mtime_ns)
+
 
 LAUNCHER = "worker.sh"
 LOG = "condor.log"  # every event of every job of the run
@@ -52,7 +168,7 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
     """Return the submit commands of one job; `$(worker)` stands for its name. `marks` are attributes of all jobs of the
     run. Raises UsageError for a value that is not one line, whatever it is made of."""
     options, carrier = CondorOptions.among(settings.options), CARRIERS.find(settings.carrier)
-    sent = [CODE, *map(str, _programs(settings.program, directory, options)), *sent_files.sent(options, directory)]
+    sent = [CODE, *map(str, _programs(settings.program, directory, options)), *files_sent(options, directory)]
     environment = {"OMP_NUM_THREADS": str(options.request_cpus), "MKL_NUM_THREADS": str(options.request_cpus)}
     environment["GRIDML_PYTHON"] = options.python or ("" if options.container_image else sys.executable)
     if carrier.job_file is not None:

@@ -12,24 +12,29 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from gridml.errors import RunError, UsageError
-from master.backends.base import Backend, JobEvent, State
-from master.backends.ec2.answers import Seen
-from master.backends.ec2.aside import Aside
-from master.backends.ec2.bundle import write_bundle
+from master.backends.ec2.answers import CloudError, Seen, boots_too_long, is_out_of_their_reach, overstays
+from master.backends.ec2.budget import Budget
+from master.backends.ec2.cleaning import BETWEEN_S, remove
 from master.backends.ec2.cloud import PLACE, RUN, Cloud
-from master.backends.ec2.ends import in_full, is_there, note_end, note_unwatched_end, was_taken
-from master.backends.ec2.errors import CloudError
-from master.backends.ec2.founding import founded, place_of, site_of
+from master.backends.ec2.founding import Aside, door_of, founded, place_of, site_of, user_data, write_bundle
 from master.backends.ec2.launching import Asked, Launching
-from master.backends.ec2.money import Money
 from master.backends.ec2.options import Ec2Options
-from master.backends.ec2.removal import BETWEEN_S, remove
-from master.backends.ec2.states import Stage, Word, end_of, stage_of, word_of
-from master.backends.ec2.user_data import door_of, user_data
-from master.decisions.spending import Spend
-from master.decisions.spot_fleet import boots_too_long, is_out_of_their_reach, overstays
-from master.environment import SteadyClock
+from master.backends.ec2.states import (
+    Stage,
+    Word,
+    end_of,
+    in_full,
+    is_there,
+    note_end,
+    note_unwatched_end,
+    stage_of,
+    was_taken,
+    word_of,
+)
+from master.ports.environment import SteadyClock
 from master.sftp.roster import End, Farewell, Instance, Roster
+from master.sftp.spending import Spend
+from master.state.jobs import Backend, JobEvent, State
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -44,7 +49,7 @@ def _thread() -> Executor:
 
 
 @dataclass(frozen=True)
-class World:
+class Outside:
     """What the back end gets from outside. `clock` gives seconds since 1970; `rest` waits while all is removed."""
 
     cloud: Cloud
@@ -83,7 +88,7 @@ class Ec2(Backend):
 
     name = "ec2"
 
-    def __init__(self, settings: Settings, directory: RunDirectory, world: World) -> None:
+    def __init__(self, settings: Settings, directory: RunDirectory, world: Outside) -> None:
         self._options = Ec2Options.among(settings.options)
         self._cloud, self._clock, self._rest = world.cloud, world.clock, world.rest
         self._roster = Roster(directory.root)
@@ -104,7 +109,7 @@ class Ec2(Backend):
         self._to_end: set[str] = set()
         self._events: list[JobEvent] = []
         self._news: list[str] = []
-        self._money = Money(directory.root, self._options, self._clock())
+        self._money = Budget(directory.root, self._options, self._clock())
         self._spend, self._spend_why = Spend.GO_ON, ""
         self._template = ""
         self._asked: Asked | None = None

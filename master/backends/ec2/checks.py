@@ -1,18 +1,32 @@
-"""What a run on EC2 needs, looked at one by one: each says what was found, or what to do."""
+"""The checks before a run on EC2, `gridml ec2 check` and `gridml ec2 sweep`, and the dry run of `gridml launch`.
+
+Each requirement is looked at by itself, and says what was found, or what to do. `gridml ec2 sweep` removes what
+runs have left behind. `gridml launch --dry-run` prints what would be asked of EC2, and what it costs at the present
+prices.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from gridml.carriers.registry import CARRIERS
-from gridml.errors import GridmlError
+from gridml.errors import GridmlError, RunError, UsageError
+from gridml.model.loading import load
+from gridml.protocol.foreign import printable
+from master.backends.ec2.answers import CloudError
+from master.backends.ec2.budget import full_prices, offers
 from master.backends.ec2.cloud import Cloud
-from master.backends.ec2.errors import CloudError
 from master.backends.ec2.options import USUAL_TYPES, Ec2Options
-from master.backends.ec2.site import read_certificate
+from master.backends.ec2.site import find_site, read_certificate
+from master.sftp.spending import estimated
+from master.store.settings import Settings
 
 _NO_INSTANCE, _NO_IMAGE, _NO_TEMPLATE = "i-00000000000000000", "ami-00000000000000000", "lt-00000000000000000"
 
@@ -45,7 +59,7 @@ PERMISSIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @dataclass(frozen=True)
-class Check:
+class Requirement:
     """One thing that a run needs: whether it is there, and what was found."""
 
     what: str
@@ -53,7 +67,9 @@ class Check:
     found: str
 
 
-def checks(region: str | None, image: str | None, certificate: Path | None, address: str | None) -> Iterator[Check]:
+def checks(
+    region: str | None, image: str | None, certificate: Path | None, address: str | None
+) -> Iterator[Requirement]:
     """Look at one thing after the other; without credentials there is only the first."""
     options = Ec2Options(region=region, image=image, identity_certificate=certificate)
     cloud = Cloud(region)
@@ -62,7 +78,7 @@ def checks(region: str | None, image: str | None, certificate: Path | None, addr
         return
     for action, call in PERMISSIONS.items():
         refused = cloud.denies(call)
-        yield Check(action, refused is None, refused or "allowed")
+        yield Requirement(action, refused is None, refused or "allowed")
     yield _look("image", lambda: _image(cloud, image))
     yield _look("network", lambda: f"{len(cloud.subnets(()))} zones with a default subnet")
     yield _look("quota", lambda: cloud.spot_quota() or "not known: the credentials need not be allowed to read it")
@@ -71,11 +87,11 @@ def checks(region: str | None, image: str | None, certificate: Path | None, addr
     yield _look("address", lambda: _address(address))
 
 
-def _look(what: str, look: Callable[[], str]) -> Check:
+def _look(what: str, look: Callable[[], str]) -> Requirement:
     try:
-        return Check(what, True, look())
+        return Requirement(what, True, look())
     except GridmlError as error:
-        return Check(what, False, str(error))
+        return Requirement(what, False, str(error))
 
 
 def _image(cloud: Cloud, id: str | None) -> str:
@@ -103,3 +119,100 @@ def _address(address: str | None) -> str:
     carrier.check_address(address)
     carrier.check_advertised(address, nearby=False)
     return "instances are told a name or an address that others may reach; whether its port is open shows in a run"
+
+
+_Region = Annotated[
+    str | None, typer.Option(help="Otherwise what AWS_REGION or the AWS configuration says.", show_default=False)
+]
+
+
+def sweep(
+    run: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this run, as its tag gridml:run says.", show_default=False)
+    ] = None,
+    older_than: Annotated[
+        str, typer.Option(metavar="TIME", help="Only runs whose instances were all launched longer ago, as 1h.")
+    ] = "0s",
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it; otherwise it is only shown.")] = False,
+    region: _Region = None,
+) -> None:
+    """Find what runs that are over have left on EC2, and remove it.
+
+    Instances, launch templates and security groups with the tag gridml:run, whatever crashed. Runs that a master
+    drives are left alone, and those of other machines unless they are named.
+    """
+    from chunk_model.lifetime import LifetimeError, parse_duration
+    from master.backends.ec2.cleaning import find, swept
+    from master.backends.ec2.cloud import Cloud
+
+    try:
+        older_than_s = parse_duration(older_than)
+    except LifetimeError as error:
+        raise UsageError(f"--older-than: {error}") from error
+    cloud = Cloud(region)
+    found = find(cloud, run, older_than_s, time.time())
+    if not found:
+        _say(f"Nothing of gridml's is left in {cloud.region}.")
+    for each in found:
+        if not each.swept:
+            _say(f"{each.run}: {each.made}; stays: {each.reason}")
+        elif yes:
+            _say(f"{each.run}: removed {swept(cloud, each)}")
+        else:
+            _say(f"{each.run}: {each.made}; would be removed with --yes: {each.reason}")
+
+
+def check(
+    region: _Region = None,
+    image: Annotated[str | None, typer.Option(metavar="AMI", help="Otherwise the newest.", show_default=False)] = None,
+    identity_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Otherwise the region's own.", show_default=False)
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST[:PORT]", help="Where instances reach this machine.", show_default=False)
+    ] = None,
+) -> None:
+    """Look whether gridml launch would find what it needs: credentials, permissions, an image, an address.
+
+    Permissions are asked for with DryRun, so nothing is made.
+    """
+
+    failed = 0
+    for each in checks(region, image, identity_certificate, address):
+        failed += not each.good
+        _say(f"{'ok     ' if each.good else 'MISSING'} {each.what}: {each.found}")
+    if failed:
+        raise RunError(f"{failed} of these must be mended before gridml launch can work; docs/ec2.md says how.")
+
+
+def _say(text: str) -> None:
+    typer.echo(printable(text, sys.maxsize))
+
+
+def describe(settings: Settings, cloud: Cloud) -> str:
+    """Return what would be launched, as text. Raises what loading the program or building its graph raises."""
+    load(settings.program).build(settings.program)  # what is wrong with it is said now
+    options = Ec2Options.among(settings.options)
+    site = find_site(cloud, options)
+    kind = "on-demand instances" if options.on_demand else "spot instances, price-capacity-optimized"
+    lines = [
+        f"# {settings.workers} {kind}, in {site.region} of account {site.account}",
+        f"image           {site.image.id} ({site.image.name}, {site.image.architecture})",
+        f"types           {', '.join(site.types)}",
+        f"subnets         {', '.join(f'{subnet} ({zone})' for zone, subnet in site.subnets.items())}",
+        f"security group  {options.security_group or 'one of its own, which lets nothing in'}",
+    ]
+    if options.max_price is not None:
+        lines.append(f"at most         ${options.max_price:g} for an hour of an instance")
+    if options.on_demand:
+        return "\n".join([*lines, _on_demand(full_prices(cloud, site), settings.workers)])
+    estimate = estimated(offers(cloud, site, options), settings.workers, budget=options.budget)
+    return "\n".join([*lines, *estimate.lines()])
+
+
+def _on_demand(full: Mapping[str, float], instances: int) -> str:
+    if not full:
+        return "what that costs is not known: the credentials do not allow pricing:GetProducts"
+    cheapest, dearest = min(full, key=full.__getitem__), max(full, key=full.__getitem__)
+    low, high = instances * full[cheapest], instances * full[dearest]
+    return f"{instances} instances: ${low:.4g}/h as {cheapest}, ${high:.4g}/h as {dearest}"

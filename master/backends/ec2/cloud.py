@@ -1,11 +1,14 @@
-"""All that gridml asks of AWS, each call a method that answers in plain values. Raises CloudError (`errors.py`).
+"""All requests that gridml makes to AWS, each a method that answers in plain values and raises CloudError.
 
-boto3 is imported when the first call is made.
+`answers.py` has the values and the error. boto3 is imported when the first call is made. Prices on demand are asked
+of Amazon's price list (GetProducts).
 """
 
 from __future__ import annotations
 
 import base64
+import json
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,22 +16,55 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from chunk_model.price_history import price_steps
+from chunk_model.prices import price_steps
 from gridml.errors import RunError, UsageError
-from master.backends.ec2 import price_list
 from master.backends.ec2.answers import (
+    DENIED,
+    NOT_SENT,
+    CloudError,
+    FleetInstance,
     FleetRequest,
-    Image,
     InstanceType,
     Kept,
-    Launched,
+    MachineImage,
     PoolError,
     Seen,
+    SpotPool,
     Subnet,
     Template,
+    in_words,
 )
-from master.backends.ec2.errors import DENIED, NOT_SENT, CloudError, in_words
-from master.decisions.spot_fleet import Pool
+
+REGION = "us-east-1"  # one of the few that have the price list, which is of all regions
+
+
+def question(type: str, region: str) -> dict[str, Any]:
+    """The parameters of a call for one type: Linux on shared hardware, without reservations or software that costs."""
+    wanted = {
+        "instanceType": type,
+        "regionCode": region,
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "capacitystatus": "Used",
+        "preInstalledSw": "NA",
+    }
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+    return {"ServiceCode": "AmazonEC2", "FormatVersion": "aws_v1", "Filters": filters}
+
+
+def full_price(products: Iterable[str]) -> float | None:
+    """Dollars an hour on demand by the products (JSON) that were found, the dearest if they differ; None for none."""
+    prices = [price for product in products for price in _prices(json.loads(product))]
+    return max(prices, default=None)
+
+
+def _prices(product: dict[str, Any]) -> Iterable[float]:
+    for term in product.get("terms", {}).get("OnDemand", {}).values():
+        for dimension in term.get("priceDimensions", {}).values():
+            price = float(dimension.get("pricePerUnit", {}).get("USD", "nan"))
+            if dimension.get("unit") == "Hrs" and 0 < price < math.inf:
+                yield price
+
 
 RUN = "gridml:run"  # the tag of all that a run makes: the run's name
 PLACE = "gridml:place"  # and where its directory is: HOST:PATH
@@ -85,7 +121,7 @@ class Cloud:
         with in_words("sts", self.region):
             return str(client.get_caller_identity()["Account"])
 
-    def images(self, id: str | None) -> list[Image]:
+    def images(self, id: str | None) -> list[MachineImage]:
         """The image with this id; or without one the account's own that are tagged as gridml's, the newest first."""
         asked = {"ImageIds": [id]} if id else {"Owners": ["self"], "Filters": [_filter("tag-key", [IMAGE])]}
         try:
@@ -96,7 +132,9 @@ class Cloud:
                 raise
             return []
         images = [
-            Image(each["ImageId"], each.get("Name", ""), each.get("Architecture", ""), each.get("CreationDate", ""))
+            MachineImage(
+                each["ImageId"], each.get("Name", ""), each.get("Architecture", ""), each.get("CreationDate", "")
+            )
             for each in found
             if each.get("State", "available") == "available"
         ]
@@ -145,11 +183,11 @@ class Cloud:
 
     def full_prices(self, types: Collection[str]) -> dict[str, float]:
         """Dollars an hour on demand by type; those that the price list has not are left out."""
-        client, found = self._connected("pricing", price_list.REGION, attempts=1), {}  # nobody waits for it
+        client, found = self._connected("pricing", REGION, attempts=1), {}  # nobody waits for it
         for type_ in types:
-            with in_words("pricing", price_list.REGION):
-                listed = client.get_products(**price_list.question(type_, self.region))["PriceList"]
-            if (price := price_list.full_price(listed)) is not None:
+            with in_words("pricing", REGION):
+                listed = client.get_products(**question(type_, self.region))["PriceList"]
+            if (price := full_price(listed)) is not None:
                 found[type_] = price
         return found
 
@@ -210,7 +248,7 @@ class Cloud:
             "InvalidLaunchTemplateId.NotFound",
         )
 
-    def launch(self, request: FleetRequest) -> tuple[list[Launched], list[PoolError]]:
+    def launch(self, request: FleetRequest) -> tuple[list[FleetInstance], list[PoolError]]:
         """Launch at once as many instances as can be had, and say why there are no more."""
         price = {} if request.max_price is None else {"MaxPrice": f"{request.max_price:.6f}".rstrip("0").rstrip(".")}
         zones = {subnet: zone for zone, subnet in request.subnets.items()}
@@ -237,7 +275,7 @@ class Cloud:
                 **strategy,
             )
         launched = [
-            Launched(id, _pool(each, zones)) for each in answer.get("Instances", ()) for id in each["InstanceIds"]
+            FleetInstance(id, _pool(each, zones)) for each in answer.get("Instances", ()) for id in each["InstanceIds"]
         ]
         errors = [
             PoolError(_pool(each, zones), each.get("ErrorCode", ""), each.get("ErrorMessage", ""))
@@ -312,10 +350,10 @@ def _boto3() -> Any:
     return boto3
 
 
-def _pool(each: Mapping[str, Any], zones: Mapping[str, str]) -> Pool:
+def _pool(each: Mapping[str, Any], zones: Mapping[str, str]) -> SpotPool:
     override = each.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     zone = override.get("AvailabilityZone") or zones.get(override.get("SubnetId", ""), "")
-    return Pool(each.get("InstanceType") or override.get("InstanceType", ""), zone)
+    return SpotPool(each.get("InstanceType") or override.get("InstanceType", ""), zone)
 
 
 def _seen(each: Mapping[str, Any]) -> Seen:

@@ -6,22 +6,25 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from master.backends.ec2.answers import FleetRequest, Launched, PoolError, Template
-from master.backends.ec2.cloud import Cloud
-from master.backends.ec2.errors import CloudError
-from master.backends.ec2.options import Ec2Options
-from master.backends.ec2.refusals import refusal_of
-from master.backends.ec2.site import Site
-from master.decisions.spot_fleet import (
+from master.backends.ec2.answers import (
     OF_NO_USE,
-    Pool,
+    CloudError,
+    FleetInstance,
+    FleetRequest,
+    PoolError,
     Refusal,
-    Refused,
+    Refusals,
+    SpotPool,
+    Template,
     after_refusal,
     concerns_account,
     no_pool_left,
     pools_to_ask,
+    refusal_of,
 )
+from master.backends.ec2.cloud import Cloud
+from master.backends.ec2.options import Ec2Options
+from master.backends.ec2.site import Site
 
 MOST_AT_ONCE = 100  # instances of one request
 _NAMED = 3  # pools in a message
@@ -47,8 +50,8 @@ class Launching:
         self.news: list[str] = []
         self.denied = ""  # why nothing will ever be launched
         self._run, self._site, self._options, self._tags = run, site, options, tags
-        self._refused: dict[Pool, Refused] = {}
-        self._account = Refused()
+        self._refused: dict[SpotPool, Refusals] = {}
+        self._account = Refusals()
         self._answered = 0  # requests of this master
         self._again: Asked | None = None  # nobody knows whether it was heard
         self._unsuited = ""  # what EC2 said of a pool that it does not have
@@ -84,7 +87,7 @@ class Launching:
         """Whether nobody knows of the last request what it launched."""
         return self._again is not None
 
-    def launch(self, cloud: Cloud, user_data: str, asked: Asked) -> tuple[str, list[Launched], list[PoolError]]:
+    def launch(self, cloud: Cloud, user_data: str, asked: Asked) -> tuple[str, list[FleetInstance], list[PoolError]]:
         """Ask EC2, which takes a while. What instances are launched from is made before the first; its name is in the
         answer, for the next request. Raises CloudError."""
         name = asked.request.template or self._make_template(cloud, user_data)
@@ -102,8 +105,8 @@ class Launching:
         return named.name
 
     def answered(
-        self, asked: Asked, launched: Sequence[Launched], errors: Sequence[PoolError], now: float
-    ) -> tuple[list[tuple[str, Launched]], list[Launched]]:
+        self, asked: Asked, launched: Sequence[FleetInstance], errors: Sequence[PoolError], now: float
+    ) -> tuple[list[tuple[str, FleetInstance]], list[FleetInstance]]:
         """Take an answer; return which worker gets which instance, and the instances that nobody waits for any more."""
         self._again = None
         self._answered += 1
@@ -113,7 +116,7 @@ class Launching:
             self.waiting.remove(worker)
             self._refused.pop(instance.pool, None)
         if launched:
-            self._account = Refused()
+            self._account = Refusals()
         if errors or not launched:
             self._take_refusals(errors, len(asked.workers) - len(launched), now, any_launched=bool(launched))
         elif not self.waiting:
@@ -161,7 +164,7 @@ class Launching:
         for because, of_kind in by_kind.items():
             said = ""
             for pool in {error.pool for error in of_kind if error.pool is not None}:
-                before = self._refused.get(pool, Refused())
+                before = self._refused.get(pool, Refusals())
                 self._refused[pool], said = after_refusal(before, because, now)
             if because is Refusal.UNSUITED:
                 self._unsuited = _with_code(of_kind[0])

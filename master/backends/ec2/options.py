@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 from gridml.errors import UsageError
-from gridml.options import Option
-from master.backends.base import BackendFacts, BackendOptions
+from master.state.jobs import BackendFacts, BackendOptions
+from master.state.options import Option
 
 USUAL_TYPES = {
     "x86_64": (

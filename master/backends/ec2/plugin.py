@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from master.backends.base import Backend
 from master.backends.ec2.options import Ec2Options
-from master.backends.plugin import BackendPlugin, Command, Upkeep
+from master.ports.plugin import BackendPlugin, Command, Upkeep
+from master.state.jobs import Backend
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -31,32 +31,32 @@ class Ec2Plugin(BackendPlugin):
     dry_run = "Look up what would be launched, print it, and launch nothing."
 
     def make(self, settings: Settings, directory: RunDirectory) -> Backend:
-        from master.backends.ec2.backend import Ec2, World
+        from master.backends.ec2.backend import Ec2, Outside
 
-        return Ec2(settings, directory, World(self._cloud(settings)))
+        return Ec2(settings, directory, Outside(self._cloud(settings)))
 
     def nearby(self) -> bool:
         return False
 
     def check(self, settings: Settings) -> None:
-        from master.backends.ec2.money import check_affordable
+        from master.backends.ec2.budget import check_affordable
         from master.backends.ec2.site import find_site
 
         options, cloud = Ec2Options.among(settings.options), self._cloud(settings)
         check_affordable(cloud, find_site(cloud, options), options)
 
     def describe(self, settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
-        from master.backends.ec2.dry_run import describe
+        from master.backends.ec2.checks import describe
 
         return describe(settings, self._cloud(settings))
 
     def withdraw(self, settings: Settings, directory: RunDirectory) -> str | None:
-        from master.backends.ec2.sweep import withdraw
+        from master.backends.ec2.cleaning import withdraw
 
         return withdraw(self._cloud(settings), directory)
 
     def upkeep(self) -> Mapping[str, Upkeep]:
-        from master.backends.ec2.commands import check, sweep
+        from master.backends.ec2.checks import check, sweep
 
         return {
             "check": Upkeep(check, "gridml ec2 check --region eu-central-1"),

@@ -1,17 +1,36 @@
-"""Where a run's instances are launched: what the options leave open is looked up, and what is wrong is said."""
+"""The site of a run's instances: options that are left open are looked up, and a wrong one is explained.
+
+The certificates, with whose keys Amazon signs identity documents, came with gridml.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 from gridml.errors import RunError, UsageError
-from master.backends.ec2.answers import Image, InstanceType, Subnet
+from master.backends.ec2.answers import InstanceType, MachineImage, SpotPool, Subnet
 from master.backends.ec2.cloud import Cloud
-from master.backends.ec2.identity_certificates import certificate_of
 from master.backends.ec2.options import USUAL_TYPES, Ec2Options
-from master.decisions.spot_fleet import Pool
+
+_ONE = re.compile(
+    r"^# ([a-z0-9-]+)\n(-----BEGIN CERTIFICATE-----\n.*?-----END CERTIFICATE-----\n)", re.MULTILINE | re.DOTALL
+)
+
+
+def certificate_of(region: str) -> str | None:
+    """Return a region's certificate (PEM), None for a region that Amazon opened since."""
+    return certificates().get(region)
+
+
+def certificates() -> dict[str, str]:
+    """Return the certificates (PEM) by region."""
+    text = resources.files(__package__).joinpath("identity_certificates.pem").read_text(encoding="ascii")
+    return dict(_ONE.findall(text))
+
 
 CERTIFICATES = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/regions-certs.html"
 
@@ -23,7 +42,7 @@ class Site:
 
     account: str
     region: str
-    image: Image
+    image: MachineImage
     types: tuple[str, ...]
     vcpus: int | None
     subnets: Mapping[str, str]
@@ -31,9 +50,9 @@ class Site:
     certificate: str
 
     @property
-    def pools(self) -> list[Pool]:
+    def pools(self) -> list[SpotPool]:
         """All that instances can come from."""
-        return [Pool(type_, zone) for type_ in self.types for zone in self.subnets]
+        return [SpotPool(type_, zone) for type_ in self.types for zone in self.subnets]
 
 
 def find_site(cloud: Cloud, options: Ec2Options) -> Site:
@@ -81,7 +100,7 @@ def read_certificate(path: Path | None, region: str) -> str:
     return text
 
 
-def an_image(cloud: Cloud, id: str | None, architectures: Collection[str] = ()) -> Image:
+def an_image(cloud: Cloud, id: str | None, architectures: Collection[str] = ()) -> MachineImage:
     """Return the image with this id, or the newest of gridml's own, of one of these architectures if there is one.
     Raises UsageError or RunError where there is none."""
     images = cloud.images(id)
@@ -97,7 +116,7 @@ def an_image(cloud: Cloud, id: str | None, architectures: Collection[str] = ()) 
     return next((image for image in images if image.architecture in architectures), images[0])
 
 
-def _usable(types: Sequence[InstanceType], image: Image, options: Ec2Options) -> list[InstanceType]:
+def _usable(types: Sequence[InstanceType], image: MachineImage, options: Ec2Options) -> list[InstanceType]:
     """Those that run the image, and that there are spot instances of where such are wanted."""
     wrong = {each.name: f"is {' or '.join(each.architectures)}" for each in types if not _runs(each, image)}
     if not options.on_demand:
@@ -116,7 +135,7 @@ def _usable(types: Sequence[InstanceType], image: Image, options: Ec2Options) ->
     return [each for each in types if each.name not in wrong]
 
 
-def _runs(type_: InstanceType, image: Image) -> bool:
+def _runs(type_: InstanceType, image: MachineImage) -> bool:
     return not image.architecture or image.architecture in type_.architectures
 
 

@@ -1,7 +1,8 @@
-"""What a logger is: it takes points of a run's figures, and says which it has, so that none is written twice.
+"""The contract of a logger: it takes points of a run's figures, and says which it has.
 
-The ledger is the truth, and points are made of it: a logger that lacks some, because its master was killed, gets them
-from the next one, at the first step beyond those it has. Steps are credited vertices of the run.
+No point is written twice. The ledger is the truth, and points are made of it: a logger that lacks some, because its
+master was killed, gets them from the next one, at the first step beyond those it has. Steps are credited vertices
+of the run. Loggers are registered by name: those that every run has, and those that are asked for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gridml.errors import RunError
+from gridml.registry import Registry
 
 LOGGED, METRICS = "train", "evaluate"  # kinds of points: what f logged, what evaluate returned
 
@@ -64,3 +66,17 @@ class LoggerPlugin:
                 f"the logger {self.name} takes {' and '.join(missing)}, which is not installed. Install it: "
                 f"{self.install}"
             )
+
+
+ALWAYS = ("csv", "json")
+LOGGERS: Registry[LoggerPlugin] = Registry(
+    "logger",
+    "gridml.loggers",
+    {
+        "csv": "master.telemetry.loggers.csv_file:plugin",
+        "json": "master.telemetry.loggers.json_lines:plugin",
+        "tensorboard": "master.telemetry.loggers.tensorboard_events:plugin",
+        "mlflow": "master.telemetry.loggers.mlflow_run:plugin",
+        "wandb": "master.telemetry.loggers.wandb_run:plugin",
+    },
+)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from master.backends.base import State
-from master.store.run_facts import RunClock, read_ahead
-from master.store.series import read_series
+from master.state.jobs import State
+from master.store.reader import RunClock, read_ahead
+from master.store.schema import read_series
 from master.views.money import read_spent
 
 POINTS = 400
@@ -48,7 +48,7 @@ FROM workers WHERE push_every NOTNULL AND push_reason NOTNULL GROUP BY push_reas
 
 
 @dataclass(frozen=True)
-class Reason:
+class SizeReason:
     """Why `number` chunks have `least` to `most` vertices, or why so many workers push so often."""
 
     reason: str
@@ -75,8 +75,8 @@ class History:
     chunks: Columns
     cost: Columns
     logged: dict[str, Columns]
-    chunk_reasons: list[Reason]
-    push_reasons: list[Reason]
+    chunk_reasons: list[SizeReason]
+    push_reasons: list[SizeReason]
 
 
 def read_history(db: sqlite3.Connection, root: Path, clock: RunClock, points: int = POINTS) -> History:
@@ -96,19 +96,19 @@ def read_history(db: sqlite3.Connection, root: Path, clock: RunClock, points: in
         chunks=_extents(clock, db.execute(_CHUNKS, wider).fetchall()),
         cost=_cost(root, clock, read_ahead(db)),
         logged=_logged(db, points),
-        chunk_reasons=gather_reasons(Reason(*row) for row in db.execute(_REASONS)),
-        push_reasons=gather_reasons(Reason(*row) for row in db.execute(_PUSH_REASONS)),
+        chunk_reasons=gather_reasons(SizeReason(*row) for row in db.execute(_REASONS)),
+        push_reasons=gather_reasons(SizeReason(*row) for row in db.execute(_PUSH_REASONS)),
     )
 
 
-def gather_reasons(reasons: Iterable[Reason]) -> list[Reason]:
+def gather_reasons(reasons: Iterable[SizeReason]) -> list[SizeReason]:
     """Return reasons that differ in their numbers alone as one, with dots for those numbers; the most usual first."""
-    gathered: dict[str, Reason] = {}
+    gathered: dict[str, SizeReason] = {}
     for one in reasons:
         words = _NUMBER.sub("…", one.reason)
         if (other := gathered.get(words)) is not None:
             least, most = min(one.least, other.least), max(one.most, other.most)
-            one = Reason(words, one.number + other.number, least, most)
+            one = SizeReason(words, one.number + other.number, least, most)
         gathered[words] = one
     return sorted(gathered.values(), key=lambda one: (-one.number, one.reason))[:REASONS]
 

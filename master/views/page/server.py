@@ -1,8 +1,9 @@
-"""A run as a page that keeps up with it, for browsers of this machine: on loopback, to who has the address's token.
+"""A run as a page that keeps up with it, for browsers of this machine (`gridml watch --page`).
 
-Whoever can reach a port of this machine could ask: other users, and pages of others that the same browser shows. So the
-address holds a token, which is compared in constant time; a request must name the host that it reached, which a name
-that was bent to this machine does not; and nothing but reading is there to be asked for.
+It is served on loopback until a person ends it. Anything that reaches a port of this machine could ask: other
+users, and pages of others that the same browser shows. So the address holds a token, which is compared in constant
+time; a request must name the host that it reached, which a name that was bent to this machine does not; and only
+reading is offered.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import typer
+
 from gridml.errors import GridmlError, UsageError
-from master.views.json_text import json_text
-from master.views.page.document import render_page
-from master.views.page.facts import PageFacts, news, read_page_facts
-from master.views.page.library import read_library
+from gridml.protocol.foreign import printable
+from master.store.rundir import command
+from master.views.console import json_text
+from master.views.page.document import PageFacts, news, read_library, read_page_facts, render_page
 
 HOST = "127.0.0.1"
 TOKEN_BYTES = 24
@@ -166,3 +169,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the address, with its token, would stand in a log."""
+
+
+def serve_page(run: Path, port: int, wait: Callable[[], object] | None = None) -> None:
+    """Serve the page of a run, say where, and return when `wait` does, or at Ctrl-C; without it, then alone.
+
+    Raises LedgerError, and UsageError for a port that is taken.
+    """
+    server = PageServer(run, port)
+    try:
+        server.facts.now()  # what is wrong with the run is said here
+        with serving(server):
+            typer.echo(f"The page of {printable(str(run))} is at {server.address}")
+            typer.echo("It is for browsers of this machine, and for whoever has this address. Ctrl-C ends it.")
+            (threading.Event().wait if wait is None else wait)()
+    except KeyboardInterrupt:
+        again = command("report", run)
+        typer.echo(printable(f"The page is gone; the run is left alone. To keep one: {again} --html FILE"), err=True)
+    finally:
+        server.server_close()

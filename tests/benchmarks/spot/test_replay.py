@@ -15,8 +15,8 @@ from benchmarks.spot.plot import draw
 from benchmarks.spot.replay import GRIDML, SETTINGS, STEP, panel, row, sooner, traffic
 from benchmarks.spot.supply import NOTICE_S, Supply, Window, Windows, count_starts, from_counts, from_prices, on_demand
 from benchmarks.spot.ways import BOOT_S, UNFINISHED, Job, Outcome, alone, restarted, with_gridml
-from chunk_model.price_history import Floats
-from chunk_model.trace import Life, Record
+from chunk_model.prices import Floats
+from chunk_model.traces import Life, Record
 
 HOUR = 3600.0
 JOB = Job("small", 3_000, 2, 1.0, push_s=0.1, travel_s=0.1, merge_s=0.01, push_mb=0.1, save_s=5.0)

@@ -65,8 +65,8 @@ def test_a_failure_of_the_programs_own_shows_its_traceback(tmp_path: Path) -> No
 def test_state_dicts_are_what_a_run_begins_with(tmp_path: Path) -> None:
     import torch
 
-    from gridml.calls.first_values import written
-    from master.store.first_values import read_first_values
+    from gridml.api.program_file import written
+    from master.store.kept_replica import read_first_values
 
     state = {"weight": torch.ones(2, 3).bfloat16(), "bias": torch.zeros(2)}
     plain = read_first_values(str(written(state, tmp_path / "plain", "gridml.run")))

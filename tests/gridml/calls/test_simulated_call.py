@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import gridml
-from gridml import cli
-from gridml.commands.simulate import simulate_command
+from gridml.cli import main
+from gridml.cli.start import simulate_command
 from gridml.errors import ProgramError, UsageError
 from master.simulation.result import fingerprint
 
@@ -35,7 +35,7 @@ def tallies(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def by_command(*arguments: str) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["simulate", *arguments])
+        main.main(["simulate", *arguments])
     assert not ended.value.code
 
 

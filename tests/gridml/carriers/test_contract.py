@@ -18,8 +18,7 @@ from gridml.protocol import bundle
 from gridml.protocol.payload import Pieces
 from gridml.testing.carriers import CHECKS, CarrierPair, damage_in_files
 from master.sftp.server import MailServer
-from master.simulation.faulty_network import FaultyNetwork
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import FaultyNetwork, VirtualClock
 from tests.support.chirp_server import proxy
 from tests.support.damage import damage_in_network
 

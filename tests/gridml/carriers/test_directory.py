@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from gridml.carriers import directory
+from gridml.carriers.base import QUOTA, message_name
 from gridml.carriers.directory import LIST_S, SETTLED_S, DirectoryMailbox, DirectoryMailboxes
-from gridml.carriers.mailbox_files import QUOTA, message_name
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
 from tests.support.hostile_files import FILE_ATTACKS
 
 PAYLOAD = b"a message"

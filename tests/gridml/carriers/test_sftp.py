@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from gridml.carriers.base import message_name
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.file_link import FileMailbox, temporary_path
-from gridml.carriers.mailbox_files import message_name
 from gridml.carriers.sftp import WRITE, Credential, Sftp, SftpLine, SftpLink, line_of_job
 from gridml.errors import RunError, UsageError
 from master.sftp.server import MailServer

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gridml import cli
+from gridml.cli import main
 
-OURS = str(Path(cli.__file__).parents[1] / "gridml")
+OURS = str(Path(main.__file__).parents[1] / "gridml")
 ESCAPE = "\x1b"
 
 
@@ -27,7 +27,7 @@ def gridml(
 
     def call(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
-            cli.main([request.module.COMMAND, *arguments])
+            main.main([request.module.COMMAND, *arguments])
         out, err = capfd.readouterr()
         code = ended.value.code
         assert code is None or isinstance(code, int)
@@ -45,7 +45,7 @@ def mistake(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyte
 
     def call(arguments: Sequence[str | Path], status: int, *words: str) -> str:
         with pytest.raises(SystemExit) as ended:
-            cli.main([str(a) for a in arguments])
+            main.main([str(a) for a in arguments])
         out, err = capfd.readouterr()
         said = " ".join(err.split())
         assert ended.value.code == status, out + err
@@ -65,7 +65,7 @@ def answer(capfd: pytest.CaptureFixture[str], mistake: Callable[..., str]) -> Ca
 
     def call(arguments: Sequence[str | Path]) -> dict[str, Any]:
         with pytest.raises(SystemExit) as ended:
-            cli.main([str(a) for a in arguments])
+            main.main([str(a) for a in arguments])
         out, _ = capfd.readouterr()
         found = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
         assert found[-1]["exit_status"] == ended.value.code

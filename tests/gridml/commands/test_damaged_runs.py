@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gridml import cli
-from master.store.sealed import seal
+from gridml.cli import main
+from master.store.schema import seal
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "counts.py"
 Damage = Callable[[Path], Any]
@@ -29,7 +29,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has come to its end, on real workers."""
     root = tmp_path_factory.mktemp("finished") / "r"
     with pytest.raises(SystemExit) as ended:
-        cli.main(["run", str(PROGRAM), "--epochs", "1", "--run-dir", str(root), "--json"])
+        main.main(["run", str(PROGRAM), "--epochs", "1", "--run-dir", str(root), "--json"])
     assert ended.value.code == 0
     return root
 
@@ -193,7 +193,7 @@ def test_settings_are_used_only_as_they_were_written(mistake: Callable[..., str]
         subprocess.run(["sh", "-c", line], check=True)
     assert (run / "settings.json").read_bytes() == before
     with pytest.raises(SystemExit) as ended:
-        cli.main(["resume", "r", "--json"])
+        main.main(["resume", "r", "--json"])
     assert ended.value.code == 0
 
 
@@ -201,7 +201,7 @@ def test_a_damaged_copy_of_the_settings_is_of_no_account(run: Path, monkeypatch:
     monkeypatch.chdir(run.parent)
     (run / "settings.backup.json").write_bytes(b"damaged")
     with pytest.raises(SystemExit) as ended:
-        cli.main(["resume", "r", "--json"])
+        main.main(["resume", "r", "--json"])
     assert ended.value.code == 0
     assert (run / "settings.backup.json").read_bytes() == (run / "settings.json").read_bytes()
 
@@ -295,13 +295,13 @@ def test_what_no_master_writes_is_damage(mistake: Callable[..., str], run: Path,
         db.executescript(query)
     for command in ("status", "report", "rollback"):
         with pytest.raises(SystemExit) as ended:
-            cli.main([command, str(run), "--json"])
+            main.main([command, str(run), "--json"])
         assert ended.value.code in (0, 7)
     said = mistake(["resume", "r"], 7, "ledger.db", "Restore it: rm -f")
     for line in said.partition("Restore it: ")[2].split(" && ")[:-1]:
         subprocess.run(["sh", "-c", line], check=True)
     with pytest.raises(SystemExit) as ended:
-        cli.main(["resume", "r", "--json"])
+        main.main(["resume", "r", "--json"])
     assert ended.value.code == 0
 
 
@@ -356,7 +356,7 @@ def test_a_field_that_is_no_array(mistake: Callable[..., str], run: Path, damage
     before = made.read_bytes()
     damage(made)
     with pytest.raises(SystemExit) as ended:
-        cli.main(["resume", str(run), "--json"])
+        main.main(["resume", str(run), "--json"])
     assert ended.value.code == 0 and made.read_bytes() == before
     assert bases
     for base in bases:
@@ -378,7 +378,7 @@ def test_state_that_is_damaged_is_refused(mistake: Callable[..., str], run: Path
     """Or made again, where the ledger says of what: then the run is finished as before."""
     damage(run)
     with pytest.raises(SystemExit) as ended:
-        cli.main(["resume", "r", "--json"])
+        main.main(["resume", "r", "--json"])
     assert ended.value.code in (0, 7)
 
 
@@ -406,7 +406,7 @@ def test_what_the_ledger_holds_of_others_prints_as_text(
         db.execute("INSERT INTO events (at_s, topic, text) VALUES (1e9, 'warning', ?)", (evil,))
     db.close()
     with pytest.raises(SystemExit) as ended:
-        cli.main(command)
+        main.main(command)
     out, err = capfd.readouterr()
     assert ended.value.code == 0, err
     assert "[bold]y[/bold]" in out.replace("\n", "") and r"\x1b[31m[bold]x" in out and "\x1b" not in out
@@ -419,7 +419,7 @@ def test_metrics_that_are_no_numbers_are_json_all_the_same(
     metrics({"loss": math.nan, "each": [1.0, math.inf]})(run)
     for command in (["report", "r", "--json"], ["status", "r", "--json"]):
         with pytest.raises(SystemExit):
-            cli.main(command)
+            main.main(command)
         found = json.loads(capfd.readouterr().out, parse_constant=pytest.fail)
         shown = found["metrics"] if "metrics" in found else found["epochs"][0]["metrics"]
         assert shown == {"loss": None, "each": [1.0, None]}

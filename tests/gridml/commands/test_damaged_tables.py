@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model import files, price_history
+from chunk_model import prices, traces
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "counts.py"
 HEAD = "duration_s,ended\n"
-PRICES = ",".join(price_history.COLUMNS) + "\n"
+PRICES = ",".join(prices.COLUMNS) + "\n"
 TICKS = '{"metadata":{"gap_seconds":%s},"data":%s}'
 
 LIVES = [
@@ -110,6 +110,6 @@ def test_what_is_no_file_that_ends(
     make: Callable[[], object],
     said: str,
 ) -> None:
-    monkeypatch.setattr(files, "MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(traces, "MOST_BYTES", 1 << 16)
     make()
     mistake(command, 2, "f cannot be read", said)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gridml
-from gridml.cli import main
+from gridml.cli.main import main
 from gridml.datasets import map_style
 from gridml.errors import DataError, StorageError
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.engine.bit_sums import bit_sums
+from gridml.engine.mirror import bit_sums
 from tests.support.pretend_device import NAME
 
 PLACES = ["cpu", pytest.param(NAME, marks=pytest.mark.pretended)]

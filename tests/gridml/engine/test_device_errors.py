@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gridml.engine.device_errors import Trouble, trouble_of
+from gridml.engine.devices import Trouble, trouble_of
 
 
 def raised_from(error: Exception, cause: BaseException) -> Exception:

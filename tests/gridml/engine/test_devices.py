@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gridml
-from gridml.engine.device_errors import Trouble
-from gridml.engine.devices import Device, DeviceFailedError, NoDeviceError, Present, choose
+from gridml.engine.devices import Device, DeviceFailedError, NoDeviceError, Present, Trouble, choose
 from gridml.errors import DEVICE, UNFIT, ProgramError
-from gridml.model.device_names import parse
+from gridml.model.device_memory import parse
 
 NONE = Present(why_none="CUDA finds no GPU")
 FOUR = Present("cuda", 4)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import gridml
-from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.calling import BatchFailed
 from gridml.engine.engine import Engine
 from gridml.errors import NotFiniteError, ProgramError
 from gridml.model.chunk import BEFORE, cut

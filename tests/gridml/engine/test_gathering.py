@@ -14,7 +14,7 @@ from gridml.engine.engine import Engine
 from gridml.engine.snapshot import Snapshot
 from gridml.model.chunk import cut
 from gridml.model.graph import components
-from gridml.model.progress import Progress
+from gridml.model.schedule import Progress
 
 seen: list[Progress] = []
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gridml.engine.moments import FIRST, MOST_MOMENTS, SECOND, entries_of, gathered, inherit
+from gridml.engine.optimisers import FIRST, MOST_MOMENTS, SECOND, entries_of, gathered, inherit
 from gridml.model.layers import Weight, weights_of
 from gridml.protocol.compression import bfloat16, from_bfloat16
 

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 import torch
 
-from gridml.engine import optimiser_memory
-from gridml.engine.optimiser_memory import OptimiserMemory
+from gridml.engine import optimisers
+from gridml.engine.optimisers import OptimiserMemory
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 
@@ -56,7 +56,7 @@ def test_whatever_optimisers_remember_is_counted() -> None:
 
 
 def test_of_many_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimiser_memory, "KEPT_BYTES", 3 * (2 * 8 * 4 + 4))  # both means of eight weights, and a count
+    monkeypatch.setattr(optimisers, "KEPT_BYTES", 3 * (2 * 8 * 4 + 4))  # both means of eight weights, and a count
     memory = OptimiserMemory()
     for index in (0, 1, 2, 0, 3):
         memory.keep(index, [stepped()])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gridml
-from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.calling import BatchFailed
 from gridml.engine.engine import Engine
 from gridml.errors import ProgramError
 from gridml.model.chunk import cut

@@ -14,8 +14,7 @@ from torch.optim import lr_scheduler as torchs
 import gridml
 from gridml.engine.modules import Modules
 from gridml.errors import ProgramError
-from gridml.model.progress import Progress
-from gridml.model.schedule import TorchSchedule
+from gridml.model.schedule import Progress, TorchSchedule
 from gridml.model.vertex import describe
 
 STEPS = 40

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gridml.engine.transfers import Transfers
+from gridml.engine.mirror import Transfers
 from tests.support.pretend_device import NAME, STATE
 
 pytestmark = pytest.mark.pretended

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gridml
 from gridml.engine import engine as engine_module
-from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.calling import BatchFailed
 from gridml.engine.devices import Device
 from gridml.engine.engine import Engine
 from gridml.errors import NotFiniteError

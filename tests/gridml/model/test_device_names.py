@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
-from gridml.model.device_names import NUMBERED, DeviceName, parse
+from gridml.model.device_memory import NUMBERED, DeviceName, parse
 
 
 @pytest.mark.parametrize("text", ["auto", "cpu", "cuda", "cuda:0", "cuda:17", "privateuseone:1"])

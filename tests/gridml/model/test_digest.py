@@ -10,15 +10,15 @@ import pytest
 from numpy.typing import NDArray
 
 import gridml
-from gridml.model import digest
-from gridml.model.digest import array_digest, block_digests, blocks
+from gridml.model import ragged
+from gridml.model.ragged import array_digest, block_digests, blocks
 
 VALUES = np.arange(1000, dtype=np.float32).reshape(100, 10)
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digest, "BLOCK_BYTES", 400)
+    monkeypatch.setattr(ragged, "BLOCK_BYTES", 400)
 
 
 def test_blocks_hold_every_row_once() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import gridml
 from gridml.errors import ProgramError
-from gridml.model.goals import EarlyStopping, Goal, Mode, goal, kept_goal
+from gridml.model.program import EarlyStopping, Goal, Mode, goal, kept_goal
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.model.ids import ascending, places
+from gridml.model.order import ascending, places
 
 
 @given(st.lists(st.lists(st.integers(-5, 30)), min_size=1, max_size=4))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.model.order import BLOCK, EpochOrder, Parts, Shuffle, Units
+from gridml.model.order import BLOCK, EpochOrder, PlacedParts, Shuffle, Units
 
 SHUFFLES: list[Shuffle] = ["all", "block", "none"]
 shuffles = st.sampled_from(SHUFFLES)
@@ -127,17 +127,17 @@ def test_the_largest_unit() -> None:
 
 
 @st.composite
-def placed(draw: st.DrawFn) -> Parts:
+def placed(draw: st.DrawFn) -> PlacedParts:
     """Parts of vertices whose labels are drawn; none is empty."""
     count = draw(st.integers(1, 6))
     labels = [*range(count), *draw(st.lists(st.integers(0, count - 1), max_size=60))]
     sections = draw(st.none() | st.lists(st.integers(0, 3), min_size=len(labels), max_size=len(labels)).map(np.array))
-    return Parts.of(np.array(draw(st.permutations(labels)), np.int32), count, sections)
+    return PlacedParts.of(np.array(draw(st.permutations(labels)), np.int32), count, sections)
 
 
 @given(placed(), seeds, epochs, shuffles)
 def test_a_part_stands_at_the_same_positions_in_every_epoch_and_holds_the_same_vertices(
-    parts: Parts, seed: int, epoch: int, shuffle: Shuffle
+    parts: PlacedParts, seed: int, epoch: int, shuffle: Shuffle
 ) -> None:
     count = len(parts.members)
     order = EpochOrder(count, seed, epoch, shuffle, parts=parts)
@@ -155,7 +155,7 @@ def test_a_part_stands_at_the_same_positions_in_every_epoch_and_holds_the_same_v
 
 
 @given(placed(), seeds, epochs, shuffles)
-def test_sections_of_a_part_stay_whole(parts: Parts, seed: int, epoch: int, shuffle: Shuffle) -> None:
+def test_sections_of_a_part_stay_whole(parts: PlacedParts, seed: int, epoch: int, shuffle: Shuffle) -> None:
     borders = parts.section_borders.tolist()
     assert {*parts.offsets.tolist()} <= {*borders}
     order = EpochOrder(len(parts.members), seed, epoch, shuffle, parts=parts)
@@ -168,14 +168,14 @@ def test_sections_of_a_part_stay_whole(parts: Parts, seed: int, epoch: int, shuf
 
 
 def test_sections_of_a_part_come_in_another_order_in_every_epoch() -> None:
-    parts = Parts.of(np.zeros(1_000, np.int32), 1, np.repeat(np.arange(10), 100))
+    parts = PlacedParts.of(np.zeros(1_000, np.int32), 1, np.repeat(np.arange(10), 100))
     first, second = (EpochOrder(1_000, 0, epoch, "all", parts=parts).vertices(0, 1_000) // 100 for epoch in (1, 2))
     assert [*first[::100]] != [*second[::100]] != [*range(10)]
     assert sorted(first[::100]) == [*range(10)]
 
 
 def test_parts_are_shuffled_each_in_its_own_way() -> None:
-    parts = Parts.of(np.repeat([0, 1], 2 * BLOCK), 2)
+    parts = PlacedParts.of(np.repeat([0, 1], 2 * BLOCK), 2)
     whole = {}
     for shuffle in SHUFFLES:
         first, second = EpochOrder(4 * BLOCK, 3, 1, shuffle, parts=parts).vertices(0, 4 * BLOCK).reshape(2, 2 * BLOCK)
@@ -188,6 +188,6 @@ def test_parts_are_shuffled_each_in_its_own_way() -> None:
 
 
 def test_an_order_of_parts_stays_what_it_was_in_earlier_releases() -> None:
-    parts = Parts.of(np.array([0, 1] * 5), 2)
+    parts = PlacedParts.of(np.array([0, 1] * 5), 2)
     assert EpochOrder(10, 5, 3, "all", parts=parts).vertices(0, 10).tolist() == [8, 2, 6, 0, 4, 5, 3, 1, 7, 9]
     assert EpochOrder(10, 5, 3, "block", parts=parts).vertices(0, 10).tolist() == [8, 2, 6, 0, 4, 5, 3, 1, 7, 9]

@@ -14,9 +14,8 @@ import pytest
 import gridml
 from gridml.errors import DataError, ProgramError, UsageError, UserCodeError
 from gridml.model.loading import load
-from gridml.model.program import Program
+from gridml.model.program import Program, user_traceback
 from gridml.model.schedule import constant, linear_decay
-from gridml.model.user_traceback import user_traceback
 
 HEAD = """\
 import gridml

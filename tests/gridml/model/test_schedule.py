@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import gridml
 from gridml.errors import ProgramError
-from gridml.model.progress import Progress, StepCount
-from gridml.model.schedule import check_schedule, factor_of
+from gridml.model.schedule import Progress, StepCount, check_schedule, factor_of
 from gridml.model.update import Update
 
 

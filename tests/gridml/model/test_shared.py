@@ -12,7 +12,7 @@ import pytest
 from numpy.lib.format import open_memmap
 
 import gridml
-from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.calling import BatchFailed
 from gridml.engine.engine import Engine
 from gridml.errors import ProgramError
 from gridml.model import shared

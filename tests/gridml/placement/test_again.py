@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from gridml.errors import UsageError
 from gridml.placement.again import Again, AgainOptions, Before, Moved
+from gridml.placement.auto import find
 from gridml.placement.base import Options, Parts, Placement
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.registry import find
+from gridml.placement.quality import traffic
 from gridml.placement.serving import serve
-from gridml.placement.traffic import traffic
 from tests.support.graphs import grouped
 
 GRAPH = grouped(4000, 2000, 12, groups=8)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridml.placement.again_serving import serve_again
+from gridml.placement.again import serve_again
 from gridml.placement.base import Placement
-from gridml.placement.neighbour_sets import sets_of
+from gridml.placement.neighbours import sets_of
+from gridml.placement.quality import traffic
 from gridml.placement.serving import serve
-from gridml.placement.traffic import traffic
 from tests.support.graphs import grouped
 
 GRAPH = grouped(600, 400, 8)

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
+from gridml.placement.auto import METHODS
 from gridml.placement.base import Options
-from gridml.placement.registry import METHODS
 from tests.support.graphs import grouped
 
 PLACES = """
 import sys
 from gridml.placement.base import Options
-from gridml.placement.registry import METHODS
+from gridml.placement.auto import METHODS
 from tests.support.graphs import grouped
 
 rows = METHODS[sys.argv[1]].place(grouped(120, 60, 6), 4, Options()).rows

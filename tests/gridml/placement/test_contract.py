@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
-from gridml.placement.base import MEMORY, OBJECTIVES, TOTAL, TRAFFIC, Method, Options, Placement, asked
+from gridml.placement.auto import METHODS, find
+from gridml.placement.base import MEMORY, OBJECTIVES, TOTAL, TRAFFIC, Method, Options, Placement, Rates, asked
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.rates import Rates
-from gridml.placement.registry import METHODS, find
-from gridml.placement.traffic import traffic
+from gridml.placement.quality import traffic
 from tests.support.graphs import grouped, uneven
 
 EVERY = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))

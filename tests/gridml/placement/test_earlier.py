@@ -11,10 +11,8 @@ import pytest
 from gridml.errors import UsageError
 from gridml.placement import folder
 from gridml.placement.base import Placement
-from gridml.placement.bipartite import Bipartite
-from gridml.placement.earlier import before
-from gridml.placement.files.numbered import Numbered, Numbers
-from gridml.placement.folder import Names
+from gridml.placement.bipartite import Bipartite, Numbered, Numbers
+from gridml.placement.folder import Names, before
 
 PLACED = Placement(2, np.array([0, 1, 1], np.int32), np.array([1, 0], np.int32), "by hand")
 GROWN = Bipartite.from_edges([0, 1, 2, 3], [0, 1, 2, 0])

@@ -8,12 +8,22 @@ import numpy as np
 import pytest
 
 from gridml.errors import UsageError
-from gridml.placement.base import DUAN, MEMORY, MESH, SECONDS, STAR, TOPOLOGIES, TOTAL, Options
+from gridml.placement.auto import find
+from gridml.placement.base import (
+    DUAN,
+    MEMORY,
+    MESH,
+    SECONDS,
+    STAR,
+    TOPOLOGIES,
+    TOTAL,
+    Options,
+    Rates,
+    advice,
+    least_memory,
+)
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.limits import advice, least_memory
-from gridml.placement.rates import Rates
-from gridml.placement.registry import find
-from gridml.placement.traffic import Traffic, traffic
+from gridml.placement.quality import Traffic, traffic
 from tests.support.graphs import grouped, uneven
 
 BOTH = pytest.mark.parametrize("name", ["refined", "multilevel"])

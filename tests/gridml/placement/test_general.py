@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
+from gridml.placement.auto import find
 from gridml.placement.base import Options
-from gridml.placement.bipartite import Bipartite
-from gridml.placement.general import as_bipartite, both_ways, cliques, edges, vertices
-from gridml.placement.registry import find
-from gridml.placement.traffic import traffic
+from gridml.placement.bipartite import Bipartite, as_bipartite, both_ways, cliques, edges, vertices
+from gridml.placement.quality import traffic
 
 PAIRS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 7)), max_size=40)
 # A triangle 0, 1, 2 with a tail 2 - 3, one edge of it said twice, a loop, and a vertex 4 of which there is only that.

@@ -7,7 +7,7 @@ import numpy as np
 from gridml.placement.base import Options, room
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.greedy import Greedy
-from gridml.placement.traffic import traffic
+from gridml.placement.quality import traffic
 
 
 def test_twins_share_a_part_whatever_the_order() -> None:

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from gridml.placement.base import TOTAL, Options
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.coarsen import coarsen
-from gridml.placement.halving import halved, mend_pairs
+from gridml.placement.halving import coarsen, halved, mend_pairs
 from gridml.placement.halving_kernel import grow, mend
 from gridml.placement.multilevel import Multilevel
-from gridml.placement.refine import Tally
+from gridml.placement.quality import traffic
+from gridml.placement.refine import Touches
 from gridml.placement.refined import Refined
-from gridml.placement.traffic import traffic
 
 EDGES = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 9)), max_size=90)
 
@@ -93,11 +92,11 @@ def test_no_part_is_left_without_rows(edges: list[tuple[int, int]], parts: int, 
     sizes = rng.integers(1, 9, 15)
     rows = halved(graph, sizes, np.full(parts, 1 / parts), 0.03, rng)
     assert set(rows.tolist()) == set(range(parts))
-    before = Tally.of(graph, rows, parts).touched.sum()
+    before = Touches.of(graph, rows, parts).touched.sum()
     most = np.bincount(rows, sizes, minlength=parts).astype(np.int64) + 9
     mend_pairs(graph, sizes, rows, most)
     assert set(rows.tolist()) == set(range(parts))
-    assert Tally.of(graph, rows, parts).touched.sum() <= before
+    assert Touches.of(graph, rows, parts).touched.sum() <= before
     assert (np.bincount(rows, sizes, minlength=parts) <= most).all()
 
 
@@ -109,7 +108,7 @@ def test_plain_groups_are_found() -> None:
     graph = Bipartite.from_edges(rows, group[rows] * 30 + rng.integers(0, 30, len(rows)), (600, 360))
     found = halved(graph, np.ones(600, np.int64), shares, 0.0, rng)
     assert np.bincount(found).tolist() == (600 * shares).round().astype(int).tolist()
-    assert Tally.of(graph, found, 6).touched.sum() == 360
+    assert Touches.of(graph, found, 6).touched.sum() == 360
 
 
 @given(edges=EDGES, seed=st.integers(0, 9))

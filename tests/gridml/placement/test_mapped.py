@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from gridml.errors import UsageError
+from gridml.placement.auto import METHODS
 from gridml.placement.base import Options
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.files.csr_folder import write
+from gridml.placement.files.array_formats import write
 from gridml.placement.files.registry import read
 from gridml.placement.parsa import Parsa, ParsaOptions
-from gridml.placement.registry import METHODS
+from gridml.placement.quality import traffic
 from gridml.placement.serving import serve
-from gridml.placement.traffic import traffic
 from tests.support.graphs import grouped
 
 

@@ -8,10 +8,9 @@ import pytest
 from gridml.errors import UsageError
 from gridml.placement.base import Options
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.dense_counts import dense_counts
-from gridml.placement.mbp import Mbp, MbpOptions
-from gridml.placement.mbp_levels import even_out, improve, pair
-from gridml.placement.traffic import Traffic, traffic
+from gridml.placement.mbp import Mbp, MbpOptions, even_out, improve, pair
+from gridml.placement.neighbours import dense_counts
+from gridml.placement.quality import Traffic, traffic
 from gridml.placement.tsh import Tsh
 
 

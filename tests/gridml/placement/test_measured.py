@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from gridml.placement.auto import find
 from gridml.placement.base import Options, Placement
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.measured import measured
-from gridml.placement.registry import find
-from gridml.placement.traffic import improvement, traffic
+from gridml.placement.quality import improvement, measured, traffic
 
 # Two groups of rows, each with columns of its own: a placement by hand has nothing that travels.
 GRAPH = Bipartite.from_edges(np.repeat(np.arange(40), 5), (np.arange(200) % 5) + 5 * (np.arange(200) // 5 % 2))

@@ -11,12 +11,12 @@ from gridml.errors import UsageError
 from gridml.placement import multilevel
 from gridml.placement.base import Method, Options
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.coarsen import SHRINK, coarsen
+from gridml.placement.halving import SHRINK, coarsen
 from gridml.placement.multilevel import Multilevel, MultilevelOptions
 from gridml.placement.parsa import Parsa
-from gridml.placement.refine import Tally
+from gridml.placement.quality import traffic
+from gridml.placement.refine import Touches
 from gridml.placement.refined import Refined
-from gridml.placement.traffic import traffic
 from tests.support.graphs import grid, grouped
 
 
@@ -41,7 +41,7 @@ def test_a_cluster_touches_what_all_its_rows_did(
         got = smaller.neighbours[slice(*smaller.offsets[row : row + 2])].tolist()
         assert sorted(got) == sorted(set().union(*of))
     dealt = rng.integers(0, 3, smaller.rows).astype(np.int32)
-    fine, coarse = Tally.of(graph, dealt[became], 3, sizes), Tally.of(smaller, dealt, 3, joined)
+    fine, coarse = Touches.of(graph, dealt[became], 3, sizes), Touches.of(smaller, dealt, 3, joined)
     assert fine.touched.tolist() == coarse.touched.tolist() and fine.load.tolist() == coarse.load.tolist()
 
 

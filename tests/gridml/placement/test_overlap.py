@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.overlap import chain, overlap
+from gridml.placement.sections import chain, overlap
 
 rows_of_columns = st.lists(st.sets(st.integers(0, 20)), min_size=1, max_size=30)
 

@@ -13,7 +13,7 @@ from gridml.errors import UsageError
 from gridml.placement.base import Options
 from gridml.placement.bipartite import MOST, Bipartite
 from gridml.placement.parsa import Parsa, ParsaOptions, deal_out
-from gridml.placement.traffic import traffic
+from gridml.placement.quality import traffic
 from tests.support.graphs import grouped
 
 EDGES = st.lists(st.tuples(st.integers(0, 19), st.integers(0, 14)), max_size=120)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gridml.errors import UsageError
-from gridml.placement.rates import Rates
+from gridml.placement.base import Rates
 
 MOVED, WORK = np.array([10, 30, 20]), np.array([4, 4, 12])
 

@@ -8,15 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
-from gridml.placement.base import Options, Placement
+from gridml.placement.base import Options, PartRates, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.ending import EVENING
 from gridml.placement.parsa import Parsa
-from gridml.placement.rates import Pace
-from gridml.placement.refine import Tally, fit, sizes
+from gridml.placement.quality import traffic
+from gridml.placement.refine import Touches, fit, sizes
 from gridml.placement.refine_kernel import Aim, Bounds
 from gridml.placement.refined import Refined, RefinedOptions
-from gridml.placement.traffic import traffic
 
 EDGES = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 9)), max_size=90)
 
@@ -52,12 +51,12 @@ def test_counts_are_those_of_a_brute_force(
     if weighted:
         graph = graph.weighted(np.arange(15), np.arange(10) ** 3)
     dealt = rng.integers(0, parts, 15).astype(np.int32)
-    tally = Tally.of(graph, dealt, parts)
+    tally = Touches.of(graph, dealt, parts)
     assert tally.touched.tolist() == recounted(graph, dealt, parts)
     for _ in range(4):
         tally.sweep(rng, Bounds(0, 99), Aim(1), heat=heat)
         assert tally.touched.tolist() == recounted(graph, tally.rows, parts)
-    again = Tally.of(graph, tally.rows, parts)
+    again = Touches.of(graph, tally.rows, parts)
     np.testing.assert_array_equal(tally.counts.state, again.counts.state)
     np.testing.assert_array_equal(tally.load, again.load)
     for first, last in zip(again.counts.starts, again.counts.starts[1:], strict=False):
@@ -68,7 +67,7 @@ def test_counts_are_those_of_a_brute_force(
 @given(edges=EDGES, parts=st.integers(2, 5), seed=st.integers(0, 9))
 def test_a_cold_pass_makes_the_total_no_larger(edges: list[tuple[int, int]], parts: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    tally = Tally.of(graph_of(edges), rng.integers(0, parts, 15).astype(np.int32), parts)
+    tally = Touches.of(graph_of(edges), rng.integers(0, parts, 15).astype(np.int32), parts)
     before = tally.touched.sum()
     moved = tally.sweep(rng, Bounds(0, 15), Aim(0))
     assert tally.touched.sum() <= before - moved
@@ -78,7 +77,7 @@ def test_a_cold_pass_makes_the_total_no_larger(edges: list[tuple[int, int]], par
 def test_a_cold_pass_lowers_its_aim(edges: list[tuple[int, int]], parts: int, seed: int, power: int) -> None:
     """A row here may be most of its part, so that slopes would mislead."""
     rng = np.random.default_rng(seed)
-    tally = Tally.of(graph_of(edges), rng.integers(0, parts, 15).astype(np.int32), parts)
+    tally = Touches.of(graph_of(edges), rng.integers(0, parts, 15).astype(np.int32), parts)
     mean = max(1.0, tally.touched.mean())
 
     def cost() -> float:
@@ -93,7 +92,7 @@ def test_a_cold_pass_lowers_its_aim(edges: list[tuple[int, int]], parts: int, se
 def test_what_is_left_is_never_worse_than_parsa(edges: list[tuple[int, int]], parts: int, seed: int) -> None:
     graph, options = graph_of(edges), RefinedOptions(seed=seed)
     before, after = (
-        Tally.of(graph, method.place(graph, parts, options).rows, parts).worth(options.aim)
+        Touches.of(graph, method.place(graph, parts, options).rows, parts).worth(options.aim)
         for method in (Parsa(), Refined())
     )
     assert after <= before
@@ -116,7 +115,7 @@ def test_no_part_comes_to_touch_more_than_the_limit(edges: list[tuple[int, int]]
     graph, rng = graph_of(edges), np.random.default_rng(seed)
     if weighted:
         graph = graph.weighted(columns=np.arange(1, 11))
-    tally = Tally.of(graph, (np.arange(15) % 3).astype(np.int32), 3)
+    tally = Touches.of(graph, (np.arange(15) % 3).astype(np.int32), 3)
     limit = int(np.median(tally.touched))
     before = tally.touched.copy()
     for _ in range(3):
@@ -128,8 +127,8 @@ def test_no_part_comes_to_touch_more_than_the_limit(edges: list[tuple[int, int]]
 def test_a_slow_part_ends_with_few_columns() -> None:
     rng = np.random.default_rng(3)
     graph = Bipartite.from_edges(np.repeat(np.arange(600), 6), (rng.random(3600) ** 3 * 400).astype(int), (600, 400))
-    pace = Pace(np.array([0.4, 0.4, 2.2]), np.zeros(3))
-    tally = Tally.of(graph, (np.arange(600) % 3).astype(np.int32), 3, pace=pace)
+    pace = PartRates(np.array([0.4, 0.4, 2.2]), np.zeros(3))
+    tally = Touches.of(graph, (np.arange(600) % 3).astype(np.int32), 3, pace=pace)
     for _ in range(8):
         tally.sweep(rng, Bounds(150, 250), Aim(1), heat=1.0)
     assert tally.touched[2] < 0.8 * tally.touched[:2].min()
@@ -138,7 +137,7 @@ def test_a_slow_part_ends_with_few_columns() -> None:
 def test_fit_moves_what_costs_least() -> None:
     """Rows 0 to 3 share what they touch; row 4 has nothing to do with them, and goes."""
     graph = Bipartite.from_edges([0, 0, 1, 1, 2, 2, 3, 3, 4, 5], [0, 1, 0, 1, 0, 1, 0, 1, 2, 3])
-    tally = Tally.of(graph, np.array([0, 0, 0, 0, 0, 1], np.int32), 2)
+    tally = Touches.of(graph, np.array([0, 0, 0, 0, 0, 1], np.int32), 2)
     fit(tally, np.random.default_rng(0), Bounds(1, 4), Aim(0))
     assert tally.rows.tolist() == [0, 0, 0, 0, 1, 1]
 
@@ -168,13 +167,13 @@ def test_no_power_is_past_a_float() -> None:
     """Six thousand parts, and a row that touches what all touch: its part has thousands of times the mean."""
     rows = np.arange(8000)
     graph = Bipartite.from_edges([*rows, *np.full(8000, 8000)], [*rows, *rows])
-    tally = Tally.of(graph, np.arange(8001, dtype=np.int32) % 6000, 6000)
+    tally = Touches.of(graph, np.arange(8001, dtype=np.int32) % 6000, 6000)
     largest = np.float64(graph.columns / tally.touched.mean())
     with np.errstate(over="raise"):
         assert np.isfinite(largest**tally.steepest * graph.columns)
         with pytest.raises(FloatingPointError):
             _ = largest ** EVENING[-1]
-    assert Tally.of(graph, tally.rows % 16, 16).steepest > EVENING[-1]
+    assert Touches.of(graph, tally.rows % 16, 16).steepest > EVENING[-1]
 
 
 def test_refined_is_better_than_parsa_on_every_figure() -> None:

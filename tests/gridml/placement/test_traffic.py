@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.placement.base import Placement
+from gridml.placement.base import PartRates, Placement, Rates
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.rates import Pace, Rates
+from gridml.placement.quality import improvement, traffic
 from gridml.placement.serving import serve
-from gridml.placement.traffic import improvement, traffic
 
 N, M = 9, 7
 EDGES = st.lists(st.tuples(st.integers(0, N - 1), st.integers(0, M - 1)), max_size=40)
@@ -87,10 +86,10 @@ def test_heavy_columns_and_slow_parts_count_when_columns_are_served() -> None:
     rows = np.arange(3, dtype=np.int32)
     found = traffic(graph, Placement(3, rows, serve(graph, rows, 3, 0), "")).travelling
     assert found.max() - found.min() <= 2 * sizes.max() < 0.02 * found.max()
-    pace = Pace(np.array([0.5, 0.5, 2.0]), np.zeros(3))
+    pace = PartRates(np.array([0.5, 0.5, 2.0]), np.zeros(3))
     slow = traffic(graph, Placement(3, rows, serve(graph, rows, 3, 0, pace), "")).travelling
     assert slow[2] < 0.7 * slow[:2].min()
-    busy = Pace(np.ones(3), np.array([0.0, 0.0, 2_000.0]))
+    busy = PartRates(np.ones(3), np.array([0.0, 0.0, 2_000.0]))
     spared = traffic(graph, Placement(3, rows, serve(graph, rows, 3, 0, busy), "")).travelling
     assert abs(spared[2] + 2_000 - spared[0]) <= 2 * sizes.max()
 

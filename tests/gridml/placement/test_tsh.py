@@ -10,8 +10,8 @@ import pytest
 from gridml.errors import UsageError
 from gridml.placement.base import Options, Placement
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.quality import traffic
 from gridml.placement.serving import serve
-from gridml.placement.traffic import traffic
 from gridml.placement.tsh import Tsh, TshOptions, serve_greedily
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.placement.turns import Fill, in_turn
+from gridml.placement.base import Fill, in_turn
 
 
 @given(

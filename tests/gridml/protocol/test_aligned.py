@@ -11,7 +11,7 @@ import gridml
 from gridml.model.batch import Batch, Rows
 from gridml.model.chunk import Chunk, cut
 from gridml.model.vertex import describe
-from gridml.protocol.aligned import (
+from gridml.protocol.payload import (
     ALIGNMENT_BYTES,
     aligned_copy,
     aligned_empty,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.protocol.attempts import attempt_of, is_attempt, job_of, worker_name
+from gridml.protocol.outbox import attempt_of, is_attempt, job_of, worker_name
 
 
 def test_the_first_attempt_of_a_job_bears_its_name() -> None:

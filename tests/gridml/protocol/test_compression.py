@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from gridml.protocol.compression import FORMATS, Format, bfloat16, from_bfloat16
+from gridml.protocol.compression import FORMATS, StepFormat, bfloat16, from_bfloat16
 
 FORMS = [*FORMATS.values()]
 SIZES = [1, 2, 63, 64, 65, 255, 256, 257, 65_535, 65_536, 65_537, 200_001]
@@ -17,7 +17,7 @@ SIZES = [1, 2, 63, 64, 65, 255, 256, 257, 65_535, 65_536, 65_537, 200_001]
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_no_element_is_further_off_than_half_a_level_of_its_block(form: Format, size: int, dtype: str) -> None:
+def test_no_element_is_further_off_than_half_a_level_of_its_block(form: StepFormat, size: int, dtype: str) -> None:
     rng = np.random.default_rng(size)
     base, step = rng.normal(size=size).astype(dtype), (rng.normal(size=size) ** 3).astype(dtype)
     codes = form.pack(step)
@@ -43,7 +43,7 @@ def test_how_many_bytes_a_step_takes_of_what_its_values_take(name: str, share: f
         elements={"allow_subnormal": True},
     )
 )
-def test_any_step_is_packed_or_refused_and_read_back_as_the_same(form: Format, step: np.ndarray) -> None:
+def test_any_step_is_packed_or_refused_and_read_back_as_the_same(form: StepFormat, step: np.ndarray) -> None:
     codes = form.pack(step)
     with np.errstate(over="ignore"):
         assert (codes is None) == (not np.isfinite(step.astype(np.float32)).all())
@@ -55,14 +55,14 @@ def test_any_step_is_packed_or_refused_and_read_back_as_the_same(form: Format, s
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("extreme", [np.nan, np.inf, -np.inf, 1e300])
-def test_what_no_scale_can_hold_is_not_packed(form: Format, extreme: float) -> None:
+def test_what_no_scale_can_hold_is_not_packed(form: StepFormat, extreme: float) -> None:
     step = np.ones(100_000)
     step[-1] = extreme
     assert form.pack(step) is None
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_what_is_too_short_for_a_scale_stays_at_home_and_harms_no_other_block(form: Format) -> None:
+def test_what_is_too_short_for_a_scale_stays_at_home_and_harms_no_other_block(form: StepFormat) -> None:
     step = np.zeros(3 * form.block)
     step[0], step[-1] = 1e-44, 1.0
     codes = form.pack(step)
@@ -74,7 +74,7 @@ def test_what_is_too_short_for_a_scale_stays_at_home_and_harms_no_other_block(fo
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_what_rounding_lost_comes_with_the_next_steps(form: Format) -> None:
+def test_what_rounding_lost_comes_with_the_next_steps(form: StepFormat) -> None:
     rng = np.random.default_rng(0)
     master = worker = np.zeros(1000, np.float32)
     lost = []
@@ -90,7 +90,7 @@ def test_what_rounding_lost_comes_with_the_next_steps(form: Format) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("size", [0, 1, 64, 1000])
-def test_codes_of_another_length_or_dtype_are_refused(form: Format, size: int) -> None:
+def test_codes_of_another_length_or_dtype_are_refused(form: StepFormat, size: int) -> None:
     base = np.zeros(size, np.float32)
     length = form.nbytes(size)
     wrong = [np.zeros(length + 1, np.uint8), np.zeros(length, np.int8), np.zeros((length, 1), np.uint8)]
@@ -102,7 +102,7 @@ def test_codes_of_another_length_or_dtype_are_refused(form: Format, size: int) -
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["float16", "float32", "float64"]))
-def test_any_bytes_of_the_right_length_are_a_step(form: Format, seed: int, dtype: str) -> None:
+def test_any_bytes_of_the_right_length_are_a_step(form: StepFormat, seed: int, dtype: str) -> None:
     codes = np.random.default_rng(seed).integers(0, 256, form.nbytes(130), np.uint8)
     taken = form.taken(codes, np.ones(130, dtype))
     assert (taken.shape, taken.dtype) == ((130,), dtype)  # it may not be finite: then the gate refuses it

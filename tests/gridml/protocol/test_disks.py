@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gridml.protocol.disks import network_disk
+from gridml.protocol.payload import network_disk
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gridml.protocol import bundle
-from gridml.protocol.foreign_files import ForeignFile, read_end, read_regular, remove
+from gridml.protocol.foreign import ForeignFile, read_end, read_regular, remove
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -5,6 +5,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from gridml.protocol.foreign import NAME, TRACEBACK, printable
 from gridml.protocol.messages import (
     COPIES_BOUNDS,
     FAILURE_BOUNDS,
@@ -25,7 +26,6 @@ from gridml.protocol.messages import (
     sync_from,
     to_json,
 )
-from gridml.protocol.text import NAME, TRACEBACK, printable
 
 SYNC = Sync(
     "w1",

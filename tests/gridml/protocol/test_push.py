@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gridml.protocol import bundle
 from gridml.protocol.codec import BundleCodec, MalformedPush
-from gridml.protocol.compression import FORMATS, Format, Step
+from gridml.protocol.compression import FORMATS, StepFormat, TensorStep
 from gridml.protocol.messages import Push, Sync, to_json
 from gridml.protocol.push import (
     NOTHING,
@@ -71,7 +71,7 @@ def rows(draw: st.DrawFn) -> RowValues:
     st.sampled_from([*FORMATS.values()]),
 )
 def test_what_is_written_is_read(
-    modules: dict[tuple[str, int], Any], types: dict[str, tuple[bool, RowValues]], form: Format
+    modules: dict[tuple[str, int], Any], types: dict[str, tuple[bool, RowValues]], form: StepFormat
 ) -> None:
     tensors = {
         key: {f"{key[0]}/{key[1]}/m/{name}": np.zeros(2, dtype) for name, dtype in each.items()}
@@ -81,7 +81,7 @@ def test_what_is_written_is_read(
     replicated, local = (
         {name: r for name, (is_local, r) in types.items() if is_local == side} for side in (False, True)
     )
-    steps = {key: {f"{name}s": Step(form, np.ones(3, np.uint8)) for name in tensors[key]} for key in tensors}
+    steps = {key: {f"{name}s": TensorStep(form, np.ones(3, np.uint8)) for name in tensors[key]} for key in tensors}
     content = PushContent(ReplicaPart(tensors, replicated), local, steps)
     named = encode(content)
     again = decode(named)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gridml.protocol.text import MESSAGE, described, printable
+from gridml.protocol.foreign import MESSAGE, described, printable
 
 
 @given(st.text(st.characters()), st.integers(64, 400))

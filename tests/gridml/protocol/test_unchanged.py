@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from gridml.protocol.unchanged import changed, put_back, same_bits
+from gridml.protocol.codec import changed, put_back, same_bits
 
 KEY = ("Network", 0)
 WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.protocol.messages import Lease
 from gridml.protocol.worker_actions import Action, BeginChunk, EndChunk, Leave, Reason, TakeSnapshot, Wait, busy_seconds
 

@@ -20,7 +20,6 @@ from gridml.protocol.worker_actions import (
     Copied,
     EndChunk,
     Evicted,
-    Failed,
     KeepOnly,
     Leave,
     MailboxClosed,
@@ -30,6 +29,7 @@ from gridml.protocol.worker_actions import (
     TakeSnapshot,
     Train,
     Trained,
+    TrainingFailed,
     Use,
     Wait,
 )
@@ -301,7 +301,7 @@ def test_a_failure_is_reported_after_the_push_under_way_and_the_work_dropped() -
     life.lease()
     life.until(Send)
     life.state.next_action(life.now_s)
-    life.state.handle(Failed(failure), life.now_s)
+    life.state.handle(TrainingFailed(failure), life.now_s)
     assert isinstance(life.step(), Wait)
     life.reply(MERGED)
     life.until(Send)
@@ -469,7 +469,7 @@ def test_whatever_happens_the_invariants_hold(
             if isinstance(action, Train) and happening == "component":
                 life.state.handle(Trained(min(action.stop, action.start + batch), whole=False), life.now_s)
             elif isinstance(action, Train) and happening == "fail":
-                life.state.handle(Failed(Failure(action.lease.id, 1, "no", "", -1, -1)), life.now_s)
+                life.state.handle(TrainingFailed(Failure(action.lease.id, 1, "no", "", -1, -1)), life.now_s)
             elif isinstance(action, BeginChunk):
                 life.state.handle(ChunkFailed() if happening == "no chunk" else Began(), life.now_s)
             elif isinstance(action, TakeSnapshot):
@@ -591,7 +591,7 @@ def test_a_failure_that_comes_out_with_a_snapshot_is_told_with_its_lease(ended: 
     while not isinstance(action := life.state.next_action(life.now_s), TakeSnapshot):
         life.perform(action)
     assert action.lease == LEASE
-    life.state.handle(Failed(failure), life.now_s)
+    life.state.handle(TrainingFailed(failure), life.now_s)
     action = life.state.next_action(life.now_s)
     assert isinstance(action, Send)
     assert (action.content, action.sync.push, action.sync.failure) == (Content.NOTHING, None, failure)

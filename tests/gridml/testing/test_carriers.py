@@ -9,14 +9,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from gridml.carriers.base import Heartbeat, Message, WorkerMailbox
-from gridml.carriers.forwarding import Forwarding
+from gridml.carriers.base import Forwarding, Heartbeat, Message, WorkerMailbox
 from gridml.protocol.payload import Payload, in_pieces
 from gridml.testing import carriers
 from gridml.testing.carriers import CHECKS, CarrierPair, check_carrier
 from gridml.testing.contracts import ContractBroken
-from master.simulation.faulty_network import FaultyNetwork, Mailbox
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import FaultyNetwork, Mailbox, VirtualClock
 from tests.support.damage import damage_in_network
 
 

@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from master.backends.base import JobEvent
 from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.backend import Condor
 from master.backends.condor.options import CondorOptions
 from master.backends.contract import CHECKS, MACHINES, SHELL, STEPS, Behaviour, Harness, Step, check_steps, closing
 from master.backends.local import Local
 from master.backends.script import PlannedLife, Script
-from master.simulation.simulated import Pool, Simulated
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
+from master.simulation.simulated import Simulated, SimulatedPool
+from master.state.jobs import JobEvent
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
-from pools.daemons import wait_until
+from pools.pool import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -180,7 +180,7 @@ class SimulatedHarness(FolderHarness):
         self._behaviours: dict[str, Behaviour] = {}
         self._actors: dict[str, Actor] = {}
         self._clock = VirtualClock(1e6)
-        self._pool = Pool(self._clock, OneLongLife(), self._hire)
+        self._pool = SimulatedPool(self._clock, OneLongLife(), self._hire)
         self.backend = Simulated(self._pool)
 
     def _hire(self, worker: str, slot: int) -> Actor:

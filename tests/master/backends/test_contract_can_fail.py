@@ -12,9 +12,9 @@ import pytest
 from gridml.errors import RunError, UsageError
 from gridml.testing.contracts import ContractBroken
 from master.backends import contract
-from master.backends.base import Backend, JobEvent, State
 from master.backends.contract import CHECKS, MACHINES, Behaviour, Harness, check_backend, check_steps
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
+from master.state.jobs import Backend, JobEvent, State
 
 
 @dataclass

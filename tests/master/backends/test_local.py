@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from chunk_model.families import Normal
-from chunk_model.trace import parse
+from chunk_model.traces import parse_trace
 from gridml.errors import StorageError, UsageError
-from master.backends.base import JobEvent, State
 from master.backends.local import Asker, Ending, Kills, Local, classify
-from master.backends.script import Lives, PlannedLife, Replay, Script, Steady
-from master.simulation.virtual_clock import VirtualClock
+from master.backends.script import PlannedLife, Replay, Script, ScriptedLives, Steady
+from master.simulation.faulty_network import VirtualClock
+from master.state.jobs import JobEvent, State
 
 LIMIT_S = 60
 ENDS = [state for state in State if state.ended]
@@ -210,7 +210,7 @@ def test_children_left_behind_by_a_worker_that_finished_go_with_it(make: Make) -
 
 @pytest.mark.real
 def test_seeded_lives_kill_every_slot_again_and_again_half_of_them_with_sigkill(make: Make) -> None:
-    script = Lives(4, Normal(100, 20), seed=3, grace_s=1e6, late=0)
+    script = ScriptedLives(4, Normal(100, 20), seed=3, grace_s=1e6, late=0)
     pool = make(script, LEAVES)
     for number in range(16):
         # Four are alive at any time; the clock jumps to the next planned end, and stands until that worker has gone.
@@ -233,7 +233,7 @@ def test_seeded_lives_kill_every_slot_again_and_again_half_of_them_with_sigkill(
 
 @pytest.mark.real
 def test_a_late_slot_takes_its_worker_when_it_opens(make: Make) -> None:
-    script = Lives(4, Normal(100, 20), seed=3)
+    script = ScriptedLives(4, Normal(100, 20), seed=3)
     pool = make(script)
     workers = ["w1", "w2", "w3", "w4"]
     for worker in workers:
@@ -262,7 +262,7 @@ def test_there_are_places_for_more_workers_and_who_is_there_stays(make: Make) ->
 
 @pytest.mark.real
 def test_replay_of_a_trace(make: Make) -> None:
-    trace = parse(
+    trace = parse_trace(
         ["0,add,a", "5000,add,b", "7000,remove,b", "9000,remove,a", "20000,add,b", "30000,add,c", "31000,remove,c"]
     )
     pool = make(Replay(trace, graceful_share=0.0))

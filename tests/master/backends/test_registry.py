@@ -10,8 +10,7 @@ from gridml.errors import LedgerError
 from master.backends.local_plugin import LocalOptions
 from master.backends.registry import batch_of, read_settings
 from master.store.rundir import RunDirectory
-from master.store.settings import Settings
-from master.store.settings_file import write_settings
+from master.store.settings import Settings, write_settings
 
 
 def test_settings_come_back_and_what_is_no_settings_is_named(tmp_path: Path) -> None:

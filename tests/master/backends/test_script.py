@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from chunk_model.families import Exponential, Normal
 from chunk_model.lifetime import Lifetime
-from chunk_model.trace import lives, parse
+from chunk_model.traces import parse_trace, trace_lives
 from gridml.errors import UsageError
-from master.backends.script import Lives, PlannedLife, Replay, Script, Steady
+from master.backends.script import PlannedLife, Replay, Script, ScriptedLives, Steady
 
 lifetimes: st.SearchStrategy[Lifetime] = st.sampled_from([Normal(2700, 600), Exponential(2700), Normal(10, 40)])
 scripts = st.builds(
-    Lives,
+    ScriptedLives,
     workers=st.integers(1, 40),
     lifetime=lifetimes,
     seed=st.integers(0, 2**40),
@@ -31,25 +31,25 @@ def ends(script: Script, lives_each: int) -> list[bool]:
 
 
 @given(scripts, st.integers(0, 50))
-def test_the_same_seed_gives_the_same_lives_in_any_order(script: Lives, k: int) -> None:
+def test_the_same_seed_gives_the_same_lives_in_any_order(script: ScriptedLives, k: int) -> None:
     again = replace(script)
     forward = [script.life(slot, k, 3.0) for slot in range(script.slots)]
     assert [again.life(slot, k, 3.0) for slot in reversed(range(script.slots))] == forward[::-1]
 
 
 @given(scripts)
-def test_another_seed_gives_other_lives(script: Lives) -> None:
+def test_another_seed_gives_other_lives(script: ScriptedLives) -> None:
     other = replace(script, seed=script.seed + 1)
     assert [script.life(0, k).duration_s for k in range(5)] != [other.life(0, k).duration_s for k in range(5)]
 
 
 def test_slots_and_lives_differ() -> None:
-    script = Lives(5, Exponential(100))
+    script = ScriptedLives(5, Exponential(100))
     assert len({script.life(slot, k).duration_s for slot in range(5) for k in range(20)}) == 100
 
 
 @given(scripts, st.integers(1, 12))
-def test_graceful_ends_are_dealt_out(script: Lives, n: int) -> None:
+def test_graceful_ends_are_dealt_out(script: ScriptedLives, n: int) -> None:
     share = script.graceful_share
     for slot in range(script.slots):
         assert abs(sum(script.life(slot, k).graceful for k in range(n)) - n * share) <= 1 + 1e-9
@@ -58,7 +58,7 @@ def test_graceful_ends_are_dealt_out(script: Lives, n: int) -> None:
 
 @given(st.integers(1, 40), st.integers(0, 1000))
 def test_half_of_the_lives_end_in_sigkill_and_kinds_alternate(workers: int, seed: int) -> None:
-    script = Lives(workers, Exponential(100), seed)
+    script = ScriptedLives(workers, Exponential(100), seed)
     for slot in range(workers):
         kinds = [script.life(slot, k).graceful for k in range(6)]
         assert kinds == [kinds[0], not kinds[0]] * 3
@@ -67,11 +67,11 @@ def test_half_of_the_lives_end_in_sigkill_and_kinds_alternate(workers: int, seed
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_all_of_one_kind(share: float) -> None:
-    assert set(ends(Lives(7, Exponential(100), graceful_share=share), 9)) == {share == 1.0}
+    assert set(ends(ScriptedLives(7, Exponential(100), graceful_share=share), 9)) == {share == 1.0}
 
 
 @given(scripts, st.floats(0.01, 1000), st.integers(0, 9), st.floats(0, 1e5))
-def test_speedup_divides_every_duration(script: Lives, speedup: float, k: int, free_s: float) -> None:
+def test_speedup_divides_every_duration(script: ScriptedLives, speedup: float, k: int, free_s: float) -> None:
     fast = replace(script, speedup=speedup)
     for slot in range(script.slots):
         slow, short = script.life(slot, k, free_s), fast.life(slot, k, free_s / speedup)
@@ -84,7 +84,7 @@ def test_speedup_divides_every_duration(script: Lives, speedup: float, k: int, f
 
 @given(st.integers(1, 64), st.integers(0, 1000))
 def test_the_last_quarter_joins_late_within_the_first_mean_life(workers: int, seed: int) -> None:
-    script = Lives(workers, Exponential(100), seed)
+    script = ScriptedLives(workers, Exponential(100), seed)
     first = [script.life(slot, 0).opens_s for slot in range(workers)]
     late = workers // 4
     assert first[: workers - late] == [0.0] * (workers - late)
@@ -92,13 +92,13 @@ def test_the_last_quarter_joins_late_within_the_first_mean_life(workers: int, se
 
 
 def test_late_can_be_chosen() -> None:
-    assert all(Lives(8, Exponential(100), late=0).life(slot, 0).opens_s == 0 for slot in range(8))
-    assert all(Lives(2, Exponential(100), late=2).life(slot, 0).opens_s > 0 for slot in range(2))
+    assert all(ScriptedLives(8, Exponential(100), late=0).life(slot, 0).opens_s == 0 for slot in range(8))
+    assert all(ScriptedLives(2, Exponential(100), late=2).life(slot, 0).opens_s > 0 for slot in range(2))
 
 
 def test_a_slot_is_free_again_after_a_death_or_after_a_gap() -> None:
-    assert Lives(1, Exponential(100)).life(0, 1, 77.0).opens_s == 77.0
-    with_gap = Lives(1, Exponential(100), gap_s=10.0)
+    assert ScriptedLives(1, Exponential(100)).life(0, 1, 77.0).opens_s == 77.0
+    with_gap = ScriptedLives(1, Exponential(100), gap_s=10.0)
     assert with_gap.life(0, 0, 0.0).opens_s == 0.0
     gaps = [with_gap.life(0, k, 77.0).opens_s - 77.0 for k in range(1, 400)]
     assert min(gaps) > 0 and sum(gaps) / len(gaps) == pytest.approx(10, rel=0.25)
@@ -116,7 +116,9 @@ def test_a_life_ends_at_the_earlier_of_its_two_ends() -> None:
     assert PlannedLife(0.0, None, 20.0).ends_s(10.0) == 20.0
 
 
-TRACE = parse(["0,add,a", "0,add,b", "4000,remove,a", "6000,add,a", "6000,add,c", "8000,remove,a", "9000,remove,b"])
+TRACE = parse_trace(
+    ["0,add,a", "0,add,b", "4000,remove,a", "6000,add,a", "6000,add,c", "8000,remove,a", "9000,remove,b"]
+)
 
 
 def test_replay_opens_and_closes_slots_as_the_nodes_came_and_went() -> None:
@@ -141,7 +143,7 @@ def test_replay_opens_and_closes_slots_as_the_nodes_came_and_went() -> None:
 
 
 @given(scripts, st.integers(1, 60), st.integers(0, 5))
-def test_more_machines_change_nothing_of_when_the_others_lives_end(script: Lives, workers: int, k: int) -> None:
+def test_more_machines_change_nothing_of_when_the_others_lives_end(script: ScriptedLives, workers: int, k: int) -> None:
     grown = script.grown(workers)
     assert grown.slots == max(script.slots, workers)
     for slot in range(script.slots):
@@ -157,7 +159,7 @@ def test_what_a_trace_has_is_all_there_is() -> None:
 
 
 def test_replay_passes_over_a_node_that_left_in_the_moment_it_came() -> None:
-    script = Replay(parse(["0,add,a", "5000,add,b", "5000,remove,b", "7000,add,b"]))
+    script = Replay(parse_trace(["0,add,a", "5000,add,b", "5000,remove,b", "7000,add,b"]))
     life = script.life(1, 0)
     assert life is not None and life.opens_s == 7.0
 
@@ -165,9 +167,9 @@ def test_replay_passes_over_a_node_that_left_in_the_moment_it_came() -> None:
 @given(st.integers(2, 60), st.floats(0, 1), st.integers(0, 99))
 def test_replay_deals_out_graceful_removals_in_their_order(nodes: int, share: float, seed: int) -> None:
     lines = [f"0,add,n{n}" for n in range(nodes)] + [f"{1000 + n},remove,n{n}" for n in range(nodes)]
-    script = Replay(parse(lines), seed, share)
+    script = Replay(parse_trace(lines), seed, share)
     kinds = ends(script, 1)
-    assert len(kinds) == nodes == len(lives(script.trace))
+    assert len(kinds) == nodes == len(trace_lives(script.trace))
     for n in range(1, nodes + 1):
         assert abs(sum(kinds[:n]) - n * share) <= 1 + 1e-9
 
@@ -176,13 +178,13 @@ def test_replay_deals_out_graceful_removals_in_their_order(nodes: int, share: fl
     "make",
     [
         lambda: Steady(0),
-        lambda: Lives(0, Exponential(1)),
-        lambda: Lives(1, Exponential(1), seed=-1),
-        lambda: Lives(1, Exponential(1), graceful_share=1.1),
-        lambda: Lives(1, Exponential(1), grace_s=-1.0),
-        lambda: Lives(1, Exponential(1), gap_s=float("nan")),
-        lambda: Lives(1, Exponential(1), late=2),
-        lambda: Lives(1, Exponential(1), speedup=0.0),
+        lambda: ScriptedLives(0, Exponential(1)),
+        lambda: ScriptedLives(1, Exponential(1), seed=-1),
+        lambda: ScriptedLives(1, Exponential(1), graceful_share=1.1),
+        lambda: ScriptedLives(1, Exponential(1), grace_s=-1.0),
+        lambda: ScriptedLives(1, Exponential(1), gap_s=float("nan")),
+        lambda: ScriptedLives(1, Exponential(1), late=2),
+        lambda: ScriptedLives(1, Exponential(1), speedup=0.0),
         lambda: Replay(()),
         lambda: Replay(TRACE, speedup=float("inf")),
     ],

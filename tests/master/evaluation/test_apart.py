@@ -19,13 +19,12 @@ import pytest
 
 from gridml.errors import DamagedError, ProgramError, RunError, UserCodeError
 from gridml.model.loading import load
-from master.environment import Environment
 from master.evaluation.apart import LOG, Apart
 from master.evaluation.evaluator import Subject
 from master.evaluation.metrics import first_chunk
 from master.launch import resume, start
-from master.store.reader import opened
-from master.store.run_facts import read_facts
+from master.ports.environment import Environment
+from master.store.reader import opened, read_facts
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.spec import RunSpec

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import gridml
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.aggregates import VertexState
 from gridml.model.loading import load
 from gridml.protocol import bundle
@@ -23,7 +23,7 @@ from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.evaluation import recalibration
 from master.evaluation.recalibration import Recalibration
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
@@ -265,7 +265,7 @@ def play(
     source = folder / "normalised.py"
     source.write_text(textwrap.dedent(PROGRAM).replace("FIRST", first).replace("SCHEDULE", schedule))
     costs = Costs(exec_s=0.01, start_s=0.5, push_s=0.02, boot_s=1.0)
-    scenario = Scenario(Steady(workers), costs, Speeds(sigma=0.3), travel_s=0.05, seed=2)
+    scenario = Scenario(Steady(workers), costs, MachineSpeeds(sigma=0.3), travel_s=0.05, seed=2)
     settings = Settings(source, "simulated", workers, seed=2, push_every=48, options=SimulatedOptions(None, None))
     play_scenario(settings, scenario, folder / "run", trainer=Trainer(source, costs, 2))
     message, kept = bundle.decode((folder / "run" / "final.safetensors").read_bytes())

@@ -11,7 +11,7 @@ from torch import nn
 
 import gridml
 from gridml.aggregates import VertexState
-from master.evaluation.tail_mean import tail_mean
+from master.evaluation.evaluator import tail_mean
 from master.store.versions import ReplicaState, Versions, initial
 
 SGD = partial(torch.optim.SGD, lr=0.1)

@@ -11,9 +11,9 @@ import pytest
 
 from gridml.protocol.messages import Push, Sync
 from master.backends.condor.options import CondorOptions
-from master.leases.chunk_sizing import ChunkSizing
-from master.records import WorkerRecord
-from master.store.event_facts import EventFacts
+from master.leases.sizing import ChunkSizing
+from master.state.records import WorkerRecord
+from master.store.rundir import EventFacts
 from master.store.settings import Settings
 
 

@@ -15,10 +15,8 @@ import gridml
 from gridml.model.chunk import Chunk, ChunkTable
 from gridml.model.order import EpochOrder
 from gridml.protocol.messages import CACHED_DIGITS, Reply, reply_from, to_json
-from master.leases.carried_files import CarriedFiles
-from master.leases.carried_payloads import CarriedPayloads
-from master.leases.chunks import Chunks
-from master.records import Footprint, LeaseState
+from master.leases.chunks import CarriedFiles, CarriedPayloads, Chunks
+from master.state.records import Footprint, LeaseState
 
 
 class Network(gridml.Vertex):

@@ -8,10 +8,10 @@ from pathlib import Path
 from gridml.protocol.messages import Sync
 from master.leases.epochs import Epochs
 from master.leases.leases import Leases
-from master.records import WorkerTable
-from master.simulation import cost_program
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation import cost_only_worker
+from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
+from master.state.records import WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.settings import Settings
@@ -24,7 +24,7 @@ class Master:
     """Leases of a run without workers, in chunks of half an epoch."""
 
     def __init__(self, path: Path, *, overlap: bool) -> None:
-        program = replace(cost_program.program_of(COUNT, EPOCHS), overlap=overlap)
+        program = replace(cost_only_worker.program_of(COUNT, EPOCHS), overlap=overlap)
         settings = Settings(Path("program.py"), backend="simulated", workers=2, chunk=COUNT // 2)
         self.ledger = Ledger(path, shared_disk=False, create=True, durable=False)
         self.workers = WorkerTable(2)

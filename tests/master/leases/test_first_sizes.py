@@ -13,11 +13,11 @@ from gridml.carriers.directory import DirectoryMailbox
 from gridml.protocol import bundle
 from gridml.protocol.messages import Lease, Push, Reply, Sync, Verdict, reply_from, to_json
 from gridml.protocol.push import NOTHING, PushContent, ReplicaPart, RowValues, encode
-from master.backends.base import Backend, JobEvent, State
-from master.environment import Environment
 from master.launch import start
-from master.run import Run
-from master.simulation.virtual_clock import VirtualClock
+from master.ports.environment import Environment
+from master.run import MasterRun
+from master.simulation.faulty_network import VirtualClock
+from master.state.jobs import Backend, JobEvent, State
 from master.store.settings import Settings
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "rows.py"
@@ -52,7 +52,7 @@ class Idle(Backend):
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path) -> Iterator[MasterRun]:
     settings = Settings(PROGRAM, workers=WORKERS, steps_each=0, chunk_bytes=MOST)
     environment = Environment(lambda settings, directory: Idle(), clock=VirtualClock(1000.0), durable=False)
     with start(settings, tmp_path / "run", environment) as run:
@@ -84,7 +84,7 @@ class Asking:
         return reply_from(bundle.decode(self._mailbox.receive(self._number) or b"")[0])
 
 
-def test_chunks_are_bounded_in_bytes_from_the_first_one_on(run: Run) -> None:
+def test_chunks_are_bounded_in_bytes_from_the_first_one_on(run: MasterRun) -> None:
     root = run.parts.directory.root
     workers = [Asking(root, f"w{k}") for k in range(1, WORKERS + 1)]
     for worker in workers:
@@ -100,7 +100,7 @@ def test_chunks_are_bounded_in_bytes_from_the_first_one_on(run: Run) -> None:
     assert "as many bytes as a chunk may have" in run.ledger._db.execute("SELECT reason FROM leases").fetchone()[0]
 
 
-def test_who_asks_while_half_of_what_a_chunk_may_have_was_cut_asks_again(run: Run) -> None:
+def test_who_asks_while_half_of_what_a_chunk_may_have_was_cut_asks_again(run: MasterRun) -> None:
     root = run.parts.directory.root
     workers = [Asking(root, f"w{k}") for k in range(1, WORKERS + 1)]
     waiting = workers

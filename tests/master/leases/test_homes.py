@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from gridml.model.update import Update
 from gridml.protocol.messages import Sync
 from master.leases.leases import Leases
-from master.records import LeaseState, Standing, WorkerTable
-from master.simulation import cost_program
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation import cost_only_worker
+from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
+from master.state.records import LeaseState, Standing, WorkerTable
 from master.store.journal import Events
-from master.store.kept_placement import KeptPlacement, keep
 from master.store.ledger import Ledger
 from master.store.settings import Settings
-from master.store.spec import RunSpec
+from master.store.spec import KeptPlacement, RunSpec, keep
 
 SIZES, CHUNK = (100, 100, 60), 25
 COUNT = sum(SIZES)
@@ -81,7 +80,7 @@ def leases_of(spec: RunSpec, ledger: Ledger, table: WorkerTable) -> Leases:
 
 def desk_of(folder: Path, workers: int = 3, batch: int = 1) -> Desk:
     """A desk whose graph has three parts, of which the first and the last are nearest."""
-    program = cost_program.program_of(COUNT, epochs=2)
+    program = cost_only_worker.program_of(COUNT, epochs=2)
     program = replace(program, update=Update(program.update.function, batch, 1))
     settings = Settings(Path("program.py"), backend="simulated", workers=workers, chunk=CHUNK)
     labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], SIZES)).astype(np.int32)

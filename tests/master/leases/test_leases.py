@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 from gridml.protocol.messages import NO_PUSH, Push, Sync
-from master import records
-from master.decisions import leasing
-from master.decisions.leasing import Holding, Span
 from master.leases import leases as leases_module
+from master.leases import policy
 from master.leases.leases import Leases
+from master.leases.policy import Holding
 from master.leases.reclaim import LOOK_S
-from master.records import FEW, LeaseState, WorkerTable
-from master.simulation import cost_program
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation import cost_only_worker
+from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
+from master.state import records
+from master.state.records import FEW, LeaseState, WorkerTable
+from master.state.spans import Span
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.settings import Settings
@@ -89,7 +90,7 @@ def desk_of(
     chunk: int | None = None,
 ) -> Desk:
     """A master's desk over a ledger: of a run of epochs of so many vertices."""
-    program, table = cost_program.program_of(vertices, epochs), WorkerTable(workers)
+    program, table = cost_only_worker.program_of(vertices, epochs), WorkerTable(workers)
     settings = Settings(Path("program.py"), backend="simulated", workers=workers, push_every=push_every, chunk=chunk)
     spec = RunSpec(settings, program, program.graph())
     events = Events(ledger, ledger.path.with_name("events.log"), lambda *event: None, VirtualClock())
@@ -107,7 +108,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def make(workers: int, *sizes: int) -> Desk:
         chunks = itertools.cycle(sizes)
 
-        def chunk_size(facts: leasing.ChunkFacts) -> tuple[int, str]:
+        def chunk_size(facts: policy.ChunkFacts) -> tuple[int, str]:
             return min(facts.left, next(chunks)), "the test's"
 
         monkeypatch.setattr(leases_module, "chunk_size", chunk_size)
@@ -161,7 +162,7 @@ class Seen(list[list[Holding]]):
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """What each look has looked at; every look considers a cut first."""
-    seen, cut = Seen(), leasing.cut
+    seen, cut = Seen(), policy.cut
 
     def spied(
         holdings: Sequence[Holding], batch: int, push_every: int, rate: float | None = None
@@ -169,7 +170,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Seen:
         seen.append([*holdings])
         return cut(holdings, batch, push_every, rate)
 
-    monkeypatch.setattr(leasing, "cut", spied)
+    monkeypatch.setattr(policy, "cut", spied)
     return seen
 
 
@@ -276,7 +277,7 @@ def test_whatever_a_worker_tells_its_leases_are_granted(
     make: Make, monkeypatch: pytest.MonkeyPatch, odd: dict[str, float]
 ) -> None:
     desk = make(20, 1000)  # a share for each: nobody gets more, whatever it says that chunks cost
-    monkeypatch.setattr(leases_module, "chunk_size", leasing.chunk_size)
+    monkeypatch.setattr(leases_module, "chunk_size", policy.chunk_size)
     values = {"trained": 1000, "train_s": 1.0, "begin_s": 0.1, "travel_s": 0.1, "push_s": 0.1, **odd}
     for k in range(20):
         push = Push(0, 0, 1, 0, 1, 1)

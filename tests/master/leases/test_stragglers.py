@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.decisions.leasing import Span
-from master.leases.stragglers import TakenRanges
+from master.leases.reclaim import TakenRanges
+from master.state.spans import Span
 
 LENGTH = 40
 ranges = st.builds(

@@ -10,14 +10,12 @@ import pytest
 from chunk_model.families import Exponential, Normal
 from gridml.errors import LedgerError, UsageError
 from gridml.protocol.messages import Sync
-from master.backends.base import JobEvent, State
 from master.backends.condor.options import CondorOptions
-from master.planning.lifetime_sources import Source, estimate_lifetime, run_lives
+from master.planning.lifetime_sources import LifetimeSource, estimate_lifetime, run_lives
+from master.state.jobs import JobEvent, State
 from master.store.ledger import Ledger
-from master.store.rundir import RunDirectory
-from master.store.settings import Settings
-from master.store.settings_file import write_settings
-from master.store.status import ORPHANED
+from master.store.rundir import ORPHANED, RunDirectory
+from master.store.settings import Settings, write_settings
 
 BEGAN = 1000.0
 
@@ -123,18 +121,18 @@ def test_a_run_without_workers_and_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no worker of .* has started yet"):
         run_lives(tmp_path / "run")
     with pytest.raises(LedgerError, match="is not a run"):
-        estimate_lifetime(Source(run=tmp_path))
+        estimate_lifetime(LifetimeSource(run=tmp_path))
 
 
 def test_a_distribution_is_taken_as_given() -> None:
-    estimate = estimate_lifetime(Source(lifetime="normal(45m,10m)"))
+    estimate = estimate_lifetime(LifetimeSource(lifetime="normal(45m,10m)"))
     assert estimate.lifetime == Normal(2700.0, 600.0) and estimate.observations is None and estimate.selected is None
 
 
 def test_lives_seen_are_fitted(tmp_path: Path) -> None:
     path = tmp_path / "lives.csv"
     path.write_text("duration_s,ended\n" + "".join(f"{60 * i},{int(i % 4 > 0)}\n" for i in range(1, 9)))
-    estimate = estimate_lifetime(Source(lifetimes=path))
+    estimate = estimate_lifetime(LifetimeSource(lifetimes=path))
     assert isinstance(estimate.lifetime, Exponential) and estimate.lifetime.mean_s == pytest.approx(36 * 60 / 6)
     assert estimate.selected is not None and estimate.selected.family == "exponential"
     assert estimate.origin == f"8 lives in {path}" and "2 went on" in estimate.selected.reason
@@ -143,7 +141,7 @@ def test_lives_seen_are_fitted(tmp_path: Path) -> None:
 def test_a_trace_says_what_it_holds(tmp_path: Path) -> None:
     path = tmp_path / "zone.json"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 60}, "data": [2, 2, 0, 0, 3, 1, 1, 1, 1]}))
-    estimate = estimate_lifetime(Source(trace=path))
+    estimate = estimate_lifetime(LifetimeSource(trace=path))
     assert estimate.observations is not None
     assert (estimate.observations.deaths, len(estimate.observations)) == (4, 5)
     assert estimate.origin.startswith("5 lives in ") and estimate.origin.endswith(
@@ -155,7 +153,7 @@ def test_a_trace_says_what_it_holds(tmp_path: Path) -> None:
 def test_what_still_lives_is_censored_at_the_end_of_the_record_not_at_the_last_event(tmp_path: Path) -> None:
     path = tmp_path / "zone.json"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 60}, "data": [0, 1, 0, 1, *[1] * 100]}))
-    estimate = estimate_lifetime(Source(trace=path)).observations
+    estimate = estimate_lifetime(LifetimeSource(trace=path)).observations
     assert estimate is not None and estimate.ended.tolist() == [True, False]
     assert estimate.duration_s[0] < 120 and 6000 <= estimate.duration_s[1] <= 6060
 
@@ -163,12 +161,12 @@ def test_what_still_lives_is_censored_at_the_end_of_the_record_not_at_the_last_e
 @pytest.mark.parametrize(
     ("source", "got"),
     [
-        (Source(), "got none of them"),
-        (Source(lifetime="normal(1,1)", run=Path("run")), "got --lifetime and --run"),
-        (Source(lifetimes=Path("a.csv"), trace=Path("b.csv")), "got --lifetimes and --trace"),
+        (LifetimeSource(), "got none of them"),
+        (LifetimeSource(lifetime="normal(1,1)", run=Path("run")), "got --lifetime and --run"),
+        (LifetimeSource(lifetimes=Path("a.csv"), trace=Path("b.csv")), "got --lifetimes and --trace"),
     ],
 )
-def test_there_must_be_one_source(source: Source, got: str) -> None:
+def test_there_must_be_one_source(source: LifetimeSource, got: str) -> None:
     with pytest.raises(UsageError) as caught:
         estimate_lifetime(source)
     assert str(caught.value).startswith(got) and "expected one of --lifetime, --lifetimes, --trace" in str(caught.value)
@@ -195,10 +193,10 @@ def test_a_file_that_makes_no_sense(tmp_path: Path, option: str, content: str | 
     if content is not None:
         path.write_text(content)
     with pytest.raises(UsageError) as caught:
-        estimate_lifetime(Source(**{option: path}))
+        estimate_lifetime(LifetimeSource(**{option: path}))
     assert str(caught.value).startswith(f"--{option}: ") and says in str(caught.value)
 
 
 def test_a_distribution_that_makes_no_sense() -> None:
     with pytest.raises(UsageError, match=r'^--lifetime: cannot read the lifetime "soon"'):
-        estimate_lifetime(Source(lifetime="soon"))
+        estimate_lifetime(LifetimeSource(lifetime="soon"))

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from gridml.errors import UsageError
-from master.decisions.sizing import MERGING, merging_s
-from master.planning.lifetime_sources import Source
+from master.leases.sizing import MERGING, merging_s
+from master.planning.lifetime_sources import LifetimeSource
 from master.planning.master_load import MasterLoad, measure
 from master.planning.plan import PlanOptions, make_plan
 from master.store.settings import parse_bytes
 
-OPTIONS = PlanOptions(Source(lifetime="exponential(1h)"), t_exec="0.01", workers=64, vertices=10**6)
+OPTIONS = PlanOptions(LifetimeSource(lifetime="exponential(1h)"), t_exec="0.01", workers=64, vertices=10**6)
 NBYTES = 4_000_000
 
 

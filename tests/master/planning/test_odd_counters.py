@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from master.planning.odd_counters import counts
+from master.planning.odd import counts
 from master.planning.trial import try_out
 
 PROGRAM = """

@@ -11,22 +11,21 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential, Normal, Weibull
-from chunk_model.goodput import chunk_goodput
+from chunk_model.goodput import Costs, chunk_goodput
 from chunk_model.lifetime import Lifetime
 from gridml.errors import UsageError
-from master.backends.script import Lives
-from master.planning.lifetime_sources import Source
+from master.backends.script import ScriptedLives
+from master.planning.lifetime_sources import LifetimeSource
 from master.planning.plan import PUSH_S, PlanOptions, make_plan, replay_sizes
-from master.simulation import cost_program
+from master.simulation import cost_only_worker
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings, parse_seconds
-from master.views import plot_goodput
+from master.views import plot
 from master.views.render_plan import render_plan, rounded
 
-PAPER = PlanOptions(Source(lifetime="normal(45m,10m)"), t_exec="0.05", t_start="90", no_push=True)
+PAPER = PlanOptions(LifetimeSource(lifetime="normal(45m,10m)"), t_exec="0.05", t_start="90", no_push=True)
 
 
 def shown(options: PlanOptions) -> str:
@@ -87,7 +86,7 @@ def test_bounds_are_kept() -> None:
 
 
 def test_a_single_vertex_has_no_half() -> None:
-    plan = make_plan(replace(PAPER, source=Source(lifetime="exponential(1h)"), t_exec="1h"))
+    plan = make_plan(replace(PAPER, source=LifetimeSource(lifetime="exponential(1h)"), t_exec="1h"))
     assert plan.choice.chunk == 1 and [size.name for size in plan.candidates] == ["chosen", "double", "the paper's"]
 
 
@@ -110,7 +109,7 @@ def test_json_has_what_programs_need(tmp_path: Path) -> None:
     assert json.loads(json.dumps(plan, allow_nan=False)) == plan
     assert max(point["goodput"] for point in plan["curve"]) <= plan["goodput"] * 1.01
     assert plan["lifetime"] == "normal(2700.0s,600.0s)" and plan["paper"]["chunk"] > plan["chunk"]
-    fitted = make_plan(replace(PAPER, source=Source(lifetimes=observed(tmp_path)))).to_json()
+    fitted = make_plan(replace(PAPER, source=LifetimeSource(lifetimes=observed(tmp_path)))).to_json()
     assert "exponential" in fitted["families"] and 0 <= fitted["regret"]["median"] <= fitted["regret"]["p95"] <= 1
     json.dumps(fitted, allow_nan=False)
 
@@ -126,12 +125,12 @@ def test_what_a_person_reads(tmp_path: Path) -> None:
     assert "a chunk counts when it ends, or not at all" in text and "left out of the fit" not in text
     pushed = shown(replace(PAPER, no_push=False))
     assert f"every {make_plan(replace(PAPER, no_push=False)).choice.push_every:,} vertices" in pushed
-    fitted = shown(replace(PAPER, source=Source(lifetimes=observed(tmp_path))))
+    fitted = shown(replace(PAPER, source=LifetimeSource(lifetimes=observed(tmp_path))))
     assert "left out of the fit" in fitted and "weibull" in fitted and "200 lives in" in fitted
 
 
 def test_a_replay_agrees_with_the_model(tmp_path: Path) -> None:
-    plan = make_plan(replace(PAPER, source=Source(lifetime="exponential(1h)")))
+    plan = make_plan(replace(PAPER, source=LifetimeSource(lifetime="exponential(1h)")))
     for point in replay_sizes(plan):
         model = chunk_goodput(Exponential(3600.0), plan.costs, point.chunk)
         spread = max(point.high - point.low, 1e-3)
@@ -143,7 +142,7 @@ def test_lives_that_were_seen_are_replayed_as_seen(tmp_path: Path) -> None:
     """Few deaths are given an exponential, under which a chunk may outlive them all; the lives seen say otherwise."""
     path = tmp_path / "lives.csv"
     path.write_text("duration_s,ended\n" + "".join(f"{600 + i},1\n" for i in range(9)))
-    plan = make_plan(replace(PAPER, source=Source(lifetimes=path), t_exec="1", t_start="0"))
+    plan = make_plan(replace(PAPER, source=LifetimeSource(lifetimes=path), t_exec="1", t_start="0"))
     short = [point for point in replay_sizes(plan) if 100 < point.chunk < 600]
     assert short and all(point.goodput > 0.99 for point in short)
     assert all(chunk_goodput(plan.choice.lifetime, plan.costs, point.chunk) < 0.95 for point in short)
@@ -152,7 +151,7 @@ def test_lives_that_were_seen_are_replayed_as_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_it_is_drawn(tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"goodput.{ending}"
-    plot_goodput.plot_plan(make_plan(replace(PAPER, push_cost="1", no_push=False)), file)
+    plot.plot_plan(make_plan(replace(PAPER, push_cost="1", no_push=False)), file)
     assert file.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending])
 
 
@@ -161,7 +160,7 @@ def test_a_drawing_names_the_choice_and_the_papers(tmp_path: Path) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"svg.fonttype": "none"}):
-        plot_goodput.plot_plan(plan := make_plan(PAPER), file)
+        plot.plot_plan(plan := make_plan(PAPER), file)
     text = file.read_text()
     assert f"chosen: {plan.choice.chunk:,}" in text and f"without pushes: {plan.paper.chunk:,}" in text
     assert "replayed" in text
@@ -195,25 +194,27 @@ def test_what_makes_no_sense(change: dict[str, str | int | None], says: str) -> 
 
 def test_a_chunk_that_can_never_finish() -> None:
     with pytest.raises(UsageError) as caught:
-        make_plan(replace(PAPER, source=Source(lifetime="normal(60,5)"), t_start="10m"))
+        make_plan(replace(PAPER, source=LifetimeSource(lifetime="normal(60,5)"), t_start="10m"))
     assert "normal(60.0s,5.0s)" in str(caught.value)
 
 
 def test_nobody_has_died_yet(tmp_path: Path) -> None:
     path = tmp_path / "lives.csv"
     path.write_text("duration_s,ended\n" + "600,0\n" * 5)
-    plan = make_plan(replace(PAPER, source=Source(lifetimes=path)))
+    plan = make_plan(replace(PAPER, source=LifetimeSource(lifetimes=path)))
     assert plan.choice.chunk >= 1 and plan.choice.warnings
-    assert "warning:" in shown(replace(PAPER, source=Source(lifetimes=path)))
+    assert "warning:" in shown(replace(PAPER, source=LifetimeSource(lifetimes=path)))
 
 
 def test_a_run_says_what_its_pushes_cost(tmp_path: Path) -> None:
     """Not 0.1 s, which would have them so often that nothing else was done."""
-    (tmp_path / "cost.py").write_text(cost_program.source(20_000, 1))
+    (tmp_path / "cost.py").write_text(cost_only_worker.source(20_000, 1))
     costs = Costs(exec_s=0.01, start_s=0.5, push_s=3.0)
     settings = Settings(tmp_path / "cost.py", backend="simulated", workers=2)
-    play_scenario(settings, Scenario(Lives(2, Exponential(120.0), 0, 0.0), costs, travel_s=2.0), tmp_path / "run")
-    options = PlanOptions(Source(run=tmp_path / "run"))
+    play_scenario(
+        settings, Scenario(ScriptedLives(2, Exponential(120.0), 0, 0.0), costs, travel_s=2.0), tmp_path / "run"
+    )
+    options = PlanOptions(LifetimeSource(run=tmp_path / "run"))
     plan = make_plan(options)
     assert plan.costs.push_s == pytest.approx(3.0, rel=0.1)
     assert plan.interval_s >= 4.0  # there and back

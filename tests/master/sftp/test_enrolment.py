@@ -29,15 +29,14 @@ from gridml.carriers.enrolment import (
     new_key,
     read_line,
 )
-from gridml.carriers.sftp import Credential, SftpLine, SftpLink
-from gridml.carriers.ssh import connected, hang_up
+from gridml.carriers.sftp import Credential, SftpLine, SftpLink, connected, hang_up
 from gridml.errors import LedgerError, UsageError
-from gridml.protocol.text import MESSAGE
+from gridml.protocol.foreign import MESSAGE
 from master.sftp import server as mail_server
-from master.sftp.enrolment import REQUESTS
+from master.sftp.identity import REQUESTS
 from master.sftp.roster import End, Instance, Roster
 from master.sftp.server import CONNECTIONS, LOGIN_S, STRANGERS, MailServer
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
 
 TIMEOUT_S, LIMIT_S = 30.0, 60.0
 TOKEN = "the token of the fleet"

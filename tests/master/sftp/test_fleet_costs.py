@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from gridml.errors import LedgerError
-from master.decisions.spending import Stay, spent
-from master.sftp.fleet_costs import keep_prices, kept_prices, stays
 from master.sftp.roster import End, Farewell, FleetFacts, Instance, Roster
+from master.sftp.spending import Stay, keep_prices, kept_prices, spent, stays
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
-from master.decisions.enrolment import Identity
-from master.sftp.identity import identity_of, rsa_key, signed, token_fits
+from master.sftp.identity import ProvenIdentity, identity_of, rsa_key, signed, token_fits
 
 
 def test_what_its_provider_signed_is_signed(provider: Any) -> None:
@@ -56,7 +55,7 @@ def test_nothing_that_is_sent_raises(provider: Any, document: str, signature: st
 
 
 def test_a_document_says_who_it_is_of(provider: Any) -> None:
-    expected = Identity("123456789012", "eu-north-1", "ami-1", "i-7", 1_700_000_000.0)
+    expected = ProvenIdentity("123456789012", "eu-north-1", "ami-1", "i-7", 1_700_000_000.0)
     assert identity_of(provider.document()) == expected
 
 

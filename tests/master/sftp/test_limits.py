@@ -17,7 +17,7 @@ import pytest
 
 from gridml.carriers.sftp import Credential, SftpLine, SftpLink
 from master.sftp import server as mail_server
-from master.sftp.quota import MESSAGES, Quota
+from master.sftp.jail import MESSAGES, Quota
 from master.sftp.server import CONNECTIONS, STRANGERS, MailServer
 
 TIMEOUT_S, LIMIT_S = 30.0, 60.0

@@ -13,9 +13,8 @@ import pytest
 from gridml.carriers.enrolment import EnrolmentLine, new_key
 from gridml.carriers.file_link import FileMailbox
 from gridml.carriers.sftp import Credential, SftpLine, SftpLink
-from master.sftp.mailboxes import SftpMailboxes
 from master.sftp.roster import Roster
-from master.sftp.server import OWN
+from master.sftp.server import OWN, SftpMailboxes
 
 
 @pytest.fixture

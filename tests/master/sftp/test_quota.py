@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from master.sftp.quota import Quota, Room
+from master.sftp.jail import Quota, Room
 
 
 def test_what_the_master_takes_while_it_is_counted_takes_no_room(
@@ -29,7 +29,7 @@ def test_what_the_master_takes_while_it_is_counted_takes_no_room(
         yield names
 
     room, file = Room(tmp_path), os.open(box / "new", os.O_RDWR)
-    monkeypatch.setattr("master.sftp.quota.os.scandir", listed_too_early)
+    monkeypatch.setattr("master.sftp.jail.os.scandir", listed_too_early)
     try:
         assert room.holds_bytes(Quota(longest=20), "w1", file, 20)
     finally:

@@ -26,7 +26,7 @@ from master.backends.condor.options import CondorOptions
 from master.sftp import server as mail_server
 from master.sftp.jail import FILES, allowed
 from master.sftp.server import CONNECTIONS, LOGIN_S, STRANGERS, MailServer
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
 from master.store.settings import Settings
 
 TIMEOUT_S = 30.0

@@ -17,15 +17,12 @@ from typing import Any
 import paramiko
 import pytest
 
-from gridml.carriers.base import MasterMailboxes
+from gridml.carriers.base import Forwarding, MasterMailboxes, message_name
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.enrolment import new_key
 from gridml.carriers.file_link import FileMailbox
-from gridml.carriers.forwarding import Forwarding
-from gridml.carriers.mailbox_files import message_name
-from gridml.carriers.sftp import Credential, SftpLine, SftpLink
-from gridml.carriers.ssh import connected, hang_up
-from gridml.protocol.attempts import job_of
+from gridml.carriers.sftp import Credential, SftpLine, SftpLink, connected, hang_up
+from gridml.protocol.outbox import job_of
 from gridml.testing.carriers import CHECKS, CarrierPair, damage_in_files
 from master.sftp import server as mail_server
 from pools.sshd import NoSshd, Sshd, private_sshd

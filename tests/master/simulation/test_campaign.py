@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model.costs import Costs
 from chunk_model.families import Normal
+from chunk_model.goodput import Costs
 from gridml.errors import LedgerError, UsageError
 from master.backends.script import Replay
 from master.simulation import campaign as module
 from master.simulation.campaign import DrawnLives, Played, campaign, can_finish, draw, play_seed
-from master.simulation.exact import Exact
 from master.simulation.faulty_network import Chances
+from master.simulation.result import Exact
 from master.simulation.scenario import Absent, Storms
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.protocol.codec import InProcessPayload, spoken
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
 from gridml.protocol.worker_state import LAST_WORDS_S, WorkerOptions

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.errors import LedgerError
 from master.backends.script import Steady
-from master.simulation import cost_program
-from master.simulation.exact import Exact, verify_credits
+from master.simulation import cost_only_worker
+from master.simulation.result import Exact, verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
@@ -20,7 +20,7 @@ from master.store.settings import Settings
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     program = tmp_path / "costs.py"
-    program.write_text(cost_program.source(400, 2))
+    program.write_text(cost_only_worker.source(400, 2))
     settings = Settings(program, backend="simulated", workers=3, chunk=50, push_every=20)
     play_scenario(settings, Scenario(Steady(3), Costs(exec_s=1.0)), tmp_path / "run")
     return tmp_path / "run"

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from gridml.carriers.base import MasterMailboxes, WorkerMailbox
 from gridml.protocol import bundle
-from master.simulation.faulty_network import Chances, FaultyNetwork, corrupted, truncated
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import Chances, FaultyNetwork, VirtualClock, corrupted, truncated
 
 
 @pytest.fixture

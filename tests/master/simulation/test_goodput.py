@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model.costs import Costs
-from chunk_model.goodput import chunk_goodput
+from chunk_model.goodput import Costs, chunk_goodput
 from chunk_model.parse import parse
-from gridml.calls.simulating import played, world_for
+from gridml.api.simulating import played, world_for
 from gridml.errors import UsageError
 from master.backends.simulated_plugin import SimulationOptions
 from master.simulation.options import settings_for

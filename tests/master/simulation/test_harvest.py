@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from gridml.errors import RunError
 from gridml.protocol.messages import NO_PUSH
 from master.backends.condor.options import CondorOptions
-from master.simulation import cost_program
+from master.simulation import cost_only_worker
 from master.simulation.scenario import ManyLives, Scenario
 from master.simulation.simulated import Negotiation
 from master.simulation.world import START_S, play_scenario
@@ -37,7 +37,7 @@ def test_2600_short_lived_workers_are_reached_and_kept(tmp_path: Path) -> None:
     """The pool matches 300 jobs a minute. What is not of the queue is chosen to send few messages, for the test's
     time: few pushes, so much patience, and chunks of a given size."""
     program = tmp_path / "costs.py"
-    program.write_text(cost_program.source(1000 * WORKERS, 1))
+    program.write_text(cost_only_worker.source(1000 * WORKERS, 1))
     scenario = Scenario(
         ManyLives(2 * WORKERS, Exponential(LIFE_S), seed=1, gap_s=60.0),
         Costs(exec_s=TRAINED_S, start_s=1.0, push_s=0.5),

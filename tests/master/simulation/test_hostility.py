@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.errors import UsageError
 from gridml.protocol.codec import MalformedPush, spoken
 from gridml.protocol.messages import Push, Sync
 from gridml.protocol.push import NOTHING
 from master.backends.script import Steady
-from master.simulation.hostility import FIELDS, Hostility, alter, altered, nonsense
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.wire import WireCodec
+from master.simulation.workers import FIELDS, Hostility, alter, altered, nonsense
 
 HONEST = spoken(Sync("w1", push=Push(1, 1, 1, 0, 10, 10)))
 
@@ -79,7 +79,7 @@ def test_a_hostile_heartbeat_fits_its_file() -> None:
 
 
 def test_a_share_of_the_machines_is_hostile_in_every_life() -> None:
-    scenario = Scenario(Steady(400), Costs(exec_s=1.0), Speeds(sigma=0.1), hostile=0.25)
+    scenario = Scenario(Steady(400), Costs(exec_s=1.0), MachineSpeeds(sigma=0.1), hostile=0.25)
     hostile = [scenario.machine(slot).hostile for slot in range(400)]
     assert 60 < sum(hostile) < 140
     assert hostile == [scenario.machine(slot).hostile for slot in range(400)]

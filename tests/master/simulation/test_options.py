@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.errors import UsageError
 from gridml.protocol.messages import NO_PUSH
-from master.backends.script import Lives, Replay, Steady
+from master.backends.script import Replay, ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulationOptions
 from master.simulation.faulty_network import Chances
 from master.simulation.options import parse_costs, parse_faults, scenario_for, settings_for
-from master.simulation.scenario import Speeds, Storms
+from master.simulation.scenario import MachineSpeeds, Storms
 
 
 def test_costs_are_named_as_in_the_paper() -> None:
@@ -70,9 +70,9 @@ def test_a_scenario_of_everything(tmp_path: Path) -> None:
     played = scenario_for(options, chosen)
     assert (chosen.workers, chosen.seed, chosen.push_every, chosen.silent_s) == (7, 3, NO_PUSH, 600.0)
     assert isinstance(played.script, Storms)
-    assert isinstance(played.script.base, Lives)
+    assert isinstance(played.script.base, ScriptedLives)
     assert (played.script.every_s, played.script.share, played.script.slots) == (1200.0, 0.4, 7)
-    assert played.speeds == Speeds(0.12, 4.0, 0.2)
+    assert played.speeds == MachineSpeeds(0.12, 4.0, 0.2)
     assert (played.crash_every_s, played.chunks_per_job, played.turn_s, played.travel_s) == (3600.0, 2, 1.0, 2.0)
 
 

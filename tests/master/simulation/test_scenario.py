@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from gridml.errors import UsageError
-from master.backends.script import Lives, Steady
-from master.simulation.crash_points import POINTS
-from master.simulation.scenario import Absent, Machine, ManyLives, Scenario, Speeds, Storms
+from master.backends.script import ScriptedLives, Steady
+from master.simulation.scenario import POINTS, Absent, Machine, MachineSpeeds, ManyLives, Scenario, Storms
 from remote import fitness
 
 COSTS = Costs(exec_s=1.0)
@@ -61,7 +60,7 @@ def test_a_machine_that_no_storm_takes_for_long_is_never_taken(monkeypatch: pyte
 
 
 def test_a_storm_ends_only_what_its_base_does_not_end_before() -> None:
-    storms = Storms(Absent(Lives(4, Exponential(5.0), late=0), 0.5, 1), 1e6, 1.0, 1)
+    storms = Storms(Absent(ScriptedLives(4, Exponential(5.0), late=0), 0.5, 1), 1e6, 1.0, 1)
     lives = [storms.life(slot, 0) for slot in range(4)]
     assert sum(life is None for life in lives) == 2
     assert storms.machine(2) == "slot-3"
@@ -90,22 +89,22 @@ def test_many_lives_have_the_law_they_are_drawn_from_whatever_the_order() -> Non
 
 
 def test_speeds_are_of_machines_and_as_declared() -> None:
-    speeds = Speeds(fast=0.25, factor=4.0)
+    speeds = MachineSpeeds(fast=0.25, factor=4.0)
     machines = [speeds.of(slot, 1) for slot in range(2000)]
     assert set(machines) == {Machine(1.0, "x86_64"), Machine(4.0, "x86_64 avx")}
     assert np.mean([machine.speed == 4.0 for machine in machines]) == pytest.approx(0.25, abs=0.03)
     assert machines == [speeds.of(slot, 1) for slot in range(2000)]
-    spread = np.log([Speeds(sigma=0.5).of(slot, 1).speed for slot in range(2000)])
+    spread = np.log([MachineSpeeds(sigma=0.5).of(slot, 1).speed for slot in range(2000)])
     assert np.std(spread) == pytest.approx(0.5, abs=0.03)
     assert np.median(spread) == pytest.approx(0.0, abs=0.05)
-    assert Speeds().of(3, 1) == Machine(1.0, "x86_64")
+    assert MachineSpeeds().of(3, 1) == Machine(1.0, "x86_64")
 
 
 def test_kinds_of_machines_are_told_in_the_words_of_real_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    for flags, speeds in (("sse sse2", Speeds()), ("sse sse2 avx", Speeds(fast=1.0, factor=4.0))):
+    for flags, speeds in (("sse sse2", MachineSpeeds()), ("sse sse2 avx", MachineSpeeds(fast=1.0, factor=4.0))):
         (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
         assert speeds.of(0, 1).kind == fitness.kind(proc=tmp_path)
 
@@ -125,16 +124,16 @@ def test_masters_are_killed_that_often_at_every_point_and_some_as_they_wake() ->
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Speeds(fast=1.5), "share of fast machines is 1.5"),
-        (lambda: Speeds(factor=0.0), "0.0 times as fast"),
-        (lambda: Speeds(sigma=math.nan), "spread of speeds is nan"),
+        (lambda: MachineSpeeds(fast=1.5), "share of fast machines is 1.5"),
+        (lambda: MachineSpeeds(factor=0.0), "0.0 times as fast"),
+        (lambda: MachineSpeeds(sigma=math.nan), "spread of speeds is nan"),
         (lambda: Storms(Steady(1), 0.0, 0.5), "storms come every 0.0 s"),
         (lambda: Scenario(Steady(1), COSTS, travel_s=-1.0), "a message takes -1.0 s"),
         (lambda: Scenario(Steady(1), COSTS, travel_s=math.nan), "a message takes nan s"),
         (lambda: Storms(Steady(1), 1.0, 0.0), "a share 0.0"),
         (lambda: Storms(Steady(1), 1.0, 1e-4), "expected 0.001 to 1"),
-        (lambda: Speeds(factor=1e4), "from 0.001 to 1000"),
-        (lambda: Speeds(sigma=3.0), "from 0 to 2"),
+        (lambda: MachineSpeeds(factor=1e4), "from 0.001 to 1000"),
+        (lambda: MachineSpeeds(sigma=3.0), "from 0 to 2"),
         (lambda: Scenario(Steady(1), COSTS, chunks_per_job=-1), "--chunks-per-job is -1"),
         (lambda: Scenario(Steady(1), COSTS, seed=2**32), "--seed is 4294967296"),
         (lambda: Absent(Steady(1), 1.0), "a share 1.0"),

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from chunk_model.trace import TraceEvent
-from master.backends.base import JobEvent, State
+from chunk_model.traces import TraceEvent
 from master.backends.script import PlannedLife, Replay, Script, Steady
-from master.simulation.simulated import Pool, Simulated
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
+from master.simulation.simulated import Simulated, SimulatedPool
 from master.simulation.world import START_S
+from master.state.jobs import JobEvent, State
 
 
 class Idler:
@@ -48,9 +48,9 @@ class OneLife(Script):
         return PlannedLife(free_s, self._life.duration_s, None, self._life.graceful, self._life.grace_s)
 
 
-def pool_of(script: Script, player: Callable[[], Idler] = Idler) -> tuple[VirtualClock, Pool]:
+def pool_of(script: Script, player: Callable[[], Idler] = Idler) -> tuple[VirtualClock, SimulatedPool]:
     clock = VirtualClock(START_S)
-    return clock, Pool(clock, script, lambda worker, slot: player())
+    return clock, SimulatedPool(clock, script, lambda worker, slot: player())
 
 
 def fails() -> None:
@@ -180,7 +180,7 @@ def test_workers_live_on_when_a_master_leaves_them() -> None:
 
 def test_a_job_waits_in_the_queue_as_long_as_it_must() -> None:
     clock = VirtualClock(START_S)
-    pool = Pool(clock, Steady(2), lambda worker, slot: Idler(), wait_s=30.0)
+    pool = SimulatedPool(clock, Steady(2), lambda worker, slot: Idler(), wait_s=30.0)
     pool.submit("w1")
     clock.advance(START_S + 100)
     assert [e.time_s - START_S for e in pool.poll()] == [0.0, 30.0]

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from master.backends.script import Lives, Script, Steady
-from master.decisions import leasing
+from chunk_model.goodput import Costs
+from master.backends.script import Script, ScriptedLives, Steady
 from master.leases import leases as grants
-from master.leases.chunk_sizing import ChunkSizing
-from master.simulation import cost_program
+from master.leases import policy
+from master.leases.sizing import ChunkSizing
+from master.simulation import cost_only_worker
 from master.simulation.result import fingerprint
-from master.simulation.scenario import Machine, Scenario, Speeds
+from master.simulation.scenario import Machine, MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
 from master.telemetry.measures import Measures
@@ -70,7 +70,7 @@ def play(tmp_path: Path) -> Play:
         vertices: int,
         *,
         costs: Costs = COSTS,
-        speeds: Speeds | None = None,
+        speeds: MachineSpeeds | None = None,
         chunk: int | None = None,
         push_every: int | None = None,
         crash_every_s: float | None = None,
@@ -80,12 +80,12 @@ def play(tmp_path: Path) -> Play:
         nonlocal number
         number += 1
         program, root = tmp_path / f"cost{number}.py", tmp_path / f"run{number}"
-        program.write_text(cost_program.source(vertices, 1))
+        program.write_text(cost_only_worker.source(vertices, 1))
         settings = Settings(program, backend="simulated", workers=script.slots, chunk=chunk, push_every=push_every)
         scenario = Scenario(
             script,
             costs,
-            speeds or Speeds(),
+            speeds or MachineSpeeds(),
             crash_every_s=crash_every_s,
             travel_s=travel_s,
             limit_s=1e5,
@@ -99,8 +99,8 @@ def play(tmp_path: Path) -> Play:
     return play
 
 
-def living(workers: int, mean_s: float, seed: int = 1, graceful_share: float = 0.5) -> Lives:
-    return Lives(workers, Exponential(mean_s), seed=seed, graceful_share=graceful_share, late=0)
+def living(workers: int, mean_s: float, seed: int = 1, graceful_share: float = 0.5) -> ScriptedLives:
+    return ScriptedLives(workers, Exponential(mean_s), seed=seed, graceful_share=graceful_share, late=0)
 
 
 def sizes_of(run: Played) -> tuple[float, float]:
@@ -136,16 +136,16 @@ def test_what_is_asked_for_wins(play: Play) -> None:
 
 
 def test_the_last_wave_is_short_where_speeds_differ(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    machines, speeds = Steady(32), Speeds(sigma=0.7)
+    machines, speeds = Steady(32), MachineSpeeds(sigma=0.7)
     shrinking = play(machines, 60_000, speeds=speeds)
 
-    def fixed(facts: leasing.ChunkFacts) -> tuple[int, str]:
-        return min(facts.left, 60_000 // 32 // leasing.SHARE), "always the same"
+    def fixed(facts: policy.ChunkFacts) -> tuple[int, str]:
+        return min(facts.left, 60_000 // 32 // policy.SHARE), "always the same"
 
     monkeypatch.setattr(grants, "chunk_size", fixed)
-    monkeypatch.setattr(leasing, "most", lambda *args, **named: (None, "no limit"))
-    monkeypatch.setattr(leasing, "cut", lambda *args: (None, "never"))
-    monkeypatch.setattr(leasing, "overtake", lambda *args: (None, "never"))
+    monkeypatch.setattr(policy, "most", lambda *args, **named: (None, "no limit"))
+    monkeypatch.setattr(policy, "cut", lambda *args: (None, "never"))
+    monkeypatch.setattr(policy, "overtake", lambda *args: (None, "never"))
     same = play(machines, 60_000, speeds=speeds)
     print(
         f"workers wait {shrinking.wait_s:.1f} s at the end of an epoch of {shrinking.epoch_s:.0f} s; with fixed chunks "
@@ -156,7 +156,7 @@ def test_the_last_wave_is_short_where_speeds_differ(play: Play, monkeypatch: pyt
 
 
 @dataclass(frozen=True)
-class OneSlow(Speeds):
+class OneSlow(MachineSpeeds):
     """One machine is a hundred times slower than the others."""
 
     def of(self, slot: int, seed: int) -> Machine:
@@ -194,13 +194,13 @@ def test_what_is_under_way_is_not_overtaken(
     play: Play, monkeypatch: pytest.MonkeyPatch, workers: int, travel_s: float, costs: Costs
 ) -> None:
     run = play(Steady(workers), 20_000, costs=costs, travel_s=travel_s)
-    monkeypatch.setattr(leasing, "overtake", lambda *args: (None, "never"))
+    monkeypatch.setattr(policy, "overtake", lambda *args: (None, "never"))
     never = play(Steady(workers), 20_000, costs=costs, travel_s=travel_s)
     assert run.epoch_s <= 1.1 * never.epoch_s
 
 
 def test_an_epoch_ends_though_measures_say_that_nothing_takes_time(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Measures, "delay", lambda *args: leasing.Delay())
+    monkeypatch.setattr(Measures, "delay", lambda *args: policy.Delay())
     monkeypatch.setattr(ChunkSizing, "around_s", lambda *args: 0.0)
     run = play(Steady(8), 20_000, costs=QUICK, travel_s=10.0)
     overtaken = run.one("SELECT count(*) FROM events WHERE topic = 'straggler'")
@@ -233,7 +233,7 @@ def sizes_of_kinds(run: Played) -> dict[str, tuple[int, float]]:
 @pytest.mark.parametrize("seed", range(3))
 def test_machines_with_avx_get_more_vertices_and_as_much_work(play: Play, seed: int) -> None:
     costs = Costs(exec_s=0.5, start_s=5.0, push_s=0.5, boot_s=10.0)
-    speeds = Speeds(fast=0.12, factor=4.0)
+    speeds = MachineSpeeds(fast=0.12, factor=4.0)
     # Without grace: a push from a slow machine that leaves early would size both kinds, in seconds, which then hold.
     lives = living(100, 300.0, seed, graceful_share=0.0)
     first = play(lives, 60_000, costs=costs, speeds=speeds, seed=seed)
@@ -250,11 +250,11 @@ def test_machines_with_avx_get_more_vertices_and_as_much_work(play: Play, seed: 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_credits_are_exact_under_kills_crashes_and_second_leases(play: Play, seed: int) -> None:
-    run = play(living(12, 90.0, seed), 12_000, speeds=Speeds(sigma=1.5), crash_every_s=60.0)
+    run = play(living(12, 90.0, seed), 12_000, speeds=MachineSpeeds(sigma=1.5), crash_every_s=60.0)
     assert run.one("SELECT count(*) FROM workers") > 12
 
 
 def test_the_same_seed_gives_the_same_sizes(play: Play) -> None:
-    first, second = (play(living(16, 60.0), 20_000, speeds=Speeds(sigma=1.0)) for _ in range(2))
+    first, second = (play(living(16, 60.0), 20_000, speeds=MachineSpeeds(sigma=1.0)) for _ in range(2))
     assert first.rows("SELECT text FROM events WHERE topic = 'sizing'")
     assert fingerprint(first.root) == fingerprint(second.root)

@@ -6,16 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential, Normal
+from chunk_model.goodput import Costs
 from gridml.errors import RunError, UsageError
-from master.backends.script import Lives, Steady
-from master.simulation import cost_program
-from master.simulation import stall as stall
-from master.simulation.exact import verify_credits
+from master.backends.script import ScriptedLives, Steady
+from master.simulation import cost_only_worker
+from master.simulation import world as stall
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
-from master.simulation.stall import LIVES, MASTERS, SOME_TURNS, TURNS, Since, check_lives, check_silence, check_stall
-from master.simulation.world import play_scenario
+from master.simulation.world import (
+    LIVES,
+    MASTERS,
+    SOME_TURNS,
+    TURNS,
+    Since,
+    check_lives,
+    check_silence,
+    check_stall,
+    play_scenario,
+)
 from master.store.settings import Settings
 
 LIFE = Normal(2700.0, 600.0)
@@ -23,7 +32,7 @@ LIFE = Normal(2700.0, 600.0)
 
 def played(folder: Path, scenario: Scenario, vertices: int = 500) -> Path:
     program = folder / "costs.py"
-    program.write_text(cost_program.source(vertices, 1))
+    program.write_text(cost_only_worker.source(vertices, 1))
     settings = Settings(program, backend="simulated", workers=scenario.script.slots, silent_s=1e9)
     play_scenario(settings, scenario, folder / "run")
     return folder / "run"
@@ -103,7 +112,7 @@ def test_a_run_that_may_go_on_is_left_alone(since: Since, machines: int) -> None
 
 
 def test_lives_that_are_always_too_short_end_the_simulation(tmp_path: Path) -> None:
-    script = Lives(20, Exponential(1.0), graceful_share=0.0)
+    script = ScriptedLives(20, Exponential(1.0), graceful_share=0.0)
     with pytest.raises(RunError, match=r"no vertex was credited .* lives began in vain"):
         played(tmp_path, Scenario(script, Costs(exec_s=0.5, start_s=50.0), turn_s=0.5))
     assert verify_credits(tmp_path / "run").credited == 0

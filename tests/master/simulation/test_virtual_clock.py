@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
 
 
 @given(st.lists(st.floats(0, 100), max_size=20), st.floats(0, 100))

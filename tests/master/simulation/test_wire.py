@@ -7,8 +7,7 @@ import pytest
 from gridml.protocol.codec import InProcessCodec, spoken
 from gridml.protocol.messages import Reply, Sync
 from gridml.protocol.push import PushContent
-from master.simulation.faulty_network import Chances, Delivery
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import Chances, Delivery, VirtualClock
 from master.simulation.wire import Wire
 
 ONE, TWO = spoken(Sync("w1", trained=1)), spoken(Sync("w1", trained=2))

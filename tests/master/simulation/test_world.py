@@ -12,18 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from chunk_model.trace import TraceEvent
+from chunk_model.goodput import Costs
+from chunk_model.traces import TraceEvent
 from gridml.errors import LedgerError, RunError
 from gridml.protocol.messages import NO_PUSH
-from master.backends.script import Lives, Replay, Script, Steady
-from master.simulation import cost_program
-from master.simulation.crash_points import POINTS
-from master.simulation.exact import verify_credits
+from master.backends.script import Replay, Script, ScriptedLives, Steady
+from master.simulation import cost_only_worker
 from master.simulation.faulty_network import Chances
-from master.simulation.result import dump, fingerprint
-from master.simulation.scenario import Absent, Scenario, Speeds, Storms
+from master.simulation.result import dump, fingerprint, verify_credits
+from master.simulation.scenario import POINTS, Absent, MachineSpeeds, Scenario, Storms
 from master.simulation.world import Inline, MasterKilled, World, play_scenario
 from master.store.reader import connect, opened
 from master.store.settings import Settings
@@ -35,9 +33,9 @@ COSTS = Costs(exec_s=0.5, start_s=2.0, push_s=0.1, boot_s=1.0)
 FAULTS = Chances(lose=0.05, repeat=0.05, truncate=0.03, corrupt=0.03, delay_s=5.0)
 WORKERS, VERTICES, EPOCHS = 30, 4000, 2
 BAD = Scenario(
-    Storms(Absent(Lives(WORKERS, Exponential(60.0), seed=3, gap_s=5.0, grace_s=10.0), 0.1, 3), 200.0, 0.5, 3),
+    Storms(Absent(ScriptedLives(WORKERS, Exponential(60.0), seed=3, gap_s=5.0, grace_s=10.0), 0.1, 3), 200.0, 0.5, 3),
     COSTS,
-    Speeds(0.2, 4.0, 0.4),
+    MachineSpeeds(0.2, 4.0, 0.4),
     FAULTS,
     crash_every_s=60.0,
     turn_s=0.5,
@@ -54,7 +52,7 @@ def dumped(root: Path) -> list[str]:
 def played(folder: Path, scenario: Scenario, epochs: int = EPOCHS, **chosen: object) -> tuple[World, Path]:
     folder.mkdir(exist_ok=True)
     program = folder / "costs.py"
-    program.write_text(cost_program.source(VERTICES, epochs))
+    program.write_text(cost_only_worker.source(VERTICES, epochs))
     settings = Settings(program, backend="simulated", workers=WORKERS, **chosen)  # type: ignore[arg-type]
     return play_scenario(
         settings, scenario, folder / "run", killed=lambda: verify_credits(folder / "run")
@@ -132,7 +130,7 @@ def test_a_master_that_is_killed_at_any_point_is_followed_by_one_that_goes_on(
     "script",
     [
         Steady(WORKERS),
-        Lives(WORKERS, Exponential(40.0), late=20),
+        ScriptedLives(WORKERS, Exponential(40.0), late=20),
         Replay(
             tuple(
                 TraceEvent(float(at_s), f"n{node}", at_s % 100 == 0)
@@ -166,9 +164,9 @@ def test_workers_with_a_slow_f_push_no_oftener_than_their_master_can_merge(tmp_p
 def test_chunks_of_a_size_that_was_asked_for_without_pushes_are_that_size_to_the_end(tmp_path: Path) -> None:
     """A job each, killed without a warning, on machines of unequal speed: what idles must not cut what others hold."""
     scenario = Scenario(
-        Lives(WORKERS, Exponential(100.0), seed=1, graceful_share=0.0),
+        ScriptedLives(WORKERS, Exponential(100.0), seed=1, graceful_share=0.0),
         COSTS,
-        Speeds(0.12),
+        MachineSpeeds(0.12),
         turn_s=1.0,
         chunks_per_job=1,
     )
@@ -208,8 +206,8 @@ def test_every_worker_says_what_machine_it_is_on(tmp_path: Path, programs: Path,
     if trains:
         program, trainer = programs / "tally.py", Trainer(programs / "tally.py", COSTS)
     else:
-        program.write_text(cost_program.source(200, 1))
-    machines, speeds = Steady(6), Speeds(0.5, 4.0, 0.3)
+        program.write_text(cost_only_worker.source(200, 1))
+    machines, speeds = Steady(6), MachineSpeeds(0.5, 4.0, 0.3)
     settings = Settings(program, backend="simulated", workers=6, chunk=2)
     play_scenario(settings, Scenario(machines, COSTS, speeds, FAULTS, seed=2), tmp_path / "run", trainer=trainer)
     with contextlib.closing(connect(tmp_path / "run")) as ledger:
@@ -236,7 +234,9 @@ def test_when_no_machine_comes_any_more_it_says_so(tmp_path: Path) -> None:
 
 
 def test_when_lives_are_too_short_to_train_anything_it_says_so(tmp_path: Path) -> None:
-    short = Scenario(Lives(WORKERS, Exponential(1.0)), Costs(exec_s=0.5, start_s=50.0), turn_s=0.5, limit_s=500.0)
+    short = Scenario(
+        ScriptedLives(WORKERS, Exponential(1.0)), Costs(exec_s=0.5, start_s=50.0), turn_s=0.5, limit_s=500.0
+    )
     with pytest.raises(RunError, match=r"has not finished after 5[0-9][0-9] s: lives may be too short"):
         played(tmp_path, short)
 
@@ -260,7 +260,7 @@ def test_inline_does_it_at_once_and_keeps_what_was_raised() -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from chunk_model.families import Exponential
 from master.simulation.faulty_network import Chances
 from master.backends.script import Lives

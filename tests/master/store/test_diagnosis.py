@@ -14,11 +14,11 @@ import pytest
 
 from gridml.errors import DamagedError, LedgerError, StorageError
 from gridml.protocol import bundle
-from master.backends.base import Backend, JobEvent
-from master.environment import Environment
 from master.launch import resume
+from master.ports.environment import Environment
+from master.state.jobs import Backend, JobEvent
 from master.store import ledger_file
-from master.store.diagnosis import Trouble, diagnose, explain
+from master.store.diagnosis import FileTrouble, diagnose, explain
 from master.store.ledger import Ledger
 
 REPLICA = bundle.encode({"version": 0, "credited": 0}, {})
@@ -167,32 +167,32 @@ def test_a_folder_in_the_place_of_the_journal_is_no_damage(ledger: Ledger) -> No
 @pytest.mark.parametrize(
     ("number", "trouble"),
     [
-        (errno.ENOSPC, Trouble.FULL),
-        (errno.EDQUOT, Trouble.FULL),
-        (errno.EMFILE, Trouble.DESCRIPTORS),
-        (errno.EROFS, Trouble.FORBIDDEN),
-        (errno.EACCES, Trouble.FORBIDDEN),
-        (errno.EIO, Trouble.BROKEN),
-        (errno.ENOENT, Trouble.GONE),
-        (errno.ESTALE, Trouble.GONE),
-        (errno.EPIPE, Trouble.UNREAD),
-        (errno.ECONNREFUSED, Trouble.OTHER),
+        (errno.ENOSPC, FileTrouble.FULL),
+        (errno.EDQUOT, FileTrouble.FULL),
+        (errno.EMFILE, FileTrouble.DESCRIPTORS),
+        (errno.EROFS, FileTrouble.FORBIDDEN),
+        (errno.EACCES, FileTrouble.FORBIDDEN),
+        (errno.EIO, FileTrouble.BROKEN),
+        (errno.ENOENT, FileTrouble.GONE),
+        (errno.ESTALE, FileTrouble.GONE),
+        (errno.EPIPE, FileTrouble.UNREAD),
+        (errno.ECONNREFUSED, FileTrouble.OTHER),
     ],
 )
-def test_every_reason_of_the_system_has_its_advice(tmp_path: Path, number: int, trouble: Trouble) -> None:
+def test_every_reason_of_the_system_has_its_advice(tmp_path: Path, number: int, trouble: FileTrouble) -> None:
     error = OSError(number, os.strerror(number), str(tmp_path / "versions" / "v1"))
     assert diagnose(error, tmp_path)[0] is trouble
     said = explain(error, tmp_path)
     assert isinstance(said, StorageError)
     assert os.strerror(number) in str(said) and str(tmp_path / "versions") in str(said)
-    assert "backup" not in str(said) and ("room" in str(said)) == (trouble is Trouble.FULL)
+    assert "backup" not in str(said) and ("room" in str(said)) == (trouble is FileTrouble.FULL)
 
 
 def test_every_trouble_has_words(tmp_path: Path) -> None:
     from master.store.diagnosis import _words
 
-    for trouble in Trouble:
-        if trouble is not Trouble.DAMAGED:
+    for trouble in FileTrouble:
+        if trouble is not FileTrouble.DAMAGED:
             assert all(_words(trouble, tmp_path))
 
 

@@ -9,9 +9,9 @@ import pytest
 
 import gridml
 from gridml.model.graph import Graph
-from gridml.options import RESUME, described
-from master.store.identity import FIXED, differences, tensor_differences
+from master.state.options import RESUME, described
 from master.store.settings import Settings
+from master.store.spec import FIXED, differences, tensor_differences
 from master.store.versions import initial
 
 torch = pytest.importorskip("torch")

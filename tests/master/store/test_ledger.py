@@ -14,14 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridml.errors import StorageError
-from gridml.protocol.bounds import LARGEST
+from gridml.protocol.foreign import LARGEST
 from gridml.protocol.messages import Sync
-from master.decisions.failures import Failed
-from master.decisions.gate import Altered
-from master.decisions.leasing import Span
-from master.records import LeaseState
+from master.state.failures import Altered, Failed
+from master.state.records import LeaseState
+from master.state.spans import Span
 from master.store.ledger import Ledger
-from master.store.write_batch import WriteBatch
+from master.store.ledger_rows import WriteBatch
 
 COUNT = 20
 FAILED = Failed("w1", "slot-1", COUNT)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import gridml
 from gridml.errors import DamagedError
-from gridml.model import digest
+from gridml.model import ragged
 from gridml.model.graph import Graph
 from gridml.protocol.push import Fields, decode
 from master.store.local_fields import LocalFields
@@ -273,7 +273,7 @@ def flipped(file: Path) -> None:
 def test_a_damaged_base_is_an_error(
     tmp_path: Path, fields: LocalFields, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], says: str
 ) -> None:
-    monkeypatch.setattr(digest, "BLOCK_BYTES", 16)  # two vertices
+    monkeypatch.setattr(ragged, "BLOCK_BYTES", 16)  # two vertices
     base = fields.settle(None, [(1, 0, fields.write_patch(1, [push([1], 1)]))])
     file = tmp_path / "fields" / "Document.visits@00000001.npy"
     damage(file)

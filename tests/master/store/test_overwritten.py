@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.store.overwritten import OlderVersion, OverwrittenRows
+from master.store.replica import OlderVersion, OverwrittenRows
 from master.store.versions import ReplicaState
 
 COUNT = 12

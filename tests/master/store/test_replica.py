@@ -17,7 +17,7 @@ from gridml.aggregates import VertexState
 from gridml.errors import DamagedError, LedgerError
 from gridml.model.graph import Graph
 from gridml.protocol.push import RowValues, encode_replica
-from master.known_rows import Touched
+from master.state.spans import Touched
 from master.store import replica as replica_file
 from master.store.replica import Replica, union, without
 from master.store.versions import Base, Versions, initial

@@ -24,8 +24,7 @@ from gridml.protocol import bundle
 from gridml.protocol.push import RowValues
 from master.store import replica as replica_file
 from master.store import versions as versions_file
-from master.store.overwritten import RECORD_BYTES, OverwrittenRows
-from master.store.replica import Replica
+from master.store.replica import RECORD_BYTES, OverwrittenRows, Replica
 from master.store.version_chain import Parent
 from master.store.versions import Changes, ReplicaState, Versions
 

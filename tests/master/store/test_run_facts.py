@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from master.store.ledger import Ledger
-from master.store.reader import opened
-from master.store.run_facts import RunClock, read_clock, read_facts, read_status
-from master.store.status import RunStatus
+from master.store.reader import RunClock, opened, read_clock, read_facts, read_status
+from master.store.rundir import RunStatus
 
 
 @contextmanager

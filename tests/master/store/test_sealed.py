@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from master.store.ledger import Ledger
-from master.store.sealed import seal, unseal
+from master.store.schema import seal, unseal
 
 VALUE = {"accuracy": 0.9812, "counts": [1, 2], "Größe": None}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gridml.errors import UsageError
-from master.backends.base import BackendFacts, BackendOptions
+from master.state.jobs import BackendFacts, BackendOptions
 from master.store.settings import Settings
 
 PROGRAM = Path("program.py")

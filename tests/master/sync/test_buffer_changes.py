@@ -13,7 +13,7 @@ from torch import nn
 import gridml
 from gridml.protocol.push import ReplicaPart
 from master.store.versions import ReplicaState, initial
-from master.sync.buffer_changes import Sifted, Untrained
+from master.sync.buffers import Sifted, Untrained
 
 Array = np.ndarray[Any, Any]
 KEY = ("Net", 0)

@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import gridml
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from gridml.aggregates import Aggregate, Merge, TensorMerge
 from gridml.errors import UsageError, UserCodeError
 from gridml.model.graph import Graph
 from gridml.protocol.push import ReplicaPart, RowValues
-from master.backends.script import Lives
+from master.backends.script import ScriptedLives
 from master.backends.simulated_plugin import SimulatedOptions
-from master.decisions.gate import REMEMBERED
-from master.simulation.exact import verify_credits
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.result import verify_credits
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.replica import Replica
 from master.store.settings import Settings
 from master.store.versions import ReplicaState, Versions, initial
+from master.sync.gate import REMEMBERED
 from master.sync.merger import Merger
 from remote.stepped import Trainer
 
@@ -261,7 +261,9 @@ def play(folder: Path, seed: int, bound: str = "") -> Path:
     """Play a run of four workers that live 8 s on average."""
     program = folder / "spent.py"
     program.write_text(SPENT.format(seed=seed, bound=bound))
-    scenario = Scenario(Lives(WORKERS, Exponential(8.0), seed), COSTS, Speeds(sigma=0.5), travel_s=0.05, seed=seed)
+    scenario = Scenario(
+        ScriptedLives(WORKERS, Exponential(8.0), seed), COSTS, MachineSpeeds(sigma=0.5), travel_s=0.05, seed=seed
+    )
     chosen = Settings(
         program, "simulated", WORKERS, seed=seed, steps_each=0, push_every=50, options=SimulatedOptions(None, None)
     )

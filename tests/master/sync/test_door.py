@@ -19,26 +19,25 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gridml.carriers.base import Message
+from gridml.carriers.base import QUOTA, Message
 from gridml.carriers.directory import DirectoryMailbox
-from gridml.carriers.mailbox_files import QUOTA
 from gridml.engine.engine import Engine
 from gridml.errors import UserCodeError
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.protocol import bundle, outbox
-from gridml.protocol.foreign_files import remove
+from gridml.protocol.foreign import remove
 from gridml.protocol.messages import Failure, Lease, Push, Reply, Sync, Verdict, reply_from, to_json
 from gridml.protocol.worker_actions import Wait
-from master.backends.base import Backend, JobEvent, State
-from master.decisions.admission import MOST_MALFORMED
-from master.environment import Environment
 from master.launch import resume, start
-from master.mailboxes import run_mailboxes
-from master.records import WorkerRecord
-from master.simulation.virtual_clock import VirtualClock
+from master.ports.environment import Environment
+from master.ports.mailboxes import run_mailboxes
+from master.simulation.faulty_network import VirtualClock
+from master.state.jobs import Backend, JobEvent, State
+from master.state.records import WorkerRecord
 from master.store.settings import Settings
 from master.sync.exchange import MAX_NOTES
+from master.sync.pushes import MOST_MALFORMED
 from remote.courier import StepCourier
 from remote.session import Session, SessionOptions
 

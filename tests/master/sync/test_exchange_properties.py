@@ -24,23 +24,21 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.calling import BatchFailed
 from gridml.engine.engine import Engine
 from gridml.errors import GridmlError, RunError, UserCodeError
 from gridml.model.loading import load
 from gridml.protocol import bundle, outbox
-from gridml.protocol.attempts import attempt_of, job_of, worker_name
 from gridml.protocol.messages import sync_from, to_json
-from gridml.protocol.outbox import UnansweredPush
+from gridml.protocol.outbox import UnansweredPush, attempt_of, job_of, worker_name
 from gridml.protocol.push import module_key
 from gridml.protocol.worker_actions import Wait
-from master.backends.base import Backend, JobEvent, State
-from master.environment import Environment
 from master.launch import resume, start
-from master.run import Run
-from master.simulation.crash_points import POINTS, CrashPoints
-from master.simulation.faulty_network import FaultyNetwork, corrupted, truncated
-from master.simulation.virtual_clock import VirtualClock
+from master.ports.environment import Environment
+from master.run import MasterRun
+from master.simulation.faulty_network import FaultyNetwork, VirtualClock, corrupted, truncated
+from master.simulation.scenario import POINTS, CrashPoints
+from master.state.jobs import Backend, JobEvent, State
 from master.store.settings import Settings
 from remote.courier import StepCourier
 from remote.session import Session, SessionOptions
@@ -257,7 +255,7 @@ class World:
         self.fails: Callable[[str, Sequence[int]], bool] = lambda worker, vertices: False
         self.calm = False
         self.workers: list[Worker] = []
-        self.masters: list[Run] = []
+        self.masters: list[MasterRun] = []
         self.deaths = 0
         self.network = FaultyNetwork(self.clock, self.deliver)
         self.program = load(source)

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from gridml.protocol.messages import Failure, Sync
-from master.decisions.failures import MAX_FAILURES, PAUSE_S, pause
 from master.leases.leases import Leases
-from master.records import LeaseState, Standing, WorkerTable
-from master.simulation import cost_program
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation import cost_only_worker
+from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
-from master.store.event_facts import EventFacts
+from master.state.failures import MAX_FAILURES, PAUSE_S, pause
+from master.state.records import LeaseState, Standing, WorkerTable
 from master.store.ledger import Ledger
+from master.store.rundir import EventFacts
 from master.store.settings import Settings
 from master.store.spec import RunSpec
-from master.sync.failures import Failures
+from master.sync.recovery import Failures
 from master.views.progress import read_progress
 
 COUNT, CHUNK = 1000, 100
@@ -35,7 +35,7 @@ class Desk:
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path
-        program = cost_program.program_of(COUNT, 1)
+        program = cost_only_worker.program_of(COUNT, 1)
         spec = RunSpec(Settings(Path("program.py"), chunk=CHUNK, workers=4), program, program.graph())
         self.ledger = Ledger(path, shared_disk=False, create=create, durable=False)
         self.workers = WorkerTable()

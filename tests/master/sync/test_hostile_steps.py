@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.calling import BatchFailed
 from gridml.engine.dice import Dice
 from gridml.engine.snapshot import Snapshot
 from gridml.errors import UserCodeError
@@ -22,7 +22,7 @@ from gridml.protocol.push import ReplicaPart, RowValues
 from gridml.protocol.worker_state import WorkerOptions
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.simulation.exact import verify_credits
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened

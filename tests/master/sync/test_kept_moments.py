@@ -12,10 +12,8 @@ import torch
 
 import gridml
 from gridml.protocol.compression import bfloat16, from_bfloat16
-from master.decisions.moment_votes import EVERY, SPARE, VOTES
-from master.records import Standing, WorkerRecord, WorkerTable
-from master.store.moments_file import MomentsFile
-from master.sync.kept_moments import KeptMoments
+from master.state.records import Standing, WorkerRecord, WorkerTable
+from master.sync.moments import EVERY, SPARE, VOTES, KeptMoments, MomentsFile
 
 KEY = ("Network", 0)
 OF = "exp_avg_sq/Network/0/net/weight"

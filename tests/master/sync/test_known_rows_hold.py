@@ -13,21 +13,21 @@ from weakref import WeakSet
 import numpy as np
 import pytest
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from gridml.protocol.messages import Lease, Verdict
 from gridml.protocol.push import ModuleTensors, VertexKey
 from gridml.protocol.worker_actions import BeginChunk, KeepOnly, TakeSnapshot, Train
-from master.backends.script import Lives, Script, Steady
+from master.backends.script import Script, ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.simulation.exact import verify_credits
-from master.simulation.scenario import Chances, Scenario, Speeds
+from master.simulation.result import verify_credits
+from master.simulation.scenario import Chances, MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.replica import Replica
 from master.store.settings import Settings
-from master.sync import row_supply
-from master.sync.draft import Draft
+from master.sync import rows
 from master.sync.pushes import Pushes
+from master.sync.rows import Draft
 from master.views.report import report
 from remote.session import Session
 from remote.stepped import Trainer
@@ -250,7 +250,7 @@ def test_they_are_when_workers_and_masters_die_and_messages_are_lost(
 ) -> None:
     watched = Watched(monkeypatch)
     faults = Chances(lose=0.03, repeat=0.1, truncate=0.03, corrupt=0.03, delay_s=0.5)
-    play(tmp_path, Lives(3, Exponential(6.0), seed), 0.1, faults=faults, crash_every_s=3.0)
+    play(tmp_path, ScriptedLives(3, Exponential(6.0), seed), 0.1, faults=faults, crash_every_s=3.0)
     assert watched.seen["kept"] > 50
 
 
@@ -278,8 +278,16 @@ def test_they_are_had_again_when_workers_and_masters_die_and_messages_are_lost(
 ) -> None:
     watched = Watched(monkeypatch)
     faults = Chances(lose=0.03, repeat=0.1, truncate=0.03, corrupt=0.03, delay_s=0.5)
-    speeds = Speeds(sigma=0.6)
-    play(tmp_path, Lives(3, Exponential(6.0), seed), 0.1, NETWORKS, faults=faults, speeds=speeds, crash_every_s=3.0)
+    speeds = MachineSpeeds(sigma=0.6)
+    play(
+        tmp_path,
+        ScriptedLives(3, Exponential(6.0), seed),
+        0.1,
+        NETWORKS,
+        faults=faults,
+        speeds=speeds,
+        crash_every_s=3.0,
+    )
     assert grown(watched) == {3 * 960 / 48}
     assert watched.seen["let go"] > 30
 
@@ -288,7 +296,7 @@ def test_they_are_had_again_when_workers_and_masters_die_and_messages_are_lost(
 def test_they_are_when_a_worker_may_keep_few(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(monkeypatch)
     plain = report(play(tmp_path / "plain", Steady(3)))
-    monkeypatch.setattr(row_supply, "WORKER_BYTES", most)
+    monkeypatch.setattr(rows, "WORKER_BYTES", most)
     watched.seen.clear()
     bounded = report(play(tmp_path / "bounded", Steady(3)))
     assert watched.seen["kept"] > 0
@@ -299,6 +307,6 @@ def test_nobody_waits_for_rows_where_messages_take_long(tmp_path: Path, monkeypa
     """A push and its answer take as long as many batches, which are trained meanwhile."""
     slow = Chances(delay_s=3.0)
     piecewise = report(play(tmp_path / "piecewise", Steady(3), faults=slow)).wall_s
-    monkeypatch.setattr(row_supply, "INTERVALS", 10**6)
+    monkeypatch.setattr(rows, "INTERVALS", 10**6)
     whole = report(play(tmp_path / "whole", Steady(3), faults=slow)).wall_s
     assert piecewise < 1.05 * whole

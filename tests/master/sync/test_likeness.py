@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gridml.aggregates import VertexState
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues
 from master.store.versions import ReplicaState
-from master.sync.groups import Group
-from master.sync.likeness import likeness
+from master.sync.conduct import likeness
+from master.sync.gate import Group
 
 KEY = ("Network", 0)
 NAME = "Network/0/net/weight"

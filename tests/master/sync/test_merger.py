@@ -15,9 +15,9 @@ from gridml.errors import ProgramError, UserCodeError
 from gridml.model.graph import Graph
 from gridml.model.vertex import Vertex
 from gridml.protocol.push import ReplicaPart, decode, encode_replica
-from master.decisions.gate import BESIDE_ONE, FAR, ITSELF, OUTLIER, REMEMBERED, Passage
 from master.store.replica import Replica
 from master.store.versions import ReplicaState, Versions, initial
+from master.sync.gate import BESIDE_ONE, FAR, ITSELF, OUTLIER, REMEMBERED, Passage
 from master.sync.merger import Merged, Merger
 
 torch = pytest.importorskip("torch")

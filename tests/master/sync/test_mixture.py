@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from master.backends.script import Script
-from master.environment import Environment
 from master.launch import start
+from master.ports.environment import Environment
 from master.store.settings import Settings
 
 

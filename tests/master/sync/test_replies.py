@@ -10,10 +10,10 @@ import numpy as np
 from gridml.carriers.base import Message
 from gridml.protocol.messages import Push, Sync
 from gridml.protocol.push import NOTHING
-from master.known_rows import Touched
-from master.records import Footprint, LeaseState, LeaseTable, WorkerRecord
-from master.sync.draft import Draft
+from master.state.records import Footprint, LeaseState, LeaseTable, WorkerRecord
+from master.state.spans import Touched
 from master.sync.replies import Replies
+from master.sync.rows import Draft
 
 
 class Desk:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.dice import Dice
 from gridml.engine.snapshot import Snapshot
@@ -21,9 +21,9 @@ from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.protocol.push import ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions
-from master.backends.script import Lives, Script, Steady
+from master.backends.script import Script, ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.simulation.exact import verify_credits
+from master.simulation.result import verify_credits
 from master.simulation.scenario import Chances, Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
@@ -174,7 +174,7 @@ def test_honest_runs_of_any_program_are_exact_and_nobody_is_odd(
 
 def test_honest_runs_with_deaths_and_bad_mail_and_dying_masters_are_exact(tmp_path: Path, programs: Path) -> None:
     file, root = programs / "perceptron.py", tmp_path / "run"
-    script = Lives(3, Exponential(8.0), 1)
+    script = ScriptedLives(3, Exponential(8.0), 1)
     faults = Chances(lose=0.02, repeat=0.05, truncate=0.02, corrupt=0.02, delay_s=0.5)
     checks = play(file, root, Trainer(file, COSTS), 0.3, script=script, faults=faults, crash_every_s=4.0)
     assert checks

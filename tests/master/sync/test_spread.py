@@ -11,17 +11,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.protocol.push import ReplicaPart
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.decisions.helpful import helpful_workers, noise_scale
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
 from master.store.versions import ReplicaState
-from master.sync.spread import COORDINATES, EVERY, PushSpread
+from master.sync.spread import COORDINATES, EVERY, PushSpread, helpful_workers, noise_scale
 from master.views.progress import read_progress
 from master.views.report import report
 from remote.stepped import Trainer

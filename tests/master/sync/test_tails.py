@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.protocol import bundle
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.decisions.tail import MOST
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
 from master.store.versions import Versions
-from master.sync.version_use import VersionKeeper
+from master.sync.version_use import MOST, VersionKeeper
 from remote.stepped import Trainer
 
 VERTICES, EPOCHS, BATCH = 1_024, 3, 16
@@ -69,7 +68,7 @@ def play(folder: Path, keywords: str, workers: int = 3, replaced: Mapping[str, s
         text = text.replace(old, new)
     source.write_text(textwrap.dedent(text))
     costs = Costs(exec_s=0.01, start_s=0.5, push_s=0.02, boot_s=1.0)
-    scenario = Scenario(Steady(workers), costs, Speeds(sigma=0.3), travel_s=0.05, seed=2)
+    scenario = Scenario(Steady(workers), costs, MachineSpeeds(sigma=0.3), travel_s=0.05, seed=2)
     settings = Settings(source, "simulated", workers, seed=2, push_every=BATCH, options=SimulatedOptions(None, None))
     play_scenario(settings, scenario, folder / "run", trainer=Trainer(source, costs, 2))
     with opened(folder / "run") as ledger:

@@ -7,9 +7,8 @@ import numpy as np
 from gridml.carriers.base import Message
 from gridml.protocol.messages import Sync
 from gridml.protocol.push import NOTHING, RowValues
-from master.records import WorkerRecord
-from master.sync.draft import Draft
-from master.sync.taken_rows import leave_last, taken_rows
+from master.state.records import WorkerRecord
+from master.sync.rows import Draft, leave_last, taken_rows
 
 
 def rows(ids: list[int], *values: float) -> RowValues:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from master.records import LeaseState, LeaseTable, WorkerRecord
+from master.state.records import LeaseState, LeaseTable, WorkerRecord
 from master.sync.version_use import VersionUse
 
 

@@ -7,10 +7,10 @@ import pytest
 from numpy.typing import NDArray
 
 from gridml.aggregates import VertexState
-from gridml.protocol.compression import FORMATS, Step
+from gridml.protocol.compression import FORMATS, TensorStep
 from gridml.protocol.push import PushContent, ReplicaPart
 from master.store.versions import ReplicaState
-from master.sync.whole import whole
+from master.sync.pushes import whole
 
 INT8 = FORMATS["int8"]
 KEY = ("Network", 0)
@@ -31,7 +31,7 @@ BASE = ReplicaState(
 def step(name: str, values: NDArray[np.generic]) -> PushContent:
     codes = INT8.pack(values)
     assert codes is not None
-    return PushContent(steps={KEY: {name: Step(INT8, codes)}})
+    return PushContent(steps={KEY: {name: TensorStep(INT8, codes)}})
 
 
 def test_values_steps_and_what_was_left_out_make_a_vertex() -> None:

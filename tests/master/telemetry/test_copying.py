@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from master.telemetry.copying import BYTE_S, Copying
+from master.telemetry.measures import BYTE_S, Copying
 
 
 def test_bytes_of_a_vertex_are_a_guess_until_chunks_were_cut() -> None:

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from gridml.carriers.base import Heartbeat
-from master.decisions.failures import GivenUpFor
-from master.decisions.staffing import STUCK
-from master.records import Lost, Standing, WorkerRecord, WorkerTable
-from master.telemetry.heartbeats import MOST_DOUBLINGS, STARTS_S, Heartbeats
+from master.state.failures import GivenUpFor
+from master.state.records import Lost, Standing, WorkerRecord, WorkerTable
+from master.telemetry.staffing import MOST_DOUBLINGS, STARTS_S, STUCK, Heartbeats
 
 LIMIT = 120.0
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from gridml.protocol.messages import Push, Sync
-from master.decisions.leasing import Delay
-from master.records import WorkerRecord, WorkerTable
-from master.telemetry.copying import line
+from master.state.records import WorkerRecord, WorkerTable
+from master.state.spans import Delay
 from master.telemetry.measures import (
     KINDS,
     UNMEASURED_PUSH_S,
@@ -22,6 +21,7 @@ from master.telemetry.measures import (
     Measures,
     Speeds,
     died,
+    line,
 )
 
 points = st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1e4)), min_size=1, max_size=64)

@@ -19,16 +19,15 @@ from typing import Any
 
 import pytest
 
-from chunk_model.costs import Costs
+from chunk_model.goodput import Costs
 from gridml.errors import RunError, UsageError
 from master.backends.script import Steady
+from master.ports.mailboxes import DaemonExecutor
 from master.simulation.scenario import Scenario
 from master.simulation.world import World, play_scenario
-from master.store.series import LoggedMean
+from master.store.schema import LoggedMean
 from master.store.settings import Settings
-from master.telemetry.daemon_executor import DaemonExecutor
-from master.telemetry.loggers.base import LOGGED, METRICS, Logger, LoggerPlugin, Point
-from master.telemetry.loggers.registry import LOGGERS
+from master.telemetry.loggers.base import LOGGED, LOGGERS, METRICS, Logger, LoggerPlugin, Point
 from master.telemetry.loggers.wandb_run import read_history
 from master.telemetry.run_loggers import EVERY_S, MOST_POINTS, RunLoggers
 from remote.stepped import Trainer
@@ -244,7 +243,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from master.telemetry.loggers.base import Point
-from master.telemetry.loggers.registry import LOGGERS
+from master.telemetry.loggers.base import LOGGERS
 
 logger = LOGGERS.find(sys.argv[1]).open(Path(sys.argv[2]))
 before = {"train": 0, "evaluate": 0, **logger.last()}

@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
 from gridml.errors import LedgerError
-from master.backends.script import Lives, Script
-from master.environment import Environment
+from master.backends.script import Script, ScriptedLives
 from master.launch import start
-from master.simulation import cost_program
-from master.simulation.scenario import Scenario, Speeds
+from master.ports.environment import Environment
+from master.simulation import cost_only_worker
+from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
-from master.store.event_facts import LONGEST, MOST, EventFacts, bounded, facts_from, facts_text
 from master.store.ledger import Ledger
 from master.store.reader import opened
+from master.store.rundir import LONGEST, MOST, EventFacts, bounded, facts_from, facts_text
 from master.store.settings import Settings
-from master.views.live import JsonLines
+from master.views.live import EventLines
 from master.views.terminal import follow
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -160,11 +160,11 @@ def test_events_of_a_simulated_run_have_their_facts_and_are_told_with_them(tmp_p
     """Through evictions, hostile messages and masters that die."""
     told: list[tuple[str, EventFacts]] = []
     program, root, workers = tmp_path / "costs.py", tmp_path / "run", 12
-    program.write_text(cost_program.source(1200, EPOCHS))
+    program.write_text(cost_only_worker.source(1200, EPOCHS))
     scenario = Scenario(
-        Lives(workers, Exponential(60.0), seed=3, gap_s=5.0, grace_s=10.0),
+        ScriptedLives(workers, Exponential(60.0), seed=3, gap_s=5.0, grace_s=10.0),
         Costs(exec_s=0.5, start_s=2.0, push_s=0.1, boot_s=1.0),
-        Speeds(0.2, 4.0, 0.4),
+        MachineSpeeds(0.2, 4.0, 0.4),
         crash_every_s=60.0,
         turn_s=0.5,
         limit_s=1e5,
@@ -188,9 +188,9 @@ def test_who_drives_a_run_and_who_follows_it_print_the_same_facts(
 ) -> None:
     program, root, out = tmp_path / "counting.py", tmp_path / "run", io.StringIO()
     program.write_text(PROGRAM)
-    view = JsonLines(out)
+    view = EventLines(out)
     environment = replace(
-        pool(Lives(2, Exponential(1.5), seed=1, gap_s=0.0, grace_s=1.0)),
+        pool(ScriptedLives(2, Exponential(1.5), seed=1, gap_s=0.0, grace_s=1.0)),
         report=lambda topic, text, facts: view.event(0.0, topic, text, facts),
     )
     with start(Settings(program, workers=2), root, environment) as run:
@@ -231,7 +231,7 @@ def test_an_event_without_facts_has_none(tmp_path: Path) -> None:
     with ledger.transaction():
         ledger.event(1.0, "warning", "a full disk")
     ledger.close()
-    JsonLines(out).event(1.0, "warning", "a full disk")
+    EventLines(out).event(1.0, "warning", "a full disk")
     assert kept(tmp_path) == printed(out.getvalue()) == [("warning", {})]
 
 

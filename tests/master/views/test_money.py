@@ -9,12 +9,11 @@ import pytest
 from rich.console import Console
 
 from gridml.errors import LedgerError
-from master.sftp.fleet_costs import keep_prices
 from master.sftp.roster import End, FleetFacts, Instance, Roster
+from master.sftp.spending import keep_prices
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
-from master.store.settings import Settings
-from master.store.settings_file import write_settings
+from master.store.settings import Settings, write_settings
 from master.views.money import read_money, read_spent
 from master.views.render import MACHINES, dollars, render_money, render_report
 from master.views.report import report

@@ -12,15 +12,15 @@ import pytest
 from rich.console import Console
 
 from gridml.protocol.messages import Sync
-from master.backends.base import JobEvent, State
-from master.machines import MachineRecord
-from master.simulation.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
+from master.state.failures import MachineRecord
+from master.state.jobs import JobEvent, State
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.reader import connect
-from master.store.status import RunStatus
-from master.views.live import Follower, JsonLines, Lines, Screen, line, panel
-from master.views.progress import PUSHES, Progress, at_rest, read_progress
+from master.store.rundir import RunStatus
+from master.views.live import EventLines, Follower, Lines, Screen, line, panel
+from master.views.progress import PUSHES, RunProgress, at_rest, read_progress
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def push(ledger: Ledger, at_s: float, upto: int, staleness: float = 0.0) -> None
         ledger.close_epoch(lease.epoch, version, at_s)
 
 
-def at(ledger: Ledger, now: float) -> Progress:
+def at(ledger: Ledger, now: float) -> RunProgress:
     connection = connect(ledger.path.parent)
     try:
         return read_progress(connection, now)
@@ -186,7 +186,7 @@ def test_the_plan_of_every_query_stays_small(ledger: Ledger) -> None:
     connection.close()
 
 
-SOME = Progress(
+SOME = RunProgress(
     RunStatus.RUNNING,
     3,
     12,
@@ -241,7 +241,7 @@ def test_the_screen_keeps_the_panel_below_the_events(ledger: Ledger) -> None:
 
 def test_lines_and_json_say_when_and_what(ledger: Ledger) -> None:
     plain, machine = io.StringIO(), io.StringIO()
-    for view in (Lines(plain), JsonLines(machine)):
+    for view in (Lines(plain), EventLines(machine)):
         view.event(1e9, "evicted", "w3 on slot-1")
         view.progress(1e9, SOME)
     assert [text.split()[1] for text in plain.getvalue().splitlines()] == ["evicted", "progress"]
@@ -254,7 +254,7 @@ def test_lines_and_json_say_when_and_what(ledger: Ledger) -> None:
 def test_a_follower_reads_no_more_often_than_its_view_wants(ledger: Ledger) -> None:
     clock = VirtualClock()
     out = io.StringIO()
-    with Follower(ledger.path.parent, JsonLines(out), clock=clock) as follower:
+    with Follower(ledger.path.parent, EventLines(out), clock=clock) as follower:
         for tenth in range(0, 251):
             clock.now_s = tenth / 10
             follower.tick()

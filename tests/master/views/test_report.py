@@ -19,18 +19,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from gridml.cli import command_line
+from gridml.cli.main import command_line
 from gridml.errors import LedgerError
 from gridml.protocol.messages import Failure, Sync
-from master.backends.base import JobEvent, State
-from master.decisions.gate import Altered
-from master.machines import MachineRecord
-from master.records import LeaseState
+from master.state.failures import Altered, MachineRecord
+from master.state.jobs import JobEvent, State
+from master.state.records import LeaseState
 from master.store.ledger import Ledger
 from master.store.reader import opened
 from master.store.rundir import RunDirectory
-from master.store.settings import Settings
-from master.store.settings_file import write_settings
+from master.store.settings import Settings, write_settings
 from master.views.plot import plot_report
 from master.views.progress import read_progress
 from master.views.render import duration, render_report

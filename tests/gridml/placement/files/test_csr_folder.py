@@ -12,8 +12,8 @@ from scipy.sparse import csr_array, save_npz
 
 from gridml.errors import StorageError, UsageError
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.files import libsvm, source
-from gridml.placement.files.csr_folder import write
+from gridml.placement.files import source, text_formats
+from gridml.placement.files.array_formats import write
 from gridml.placement.files.registry import read, store
 from tests.support.graphs import grouped
 
@@ -58,7 +58,7 @@ def test_libsvm_is_stored_block_by_block(tmp_path: Path, monkeypatch: pytest.Mon
     file.write_bytes(gzip.compress("\n".join(["# a comment", *lines, ""]).encode()))
     monkeypatch.setattr(source, "BLOCK", 3000)
     monkeypatch.setattr(source, "PIECE", 500)
-    pieces = list(libsvm.pieces(source.Source(file)))
+    pieces = list(text_formats.pieces(source.GraphSource(file)))
     assert len(pieces) > 3 and max(piece.edges for piece in pieces) < 1000
     store(file, tmp_path / "rows.csr")
     assert same(read(tmp_path / "rows.csr"), read(file)) and same(read(file), graph)

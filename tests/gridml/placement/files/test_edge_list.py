@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.files.edge_list import read_numbered
-from gridml.placement.files.source import Source
+from gridml.placement.files.source import GraphSource
+from gridml.placement.files.text_formats import read_numbered
 
 NEAR = st.integers(-20, 20)
 FAR = st.integers(-(2**63) + 2, 2**63 - 2)
@@ -87,7 +87,7 @@ def test_numbers_are_kept_and_those_of_a_general_graph_are_vertices(
     tmp_path: Path, edges_of: Callable[..., set[tuple[int, int]]]
 ) -> None:
     (tmp_path / "a.txt").write_text("7 -1\n3 7\n7 3000000000\n")
-    source = Source(tmp_path / "a.txt")
+    source = GraphSource(tmp_path / "a.txt")
     found = read_numbered(source)
     assert found.rows is not None and found.rows.tolist() == [3, 7]
     assert found.columns is not None and found.columns.tolist() == [-1, 7, 3000000000]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gridml.errors import UsageError
-from gridml.placement.files.weights import read_weights
+from gridml.placement.files.registry import read_weights
 
 
 def test_an_array_is_read_as_it_is(tmp_path: Path) -> None:

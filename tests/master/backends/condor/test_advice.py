@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from master.backends.condor.advice import about_refusal, about_wait
+from master.backends.condor.holds import about_refusal, about_wait
 
 ANALYSIS = """
 The Requirements expression for job 1.000 reduces to these conditions:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from master.backends.condor.analysis import FILE, Analysis
+from master.backends.condor.holds import FILE, Analysis
 
 NOBODY = "0 slots match and are willing to run your job\n[0]           0  Memory > 100\n"
 

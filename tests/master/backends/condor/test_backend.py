@@ -16,13 +16,13 @@ import pytest
 
 from gridml.errors import RunError
 from gridml.protocol import outbox
-from master.backends.base import JobEvent, State
 from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.backend import AGAIN_S, Condor
 from master.backends.condor.options import CondorOptions
+from master.state.jobs import JobEvent, State
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
-from pools import configuration, daemons
+from pools import configuration, pool
 from pools.configuration import Host
 from pools.pool import Pool
 
@@ -107,7 +107,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 def schedd(pool: Pool) -> psutil.Process:
     """The pool's schedd, once there is one."""
-    master = psutil.Process(daemons.pid(pool.submit))
+    master = psutil.Process(pool.pid(pool.submit))
     found: list[psutil.Process] = []
 
     def there() -> bool:
@@ -310,7 +310,7 @@ def gridml_submit(programs: Path, root: Path, config: Path) -> subprocess.Comple
 @pytest.fixture
 def silent(condor_pool: Pool, tmp_path: Path) -> Path:
     """The configuration of a pool that is not up."""
-    host = Host(tmp_path / "silent", daemons.user(), port=9)
+    host = Host(tmp_path / "silent", pool.user(), port=9)
     configuration.write(host, condor_pool.release, configuration.new_key())
     return host.config
 

@@ -16,7 +16,7 @@ import pytest
 
 from gridml.errors import RunError, UsageError
 from gridml.protocol import bundle
-from master.store import worker_code
+from master.store import rundir
 from pools.pool import Pool
 
 pytestmark = pytest.mark.real
@@ -131,7 +131,7 @@ def test_a_worker_that_cannot_reach_the_master_says_so(condor_pool: Pool, tmp_pa
     credential = {"host": "192.0.2.1", "port": 9, "host_key": "", "user": "w1", "private_key": ""}
     (tmp_path / "w1").write_text(json.dumps(credential))
     code = (
-        "import remote.attempt as job; job.PATIENCE_S = 0.0\n"
+        "import remote.worker as job; job.PATIENCE_S = 0.0\n"
         "import gridml.carriers.sftp as sftp; sftp.SftpLine.__init__.__defaults__ = (0.2,)\n"
         "import sys, remote.worker; sys.exit(remote.worker.main())"
     )
@@ -144,7 +144,7 @@ def test_a_worker_that_cannot_reach_the_master_says_so(condor_pool: Pool, tmp_pa
 def test_a_file_too_large_for_one_chirp_command_travels_both_ways(condor_pool: Pool, tmp_path: Path) -> None:
     import htcondor2
 
-    worker_code.write_code(tmp_path / worker_code.CODE)
+    rundir.write_code(tmp_path / rundir.CODE)
     (tmp_path / "mail").mkdir()
     (tmp_path / "there_and_back.py").write_text(
         "import os, sys, time\n"
@@ -161,7 +161,7 @@ def test_a_file_too_large_for_one_chirp_command_travels_both_ways(condor_pool: P
     job = {
         "executable": str(tmp_path / "run.sh"),
         "initialdir": str(tmp_path),
-        "transfer_input_files": f"{worker_code.CODE}, there_and_back.py",
+        "transfer_input_files": f"{rundir.CODE}, there_and_back.py",
         "should_transfer_files": "YES",
         "want_io_proxy": "True",
         "request_memory": "1GB",

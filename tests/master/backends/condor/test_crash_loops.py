@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import pools.submitted
-from master.decisions.restarts import MOST
+from master.takeover import MOST
 from pools.pool import Pool
 from pools.submitted import PROGRAM, Submitted
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.backends.base import JobEvent, State
 from master.backends.condor.events import MEANINGS, Job, translate
+from master.state.jobs import JobEvent, State
 
 RAN = {"SlotName": "slot1_1@node7"}
 VACATED = {"Reason": "Job vacated by schedd", "ReasonCode": 1022}

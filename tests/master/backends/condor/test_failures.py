@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from gridml.errors import UNFIT, RunError
-from pools import daemons, pool
+from pools import pool
 from pools.pool import Pool
 from pools.release import NoCondor
 from pools.submitted import WORKERS, Submitted
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
 def process_of(found: Pool, name: str) -> psutil.Process:
     """A daemon of the pool by its name; of starters one of the startd's, for the master's job has one, too."""
-    master = daemons.pid(found.submit)
+    master = pool.pid(found.submit)
     assert master is not None
     named = [p for p in psutil.Process(master).children(recursive=True) if p.name() == name]
     return next(p for p in named if name != "condor_starter" or p.parent().name() == "condor_startd")
@@ -136,7 +136,7 @@ def test_lives_that_the_schedd_never_counted_are_found_all_the_same(tmp_path: Pa
         run = Submitted(found, tmp_path / "run")
         run.under_way()
         for again in (1, 2):
-            master = daemons.pid(found.submit)
+            master = pool.pid(found.submit)
             assert master is not None
             for process in psutil.Process(master).children(recursive=True):
                 if process.name() == "condor_shadow":

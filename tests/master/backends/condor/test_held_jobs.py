@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pools import ospool, pool
+from pools import pool, submitted
 from pools.pool import Pool
 from pools.release import NoCondor
 from pools.submitted import WORKERS, Submitted
@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-P", "-m", "gridml", "submit"]
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """A pool with the OSPool's policies, in a hurry."""
-    policies = ospool.policies(starts=STARTS, medium_s=MEDIUM_S)
+    policies = submitted.policies(starts=STARTS, medium_s=MEDIUM_S)
     removes = "SYSTEM_PERIODIC_REMOVE = JobUniverse == 5 && Unwanted =?= true"
     try:
         with pool.personal(tmp_path_factory.mktemp("strict"), cpus=WORKERS, more=f"{policies}\n{removes}\n") as found:

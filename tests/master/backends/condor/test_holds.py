@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from master.backends.condor.holds import about_hold, held_for
-from master.decisions.holds import HeldFor
+from master.state.jobs import HeldFor
 
 
 @pytest.mark.parametrize(

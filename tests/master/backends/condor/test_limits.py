@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from master.backends.condor.limits import longest_s
+from master.backends.condor.holds import longest_s
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-import pools.daemons
+import pools.pool
 from pools.pool import Pool
 from pools.submitted import WORKERS, Submitted
 
@@ -35,7 +35,7 @@ def hold_and_release(run: Submitted) -> None:
 
 def kill_the_schedd(run: Submitted) -> None:
     """It takes its master and all shadows with it; starters wait for the next one."""
-    daemons = psutil.Process(pools.daemons.pid(run.pool.submit)).children()
+    daemons = psutil.Process(pools.pool.pid(run.pool.submit)).children()
     next(p for p in daemons if p.name() == "condor_schedd").kill()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
-from master.backends.condor.memory import MemoryRange, memory_range, next_request
+from master.backends.condor.holds import MemoryRange, memory_range, next_request
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ import pytest
 
 from gridml.errors import UsageError
 from pools import pool, submitted
-from pools.daemons import wait_until
-from pools.pool import Pool
+from pools.pool import Pool, wait_until
 from pools.release import NoCondor
 from pools.submitted import LIMIT_S, WORKERS, Submitted
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from master.simulation.exact import verify_credits
+from master.simulation.result import verify_credits
 from pools.pool import Pool
 
 pytestmark = pytest.mark.real

@@ -25,8 +25,8 @@ from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.options import CondorOptions
 from master.backends.condor.plugin import CondorPlugin
 from master.backends.condor.submit_description import attribute, description
-from master.mailboxes import check_carrier
-from master.store import worker_code
+from master.ports.mailboxes import check_carrier
+from master.store import rundir
 from master.store.kept_program import contents_of
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -69,7 +69,7 @@ def test_files_are_always_transferred_and_saved_at_evictions(directory: RunDirec
     assert found["when_to_transfer_output"] == "ON_EXIT_OR_EVICT"
     assert found["want_io_proxy"] == "True"
     assert found["initialdir"] == str(directory.root)
-    assert found["transfer_input_files"].split(", ") == [worker_code.CODE, str(directory.root.parent / "mnist.py")]
+    assert found["transfer_input_files"].split(", ") == [rundir.CODE, str(directory.root.parent / "mnist.py")]
 
 
 def test_the_arguments_are_those_of_a_worker(directory: RunDirectory) -> None:
@@ -290,7 +290,7 @@ def prepared(directory: RunDirectory, options: CondorOptions | None = None) -> N
 def test_everything_that_is_sent_lies_in_the_run_directory(directory: RunDirectory) -> None:
     before = {path.name for path in directory.root.iterdir()}
     wanted = before | {
-        worker_code.CODE,
+        rundir.CODE,
         condor_submit.LAUNCHER,
         condor_submit.DESCRIPTION,
         condor_submit.NAMES,
@@ -319,7 +319,7 @@ def test_a_file_to_send_that_is_not_there(options: CondorOptions) -> None:
 def test_the_code_runs_where_nothing_of_gridml_is(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    worker_code.write_code(empty / worker_code.CODE)
+    rundir.write_code(empty / rundir.CODE)
     # What site-packages has but gridml: a link to each of the packages a worker imports.
     libraries = tmp_path / "libraries"
     libraries.mkdir()
@@ -329,15 +329,15 @@ def test_the_code_runs_where_nothing_of_gridml_is(tmp_path: Path) -> None:
                 if not found.name.startswith(("_", "gridml")) and found.suffix != ".pth":
                     (libraries / found.name).symlink_to(found)
     start = f"import sys; sys.path.append({str(libraries)!r}); import runpy; "
-    start += f"sys.argv[:] = [{worker_code.CODE!r}, '--help']; runpy.run_path({worker_code.CODE!r}, {{}}, '__main__')"
+    start += f"sys.argv[:] = [{rundir.CODE!r}, '--help']; runpy.run_path({rundir.CODE!r}, {{}}, '__main__')"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", start], cwd=empty, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "usage: gridml-worker" in done.stdout and "chirp" in done.stdout
-    assert [path.name for path in empty.iterdir()] == [worker_code.CODE]
+    assert [path.name for path in empty.iterdir()] == [rundir.CODE]
 
 
 def test_the_code_holds_what_a_worker_imports_and_no_more(tmp_path: Path) -> None:
-    worker_code.write_code(tmp_path / "code.pyz")
+    rundir.write_code(tmp_path / "code.pyz")
     with ZipFile(tmp_path / "code.pyz") as archive:
         names = archive.namelist()
     assert {name.split("/")[0] for name in names} == {"__main__.py", "gridml", "remote"}

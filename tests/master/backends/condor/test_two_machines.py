@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from master.decisions.failures import MAX_FAILURES
+from master.state.failures import MAX_FAILURES
 from master.store.reader import opened
-from pools import configuration, daemons, pool
+from pools import configuration, pool
 from pools.configuration import Host
 from pools.pool import Pool
 from pools.release import NoCondor
@@ -42,12 +42,12 @@ def beside(there: Pool, name: str) -> Iterator[None]:
         first.folder.with_name(name), first.user, port=first.port, daemons="MASTER SHARED_PORT STARTD", more=shared
     )
     configuration.write(host, there.release, (first.folder / "passwords.d" / "POOL").read_text())
-    daemons.start(host, there.release)
+    pool.start(host, there.release)
     try:
         there.wait(2)
         yield
     finally:
-        daemons.stop(host)
+        pool.stop(host)
 
 
 @pytest.fixture

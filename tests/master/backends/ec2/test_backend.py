@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gridml.calls.resuming import changed
+from gridml.api.beginning import changed
 from gridml.carriers.enrolment import new_key
-from gridml.commands.resume import resume_command
+from gridml.cli.start import resume_command
 from gridml.errors import RunError, UsageError
-from master.backends.base import State
+from master.state.jobs import State
 
 QUEUED, RUNNING, FINISHED, LOST, EVICTED = State.QUEUED, State.RUNNING, State.FINISHED, State.LOST, State.EVICTED
 

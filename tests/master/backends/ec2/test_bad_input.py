@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gridml.cli import main
+from gridml.cli.main import main
 
 
 class Answer(NamedTuple):

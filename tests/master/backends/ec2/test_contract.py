@@ -9,8 +9,8 @@ import pytest
 
 from gridml.testing.contracts import require
 from master.backends import contract
-from master.backends.base import JobEvent
 from master.backends.contract import CHECKS, MACHINES, Behaviour, Harness
+from master.state.jobs import JobEvent
 
 OTHERWISE = {contract.a_worker_waits_until_a_machine_is_free: "an instance has one worker, and the next gets another"}
 HERE = [check for check in CHECKS if check not in OTHERWISE]

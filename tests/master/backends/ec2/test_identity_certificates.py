@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from master.backends.ec2.identity_certificates import certificate_of, certificates
+from master.backends.ec2.site import certificate_of, certificates
 from master.sftp.identity import rsa_key
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import gridml
 from gridml.errors import CancelledError, UsageError
+from master.backends.ec2.answers import CloudError
 from master.backends.ec2.cloud import Cloud
-from master.backends.ec2.errors import CloudError
 from master.sftp import server
 
 USUAL: dict[str, Any] = {"region": "us-east-1", "address": "192.0.2.7", "display": "none"}

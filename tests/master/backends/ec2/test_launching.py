@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from master.backends.base import State
+from master.state.jobs import State
 
 ZONES = [f"us-east-1{letter}" for letter in "abcdef"]
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from gridml.errors import UsageError
-from master.backends.base import State
+from master.backends.ec2.budget import check_affordable
 from master.backends.ec2.cloud import Cloud
-from master.backends.ec2.money import check_affordable
 from master.backends.ec2.site import find_site
-from master.decisions.spending import spent
-from master.sftp.fleet_costs import kept_prices, stays
+from master.sftp.spending import kept_prices, spent, stays
+from master.state.jobs import State
 from master.views.money import read_money
 
 BEGAN_S = 1_800_000_000.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from master.backends.ec2.price_list import full_price, question
+from master.backends.ec2.cloud import full_price, question
 
 
 def test_linux_on_shared_hardware_without_anything_else_is_asked_for() -> None:

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from master.backends.base import State
 from master.backends.ec2.states import ENDS, Cause, Stage, Word, end_of
 from master.sftp.roster import Farewell
+from master.state.jobs import State
 
 
 def test_the_table_knows_every_case() -> None:

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
-from gridml.cli import main
+from gridml.cli.main import main
 from gridml.errors import RunError
+from master.backends.ec2.cleaning import find, withdraw
 from master.backends.ec2.cloud import Cloud
-from master.backends.ec2.sweep import find, withdraw
 from master.store.ledger import Ledger
-from master.store.reader import opened
-from master.store.run_facts import read_facts
-from master.store.rundir import MasterLock
-from master.store.status import RunStatus
+from master.store.reader import opened, read_facts
+from master.store.rundir import MasterLock, RunStatus
 
 
 def left(fleet: Any) -> int:

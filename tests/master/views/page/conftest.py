@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from gridml.protocol.messages import Failure, Logged, Sync
-from master.backends.base import JobEvent, State
-from master.decisions.gate import Altered
+from master.state.failures import Altered
+from master.state.jobs import JobEvent, State
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
-from master.store.settings import Settings
-from master.store.settings_file import write_settings
+from master.store.settings import Settings, write_settings
 
 COUNT = 1000
 ODD = '</script><img src=x onerror="document.title=1"> {{data}} \u2028'

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gridml.cli import command_line
+from gridml.cli.main import command_line
 from gridml.errors import LedgerError, UsageError
-from master.views.page import library
-from master.views.page.document import render_page, write_page
-from master.views.page.facts import read_page_facts
+from master.views.page import document
+from master.views.page.document import read_page_facts, render_page, write_page
 
 
 class Parts(HTMLParser):
@@ -121,12 +120,12 @@ def test_a_file_in_a_folder_that_is_not_there_is_refused(finished: Path, tmp_pat
 
 
 def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "PACKAGE", "youplot_that_nobody_has")
+    monkeypatch.setattr(document, "PACKAGE", "youplot_that_nobody_has")
     with pytest.raises(UsageError, match=r"is not installed. Get it with: pip install 'gridml\[page\]'"):
-        library.read_library()
+        document.read_library()
 
 
 def test_another_library_than_the_one_it_was_made_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(library.SHA256, library.SCRIPT, "0" * 64)
+    monkeypatch.setitem(document.SHA256, document.SCRIPT, "0" * 64)
     with pytest.raises(UsageError, match="has the SHA-256 2d27e8"):
-        library.read_library()
+        document.read_library()

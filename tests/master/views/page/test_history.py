@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from master.sftp.roster import End, FleetFacts, Instance, Roster
-from master.store.reader import opened
-from master.store.run_facts import read_clock
-from master.views.page.facts import read_page_facts
-from master.views.page.history import History, Reason, gather_reasons, read_history
+from master.store.reader import opened, read_clock
+from master.views.page.document import read_page_facts
+from master.views.page.history import History, SizeReason, gather_reasons, read_history
 
 
 def history(root: Path, points: int = 400) -> History:
@@ -53,9 +52,9 @@ def test_sizes_are_given_with_their_reasons_the_most_usual_first(finished: Path)
 
 
 def test_reasons_that_differ_in_their_numbers_alone_are_one() -> None:
-    reasons = [Reason("half of 3,232 left, 0.5 s", 1, 5, 5), Reason("half of 96 left, 0.7 s", 2, 3, 9)]
-    alone = Reason("1/8 of its share", 2, 4, 4)
-    assert gather_reasons([*reasons, alone]) == [Reason("half of … left, … s", 3, 3, 9), alone]
+    reasons = [SizeReason("half of 3,232 left, 0.5 s", 1, 5, 5), SizeReason("half of 96 left, 0.7 s", 2, 3, 9)]
+    alone = SizeReason("1/8 of its share", 2, 4, 4)
+    assert gather_reasons([*reasons, alone]) == [SizeReason("half of … left, … s", 3, 3, 9), alone]
 
 
 def test_what_f_logged_is_there_by_name(finished: Path) -> None:

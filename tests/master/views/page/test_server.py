@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gridml.cli import command_line
+from gridml.cli.main import command_line
 from gridml.errors import LedgerError, UsageError
 from master.store.ledger import Ledger
-from master.views.page import serve
-from master.views.page.facts import PageFacts, news, read_page_facts
+from master.views.page import server as page_server
+from master.views.page.document import PageFacts, news, read_page_facts
 from master.views.page.server import HOST, LEAST_S, SHARE, KeptFacts, PageServer, serving
 
 
@@ -106,7 +106,7 @@ def test_a_port_that_is_taken_is_one_message(finished: Path) -> None:
 
 def test_what_is_wrong_with_a_run_is_said_before_there_is_a_page(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="is not a run"):
-        serve.serve_page(tmp_path, 0)
+        page_server.serve_page(tmp_path, 0)
     ended = CliRunner().invoke(command_line(), ["watch", str(tmp_path), "--port", "8000"])
     assert str(ended.exception) == "--port is that of a page: say --page, too."
 
@@ -115,7 +115,7 @@ def test_it_says_where_it_is_and_leaves_at_an_interrupt(finished: Path, capsys: 
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    serve.serve_page(finished, 0, interrupted)
+    page_server.serve_page(finished, 0, interrupted)
     said = capsys.readouterr()
     assert "is at http://127.0.0.1:" in said.out
     assert "the run is left alone" in said.err

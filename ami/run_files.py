@@ -1,0 +1,187 @@
+"""The files that a worker runs on: the bundle that an instance fetches, and the wheel in an image.
+
+The run's files are fetched from the master and checked, and the job's credential is put beside them. The wheel
+holds the packages of this installation that an instance needs, as they are here. So the image has what the submit
+host has, however that was installed, and nothing has to be published or built first. The format is
+https://packaging.python.org/specifications/binary-distribution-format.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+import zipfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gridml.carriers.enrolment import Assignment, BundleFile
+from gridml.carriers.sftp import READ, Address, Credential, SftpLine, as_oserror
+from gridml.errors import RunError, StorageError
+
+CODE = "gridml.pyz"  # the worker itself, a file of every bundle
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+
+
+def prepare(assignment: Assignment, master: Address, private_key: str, folder: Path) -> None:
+    """Have all in `folder` that the worker of an assignment takes. What is there already and right is not fetched.
+
+    Raises RunError for a bundle that must not be run, StorageError where this machine cannot keep it, OSError where the
+    master is out of reach.
+    """
+    check(assignment)
+    credential = Credential(master.host, master.port, master.host_key, assignment.job, private_key)
+    try:
+        write_secret(folder / assignment.job, credential.to_json())
+        missing = [file for file in assignment.files if not _is_right(folder / file.name, file)]
+    except OSError as error:
+        raise StorageError(f"the worker's folder cannot be used: {error}") from error
+    if missing:
+        line = SftpLine(credential)
+        try:
+            sftp = line.session()
+            for file in missing:
+                _fetch(sftp, file, folder, str(master))
+        finally:
+            line.close()
+
+
+def check(assignment: Assignment) -> None:
+    """Raise RunError for files among which the worker, or its program, is not, or that would overwrite each other."""
+    names = [file.name for file in assignment.files]
+    absent = [name for name in (CODE, assignment.program) if name not in names]
+    if absent:
+        raise RunError(f"the bundle has {', '.join(names) or 'nothing'}, and lacks {' and '.join(absent)}")
+    if assignment.job in names or len(set(names)) < len(names):
+        raise RunError(f"the bundle has two files of one name, or one of the job's: {', '.join(names)}")
+
+
+def command(assignment: Assignment) -> list[str]:
+    """The worker's command, in the folder where all lies that it takes."""
+    named = ["--name", assignment.job, "--carrier", "sftp", "--program", assignment.program]
+    return [sys.executable, CODE, *named, *assignment.arguments, "--parent", str(os.getpid())]
+
+
+def environment(assignment: Assignment, folder: Path, own: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The worker's environment: little of the daemon's own, and what the master sets."""
+    return {**{name: own[name] for name in _PASSED_ON if name in own}, "HOME": str(folder), **assignment.environment}
+
+
+def _fetch(sftp: Any, file: BundleFile, folder: Path, source: str) -> None:
+    """Fetch a file, from where an earlier attempt broke off. Only what has the right digest gets its name."""
+    part = folder / f".{file.sha256}.part"
+    for begun in (True, False):
+        if not begun:
+            part.unlink(missing_ok=True)
+        elif not part.exists():
+            continue
+        _fetch_rest(sftp, file.path, part, source)
+        if _is_right(part, file):
+            _name(part, folder / file.name)
+            return
+    got = _sha256(part)
+    part.unlink()
+    raise RunError(f"{file.name} is not what the master announced: its SHA-256 is {got}, expected {file.sha256}")
+
+
+def _fetch_rest(sftp: Any, path: str, part: Path, source: str) -> None:
+    paramiko = importlib.import_module("paramiko")
+    try:
+        kept = part.open("ab", buffering=0)  # so that nothing is left to be written when it is closed
+    except OSError as error:
+        raise StorageError(f"{part.name} cannot be written: {error}") from error
+    with kept:
+        with as_oserror(paramiko, f"{source} {path}"):
+            theirs = sftp.open(path, "rb")
+        with contextlib.closing(theirs):
+            theirs.MAX_REQUEST_SIZE = READ
+            with as_oserror(paramiko, f"{source} {path}"):
+                theirs.seek(kept.tell())
+                content = theirs.read(READ)
+            while content:
+                try:
+                    rest = memoryview(content)
+                    while rest:
+                        rest = rest[kept.write(rest) :]
+                except OSError as error:
+                    raise StorageError(f"{part.name} cannot be written: {error}") from error
+                with as_oserror(paramiko, f"{source} {path}"):
+                    content = theirs.read(READ)
+
+
+def _name(part: Path, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path.name} cannot be kept: {error}") from error
+
+
+def _is_right(path: Path, file: BundleFile) -> bool:
+    return path.is_file() and _sha256(path) == file.sha256
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a file that only this user can read, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    temporary.replace(path)
+
+
+PACKAGES = ("gridml", "remote", "ami")
+_DEPENDENCIES = ("numpy", "paramiko")
+_EPOCH = (2026, 1, 1, 0, 0, 0)  # the same files make the same wheel
+
+
+def version() -> str:
+    """The version of gridml that is installed."""
+    return metadata.version("gridml")
+
+
+def write_wheel(folder: Path) -> Path:
+    """Write `gridml-VERSION-py3-none-any.whl` into a folder, and return its path. Raises OSError."""
+    number = version()
+    path = folder / f"gridml-{number}-py3-none-any.whl"
+    described = "".join(f"Requires-Dist: {name}\n" for name in _DEPENDENCIES)
+    about = f"gridml-{number}.dist-info"
+    contents = {
+        **_sources(),
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: gridml\nVersion: {number}\n{described}".encode(),
+        f"{about}/WHEEL": b"Wheel-Version: 1.0\nGenerator: gridml\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = [f"{name},sha256={_digest(content)},{len(content)}\n" for name, content in contents.items()]
+    contents[f"{about}/RECORD"] = "".join([*record, f"{about}/RECORD,,\n"]).encode()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def _sources() -> dict[str, bytes]:
+    """What is in the packages, by path in the wheel."""
+    found = {}
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        assert spec is not None and spec.submodule_search_locations
+        root = Path(next(iter(spec.submodule_search_locations)))
+        for file in sorted(root.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                found[f"{package}/{file.relative_to(root)}"] = file.read_bytes()
+    return found
+
+
+def _digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

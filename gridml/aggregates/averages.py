@@ -1,0 +1,291 @@
+"""The merge rules that average: the mean, the stale mean (the default), Nesterov, FedBuff, EASGD and clipping.
+
+v is the master's value, b the base of a push, p what was pushed, τ the staleness: the vertices credited by others
+since b, over n.
+
+`Mean`: v ← (v + p)/2, the paper's rule as printed. The push that comes last has half the weight, so that about
+three replicas count however many workers there are, and one worker alone is not plain SGD. It is kept as the
+baseline.
+
+`StaleMean`, the default: a mean whose weight falls with staleness, and a sum for rows that pushes hardly pull.
+
+    α = κ/(κ+τ)        ρ' = 1 + (ρ−1)(1−α)        v ← v + α(b−v) + αρ'(p−b)
+
+The first term takes the master part of the way back to the base. The second adds the worker's own step, a little
+more of it the staler the push is (at ρ = 1 it is the weighted average of v and p). At τ = 0 it is a fast-forward,
+exactly v ← p, so one worker alone is exactly plain SGD. It needs no worker count. κ = 5 and ρ = 2 were the best of
+those tried on MNIST with 4 to 256 workers. The weight is the hinge with a = 1/κ, b = 0 of Xie, Koyejo, Gupta,
+"Asynchronous federated optimization" (arXiv 1903.03934).
+
+A row of an array field may be pulled so weakly that one push after another, each of which goes 1 − e^−x of the way
+to where it is pulled, would go 1 − e^−X of it, X the sum of all x. That is nearly X, and an average would throw
+most of it away. Where the contractions x of a push and X of all that was trained since its base are known,
+
+    v ← v + α(1−e^−x)(b−v) + max(αρ', (1−e^−X)/X) (p−b)
+
+goes as far as the pushes would one after another, and never past it: a sum where X is small, the mean where it is
+large.
+
+`Nesterov`: delayed Nesterov momentum on the master, N the number of live leases.
+
+    Δ = p−b        every push: v ← v + ηΔ/N        every N pushes: m ← βm + mean Δ, v ← v + ηβm
+
+Liu, Chhaparia, Douillard, Kale, Rusu, Shen, Szlam, Ranzato, "Asynchronous local-SGD training for language modeling"
+(arXiv 2401.09135), algorithm 3 with c = 0: momentum that is applied at every asynchronous push accumulates one
+direction too often, so it is kept back until N pushes have come. η = 0.7 and β = 0.9 are DiLoCo's (arXiv
+2311.08105). N is read at each push, as workers come and go. At the end of an epoch a period of k < N pushes is
+closed as the fraction f = k/N of one: m ← βᶠm + ΣΔ/N, v ← v + ηβfm.
+
+`FedBuff`: buffered asynchronous aggregation. K steps are gathered, then taken together.
+
+    wᵢ = nᵢ(1+τᵢ)^−½        every K pushes: v ← v + ηΣwᵢ(pᵢ−bᵢ)/Σwᵢ        K = max(8, live leases)
+
+Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, "Federated learning with buffered asynchronous aggregation"
+(arXiv 2106.06639), algorithm 1, with its damping (1+τ)^−½. A short epoch loses nothing: the flush takes what is
+there.
+
+`Easgd`: elastic averaging, a spring between the master and each worker.
+
+    master: v ← v + α(p−v)        worker: θ ← θ − α(p−v)        α = β/live leases, β = 0.9
+
+Zhang, Choromanska, LeCun, "Deep learning with elastic averaging SGD" (arXiv 1412.6651), equations 5 and 6 and
+algorithm 1 (asynchronous). A worker explores: it keeps its own θ and is only pulled towards the master. It sees the
+master after its push was merged, so its spring is measured against that newer value.
+
+`Clipped`: centred clipping. A push moves the master by the step that pushes usually take, and by a bounded one from
+there.
+
+    u = (p−b)/n        d = u − c        û = c + d·min(1, λR/‖d‖)        c ← c + (û − c)/W
+    v ← v + α(b−v) + αρ'·n·û            α, ρ' as in `StaleMean`, W live leases
+
+c, the centre, is a running mean of what was taken per vertex. R, the radius, is a running median of ‖d‖. However
+far and in whatever direction one of W workers pushes, it moves the master by at most λR per vertex from the centre,
+and the centre by a W-th of that. Where one worker is live it is `StaleMean`, exactly. Karimireddy, He, Jaggi,
+"Learning from history for Byzantine robust optimization" (arXiv 2012.10333), algorithm 2: v ← v + Σ(mᵢ−v)·min(1,
+τ/‖mᵢ−v‖)/n, here one push at a time, tensor by tensor, and with the momentum that workers send there kept as c
+here. They choose τ by hand; here R follows the median by the geometric update of Andrew, Thakkar, McMahan,
+Ramaswamy, "Differentially private learning with adaptive clipping" (arXiv 1905.03871), algorithm 1, γ = 1/2: R ←
+R·exp(∓η), down where ‖d‖ ≤ R. One worker's pushes move it by a factor of exp(η) each.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from gridml.aggregates import kernels
+from gridml.aggregates.base import KAPPA, Aggregate, Array, Contraction, Merge, TensorMerge, Tensors
+from gridml.errors import UsageError
+
+
+@final
+@dataclass(frozen=True)
+class Mean(Aggregate):
+    """(v + p)/2, whatever the staleness."""
+
+    def merge(self, t: TensorMerge) -> float:
+        return kernels.blend(t.out, t.value, t.base, t.replica, 0.5, 0.5 * t.scale)
+
+
+@final
+@dataclass(frozen=True)
+class StaleMean(Aggregate):
+    """Weight κ/(κ+τ), overshoot ρ; raises UsageError unless κ > 0 and 1 ≤ ρ ≤ 2."""
+
+    kappa: float = KAPPA
+    rho: float = 2.0
+    minds_contraction: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not (self.kappa > 0 and 1 <= self.rho <= 2):
+            raise UsageError(f"stale_mean got kappa={self.kappa}, rho={self.rho}; expected kappa > 0, rho in [1, 2]")
+
+    def merge(self, t: TensorMerge) -> float:
+        if t.merge.fast_forward:
+            # Not v + (b−v) + (p−b), which rounds: one worker must be plain SGD to the last bit.
+            return kernels.fast_forward(t.out, t.base, t.replica, t.scale)
+        if t.contraction is not None:
+            pulls, steps = self.row_weights(t.merge, t.contraction)
+            return kernels.blend_rows(t.out, t.value, t.base, t.replica, pulls, steps * t.scale)
+        pull, step = self.weights(t.merge)
+        return kernels.blend(t.out, t.value, t.base, t.replica, pull, step * t.scale)
+
+    def weights(self, merge: Merge) -> tuple[float, float]:
+        """Return (α, αρ'): how far the master goes back to the base, and how much of the step it takes."""
+        alpha = self.kappa / (self.kappa + merge.staleness)
+        return alpha, alpha * (1 + (self.rho - 1) * (1 - alpha))
+
+    def row_weights(self, merge: Merge, contraction: Contraction) -> tuple[Array, Array]:
+        """Return the same by row, (rows,) each, for rows of which it is known how strongly they are pulled."""
+        pull, step = self.weights(merge)
+        together = np.maximum(contraction.together, np.finfo(np.float64).tiny)
+        return pull * -np.expm1(-contraction.push), np.maximum(step, -np.expm1(-together) / together)
+
+
+@final
+@dataclass(frozen=True)
+class Nesterov(Aggregate):
+    """Outer rate η and momentum β; raises UsageError unless η > 0 and 0 ≤ β < 1."""
+
+    rate: float = 0.7
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not (self.rate > 0 and 0 <= self.momentum < 1):
+            raise UsageError(
+                f"nesterov got rate={self.rate}, momentum={self.momentum}; expected rate > 0 and momentum in [0, 1)"
+            )
+
+    def buffers(self, value: Array) -> dict[str, Array]:
+        """`momentum`: m; `steps`: ΣΔ of this period; both at least float32; `pushes`: how many."""
+        wide = np.result_type(value.dtype, np.float32)
+        return {
+            "momentum": np.zeros(value.shape, wide),
+            "steps": np.zeros(value.shape, wide),
+            "pushes": np.zeros((), np.int64),
+        }
+
+    def merge(self, t: TensorMerge) -> float:
+        period = max(1, t.merge.live)
+        sumsq = kernels.blend(t.out, t.value, t.base, t.replica, 0.0, self.rate * t.scale / period)
+        gathered = kernels.blend(t.out_buffers["steps"], t.buffers["steps"], t.base, t.replica, 0.0, t.scale)
+        np.copyto(t.out_buffers["momentum"], t.buffers["momentum"])
+        t.out_buffers["pushes"][...] = t.buffers["pushes"] + 1
+        if np.isfinite(sumsq) and t.out_buffers["pushes"] >= period:
+            self._close(t.out, t.out_buffers, int(t.out_buffers["pushes"]))
+        return max(sumsq, gathered) if np.isfinite(sumsq) else sumsq
+
+    def flush(self, value: Array, buffers: Tensors, live: int) -> bool:
+        if buffers["pushes"] == 0:
+            return False
+        self._close(value, buffers, max(1, live))
+        return True
+
+    def _close(self, value: Array, buffers: Tensors, period: int) -> None:
+        """End a period of `period` pushes, or the fraction of one that has come, in place."""
+        fraction = min(1.0, int(buffers["pushes"]) / period)
+        momentum, steps = buffers["momentum"], buffers["steps"]
+        momentum *= self.momentum**fraction
+        kernels.shift(momentum, momentum, steps, 1 / max(period, int(buffers["pushes"])))
+        kernels.shift(value, value, momentum, self.rate * self.momentum * fraction)
+        steps.fill(0)
+        buffers["pushes"].fill(0)
+
+
+@final
+@dataclass(frozen=True)
+class FedBuff(Aggregate):
+    """Server rate η, smallest buffer K; raises UsageError unless η > 0 and K ≥ 1."""
+
+    rate: float = 1.0
+    least: int = 8
+
+    def __post_init__(self) -> None:
+        if not (self.rate > 0 and self.least >= 1):
+            raise UsageError(
+                f"fedbuff got rate={self.rate}, least={self.least}; expected rate > 0 and least of 1 or more"
+            )
+
+    def buffers(self, value: Array) -> dict[str, Array]:
+        """`step`: Σwᵢ(pᵢ−bᵢ), at least float32; `weight`: Σwᵢ; `pushes`: how many."""
+        step = np.zeros(value.shape, np.result_type(value.dtype, np.float32))
+        return {"step": step, "weight": np.zeros((), np.float64), "pushes": np.zeros((), np.int64)}
+
+    def merge(self, t: TensorMerge) -> float:
+        weight = max(1, t.merge.vertices) / (1 + t.merge.staleness) ** 0.5
+        sumsq = kernels.blend(t.out_buffers["step"], t.buffers["step"], t.base, t.replica, 0.0, weight * t.scale)
+        t.out_buffers["weight"][...] = t.buffers["weight"] + weight
+        t.out_buffers["pushes"][...] = t.buffers["pushes"] + 1
+        if t.out_buffers["pushes"] >= max(self.least, t.merge.live):
+            self._take(t.out, t.value, t.out_buffers)
+        else:
+            np.copyto(t.out, t.value)
+        return sumsq
+
+    def flush(self, value: Array, buffers: Tensors, live: int) -> bool:
+        if buffers["pushes"] == 0:
+            return False
+        self._take(value, value, buffers)
+        return True
+
+    def _take(self, out: Array, value: Array, buffers: Tensors) -> None:
+        """Take the gathered step and empty the buffers, in place."""
+        kernels.shift(out, value, buffers["step"], self.rate / float(buffers["weight"]))
+        for held in buffers.values():
+            held.fill(0)
+
+
+@final
+@dataclass(frozen=True)
+class Easgd(Aggregate):
+    """Elasticity β, shared by the live leases; raises UsageError unless 0 < β ≤ 1."""
+
+    elasticity: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 < self.elasticity <= 1:
+            raise UsageError(f"easgd got elasticity={self.elasticity}; expected a number above 0, at most 1")
+
+    def merge(self, t: TensorMerge) -> float:
+        alpha = self.elasticity / max(1, t.merge.live)
+        return kernels.blend(t.out, t.value, t.base, t.replica, alpha, alpha * t.scale)
+
+    def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
+        """out = local − α(pushed − newest); `live` is the number of live leases that the reply carries."""
+        pull = np.subtract(pushed, newest)
+        pull *= self.elasticity / max(1, live)
+        np.subtract(local, pull, out=out)
+
+
+RATE = 0.2  # η
+
+
+@final
+@dataclass(frozen=True)
+class Clipped(Aggregate):
+    """Clips at `radius` (λ) times the usual distance from the centre; raises UsageError unless λ > 0."""
+
+    radius: float = 1.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.radius < math.inf:
+            raise UsageError(f"clipped got radius={self.radius}; expected a number above 0")
+
+    def buffers(self, value: Array) -> dict[str, Array]:
+        """`centre`: c, at least float32; `radius`: R, 0 before the first push."""
+        wide = np.result_type(value.dtype, np.float32)
+        return {"centre": np.zeros(value.shape, wide), "radius": np.zeros((), np.float64)}
+
+    def merge(self, t: TensorMerge) -> float:
+        centre, known = t.buffers["centre"], float(t.buffers["radius"])
+        n, (pull, step) = max(1, t.merge.vertices), StaleMean().weights(t.merge)
+        if t.merge.live <= 1:
+            for name, held in t.buffers.items():
+                np.copyto(t.out_buffers[name], held)
+            return StaleMean().merge(t)
+        sumsq = kernels.blend(t.out, t.value, t.base, t.replica, pull, 0.0)
+        if not math.isfinite(sumsq):
+            return sumsq
+        with np.errstate(over="ignore"):
+            apart = (t.replica - t.base.astype(centre.dtype)) * (t.scale / n) - centre
+            limit = np.finfo(centre.dtype).max
+            apart = np.asarray(np.clip(apart, -limit, limit))
+            distance = min(float(np.sqrt(np.sum(np.square(apart, dtype=np.float64)))), sys.float_info.max)
+        factor = min(1.0, self.radius * known / distance) if known and distance else 1.0
+        if factor < 1.0:
+            t.clipped()
+        apart = np.asarray(apart * factor, centre.dtype)
+        np.add(centre, apart, out=t.out_buffers["centre"])
+        kernels.shift(t.out, t.out, t.out_buffers["centre"], step * n)
+        np.add(centre, apart / t.merge.live, out=t.out_buffers["centre"])
+        follows = known * math.exp(-RATE if distance <= known else RATE)
+        t.out_buffers["radius"][...] = min(follows, sys.float_info.max) if known else distance
+        return sumsq
+
+    def flush(self, value: Array, buffers: Tensors, live: int) -> bool:
+        """Nothing is held back."""
+        return False

@@ -1,0 +1,135 @@
+"""The merge rules for counts and statistics: the sum, the maximum, and BatchNorm's pooled statistics.
+
+`Add`: v ← v + (p−b), the sum of the changes of all workers, for counts and sufficient statistics. A push is a
+contribution, so it is merged whole, however large. Integers are exact in any order of arrival (modulo 2^bits, as
+differences and sums of machine integers are). So are floating-point numbers as long as they are whole and their
+sums stay below 2^53 (float64) or 2^24 (float32), given that every push is merged once, which the master's sequence
+numbers ensure. Steps of weights can be added too: then W workers move W times as far.
+
+`Maximum`: v ← max(v, p), for integers that only grow and state how far something has come, such as BatchNorm's
+`num_batches_tracked`. An average of integers is no integer, and a sum would count again what each worker counted.
+For truth values it is "or". It is idempotent, and the same in any order. A maximum is a contribution: a push is
+merged whole.
+
+`Pooled`: BatchNorm's running statistics, as if one set of samples had been seen: means averaged, variances pooled.
+
+    μ' = (1−α)μᵥ + αμₚ        σ'² = E[σ²+μ²] − μ'² = (1−α)σᵥ² + ασₚ² + α(1−α)(μₚ−μᵥ)²        α = κ/(κ+τ), κ = 5
+
+The last form needs no difference of large squares and is never negative. An average of the variances alone would
+forget how far the means lay from each other. `running_var` sees `running_mean` of the same layer as its companion;
+without one the means count as equal.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from gridml.aggregates import kernels
+from gridml.aggregates.base import Aggregate, Array, TensorMerge
+from gridml.errors import UsageError
+
+
+@final
+@dataclass(frozen=True)
+class Add(Aggregate):
+    """v + (p−b). Raises UsageError unless `bound` is above 0."""
+
+    near: ClassVar[bool] = False
+    is_contribution: ClassVar[bool] = True
+
+    bound: float = math.inf
+    """The most that one vertex may add to an element, or take from it: a push of n vertices that changes an element by
+    more than n times as much is refused as a whole, with a failure that says so. No bound unless it is given."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bound, bool) or not isinstance(self.bound, int | float) or not self.bound > 0:
+            raise UsageError(
+                f"add got bound={self.bound!r}; expected a number above 0, the most that one vertex may add"
+            )
+
+    def merge(self, t: TensorMerge) -> float:
+        if t.out.dtype.kind == "f":
+            return kernels.blend(t.out, t.value, t.base, t.replica, 0.0, t.scale)
+        np.subtract(t.replica, t.base, out=t.out)
+        np.add(t.out, t.value, out=t.out)
+        return 0.0
+
+    def objection(self, t: TensorMerge) -> str | None:
+        """Say which change is the largest where it is beyond the bound. Differences of integers wrap, as their sums do:
+        the smaller of the two ways round counts."""
+        if math.isinf(self.bound) or not t.replica.size:
+            return None
+        allowed, vertices, rounding = self.bound * max(1, t.merge.vertices), t.merge.vertices, 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            change = t.replica - t.base
+            if change.dtype.kind == "u":
+                change = change.view(f"i{change.itemsize}")
+            largest = float(np.abs(change.astype(np.float64)).max())
+            if change.dtype.kind == "f":  # what is at the bound is a sum of so many terms, each of them rounded
+                reach = max(float(np.abs(each).max()) for each in (t.replica, t.base))
+                rounding = (64 + vertices) * float(np.finfo(change.dtype).eps) * reach
+        if not largest > allowed + rounding:  # NaN is reported by the merge
+            return None
+        return f"{vertices:,} vertices change an element by {largest:.9g}, and {self!r} allows {allowed:.9g}"
+
+    def takes(self, dtype: np.dtype[Any]) -> bool:
+        return dtype.kind in "fiu"
+
+
+@final
+@dataclass(frozen=True)
+class Maximum(Aggregate):
+    """max(v, p), element by element."""
+
+    near: ClassVar[bool] = False
+    is_contribution: ClassVar[bool] = True
+
+    def merge(self, t: TensorMerge) -> float:
+        if t.out.dtype.kind == "f":
+            sumsq = kernels.fast_forward(t.out, t.base, t.replica, t.scale)
+            np.maximum(t.value, t.out, out=t.out)
+            return sumsq
+        np.maximum(t.value, t.replica, out=t.out)
+        return 0.0
+
+    def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
+        """out = max(local, newest)."""
+        np.maximum(local, newest, out=out)
+
+    def takes(self, dtype: np.dtype[Any]) -> bool:
+        return dtype.kind in "fiub"
+
+
+@final
+@dataclass(frozen=True)
+class Pooled(Aggregate):
+    """A running mean or, with `variance`, a running variance."""
+
+    near: ClassVar[bool] = False
+    variance: bool = False
+
+    def merge(self, t: TensorMerge) -> float:
+        if t.merge.fast_forward:
+            return kernels.fast_forward(t.out, t.base, t.replica, t.scale)
+        alpha = t.merge.weight
+        sumsq = kernels.blend(t.out, t.value, t.base, t.replica, alpha, alpha * t.scale)
+        if t.companion is None or not math.isfinite(sumsq):
+            return sumsq
+        mean, its_replica, its_base = (array.astype(np.float64) for array in t.companion)
+        with np.errstate(all="ignore"):
+            apart = its_base + t.scale * (its_replica - its_base) - mean
+            np.add(t.out, alpha * (1 - alpha) * apart * apart, out=t.out, casting="same_kind")
+        return min(sumsq, sys.float_info.max) if np.isfinite(t.out).all() else math.nan
+
+    def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
+        """Rebase, except where a variance that fell since the push would not stay above zero: there take the newest."""
+        rebased = newest + (local - pushed)
+        np.copyto(out, np.where(rebased > 0, rebased, newest) if self.variance else rebased)
+
+    def companion(self, name: str) -> str | None:
+        return name.removesuffix("var") + "mean" if self.variance and name.endswith("running_var") else None

@@ -1,0 +1,315 @@
+"""Runs that a call begins: `gridml.run`, `gridml.submit`, `gridml.launch`. Their commands stand on the same options.
+
+`gridml.resume`: a run goes on from its last credit, with other numbers where they may be others.
+
+The options of each command, and of the call of that name: those of every run, and what its back end has.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridml.api.displays import Display, OnEvent, check_shown, drive
+from gridml.api.handle import Run
+from gridml.api.program_file import FirstValues, apart, source_of, written
+from gridml.errors import UsageError
+from gridml.model.loading import check_guarded
+from gridml.model.program import Program
+from gridml.protocol.foreign import printable
+from master.state.options import BEGIN, RESUME, Described, described, fields_of, takes, values_of
+from master.store.run_names import claimed_root
+
+if TYPE_CHECKING:
+    from master.ports.plugin import BackendPlugin
+
+
+def options_of(plugin: BackendPlugin) -> list[Described]:
+    """Return the options with which a run begins on a back end: those of every run, and the back end's own."""
+    from gridml.carriers.registry import CARRIERS
+    from master.store.settings import CommandOptions, Settings
+
+    command, own = plugin.command, described(plugin.options)
+    assert command is not None
+    facts = plugin.options().facts
+    there = {
+        "carrier": facts.carries_files or len(facts.carriers) > 1,
+        "address": facts.carries_files or any(CARRIERS.find(name).has_address for name in facts.carriers),
+        "dry_run": bool(plugin.dry_run),
+        "foreground": plugin.batch is not None,
+        "prepare": plugin.batch is not None,
+    } | {each.name: False for each in own}  # a back end whose workers live as it is told says so itself
+    if "lifetime" in there:
+        there["trace"] = False
+    its: dict[str, dict[str, Any]] = {
+        "workers": {
+            "name": workers_name(plugin),
+            "kind": int | None,
+            "default": command.workers,
+            "help": command.workers_help,
+        },
+        "seed": {"help": command.seed_help},
+        "carrier": {"default": facts.carriers[0]},
+        "dry_run": {"help": plugin.dry_run},
+    }
+    common = [*described(Settings, BEGIN), *described(CommandOptions, BEGIN)]
+    return [*(each.changed(**its.get(each.name, {})) for each in common if there.get(each.name, True)), *own]
+
+
+def workers_name(plugin: BackendPlugin) -> str:
+    """Return what a back end calls the number of its workers."""
+    return plugin.options().facts.workers_option.removeprefix("--").replace("-", "_")
+
+
+def resume_options() -> list[Described]:
+    """Return the options with which a run goes on; without one that setting stays. Those of settings that must not
+    change are hidden: they are refused with the reason."""
+    from master.backends.registry import BACKENDS
+    from master.store.settings import CommandOptions, Settings
+
+    fixed = [each.changed(hidden=True) for each in described(Settings, BEGIN) if each.option.fixed]
+    plugins = [plugin for plugin in BACKENDS.all().values() if plugin.command is not None]
+    own = [each for plugin in plugins for each in described(plugin.options)]
+    of_the_call = described(CommandOptions, RESUME)
+    changeable = [each.optional for each in [*own, *described(Settings, RESUME), *fixed]]
+    return [*of_the_call, *reversed({each.name: each for each in reversed(changeable)}.values())]
+
+
+def plugin_of(verb: str) -> BackendPlugin:
+    """Return the back end on which `gridml VERB` begins a run. Raises UsageError where there is none."""
+    from master.backends.registry import BACKENDS
+
+    for plugin in BACKENDS.all().values():
+        if plugin.command is not None and plugin.command.verb == verb:
+            return plugin
+    raise UsageError(f"no back end of this installation has gridml {verb}. Install its extra, or use gridml.run.")
+
+
+def options_with(verb: str) -> list[Described]:
+    """Return the options of `gridml VERB`, none where no back end has that here."""
+    try:
+        return options_of(plugin_of(verb))
+    except UsageError:
+        return []
+
+
+if TYPE_CHECKING:
+    from master.ports.plugin import BackendPlugin
+    from master.store.rundir import EventFacts, RunDirectory
+    from master.store.settings import Settings
+
+AnyProgram = Program | str | os.PathLike[str]
+AnyPath = str | os.PathLike[str]
+
+
+def wanted(plugin: BackendPlugin, program: Path, values: Mapping[str, Any]) -> Settings:
+    """Return the settings of a run that is to begin, by the values of all its options. Raises UsageError or RunError
+    for what can be seen to be wrong before there is one."""
+    from master.ports.mailboxes import check_carrier
+    from master.store.settings import Settings, check_silence, settings_said
+
+    options = plugin.options(**fields_of(plugin.options, values))
+    workers = values[workers_name(plugin)]
+    said = settings_said({**values, "workers": plugin.workers(options) if workers is None else workers})
+    if "silent_s" in said:
+        check_silence(said["silent_s"])
+    said["expected_lifetime"] = _expected_lifetime(values, said)
+    settings = Settings(program=program.absolute(), backend=plugin.name, options=options, **said)
+    plugin.check(settings)
+    check_carrier(settings, nearby=plugin.nearby())
+    return settings
+
+
+def _expected_lifetime(values: Mapping[str, Any], said: Mapping[str, Any]) -> str | None:
+    """What --lifetime and --trace say, whether the back end makes workers live so or a user expects it."""
+    lifetime, trace = values["lifetime"], values["trace"]
+    if lifetime is None and trace is None:
+        return None  # what reads them takes half a second to import
+    from master.planning.lifetime_sources import expected_lifetime
+    from master.store.settings import GOODPUT
+
+    speedup, rule = values.get("speedup", 1.0), said.get("chunk_rule", GOODPUT)
+    return expected_lifetime(lifetime, trace, speedup=speedup, rule=rule)
+
+
+def made(settings: Settings, root: Path, *, quiet: bool) -> RunDirectory:
+    """Make a run that another process drives; unless `quiet`, say meanwhile how its vertices are placed."""
+    from master.backends.registry import make
+    from master.launch import create
+    from master.ports.environment import Environment
+    from master.store.rundir import RunDirectory
+
+    def report(topic: str, text: str, facts: EventFacts) -> None:
+        if not quiet:
+            print(printable(f"{topic}: {text}", sys.maxsize), file=sys.stderr)
+
+    create(settings, root, Environment(make, report=report))
+    return RunDirectory(root)
+
+
+@takes(lambda: options_with("run"))
+def run(
+    program: AnyProgram,
+    *,
+    run_dir: AnyPath | None = None,
+    init_from: FirstValues | None = None,
+    on_event: OnEvent | None = None,
+    display: Display = "auto",
+    **options: Any,
+) -> Run:
+    """Train a program on worker processes of this machine, as `gridml run` does; return when it has ended.
+
+    `program` is a Program that a script, a module or a cell of a notebook has made, or the path of a file. Options are
+    those of the command with their defaults, called as there with `_` for `-`: `workers=4`, `seed=1`, `chunk=256`,
+    `lifetime="exponential(1h)"`. `on_event` is called with each `Event`; what it raises ends the run at its last
+    credit. `init_from` is what the run begins with: another run (also "RUN:best", "RUN:v57", "RUN:e3"), a file of
+    tensors, or a state dict, of the program's only module or as `gridml.load` returns them; with `init_partial=True` as
+    much of it as fits. `display` is where progress goes: "terminal", "plain" lines, a "notebook", "none", or as fits.
+
+    Raises what ends a run: UsageError and ProgramError before there is one, UserCodeError where the program failed,
+    RunError, StorageError. Interrupted (KeyboardInterrupt), or ended by an error, a run stands at its last credit:
+    `gridml.resume` goes on with it.
+    """
+    return _begin("run", program, {**options, "run_dir": run_dir, "init_from": init_from}, on_event, display)
+
+
+@takes(lambda: options_with("submit"))
+def submit(
+    program: AnyProgram,
+    *,
+    run_dir: AnyPath | None = None,
+    init_from: FirstValues | None = None,
+    on_event: OnEvent | None = None,
+    display: Display = "auto",
+    **options: Any,
+) -> Run:
+    """Hand a program over to the jobs of a pool, as `gridml submit` does; return at once: `Run.wait` waits for its end.
+
+    With `foreground=True` the master runs in this process, and it returns when the run has ended. Only then is
+    `on_event` called, and refused otherwise: `Run.events` tells what happened. Options as those of the command;
+    otherwise as `gridml.run`.
+    """
+    return _begin("submit", program, {**options, "run_dir": run_dir, "init_from": init_from}, on_event, display)
+
+
+@takes(lambda: options_with("launch"))
+def launch(
+    program: AnyProgram,
+    *,
+    run_dir: AnyPath | None = None,
+    init_from: FirstValues | None = None,
+    on_event: OnEvent | None = None,
+    display: Display = "auto",
+    **options: Any,
+) -> Run:
+    """Train a program on spot instances, as `gridml launch` does; return when it has ended. Options as those of the
+    command; otherwise as `gridml.run`."""
+    return _begin("launch", program, {**options, "run_dir": run_dir, "init_from": init_from}, on_event, display)
+
+
+def _begin(verb: str, program: AnyProgram, given: Mapping[str, Any], on_event: OnEvent | None, display: Display) -> Run:
+    from master.launch import start
+
+    call = f"gridml.{verb}"
+    check_guarded(call)
+    check_shown(call, display, on_event)
+    source, plugin = source_of(program, call), plugin_of(verb)
+    named, states = apart(given["init_from"])
+    values = values_of(call, options_of(plugin), {**given, "init_from": named})
+    handed_over = plugin.batch is not None and not values["foreground"]
+    if handed_over and on_event is not None:
+        raise UsageError(
+            f"{call} got on_event, and the master of a run that is handed over to a pool is no part of this process. "
+            "Give foreground=True, or ask the run that it returns for run.events()."
+        )
+    # Before anything is written.
+    wanted(plugin, source.file, values if states is None else {**values, "init_partial": False})
+    with claimed_root(values["run_dir"], source.file.stem) as root:
+        file = source.placed(root)
+        if states is not None:
+            values["init_from"] = str(written(states, root, call))
+        settings = wanted(plugin, file, values)
+        if plugin.batch is not None:
+            plugin.batch.check_reachable()
+            if handed_over:
+                plugin.batch.submit_master(settings, made(settings, root, quiet=display == "none"))
+                return Run(root)
+        return drive(root, lambda environment: start(settings, root, environment), on_event, display, resumed=False)
+
+
+if TYPE_CHECKING:
+    from master.ports.environment import Environment
+    from master.run import MasterRun
+    from master.store.settings import Settings
+
+_OF_THE_CALL = ("program", "with_changes", "as_json")
+
+
+@takes(resume_options)
+def resume(
+    run: Run | str | os.PathLike[str], *, on_event: OnEvent | None = None, display: Display = "auto", **options: Any
+) -> Run:
+    """Go on with a run from its last credit, whatever ended it, as `gridml resume` does; return when it has ended. One
+    that has finished goes on where `epochs` says that it has more of them.
+
+    Options that are given hold from now on; they are those of the command, called as there with `_` for `-`. `on_event`
+    and `display` as with `gridml.run`. Raises as that does, and RunError where another master drives the run.
+    """
+    check_guarded("gridml.resume")
+    check_shown("gridml.resume", display, on_event)
+    root = Run(run).run_dir
+    values = values_of("gridml.resume", resume_options(), options)
+    return drive(root, taking_up(root, values), on_event, display, resumed=True)
+
+
+def taking_up(root: Path, values: Mapping[str, Any]) -> Callable[[Environment], MasterRun]:
+    """Return what takes a run up, by the values of all options. Raises UsageError for what makes no sense."""
+    from master.launch import resume
+    from master.store.settings import check_silence, settings_said
+    from master.store.spec import FIXED
+
+    file, with_changes = values["program"], values["with_changes"]
+    asked = {name: value for name, value in values.items() if name not in _OF_THE_CALL and value not in (None, [])}
+    for name in FIXED.keys() & asked.keys():
+        raise UsageError(f"--{name} cannot change while a run goes on: {FIXED[name]}. Leave it out, or begin another.")
+    if "silence" in asked:
+        check_silence(settings_said(asked)["silent_s"])
+    if asked.get("send") and not with_changes:
+        raise UsageError(
+            "got --send without --with-changes: the run has copies of its files. Give both to replace them."
+        )
+    file = None if file is None else file.absolute()
+    change = partial(changed, asked=asked)
+    return lambda environment: resume(root, environment, file, with_changes=with_changes, change=change)
+
+
+def changed(settings: Settings, asked: Mapping[str, Any]) -> Settings:
+    """Return the settings of a run with what is `asked` for, by the names of options. Raises UsageError for what its
+    back end does not have, and for values that make no sense."""
+    from master.backends.registry import BACKENDS
+    from master.ports.mailboxes import check_carrier
+    from master.store.settings import Settings, settings_said
+    from master.telemetry.run_loggers import check_named
+
+    plugin = BACKENDS.find(settings.backend)
+    own = {each.name for each in [*described(plugin.options), *described(Settings, RESUME)]}
+    flags = {each.name: each.flags[0] for each in resume_options()}
+    for name in [name for name in asked if name not in own]:
+        verb = "" if plugin.command is None else f" (gridml {plugin.command.verb})"
+        raise UsageError(
+            f"got {flags[name]}, which is no option of this run's back end, {plugin.name}{verb}. Leave it out."
+        )
+    options = replace(plugin.options.among(settings.options), **fields_of(plugin.options, asked))
+    after = replace(settings, options=options, **settings_said(asked))
+    if "logger" in asked:
+        check_named(after.loggers)
+    if asked:
+        plugin.check(after)
+    if "address" in asked:
+        check_carrier(after, nearby=plugin.nearby())
+    return after

@@ -1,0 +1,205 @@
+"""How a call shows its run: as fits where it is called, and to whoever wants its events.
+
+A run that is driven from a call: shown as fits, and leaving the caller's process as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, final, get_args
+
+from gridml.api.handle import Event, Run, explained, undisturbed
+from gridml.errors import UsageError
+from gridml.protocol.foreign import printable
+from master.store.rundir import NO_FACTS, EventFacts, bounded
+from master.views.live import Lines, LiveView, Screen, clock_time, line
+
+if TYPE_CHECKING:
+    from master.views.progress import RunProgress
+
+Display = Literal["auto", "terminal", "plain", "notebook", "none"]
+OnEvent = Callable[[Event], object]
+_SHOWN = 8  # events below the bars of a notebook
+
+
+def in_notebook() -> bool:
+    """Return whether a kernel of Jupyter runs this process."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+def check_shown(call: str, display: object, on_event: object) -> None:
+    """Raise UsageError for a display that there is not, and for an `on_event` that cannot be called."""
+    if display not in get_args(Display):
+        raise UsageError(f"{call} got display={display!r}; expected one of {', '.join(get_args(Display))}.")
+    if on_event is not None and not callable(on_event):
+        raise UsageError(
+            f"{call} got on_event={on_event!r}; expected a function of one gridml.Event, as in on_event=print."
+        )
+
+
+def view_for(display: Display, title: str) -> LiveView:
+    """Return what shows a run."""
+    if display == "auto":
+        display = "notebook" if in_notebook() else "terminal" if sys.stdout.isatty() else "plain"
+    if display == "notebook":
+        return Notebook(title)
+    if display == "terminal":
+        from master.views.console import PlainConsole
+
+        return Screen(PlainConsole(), title)
+    return Lines(sys.stdout) if display == "plain" else Nowhere()
+
+
+@final
+class Nowhere(LiveView):
+    """Shows nothing."""
+
+    every_s = 3600.0
+
+    def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
+        return None
+
+    def progress(self, now: float, progress: RunProgress) -> None:
+        return None
+
+
+@final
+class Notebook(LiveView):
+    """Bars and figures below a cell, with the last events; they change in place, so that a long run leaves no more
+    than a screen."""
+
+    every_s = 1.0
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._events: deque[tuple[float, str, str]] = deque(maxlen=_SHOWN)
+        self._progress: RunProgress | None = None
+        self._handle: Any = None
+
+    def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
+        self._events.append((at_s, topic, text))
+        self._show()
+
+    def progress(self, now: float, progress: RunProgress) -> None:
+        self._progress = progress
+        self._show()
+
+    def _show(self) -> None:
+        jupyter: Any = import_module("IPython.display")  # it is there, and not everywhere
+        shown = jupyter.HTML(self._html())
+        if self._handle is None:
+            self._handle = jupyter.display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+    def _html(self) -> str:
+        rows = "".join(
+            f"<div>{clock_time(at_s)} <b>{_escaped(topic)}</b> {_escaped(text)}</div>"
+            for at_s, topic, text in self._events
+        )
+        figures = (
+            "" if self._progress is None else f"{_bars(self._progress)}<div>{_escaped(line(self._progress))}</div>"
+        )
+        return (
+            f'<div style="font-size:0.9em"><b>{_escaped(self._title)}</b>{figures}'
+            f'<div style="font-family:monospace;white-space:pre-wrap">{rows}</div></div>'
+        )
+
+
+def _bars(progress: RunProgress) -> str:
+    parts = [(f"epoch {progress.epoch}", progress.credited, progress.vertices)]
+    parts += [("run", progress.all_credited, progress.total)] if progress.total else []
+    return "".join(
+        f'<div>{label} <progress value="{part}" max="{max(1, whole)}" style="width:60%;vertical-align:middle" '
+        f'aria-label="{label}"></progress> {part / max(1, whole):.0%}</div>'
+        for label, part, whole in parts
+    )
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text, sys.maxsize))
+
+
+@final
+class Heard(LiveView):
+    """Hands every event to `on_event`, too. What that raises ends the run between two turns, and not within one: a turn
+    may have a transaction open."""
+
+    def __init__(self, view: LiveView, on_event: OnEvent | None) -> None:
+        self._view = view
+        self._on_event = on_event
+        self._error: BaseException | None = None
+        self.every_s = view.every_s
+
+    def __enter__(self) -> Heard:
+        self._view.__enter__()
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._view.__exit__(error_type, error, traceback)
+
+    def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
+        self._view.event(at_s, topic, text, facts)
+        if self._on_event is not None and self._error is None:
+            try:
+                self._on_event(Event(at_s, topic, text, bounded(facts)))
+            except BaseException as error:
+                self._error = error
+
+    def progress(self, now: float, progress: RunProgress) -> None:
+        self._view.progress(now, progress)
+
+    def turn(self) -> None:
+        """Raise what `on_event` raised."""
+        if self._error is not None:
+            raise self._error
+
+
+if TYPE_CHECKING:
+    from master.ports.environment import Environment
+    from master.run import MasterRun
+
+
+def drive(
+    root: Path,
+    begin: Callable[[Environment], MasterRun],
+    on_event: OnEvent | None,
+    display: Display,
+    *,
+    resumed: bool,
+) -> Run:
+    """Begin a run, or take one up that is to be `resumed`, and drive it to its end. Raises as a run does, and
+    KeyboardInterrupt where it was interrupted, between two turns."""
+    from master.views.terminal import Signals, Stopped, drive_shown
+
+    signals = Signals()
+    main = threading.current_thread() is threading.main_thread()
+    caught = signals.caught((signal.SIGINT,)) if main else contextlib.nullcontext()
+    heard = Heard(view_for(display, root.name), on_event)
+
+    def turn() -> None:
+        signals.turn()
+        heard.turn()
+
+    try:
+        with explained(), undisturbed(), caught, heard:
+            drive_shown(root, begin, heard, turn, resumed=resumed)
+    except Stopped:
+        interrupt = KeyboardInterrupt()
+        interrupt.add_note(f"{root} stands at its last credit. Go on with gridml.resume({str(root)!r}).")
+        raise interrupt from None
+    heard.turn()
+    return Run(root)

@@ -1,0 +1,367 @@
+"""Where the source of a program is that a call was given: workers load it from there, or from a copy.
+
+The source of a program that cells of a notebook define: those of their statements that it takes, in the order in
+which they were run.
+
+A kernel has no file. What was run is a list of cells, some of them twice, some in vain; others begin the run itself,
+draw, or change the kernel. A program takes the statement that makes it, and what that needs: a name that is read while
+a statement runs is the one that was bound last before it, a name in the body of a function the one that was bound last
+of all. So a worker that runs these statements has what the kernel has.
+
+What a call gives a run to begin with, where that is no run and no file: state dicts.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+import re
+import symtable
+import sys
+import tempfile
+import types
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from gridml.errors import ProgramError, StorageError, UsageError
+from gridml.model.program import Program
+from gridml.protocol import bundle
+from gridml.protocol.push import Array
+
+_CHANGING = frozenset(
+    {"add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault", "sort", "update"}
+)  # methods that are called to change what they belong to
+_AT_ONCE = frozenset({"listcomp", "setcomp", "dictcomp", "genexpr"})
+_WRITTEN = bool | int | float | str | None  # of these values the representation is the source
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A statement of a cell: the names it binds, those whose values it changes, and those it reads, `now` while it runs
+    and `later`, when a function is called that it makes."""
+
+    text: str
+    binds: frozenset[str]
+    changes: frozenset[str]
+    now: frozenset[str]
+    later: frozenset[str]
+
+
+@dataclass
+class _Slice:
+    """Statements that are taken, by their positions, and names that nothing binds."""
+
+    statements: Sequence[_Statement]
+    taken: set[int] = field(default_factory=set)
+    unbound: set[str] = field(default_factory=set)
+
+    def take_name(self, name: str, before: int) -> None:
+        """Take what binds a name last before a position, and what has changed its value since."""
+        at = self._binding(name, before)
+        if at is None:
+            self.unbound.add(name)
+            return
+        self._take(at)
+        for later in range(at + 1, before):
+            if name in self.statements[later].changes:
+                self._take(later)
+
+    def _binding(self, name: str, before: int) -> int | None:
+        return next((at for at in range(before - 1, -1, -1) if name in self.statements[at].binds), None)
+
+    def _take(self, at: int) -> None:
+        if at in self.taken:
+            return
+        self.taken.add(at)
+        statement, end = self.statements[at], len(self.statements)
+        for name in sorted(statement.now):  # an annotation that is never evaluated may name what comes later
+            self.take_name(name, at if self._binding(name, at) is not None else end)
+        for name in sorted(statement.later):
+            self.take_name(name, end)
+
+
+def source_of_cells(cells: Sequence[str], program: str, namespace: Mapping[str, Any]) -> str:
+    """Return the source of a file that makes what cells have bound to the name `program`.
+
+    `cells` are those that were run, oldest first, without magics (as IPython has them in `In`); `namespace` is what the
+    kernel's names stand for now. Raises ProgramError for a name that the program takes, and that no cell binds.
+    """
+    statements = [statement for cell in cells for statement in _statements(cell)]
+    needed = _Slice(statements)
+    needed.take_name(program, len(statements))
+    first = [f"from __future__ import {name}" for name in _futures(cells)]
+    first += _bound_elsewhere(needed.unbound, program, namespace)
+    texts = [*first, *(statements[at].text for at in sorted(needed.taken))]
+    return "\n\n".join(['"""Written by gridml of the cells of a notebook."""', *texts]) + "\n"
+
+
+def _bound_elsewhere(names: Collection[str], program: str, namespace: Mapping[str, Any]) -> Iterator[str]:
+    """Yield statements for what no cell binds: modules, and plain values. Names that the kernel does not have either
+    are left to the code that reads them."""
+    for name in sorted(names):
+        if name not in namespace or hasattr(builtins, name) or (name.startswith("__") and name != program):
+            continue
+        value = namespace[name]
+        if isinstance(value, types.ModuleType):
+            yield f"import {value.__name__} as {name}"
+        elif isinstance(value, _WRITTEN):
+            yield f"{name} = {value!r}"
+        else:
+            what = "" if name == program else f"the program {program} needs {name}, and "
+            raise ProgramError(
+                f"{what}no cell that was run defines {name}: a magic such as %run may have, or a shell command. "
+                "Workers load the program from its source: define it in a cell, or keep the program in a file and "
+                "import that."
+            )
+
+
+def _futures(cells: Sequence[str]) -> list[str]:
+    names = [
+        alias.name
+        for cell in cells
+        for node in _body(cell)
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        for alias in node.names
+    ]
+    return list(dict.fromkeys(names))
+
+
+def _body(cell: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(cell).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []  # so the kernel could not run it either
+
+
+def _statements(cell: str) -> Iterator[_Statement]:
+    body = _body(cell)
+    lines, spans = cell.splitlines(), [_lines_of(node) for node in body]
+    for node, (first, last) in zip(body, spans, strict=True):
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            continue
+        alone = sum(first <= end and begin <= last for begin, end in spans) == 1
+        text = "\n".join(lines[first - 1 : last]) if alone else ast.unparse(node)
+        yield _read(node, text)
+
+
+def _lines_of(node: ast.stmt) -> tuple[int, int]:
+    """The first and the last line of a statement, its decorators included; lines count from 1."""
+    decorators = getattr(node, "decorator_list", [])
+    return min(node.lineno, *(d.lineno for d in decorators), node.lineno), node.end_lineno or node.lineno
+
+
+def _read(node: ast.stmt, text: str) -> _Statement:
+    table = symtable.symtable(ast.unparse(node), "cell", "exec")
+    binds = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
+    binds |= {each.get_name() for each in table.get_symbols() if each.is_namespace()}
+    now = {s.get_name() for s in table.get_symbols() if s.is_referenced()}
+    later: set[str] = set()
+    for inner in table.get_children():
+        _look_inside(inner, now, later, deferred=False)
+    changes: set[str] = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
+            now.add(part.target.id)
+        if isinstance(part, ast.Attribute | ast.Subscript) and isinstance(part.ctx, ast.Store):
+            changes |= _root(part)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.isidentifier():
+            later.add(part.value)  # a type may be named before there is one
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        called = node.value.func
+        if isinstance(called, ast.Attribute) and called.attr in _CHANGING:
+            changes |= _root(called)
+    return _Statement(text, frozenset(binds), frozenset(changes), frozenset(now), frozenset(later))
+
+
+def _look_inside(table: symtable.SymbolTable, now: set[str], later: set[str], *, deferred: bool) -> None:
+    """Gather the globals that a scope reads: of a class and of a comprehension at once, of a function later."""
+    at_once = table.get_type() == "class" or table.get_name() in _AT_ONCE
+    deferred = deferred or not at_once
+    for symbol in table.get_symbols():
+        if symbol.is_global() and symbol.is_referenced():
+            (later if deferred else now).add(symbol.get_name())
+    for inner in table.get_children():
+        _look_inside(inner, now, later, deferred=deferred)
+
+
+def _root(node: ast.expr) -> set[str]:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return {node.id} if isinstance(node, ast.Name) else set()
+
+
+_NOTEBOOK = "notebook"  # the name of a program in cells where the notebook's own is not known
+
+
+@dataclass(frozen=True)
+class ProgramSource:
+    """A program's `file`; or where it has none, what is to be written into a run's copy of it: files by their paths,
+    the program's own, called as `file` is, and those of its own modules."""
+
+    file: Path
+    contents: Mapping[str, bytes] = field(default_factory=dict)
+
+    def placed(self, root: Path) -> Path:
+        """Return the file of the program for a run in `root`, written there where it has none of its own. Raises
+        StorageError."""
+        if not self.contents:
+            return self.file
+        from master.store.rundir import RunDirectory
+
+        directory = RunDirectory(root)
+        directory.create()
+        program = directory.kept_program(self.file).program.absolute()
+        try:
+            for name, content in self.contents.items():
+                (program.parent / name).parent.mkdir(parents=True, exist_ok=True)
+                (program.parent / name).write_bytes(content)
+        except OSError as error:
+            raise StorageError(f"{program} cannot be written: {error}. Make room, or name another run_dir.") from error
+        return program
+
+
+def source_of(program: Any, call: str) -> ProgramSource:
+    """Return the source of what a call was given for its program: a path, or a Program that a script, a module or a
+    cell has made.
+
+    Raises UsageError for anything else, ProgramError for a Program whose source cannot be found.
+    """
+    if isinstance(program, str | os.PathLike):
+        return ProgramSource(Path(program).absolute())
+    if not isinstance(program, Program):
+        raise UsageError(
+            f"{call} got {type(program).__name__} for its program; expected a gridml.Program, or the path of a file."
+        )
+    home, name = _home(program, call)
+    shell = _shell()
+    if home.__name__ == "__main__" and getattr(home, "__file__", None) is None and shell is not None:
+        text = source_of_cells(shell.user_ns.get("In", []), name, shell.user_ns)
+        return _written(text, _notebook_name())
+    file = getattr(home, "__file__", None)
+    if file is None or not os.path.isfile(file):
+        raise ProgramError(
+            f"{name} was made where there is no file, such as at Python's prompt, by python -c or on standard input; "
+            "workers load a program from its source. Write it into a file, or into a notebook's cell."
+        )
+    if home.__name__ != "__main__" and "." in home.__name__:
+        return _in_package(home, name)
+    return ProgramSource(Path(file).absolute())
+
+
+def _home(program: Program, call: str) -> tuple[ModuleType, str]:
+    """Return the module that made a program, and its name there."""
+    named = [getattr(part, "__module__", None) for part in (program.update.function, program.graph)]
+    modules = [sys.modules[name] for name in dict.fromkeys([*named, "__main__"]) if name in sys.modules]
+    for module in [*modules, *list(sys.modules.values())]:
+        try:
+            name = next((name for name, value in vars(module).items() if value is program), None)
+        except TypeError:  # what stands for a module may be anything
+            continue
+        if name is not None:
+            return module, name
+    raise ProgramError(
+        f"{call} got a Program that no module has under a name, by which workers load it from its source. Make it "
+        "at the top of a file or of a cell, as in program = gridml.Program(graph, train), and give options to the call."
+    )
+
+
+def _in_package(home: ModuleType, name: str) -> ProgramSource:
+    """A program in a module of a package: a file that imports it from there, beside the package."""
+    parts = home.__name__.split(".")
+    assert home.__file__ is not None
+    file = Path(home.__file__).resolve()
+    depth = len(parts) + (file.name == "__init__.py")
+    text = f'"""Written by gridml."""\n\nfrom {home.__name__} import {name} as program\n'
+    folder = file.parents[depth - 1]
+    if {"site-packages", "dist-packages"} & {*folder.parts}:  # it is installed, and so must it be where workers are
+        return ProgramSource(Path(f"{parts[-1]}.py"), {f"{parts[-1]}.py": text.encode()})
+    return _written(text, parts[-1], folder)
+
+
+def _written(text: str, stem: str, folder: Path | None = None) -> ProgramSource:
+    """A program of this text, with its own modules, which lie in `folder`, None: where this process works."""
+    from master.store.kept_program import contents_of
+
+    folder = Path.cwd() if folder is None else folder
+    with tempfile.TemporaryDirectory() as aside:
+        # What a program imports is looked for beside its file.
+        file = Path(aside) / f"{stem}.py"
+        file.write_text(text, encoding="utf-8")
+        contents = contents_of(file, folder)
+    return ProgramSource(Path(f"{stem}.py"), contents)
+
+
+def _shell() -> Any:
+    """The IPython that runs this process, None where it is plain Python."""
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
+
+
+def _notebook_name() -> str:
+    """What the program of a notebook is called: as that, where its server says so."""
+    stem = re.sub(r"\W+", "_", Path(os.environ.get("JPY_SESSION_NAME", "")).stem).strip("_")
+    return stem[:100] if stem.isidentifier() else _NOTEBOOK
+
+
+_FILE = "first.safetensors"  # in the run directory
+_VERTEX = re.compile(r"(\w+)(?:\[(\d+)\])?\.(\w+)")  # "Network.model", "Network[3].model", "Word.count"
+
+FirstValues = str | os.PathLike[str] | Mapping[str, Any]  # a run, RUN:which or a file; or state dicts
+
+
+def apart(given: FirstValues | None) -> tuple[str | os.PathLike[str] | None, Mapping[str, Any] | None]:
+    """Return what the command's option takes, and the state dicts, which it cannot: one of them is None, or both."""
+    return (None, given) if isinstance(given, Mapping) else (given, None)
+
+
+def written(given: Mapping[str, Any], root: Path, call: str) -> Path:
+    """Write state dicts, or one, into the directory of a run; return the file. Raises UsageError for what is none,
+    StorageError."""
+    tensors: dict[str, Array] = {}
+    for name, value in given.items():
+        parts = _VERTEX.fullmatch(str(name))
+        if isinstance(value, Mapping):
+            if parts is None:
+                raise UsageError(
+                    f"{call} got init_from with the state dict {name!r}; expected them called as gridml.load does, "
+                    'such as "Network.model".'
+                )
+            whole = f"{parts[1]}/{parts[2] or 0}/{parts[3]}"
+            tensors |= {f"{whole}/{key}": _array(tensor, call) for key, tensor in value.items()}
+        elif isinstance(value, np.ndarray) and parts is not None:
+            tensors[f"{parts[1]}/{parts[3]}"] = value
+        else:
+            tensors[str(name)] = _array(value, call)
+    if not tensors:
+        raise UsageError(f"{call} got init_from without a tensor; expected a state dict, or what gridml.load returns.")
+    from master.store.rundir import RunDirectory
+
+    RunDirectory(root).create()
+    path = root / _FILE
+    try:
+        bundle.write_atomic(path, bundle.pieces({}, tensors))
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error}. Make room, or name another run_dir.") from error
+    return path
+
+
+def _array(tensor: Any, call: str) -> Array:
+    """Return a tensor of torch, or an array, as an array; what NumPy has no dtype for as float32."""
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    try:
+        values = tensor.detach().cpu()
+        if str(values.dtype) == "torch.bfloat16":
+            values = values.float()
+        array: Array = values.numpy()
+        return array
+    except AttributeError:
+        raise UsageError(
+            f"{call} got init_from with a {type(tensor).__name__} in it; expected tensors, as in a state dict."
+        ) from None

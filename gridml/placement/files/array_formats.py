@@ -1,0 +1,180 @@
+"""The array formats of graphs: numpy's .npz, and a folder of arrays.
+
+An .npz is what scipy.sparse.save_npz writes of csr, csc and coo, or only indptr, indices and shape, by rows. A
+folder holds indptr.npy, indices.npy and shape.npy, the content of scipy's csr .npz once it is unzipped. The
+neighbours stay in their file and are read as they are needed, so that a graph may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.errors import StorageError, UsageError
+from gridml.placement.bipartite import MOST, Bipartite, Ids, Offsets
+from gridml.placement.files.source import HEAD, GraphSource, packing_of
+
+Array = NDArray[Any]
+_AGAIN = "Write the matrix again, by scipy.sparse.save_npz."
+
+
+def read_npz(source: GraphSource) -> Bipartite:
+    """Read a sparse matrix, whatever its values: every entry is an edge. Raises UsageError where it is none."""
+    try:
+        with source.path.open("rb") as file:
+            if not file.seekable():
+                raise source.wrong("is a pipe; expected a file, because a .npz is read from its end")
+            packing = packing_of(file.read(HEAD))
+            if packing is not None and packing[0] != "zip":
+                name = shlex.quote(str(source.path))
+                raise source.wrong(
+                    f"is packed by {packing[0]}; expected a .npz as it is. Unpack it: {packing[1]} {name}"
+                )
+            if not zipfile.is_zipfile(file):
+                raise source.wrong(
+                    "is no .npz, or the end of it is missing; expected one as scipy.sparse.save_npz writes"
+                )
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as entries:
+                return _graph(source, entries)
+    except OSError as error:
+        raise UsageError(f"{source.path} cannot be read: {error.strerror or error}. Name a file.") from error
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise source.wrong(f"is damaged: {error}. Get it, or write it, again.") from error
+
+
+def _graph(source: GraphSource, entries: np.lib.npyio.NpzFile) -> Bipartite:
+    form = entries["format"].astype(str).item() if "format" in entries else "csr"
+    if form not in ("csr", "csc", "coo"):
+        raise source.wrong(f"has the format {form!r}; expected csr, csc or coo")
+    shape = _whole(source, entries, "shape")
+    if shape.shape != (2,):
+        raise source.wrong(f"shape has {shape.size} numbers; expected 2, rows and columns")
+    rows, columns = int(shape[0]), int(shape[1])
+    if form == "coo":
+        u, v = _whole(source, entries, "row"), _whole(source, entries, "col")
+        try:
+            return Bipartite.from_edges(u, v, (rows, columns))
+        except UsageError as error:
+            raise source.wrong(f"{error}. {_AGAIN}") from error
+    lines = rows if form == "csr" else columns
+    offsets, neighbours = _whole(source, entries, "indptr"), _whole(source, entries, "indices")
+    if len(offsets) != lines + 1:
+        raise source.wrong(f"indptr has {len(offsets):,} numbers; expected {lines + 1:,}, one more than the shape says")
+    try:
+        graph = Bipartite.from_rows(offsets, neighbours, columns if form == "csr" else rows)
+    except UsageError as error:
+        raise source.wrong(f"{error}. {_AGAIN}") from error
+    return graph if form == "csr" else graph.transposed
+
+
+def _whole(source: GraphSource, entries: np.lib.npyio.NpzFile, name: str) -> Array:
+    if name not in entries:
+        held = ", ".join(entries.files) or "nothing"
+        raise source.wrong(f"holds {held}; expected {name}, too, as scipy.sparse.save_npz writes")
+    array: Array = entries[name]
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise source.wrong(f"{name} is {array.dtype} {array.shape}; expected one row of whole numbers")
+    return array.astype(np.int64) if array.dtype.kind == "u" else array  # differences of offsets have a sign
+
+
+OFFSETS, NEIGHBOURS, SHAPE, FORMAT = "indptr.npy", "indices.npy", "shape.npy", "format.npy"
+_HEADER = 128  # bytes of a .npy that come before its numbers; longer than numpy needs for any count
+
+
+def read_csr_folder(source: GraphSource) -> Bipartite:
+    """Return the graph, whose neighbours are mapped. Raises UsageError where the folder holds none; the neighbours
+    themselves are looked at only as they are read."""
+    offsets, neighbours, shape = (_array(source, name) for name in (OFFSETS, NEIGHBOURS, SHAPE))
+    if (source.path / FORMAT).exists() and (form := _array(source, FORMAT).astype(str).item()) != "csr":
+        raise source.wrong(f"has the format {form!r}; expected csr, a matrix by rows: matrix.tocsr()")
+    if shape.shape != (2,) or offsets.ndim != 1 or neighbours.ndim != 1 or offsets.shape[0] != int(shape[0]) + 1:
+        raise source.wrong(f"{OFFSETS} has {offsets.size:,} numbers; expected one more than rows, and {SHAPE} has two")
+    if neighbours.dtype != np.int32 or offsets.dtype not in (np.int32, np.int64):
+        raise source.wrong(f"{NEIGHBOURS} is {neighbours.dtype}, {OFFSETS} {offsets.dtype}; expected int32 and int64")
+    starts, columns = np.array(offsets, np.int64), int(shape[1])
+    if len(starts) - 1 > MOST or not 0 <= columns <= MOST:
+        raise source.wrong(f"has {len(starts) - 1:,} rows and {columns:,} columns; expected at most {MOST:,}")
+    if starts[0] != 0 or starts[-1] != len(neighbours) or (np.diff(starts) < 0).any():
+        raise source.wrong(
+            f"{OFFSETS} must ascend from 0 to the {len(neighbours):,} numbers of {NEIGHBOURS}. "
+            "Write the folder again: gridml place GRAPH --store"
+        )
+    return Bipartite(starts, neighbours, columns)
+
+
+def _array(source: GraphSource, name: str) -> NDArray[Any]:
+    try:
+        found: NDArray[Any] = np.load(source.path / name, mmap_mode="r", allow_pickle=False)
+        return found
+    except OSError as error:
+        if not source.path.is_dir():
+            why = "it is a file" if source.path.exists() else "No such file or directory"
+            raise UsageError(
+                f"{source.path} cannot be read: {why}; expected a folder that gridml place --store wrote"
+            ) from error
+        raise source.wrong(
+            f"{name} cannot be read: {error.strerror or error}; expected a folder with {OFFSETS}, {NEIGHBOURS} and "
+            f"{SHAPE}, which gridml place GRAPH --store writes"
+        ) from error
+    except (ValueError, EOFError) as error:
+        raise source.wrong(f"{name} is damaged: {error}. Write it again.") from error
+
+
+def check_new(folder: Path) -> None:
+    """Raise UsageError where there is something already."""
+    if folder.exists():
+        raise UsageError(
+            f"{folder} is there already; expected a new name for --store. To place it: gridml place {folder}"
+        )
+
+
+def write(folder: Path, pieces: Iterable[Bipartite]) -> None:
+    """Write a graph given as pieces, whose rows follow on one another; it has as many columns as the last of them. The
+    folder is there with all of its files, or not at all.
+
+    Raises UsageError where there is one already, StorageError where it cannot be written.
+    """
+    check_new(folder)
+    new = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}.new")
+    try:
+        try:
+            new.mkdir(parents=True)
+            rows = edges = columns = 0
+            with (new / OFFSETS).open("xb") as offsets, (new / NEIGHBOURS).open("xb") as neighbours:
+                for file in (offsets, neighbours):
+                    file.write(bytes(_HEADER))  # until it is known how many they are
+                offsets.write(bytes(8))
+                for piece in pieces:
+                    (piece.offsets[1:] + edges).tofile(offsets)
+                    piece.neighbours.tofile(neighbours)
+                    rows, edges, columns = rows + piece.rows, edges + piece.edges, max(columns, piece.columns)
+                _head(offsets, np.empty(0, np.int64), rows + 1)
+                _head(neighbours, np.empty(0, np.int32), edges)
+            np.save(new / SHAPE, np.array([rows, columns], np.int64))
+            new.rename(folder)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written: {error}. Make room, or name another --store.") from error
+
+
+def _head(file: IO[bytes], like: Offsets | Ids, count: int) -> None:
+    """Write numpy's header for so many numbers, filled up with blanks, as its format allows."""
+    file.flush()
+    head = f"{{'descr': {like.dtype.str!r}, 'fortran_order': False, 'shape': ({count},), }}"
+    body = head.encode().ljust(_HEADER - 11) + b"\n"
+    file.seek(0)
+    file.write(b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body)
+    file.flush()
+    os.fsync(file.fileno())

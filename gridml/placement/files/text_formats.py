@@ -1,0 +1,265 @@
+"""The text formats of graphs: libsvm, Matrix Market, lists of edges, and hMETIS.
+
+- libsvm, also called svmlight: a row is a line, `label index:value ...`, and indices count from 1.
+- Matrix Market: a matrix of coordinates, an entry a line; of a symmetric one only half of it. scipy's reader is not
+  used: a damaged file makes it end the process.
+- A list of edges, as SNAP has them: a row and a column a line; the numbers may have gaps.
+- hMETIS: a hypergraph, whose vertices are rows and whose hyperedges are columns, a line for each hyperedge.
+
+Matrix Market and hMETIS begin with a line that gives the size of the graph (`size_line`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.placement.bipartite import MOST, Bipartite, Numbered, Numbers
+from gridml.placement.files import scan
+from gridml.placement.files.source import GraphSource, TextBlock
+
+SHORTEST_LIBSVM = 4  # bytes of an entry, with the blank before it
+
+
+def read_libsvm(source: GraphSource) -> Bipartite:
+    """Read the rows in the order of their lines; lines that are blank or comments are none. Every entry is an edge,
+    whatever its value. Raises UsageError, which names the line, where something else stands."""
+    counts, columns, edges = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], 0
+    for ends, found in _blocks(source):
+        counts.append(ends + edges)
+        columns.append(found)
+        edges += len(found)
+    offsets, neighbours = np.concatenate(counts), np.concatenate(columns)
+    return Bipartite.from_rows(offsets, neighbours, int(neighbours.max(initial=-1)) + 1)
+
+
+def pieces(source: GraphSource) -> Iterator[Bipartite]:
+    """As `read`, a graph for each block of lines: the whole need not fit into memory."""
+    for ends, found in _blocks(source):
+        yield Bipartite.from_rows(np.concatenate([[0], ends]), found, int(found.max(initial=-1)) + 1)
+
+
+def _blocks(source: GraphSource) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+    """Where each row of a block of lines ends in the columns that follow."""
+    for block in source.blocks():
+        text = block.text
+        ends = np.empty(int(np.count_nonzero(text == scan.NEWLINE)), np.int64)
+        found = np.empty(len(text) // SHORTEST_LIBSVM + 1, np.int32)
+        rows, more, at, mistake = scan.libsvm(text, ends, found)
+        if mistake:
+            raise source.wrong(_SAID[mistake].format(block.word(at)), block.line(at))
+        yield ends[:rows], found[:more].copy()
+
+
+_SAID = {
+    scan.LABEL: "got {}; expected a number, the label, and then index:value",
+    scan.PAIR: "got {}; expected index:value, such as 3:0.5",
+    scan.INDEX: f"got {{}}; expected an index of 1 to {MOST:,}. Add 1 to each where they count from 0.",
+    scan.VALUE: "got {}; expected index:value with a number as value, such as 3:0.5",
+}
+
+
+_LONGEST = 1000  # bytes of such a line that are looked at
+
+
+def size_line(
+    source: GraphSource, block: TextBlock, at: int, counts: tuple[int, ...], expected: str
+) -> tuple[int, list[int] | None]:
+    """Return where the first line ends that is neither blank nor a comment (%), and its whole numbers, as many as one
+    of `counts`; None where the block has no such line. Raises UsageError for other lines, and too large a graph."""
+    while at < len(block.text):
+        end = scan.past_line(block.text, at)
+        words = bytes(block.text[at : min(end, at + _LONGEST)]).split()
+        if words and not words[0].startswith(b"%"):
+            numbers = [int(word) for word in words if word.isdigit() and len(word) < 19]
+            if len(numbers) != len(words) or len(words) not in counts or max(numbers[:2]) > MOST:
+                shown = " ".join(block.shown(word) for word in words[:4])
+                raise source.wrong(f"got {shown!r}; expected {expected}", block.line(at))
+            return end, numbers
+        at = end
+    return at, None
+
+
+SHORTEST = 4  # bytes of an entry, with its line's end
+
+
+def read_matrix_market(source: GraphSource) -> Bipartite:
+    """Read a matrix; every entry is an edge, whatever its value. Raises UsageError, which names the line, where
+    something else stands, and where lines are missing."""
+    rows, columns = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+    values, symmetric = 0, False
+    size: list[int] | None = None
+    block = None
+    left = 0
+    for block in source.blocks():
+        begin = 0
+        if not block.before:
+            values, symmetric = _kind(source, block)
+        if size is None:
+            begin, size = size_line(source, block, begin, (3,), _SIZE)
+            if size is None:
+                continue
+            if symmetric and size[0] != size[1]:
+                raise source.wrong(f"a symmetric matrix has {size[0]:,} rows and {size[1]:,} columns; expected as many")
+            left = size[2]
+        first, second = np.empty((2, len(block.text) // SHORTEST + 1), np.int32)
+        entries, at, mistake = scan.coordinates(block.text, begin, left, size[0], size[1], values, first, second)
+        if mistake:
+            raise source.wrong(_MATRIX_MARKET_SAID[mistake].format(block.word(at), *size), block.line(at))
+        rows.append(first[:entries].copy())
+        columns.append(second[:entries].copy())
+        left -= entries
+    if block is None:
+        raise source.wrong(f"is empty; expected {_BANNER}")
+    if size is None:
+        raise source.wrong(f"ends here; expected {_SIZE}", block.line(len(block.text) - 1))
+    if left:
+        raise source.wrong(f"ends here; expected {left:,} more entries{_WHOLE}", block.line(len(block.text) - 1))
+    u, v = np.concatenate(rows), np.concatenate(columns)
+    if symmetric:
+        u, v = np.concatenate([u, v]), np.concatenate([v, u])  # the diagonal is there twice, and is kept once
+    return Bipartite.from_edges(u, v, (size[0], size[1]))
+
+
+def _kind(source: GraphSource, block: TextBlock) -> tuple[int, bool]:
+    """Return how many numbers the value of an entry is, and whether the matrix is symmetric, as the first line says."""
+    line = bytes(block.text[: scan.past_line(block.text, 0)])
+    words = [block.shown(word).lower() for word in line.split()[:6]]
+    if words[:2] != ["%%matrixmarket", "matrix"] or len(words) != 5:
+        raise source.wrong(f"got {block.word(0)} ...; expected {_BANNER}", 1)
+    if words[2] == "array":
+        raise source.wrong(f"got 'array'; expected coordinate, which says where entries are. {_SPARSE}", 1)
+    for word, known in ((words[2], ("coordinate",)), (words[3], tuple(_VALUES)), (words[4], _SYMMETRIES)):
+        if word not in known:
+            raise source.wrong(f"got {word!r}; expected {' or '.join(known)}", 1)
+    return _VALUES[words[3]], words[4] != "general"
+
+
+_VALUES = {"pattern": 0, "real": 1, "integer": 1, "unsigned-integer": 1, "double": 1, "complex": 2}
+_SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
+_SPARSE = "Write what is not zero: scipy.io.mmwrite(NEW, scipy.sparse.coo_array(scipy.io.mmread(FILE)))"
+_BANNER = "%%MatrixMarket matrix coordinate ..., as a Matrix Market file begins"
+_SIZE = f"the numbers of rows, columns and entries, the first two up to {MOST:,}"
+_WHOLE = ", as the line of its size says. Get the whole file, or correct that line."
+_MATRIX_MARKET_SAID = {
+    scan.NUMBER: "got {}; expected a row and a column, whole numbers",
+    scan.INDEX: "got {0}; expected a row from 1 to {1:,} and a column from 1 to {2:,}, as the line of its size says. "
+    "Correct one of the two lines.",
+    scan.VALUE: "got {}; expected a number, the value, as the first line says",
+    scan.TOO_LONG: "got {}; expected the end of the line",
+    scan.TOO_MANY: "got {0}; expected nothing after the last entry, of {3:,} as the line of its size says. "
+    "Correct that line, or cut the file off.",
+}
+
+
+SPREAD = 8  # times as many numbers as edges, of which a table is worth its memory
+
+
+def read_edge_list(source: GraphSource) -> Bipartite:
+    """Read the graph whose row i is the i-th smallest number of the lines' first, and column j the j-th smallest of
+    their second. A line has them apart by blanks or a comma; a third column, such as a weight or a time, is not looked
+    at, but all lines have it, or none. Raises UsageError, which names the line, where something else stands."""
+    return read_numbered(source).graph
+
+
+def read_numbered(source: GraphSource, *, general: bool = False) -> Numbered:
+    """As `read`. In a `general` graph both numbers are vertices', so row i and column i are the same one: the i-th
+    smallest of all numbers."""
+    first_of, second_of = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    width = 0
+    for block in source.blocks():
+        first, second = np.empty((2, len(block.text) // SHORTEST + 1), np.int64)
+        edges, width, at, mistake = scan.pairs(block.text, width, first, second)
+        if mistake:
+            raise source.wrong(_EDGE_LIST_SAID[mistake].format(block.word(at)), block.line(at))
+        first_of.append(first[:edges].copy())
+        second_of.append(second[:edges].copy())
+    u, v = np.concatenate(first_of), np.concatenate(second_of)
+    if general:
+        places, ids = _numbered(np.concatenate([u, v]))
+        return Numbered(Bipartite.from_edges(places[: len(u)], places[len(u) :], (len(ids), len(ids))), ids, ids)
+    (u_places, u_ids), (v_places, v_ids) = _numbered(u), _numbered(v)
+    return Numbered(Bipartite.from_edges(u_places, v_places, (len(u_ids), len(v_ids))), u_ids, v_ids)
+
+
+def _numbered(ids: Numbers) -> tuple[NDArray[np.int32], Numbers]:
+    """Return the place of each id among those that occur, and these."""
+    if not len(ids):
+        return ids.astype(np.int32), ids
+    low, high = int(ids.min()), int(ids.max())
+    if high - low > SPREAD * len(ids):
+        occurring, places = np.unique(ids, return_inverse=True)
+        return places.astype(np.int32), occurring
+    occurs = np.zeros(high - low + 1, np.bool_)
+    occurs[ids - low] = True
+    place = np.cumsum(occurs, dtype=np.int32) - 1
+    return place[ids - low], np.flatnonzero(occurs) + low
+
+
+_EDGE_LIST_SAID = {
+    scan.NUMBER: "got {}; expected two whole numbers, a row and a column. Put # before a line that is none of them.",
+    scan.TOO_LONG: "got {}, a fourth column; expected a row, a column and at most one more, such as a weight. If the "
+    "others are no neighbours, leave them out: cut -f1-2 FILE (or cut -d, -f1-2, cut -d' ' -f1-2); if they are, write "
+    "a line for each edge.",
+    scan.MORE: "got {}, a third column; expected the end of the line, as the lines before have two. Leave it out, or "
+    "write one on each line.",
+    scan.FEWER: "got {}; expected a third column, as the lines before have. Write it, or leave it out of each line.",
+    scan.TOO_LARGE: f"got {{}}; expected whole numbers between {-scan.LARGEST} and {scan.LARGEST}",
+}
+
+
+SHORTEST_HMETIS = 2  # bytes of a vertex, with what is after it
+
+
+def read_hmetis(source: GraphSource) -> Bipartite:
+    """Read a hypergraph without weights; vertices count from 1. Raises UsageError, which names the line, where
+    something else stands, and where lines are missing."""
+    counts, vertices_of = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
+    left = vertices = pins = 0
+    block, header = None, None
+    for block in source.blocks():
+        begin = 0
+        if header is None:
+            begin, header = _header(source, block)
+            if header is None:
+                continue
+            left, vertices = header
+        text = block.text
+        ends = np.empty(int(np.count_nonzero(text == scan.NEWLINE)), np.int64)
+        numbers = np.empty(len(text) // SHORTEST_HMETIS + 1, np.int32)
+        lines, more, at, mistake = scan.pins(text, begin, left, vertices, ends, numbers)
+        if mistake:
+            why = _HMETIS_SAID[mistake].format(block.word(at), f"{vertices:,}")
+            raise source.wrong(why, block.line(at))
+        counts.append(ends[:lines] + pins)
+        vertices_of.append(numbers[:more].copy())
+        left, pins = left - lines, pins + more
+    if block is not None and header is None:
+        raise source.wrong(f"has no first line; expected {_FIRST}")
+    if block is not None and left:
+        why = (
+            f"ends here; expected {left:,} more hyperedges, as its first line says. Get the whole file, or correct it."
+        )
+        raise source.wrong(why, block.line(len(block.text) - 1))
+    by_column = Bipartite.from_rows(np.concatenate(counts), np.concatenate(vertices_of), vertices)
+    return by_column.transposed
+
+
+def _header(source: GraphSource, block: TextBlock) -> tuple[int, tuple[int, int] | None]:
+    """Return where the lines after the first begin, and how many hyperedges and vertices that says there are."""
+    end, numbers = size_line(source, block, 0, (2, 3), _FIRST)
+    if numbers is None:
+        return end, None
+    if numbers[2:] not in ([], [0]):
+        raise source.wrong(f"weights (format {numbers[2]}) are not taken; expected none", block.line(end - 1))
+    return end, (numbers[0], numbers[1])
+
+
+_FIRST = f"the numbers of hyperedges and of vertices, each up to {MOST:,}"
+_HMETIS_SAID = {
+    scan.NUMBER: "got {}; expected whole numbers, the vertices of a hyperedge",
+    scan.INDEX: "got {}; expected vertices from 1 to {}, as its first line says. Correct one of the two lines.",
+    scan.TOO_MANY: "got {}; expected nothing after the last hyperedge. Correct the first line, or cut the file off.",
+}

@@ -1,0 +1,184 @@
+"""Cleaning up on EC2: what runs made is found by its tags and removed.
+
+Instances go first, then what they were made from. Only the remains of runs that are over are swept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gridml.errors import GridmlError, RunError
+from master.backends.ec2.answers import Kept, Seen
+from master.backends.ec2.cloud import ALIVE, Cloud
+from master.backends.ec2.states import note_unwatched_end
+from master.sftp.roster import Roster
+from master.store.journal import mark_cancelled
+from master.store.reader import holder
+from master.store.rundir import MasterLock, RunDirectory
+
+GOING = "shutting-down"  # no longer paid for
+LOOKS, BETWEEN_S = 60, 5.0  # how often it is looked whether the last instances are gone, and how many seconds between
+
+
+@dataclass(frozen=True)
+class Made:
+    """What one run, or all runs, have on EC2 at this moment."""
+
+    instances: tuple[Seen, ...] = ()
+    templates: tuple[Kept, ...] = ()
+    groups: tuple[Kept, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.instances or self.templates or self.groups)
+
+    def __str__(self) -> str:
+        parts = [("instance", self.instances), ("launch template", self.templates), ("security group", self.groups)]
+        return ", ".join(f"{len(found)} {what}{'s' if len(found) > 1 else ''}" for what, found in parts if found)
+
+    @property
+    def runs(self) -> dict[str, str]:
+        """The names of the runs, and where each has its directory."""
+        found: list[Seen | Kept] = [*self.groups, *self.templates, *self.instances]
+        return {each.run: each.place for each in found}
+
+    def of(self, run: str) -> Made:
+        """What one of the runs has."""
+        return Made(
+            tuple(each for each in self.instances if each.run == run),
+            tuple(each for each in self.templates if each.run == run),
+            tuple(each for each in self.groups if each.run == run),
+        )
+
+
+def made_by(cloud: Cloud, run: str | None = None) -> Made:
+    """Look for what a run has on EC2, or all runs. Raises CloudError."""
+    return Made(tuple(cloud.instances(run, states=ALIVE)), tuple(cloud.templates(run)), tuple(cloud.groups(run)))
+
+
+def remove(cloud: Cloud, run: str, rest: Callable[[float], None], looks: int = LOOKS) -> tuple[Made, Made]:
+    """Remove what a run has; return what that was, and what is left after so many looks. Raises CloudError."""
+    found = left = made_by(cloud, run)
+    for look in range(looks):
+        if not left:
+            break
+        if look:
+            rest(BETWEEN_S)
+        cloud.end([each.id for each in left.instances if each.state != GOING])
+        for template in left.templates:
+            cloud.remove_template(template.id)
+        for group in left.groups:  # stays while an instance has it
+            cloud.remove_group(group.id)
+        left = made_by(cloud, run)
+    return found, left
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What is known of a run that has something there. `host` is where its directory is, and `here` whether that is
+    this machine; `driven` says who drives it, None: nobody, as far as can be seen from here. `youngest_s` is for how
+    many seconds its youngest instance has been there, None where it has none."""
+
+    run: str
+    host: str
+    here: bool
+    driven: str | None
+    youngest_s: float | None
+
+
+def may_be_swept(remains: Remains, *, named: bool, older_than_s: float) -> tuple[bool, str]:
+    """Return whether what a run has left is removed, and why; `named` where a person asked for this very run."""
+    if remains.driven is not None:
+        return False, f"its master drives it: {remains.driven}"
+    if remains.youngest_s is not None and remains.youngest_s < older_than_s:
+        return False, f"its youngest instance is {remains.youngest_s:.0f} s old, and {older_than_s:.0f} s are asked for"
+    if named:
+        return True, "it is asked for by its name"
+    if not remains.here:
+        return False, f"whether it is over can be seen on {remains.host or 'another machine'} only; name it with --run"
+    return True, "no master drives it"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one run has on EC2, whether it may be removed, and why. `root` is its directory, None where it is of another
+    machine."""
+
+    run: str
+    made: Made
+    swept: bool
+    reason: str
+    root: Path | None
+
+
+def withdraw(cloud: Cloud, directory: RunDirectory, rest: Callable[[float], None] = time.sleep) -> str | None:
+    """Remove what a run has on EC2 that no master holds; return what it was, None for nothing.
+
+    Raises RunError when a master holds it, where EC2 refuses, or for what is left all the same.
+    """
+    facts = Roster(directory.root).facts
+    if facts is None:
+        return None
+    lock = MasterLock(directory)  # a master that begins meanwhile ends at once
+    try:
+        roster = Roster(directory.root)
+        found = removed(cloud, facts.run, rest)
+        _note_ends(cloud, facts.run, roster)
+        if found:
+            mark_cancelled(directory)
+        return str(found) or None
+    finally:
+        lock.release()
+
+
+def _note_ends(cloud: Cloud, run: str, roster: Roster) -> None:
+    """Keep when the instances ended, or the report would count them as paid for until now."""
+    seen, now = {each.id: each for each in cloud.instances(run)}, time.time()
+    for id in roster.ids():
+        note_unwatched_end(roster, id, seen, now, "removed while no master drove the run")
+
+
+def swept(cloud: Cloud, found: Found) -> Made:
+    """Remove what a run has left; return what that was. Raises RunError for what is left all the same."""
+    made = removed(cloud, found.run)
+    if found.root is not None:
+        roster = Roster(found.root)
+        if (facts := roster.facts) is not None and facts.run == found.run:
+            _note_ends(cloud, found.run, roster)
+    return made
+
+
+def removed(cloud: Cloud, run: str, rest: Callable[[float], None] = time.sleep) -> Made:
+    """Remove what a run has; return what that was. Raises RunError for what is left."""
+    found, left = remove(cloud, run, rest)
+    if left:
+        raise RunError(f"on EC2 there is still {left} of {run}. Ask again in some minutes.")
+    return found
+
+
+def find(cloud: Cloud, run: str | None, older_than_s: float, now: float) -> list[Found]:
+    """Return what every run has on EC2, or the one that is named."""
+    everything = made_by(cloud, run)
+    found = []
+    for name, place in sorted(everything.runs.items()):
+        made = everything.of(name)
+        host, _, path = place.partition(":")
+        here = host == socket.gethostname()
+        root = Path(path) if here else None
+        driven = None if root is None else _driver(root)
+        ages = [now - each.launched_s for each in made.instances]
+        remains = Remains(name, host, here, driven, min(ages, default=None))
+        verdict = may_be_swept(remains, named=run is not None, older_than_s=older_than_s)
+        found.append(Found(name, made, *verdict, root))
+    return found
+
+
+def _driver(root: Path) -> str | None:
+    """Who drives the run in a directory; nobody, where there is none."""
+    with contextlib.suppress(OSError, GridmlError):
+        return holder(root)
+    return None

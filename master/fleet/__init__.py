@@ -1,0 +1,1 @@
+"""The workers of a run, from submission to their end."""

@@ -1,0 +1,1 @@
+"""Which part of the graph each vertex of a run stands in."""

@@ -1,0 +1,120 @@
+"""The master's mailboxes of a run, with the server and the keys that its carrier takes, and limits on messages.
+
+`DaemonExecutor` is one thread for work that must not be waited for: it does not keep its process from ending,
+whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple, ParamSpec, TypeVar, final
+
+import numpy as np
+
+from gridml.carriers.base import MasterMailboxes
+from gridml.carriers.registry import CARRIERS
+from gridml.engine.optimisers import COUNTERS, MOST_MOMENTS
+from gridml.errors import RunError
+from gridml.model.graph import Graph
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
+from master.store.versions import ReplicaState
+
+WORDS = 1 << 20  # bytes of a message's own text: a traceback, six bytes for a letter at worst
+ENTRY = 256  # bytes in which a header says the dtype, the shape and the place of a tensor
+
+
+def run_mailboxes(settings: Settings, directory: RunDirectory) -> MasterMailboxes:
+    """Return the mailboxes that the run's carrier serves from now on, until they are stopped.
+
+    Raises RunError where the carrier's server cannot be had.
+    """
+    carrier = CARRIERS.find(settings.carrier)
+    try:
+        make = pkgutil.resolve_name(carrier.mailboxes)
+    except ImportError as error:
+        modules = " and ".join(carrier.modules) or carrier.mailboxes
+        raise RunError(
+            f"--carrier {carrier.name} takes {modules}, which cannot be imported ({error}). Install it: "
+            f"{carrier.install}"
+        ) from error
+    address = (settings.address,) if carrier.has_address else ()
+    mailboxes: MasterMailboxes = make(directory.root, *address)
+    return mailboxes
+
+
+class MessageLimits(NamedTuple):
+    """Bytes that a sync of an honest worker has at most: of its payload, and of the header of that."""
+
+    payload: int
+    header: int
+
+
+def message_limits(graph: Graph, state: ReplicaState) -> MessageLimits:
+    """Return what the largest push can need: every tensor of the replica, and of modules' what optimisers remember of
+    it; every row of replicated types with its id, every row of local types with its id and the fields that f changes; a
+    megabyte for its words, and for each tensor its name and `ENTRY` bytes in the header."""
+    sizes = {name: tensor.nbytes for name, tensor in state.tensors()}
+    for name, tensor in [pair for vertex in state.modules.values() for pair in vertex.tensors.items()]:
+        sizes |= {f"@moments/{entry}/{name}": 2 * tensor.size + 4 for entry in (*MOST_MOMENTS, *COUNTERS)}
+    for table in graph.tables.values():
+        sizes[f"@rows/{table.type.name}"] = table.count * np.dtype(np.int64).itemsize
+        sizes.update({f"{table.type.name}/{name}": table.columns[name].nbytes for name in table.type.mutable})
+    header = WORDS + sum(len(name.encode()) + ENTRY for name in sizes)
+    return MessageLimits(header + sum(sizes.values()), header)
+
+
+def check_carrier(settings: Settings, *, nearby: bool = True) -> None:
+    """Raise RunError where this machine lacks what the run's carrier takes, UsageError where workers cannot reach it as
+    they would be told. They are `nearby` where all of them run on this machine."""
+    carrier = CARRIERS.find(settings.carrier)
+    if missing := carrier.missing_modules():
+        raise RunError(
+            f"--carrier {carrier.name} takes {' and '.join(missing)}, which is not installed. Install it: "
+            f"{carrier.install}"
+        )
+    carrier.check_advertised(settings.address, nearby=nearby)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@final
+class DaemonExecutor(Executor):
+    """Does what is submitted, one after the other. After `shutdown` nothing more is begun."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._ended = False
+        self._thread = Thread(target=self._work, name="loggers", daemon=True)
+        self._thread.start()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+
+        def job() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # it is for who asks for the result
+                future.set_exception(error)
+
+        self._jobs.put(job)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._ended = cancel_futures or self._ended
+        self._jobs.put(None)
+        if wait:
+            self._thread.join()
+
+    def _work(self) -> Any:
+        while (job := self._jobs.get()) is not None:
+            if not self._ended:
+                job()

@@ -1,0 +1,247 @@
+"""The rows of array fields that a reply brings: those that the worker will use soon and lacks as they are now.
+
+A chunk's rows come piece by piece: each reply brings those of the vertices that will be trained before the next
+one, and says how far they go. So a row comes once before it is used, and not after every push of others who use it,
+too. The chunk after this one is granted ahead, with the rows that it begins with; the reply to the last push of the
+chunk before brings what of those has changed since.
+
+Rows of a push that the master holds just as they were pushed, once it is merged, need not travel back. `Draft` is a
+worker's message on its way through the master: what it says, and what the reply will be.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.carriers.base import Message
+from gridml.model.vertex import describe
+from gridml.protocol.messages import Push, Sync, Verdict
+from gridml.protocol.push import NOTHING, PushContent, RowValues
+from master.leases.leases import Leases
+from master.state.records import LeaseState, WorkerRecord
+from master.state.spans import LeaseRows, RowsHeld, Touched
+from master.store.replica import union
+from master.store.spec import RunSpec
+from master.store.store import Store
+from master.store.versions import row_bytes
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A message that makes no sense, and would make none if it came again; `reason` says what is wrong with it."""
+
+    message: Message
+    record: WorkerRecord
+    reason: str
+
+
+@dataclass
+class Draft:
+    """An answer being made. `record` is the worker's, `problem` says why what came beside the sync makes no sense or
+    cannot be merged, and `grant` is the lease that the answer brings. `nbytes` is the length of the message.
+
+    `pushed` are the rows that were merged; those `as_pushed` the master has just as the worker does.
+    """
+
+    message: Message
+    sync: Sync
+    content: PushContent
+    record: WorkerRecord
+    problem: str | None = None
+    nbytes: int = 0
+    verdict: Verdict | None = None
+    reason: str = ""
+    fast_forward: bool = False
+    drop_optimiser: bool = False
+    is_kept: bool = False  # for a spot check: nothing is wrong with it as far as is known
+    left_out: tuple[str, ...] = ()  # why something of the push is not taken
+    pushed: Touched = field(default_factory=dict)
+    as_pushed: Touched = field(default_factory=dict)
+    grant: LeaseState | None = None
+
+    @property
+    def push(self) -> Push:
+        assert self.sync.push is not None, "only drafts with a push come here"
+        return self.sync.push
+
+    def let_go(self) -> None:
+        """Free what the message brought: it is merged, and its memory is wanted."""
+        self.content, self.message = NOTHING, replace(self.message, payload=b"")
+
+    @property
+    def dropping(self) -> bool:
+        """Whether the worker will drop its replica and its leases, and ask for new ones."""
+        return self.verdict is Verdict.REFUSED or self.sync.failure is not None
+
+
+INTERVALS = 1.5  # between pushes, that rows are brought for, and for what is trained while a push and its answer travel
+WORKER_BYTES = 1 << 29  # of rows that a worker keeps, about
+KNOWN_BYTES = 1 << 28  # that the master takes to know which those are, for all workers
+
+
+class Supply(NamedTuple):
+    """Rows that an answer brings, by type; whether the worker is to forget first all that it keeps beside those of the
+    chunk in hand; and how far the rows of leases have come, and what the answer is called, as in Reply."""
+
+    rows: dict[str, RowValues]
+    forget: bool = False
+    ready: tuple[tuple[int, int], ...] = ()
+    answer: str = ""
+
+
+class RowSupply:
+    """Knows what each worker has, by what it says and was answered."""
+
+    def __init__(self, spec: RunSpec, store: Store, leases: Leases) -> None:
+        self._spec = spec
+        self._store = store
+        self._leases = leases
+        self._answers = (f"{secrets.token_hex(4)}.{number}" for number in count())
+
+    def supply(self, draft: Draft) -> Supply:
+        """Return what the answer to a draft brings."""
+        rows, replica = draft.record.rows, self._store.replica
+        if not replica.state.arrays:
+            return Supply({})
+        self._hear(draft)
+        forget = self._too_many(rows)
+        if forget:
+            rows.known.clear()
+        held = self._held(draft)
+        wanted, ready = [], {}
+        for lease in held if forget else [lease for lease in held if lease is held[0] or lease is draft.grant]:
+            ready[lease.id] = self._reach(lease, draft)
+            touched = self._used(lease, ready[lease.id])
+            wanted.append(self._lacking(rows, touched))
+            rows.answered.append(LeaseRows(lease.id, touched))
+        rows.promised = {lease.id: rows.promised[lease.id] for lease in held if lease.id in rows.promised} | ready
+        rows.version, rows.answer = replica.version, next(self._answers)
+        brought = dict(replica.state.part(union(wanted)).rows)
+        return Supply(brought, forget, tuple(ready.items()), rows.answer)
+
+    def give_older(self, draft: Draft, version: int) -> Supply:
+        """A worker is given all that the lease that it is granted touches, as it was in an older version, by others."""
+        rows = draft.record.rows
+        rows.clear()
+        if draft.grant is not None:
+            rows.answered.append(LeaseRows(draft.grant.id, self._rows(draft.grant)))
+        rows.version, rows.answer = version, next(self._answers)
+        return Supply({}, answer=rows.answer)
+
+    def _held(self, draft: Draft) -> Sequence[LeaseState]:
+        """The leases that the worker holds after this answer, the one that it works on first."""
+        held = self._store.ledger.leases.of(draft.record.name)
+        pushed = () if draft.sync.push is None else (draft.sync.push.lease,)
+        order = dict.fromkeys((*pushed, *draft.sync.holds, *held))
+        return [held[number] for number in order if number in held]
+
+    def _hear(self, draft: Draft) -> None:
+        """Take the worker to have what the last answer brought, if it has heard that; and what it pushed and the master
+        took as it was. Other rows that it pushed have changed, so they count as lacking."""
+        sync, rows = draft.sync, draft.record.rows
+        heard = sync.heard == rows.answer != "" and self._store.ledger.has_version(sync.have)
+        if not heard:  # nor is it where this message was answered before
+            rows.clear()
+        named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
+        for lease in rows.answered:
+            if lease.lease in named:
+                rows.known.learn(lease.touched, rows.version)
+        rows.answered.clear()
+        if draft.verdict is Verdict.MERGED and heard:
+            rows.known.learn(draft.as_pushed, self._store.replica.version)
+
+    def _reach(self, lease: LeaseState, draft: Draft) -> int:
+        """Return the position of a lease before which batches may begin after this answer: never less far than was said
+        before, because the worker may have come as far, and to its end where it is not known what an earlier master
+        said."""
+        record, push = draft.record, draft.sync.push
+        promised = record.rows.promised.get(lease.id, lease.start if lease is draft.grant else lease.stop)
+        if not self._piecewise:
+            return lease.stop
+        interval = max(1, record.push_every, 0 if push is None else push.vertices)
+        travelling = math.ceil(min(draft.sync.travel_s * (record.speed or 0.0), lease.stop))
+        return min(max(promised, lease.upto + math.ceil(INTERVALS * interval) + travelling), lease.stop)
+
+    def _used(self, lease: LeaseState, upto: int) -> Touched:
+        """Return the rows that batches of a lease use which begin at its last credit or after, and before `upto`."""
+        end = upto + (self._spec.program.update.batch or 1) + self._leases.epochs.fewest  # of the last (`next_batch`)
+        if not lease.cut.touched or (end >= lease.stop and lease.upto == lease.start) or not self._piecewise:
+            return self._rows(lease)
+        vertices = self._leases.epochs.vertices(lease.epoch, lease.upto, min(end, lease.stop))
+        edges = self._spec.graph.tables[self._leases.epochs.driver].edges.items()
+        arrays = self._store.replica.state.arrays
+        targets = ((self._target(name), each) for name, each in edges)
+        return union({target: each.of(vertices)[1]} for target, each in targets if target in arrays)
+
+    def _target(self, edge: str) -> str:
+        return describe(self._spec.graph.tables[self._leases.epochs.driver].type.target(edge)).name
+
+    @cached_property
+    def _piecewise(self) -> bool:
+        """Whether it is known which rows a range of vertices uses: f reaches none from other local vertices."""
+        return not self._spec.program.bsp and self._leases.epochs.components is None
+
+    def _rows(self, lease: LeaseState) -> Touched:
+        """All rows that a lease's chunk touches."""
+        arrays = self._store.replica.state.arrays
+        return {name: ids for name, ids in lease.cut.touched.items() if name in arrays}
+
+    def _lacking(self, rows: RowsHeld, touched: Touched) -> Touched:
+        changed = self._store.replica.state.changed
+        return {name: rows.known.lacking(name, ids, changed[name]) for name, ids in touched.items()}
+
+    def _too_many(self, rows: RowsHeld) -> bool:
+        counts = rows.known.counts()
+        nbytes = sum(counts[name] * each for name, each in self._row_bytes.items() if name in counts)
+        return nbytes > WORKER_BYTES or rows.known.nbytes > KNOWN_BYTES // max(1, self._leases.live)
+
+    @cached_property
+    def _row_bytes(self) -> dict[str, int]:
+        """Bytes of a row, by type."""
+        return {type_name: row_bytes(columns) for type_name, columns in self._store.replica.state.arrays.items()}
+
+
+Array = NDArray[Any]
+_NONE: NDArray[np.int64] = np.empty(0, np.int64)
+
+
+def taken_rows(pushed: Mapping[str, RowValues], merged: Mapping[str, RowValues]) -> tuple[Touched, Touched]:
+    """Return (the rows of a push that were merged; those of them that the master took as they were), ids ascending."""
+    ids = {type_name: np.sort(rows.ids) for type_name, rows in merged.items()}
+    alike = {type_name: np.sort(rows.ids[_alike(rows, pushed[type_name])]) for type_name, rows in merged.items()}
+    return ids, alike
+
+
+def leave_last(drafts: Sequence[Draft]) -> None:
+    """Of several pushes merged one after the other into one version, leave each only the rows that none after it
+    changed."""
+    for type_name in {type_name for draft in drafts for type_name in draft.pushed}:
+        pushed = [draft.pushed.get(type_name, _NONE) for draft in drafts]
+        last = np.empty(max(int(ids.max(initial=-1)) for ids in pushed) + 1, np.int32)  # of each row, the push
+        for number, ids in enumerate(pushed):
+            last[ids] = number
+        for number, draft in enumerate(drafts):
+            ids = draft.as_pushed.get(type_name, _NONE)
+            draft.as_pushed = {**draft.as_pushed, type_name: ids[last[ids] == number]}
+
+
+def _alike(merged: RowValues, pushed: RowValues) -> NDArray[np.bool_]:
+    """Which rows are the same to the bit, in every field."""
+    alike = np.ones(len(merged.ids), np.bool_)
+    for name, values in merged.fields.items():
+        alike &= (_bytes(values) == _bytes(pushed.fields[name])).all(1)
+    return alike
+
+
+def _bytes(rows: Array) -> Array:
+    """Return the bytes of each row, uint8 (n, bytes)."""
+    return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8) if rows.size else np.empty((len(rows), 0))

@@ -1,0 +1,381 @@
+"""What a worker's states change in what is measured of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from gridml.errors import DEVICE, RunError
+from master.fleet.fleet import Fleet, Workplace
+from master.state.failures import MAX_TRIES
+from master.state.jobs import HeldFor, JobEvent, State
+from master.state.records import Lost, Standing, WorkerRecord, WorkerTable
+from master.store.ledger import Ledger
+from master.store.rundir import EventFacts, RunDirectory
+from master.store.settings import Settings
+from master.telemetry.measures import Measures
+from master.telemetry.staffing import MAX_DEATHS, MAX_FAILED_STARTS
+
+
+class Nobody:
+    """Mailboxes, an exchange and a back end of which nothing is wanted here."""
+
+    affords: int | None = None
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.said: list[tuple[str, str]] = []
+
+    def heartbeat(self, worker: str) -> None:
+        return None
+
+    def open(self, worker: str) -> None: ...
+
+    def close(self, worker: str) -> None: ...
+
+    def release(
+        self, record: WorkerRecord, because: str, now: float, *, reserved_until_s: float | None = None
+    ) -> None: ...
+
+    def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
+        return False
+
+    def count(
+        self, record: WorkerRecord, because: str, now: float, *, distrusted: bool = False, device: bool = False
+    ) -> None:
+        record.failures += device
+
+    def record(self, topic: str, facts: EventFacts, text: str, *, quiet: bool = False) -> None:
+        self.said.append((topic, text))
+
+    @property
+    def failures(self) -> Nobody:
+        return self
+
+    def take_lost(self) -> list[Lost]:
+        return []
+
+    def avoid(self, machines: frozenset[str]) -> None: ...
+
+    def cancel(self, worker: str, *, grace_s: float = 0.0) -> None: ...
+
+    def submit(self, worker: str) -> None: ...
+
+    def advice(self, detail: str) -> str:
+        return "Make room."
+
+    releasing = "release them"
+    longest_s: float | None = None
+
+
+@pytest.fixture
+def measures() -> Measures:
+    return Measures()
+
+
+@pytest.fixture
+def workers() -> WorkerTable:
+    return WorkerTable()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, measures: Measures, workers: WorkerTable) -> Fleet:
+    directory = RunDirectory(tmp_path / "run")
+    directory.create()
+    ledger = Ledger(directory.ledger, shared_disk=False, create=True, durable=False)
+    nobody = cast(Any, Nobody(ledger))
+    place = Workplace(Settings(Path("p.py"), workers=2), directory, nobody, nobody)
+    fleet = Fleet(place, workers, nobody, measures, nobody)
+    with ledger.transaction():
+        fleet.expect("w1", 0.0)
+        fleet.expect("w2", 0.0)
+    return fleet
+
+
+def speak(record: WorkerRecord, now: float) -> None:
+    """A message of it made sense."""
+    record.spoke = True
+    record.show_life(now)
+
+
+def test_a_held_worker_lives_no_longer_and_has_not_died(fleet: Fleet, measures: Measures, workers: WorkerTable) -> None:
+    for worker in ("w1", "w2"):
+        fleet.hear([JobEvent(10.0, worker, State.RUNNING)], 10.0)
+        speak(workers.of(worker), 11.0)
+    measures.speeds.put(workers.of("w1"), 5.0)
+    fleet.hear([JobEvent(40.0, "w1", State.HELD, detail="the disk is full")], 40.0)
+    assert workers.of("w1").speed is None
+    assert measures.lives.deaths == 0
+    assert measures.lives.exposure_s(100.0) == 30.0 + 90.0
+    fleet.hear([JobEvent(100.0, "w1", State.QUEUED)], 100.0)
+    fleet.hear([JobEvent(110.0, "w1", State.RUNNING)], 110.0)
+    assert measures.lives.exposure_s(120.0) == 30.0 + 10.0 + 110.0
+
+
+def test_workers_that_never_speak_stop_a_run_only_when_no_other_works(fleet: Fleet, workers: WorkerTable) -> None:
+    def lost(worker: str, at_s: float) -> None:
+        fleet.hear([JobEvent(at_s, worker, State.RUNNING), JobEvent(at_s, worker, State.LOST)], at_s)
+
+    fleet.hear([JobEvent(1.0, "w1", State.RUNNING)], 1.0)
+    speak(workers.of("w1"), 1.0)
+    for k in range(3 * MAX_FAILED_STARTS):
+        lost(f"w{10 + k}", 2.0)
+    fleet.hear([JobEvent(3.0, "w1", State.EVICTED)], 3.0)
+    for k in range(MAX_FAILED_STARTS - 1):
+        lost(f"w{50 + k}", 4.0)
+    with pytest.raises(RunError, match="5 workers in a row ended before they had any work"):
+        lost("w60", 5.0)
+
+
+def device_fails(fleet: Fleet, worker: str, at_s: float) -> None:
+    """A worker trains for a second, then says in its log that its device fails, and leaves."""
+    fleet.hear([JobEvent(at_s, worker, State.RUNNING, f"slot-{worker}")], at_s)
+    speak(fleet._workers.of(worker), at_s)
+    fleet._place.directory.log(worker).write_text(
+        "trains on cuda:0\nDeviceFailedError: cuda:0 out of memory: 20 GiB.\n"
+    )
+    fleet.hear([JobEvent(at_s + 1, worker, State.LOST, f"slot-{worker}", exit_code=DEVICE)], at_s + 1)
+
+
+def test_devices_that_fail_end_a_run_in_which_nobody_does_better(fleet: Fleet, workers: WorkerTable) -> None:
+    fleet._place.directory.logs.mkdir(exist_ok=True)
+    for k in range(MAX_TRIES - 1):
+        device_fails(fleet, f"w{10 + k}", 10.0 * k)
+    said = cast(Any, fleet._exchange).said
+    assert [each for each in said if each[0] == "device"] == [
+        ("device", f"w{10 + k}: DeviceFailedError: cuda:0 out of memory: 20 GiB.") for k in (0, 1)
+    ]
+    with pytest.raises(RunError, match=r"of 3 workers failed .* The last one said: .* 20 GiB\. .*gridml resume"):
+        device_fails(fleet, "w70", 90.0)
+
+
+def test_devices_that_fail_while_another_trains_end_no_run(fleet: Fleet, workers: WorkerTable) -> None:
+    fleet._place.directory.logs.mkdir(exist_ok=True)
+    fleet.hear([JobEvent(1.0, "w1", State.RUNNING)], 1.0)
+    speak(workers.of("w1"), 1.0)
+    workers.of("w1").trained = 64
+    for k in range(3 * MAX_TRIES):
+        device_fails(fleet, f"w{10 + k}", 10.0 * k)
+    fleet.hear([JobEvent(200.0, "w1", State.LOST)], 200.0)
+    with pytest.raises(RunError, match=r"devices of 10 workers failed"):
+        device_fails(fleet, "w80", 210.0)
+
+
+def test_a_machine_that_eats_workers_stops_no_run_in_which_others_have_just_begun(fleet: Fleet) -> None:
+    """Five workers that are given up for nonsense within a second, while all others import torch, ended a run."""
+
+    def lost(worker: str, at_s: float) -> None:
+        fleet.hear([JobEvent(at_s, worker, State.RUNNING), JobEvent(at_s, worker, State.LOST)], at_s)
+
+    fleet.hear([JobEvent(1.0, "w1", State.RUNNING), JobEvent(1.0, "w2", State.RUNNING)], 1.0)
+    for k in range(3 * MAX_FAILED_STARTS):
+        lost(f"w{10 + k}", 2.0 + 0.1 * k)
+    fleet.hear([JobEvent(9.0, "w1", State.LOST), JobEvent(9.0, "w70", State.RUNNING)], 9.0)  # w70 came later
+    with pytest.raises(RunError, match=r"\d+ workers in a row ended before they had any work"):
+        fleet.hear([JobEvent(9.0, "w2", State.LOST)], 9.0)
+
+
+def test_a_range_at_which_workers_fall_silent_is_given_more_time(fleet: Fleet, workers: WorkerTable) -> None:
+    ledger = fleet._ledger
+    with ledger.transaction():
+        ledger.open_epoch(0, 100, 0.0)
+        ledger.lease(ledger.spans[0], 50, "w1", 0.0, "test")
+    fleet.hear([JobEvent(0.0, "w1", State.RUNNING)], 0.0)
+    fleet.give_up(61.0)
+    fleet.give_up(121.0)
+    assert workers.of("w1").standing is Standing.GIVEN_UP
+    with ledger.transaction():
+        for lease in [*ledger.leases]:
+            ledger.end_lease(lease, 121.0, "silent")
+        ledger.lease(ledger.spans[0], 20, "w2", 0.0, "test")
+    fleet.hear([JobEvent(200.0, "w2", State.RUNNING)], 200.0)
+    for now in (261.0, 321.0, 439.0):
+        fleet.give_up(now)
+        assert workers.of("w2").standing is Standing.RUNNING
+    fleet.give_up(441.0)
+    assert workers.of("w2").standing is Standing.GIVEN_UP
+
+
+class AtWork(Nobody):
+    """Of the exchange it is wanted here whether a worker was at work when it ended."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self.at_work = True
+        self.counted: list[str] = []
+
+    def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
+        self.counted += [why] if self.at_work else []
+        return self.at_work
+
+
+@pytest.mark.parametrize("state", [State.LOST, State.FINISHED])
+def test_who_ends_at_work_has_failed_whatever_its_exit_status(fleet: Fleet, state: State) -> None:
+    exchange = fleet._exchange = cast(Any, AtWork(fleet._ledger))
+    fleet.hear([JobEvent(1.0, "w1", State.RUNNING), JobEvent(2.0, "w1", state, detail="so", exit_code=0)], 2.0)
+    fleet.hear([JobEvent(1.0, "w2", State.RUNNING), JobEvent(2.0, "w2", State.EVICTED, exit_code=0)], 2.0)
+    assert exchange.counted == ["the worker ended with so"]
+
+
+def test_workers_that_crash_at_nothing_stop_a_run(fleet: Fleet, workers: WorkerTable) -> None:
+    exchange = fleet._exchange = cast(Any, AtWork(fleet._ledger))
+    exchange.at_work = False
+
+    def crash(worker: str) -> None:
+        fleet.hear([JobEvent(1.0, worker, State.RUNNING)], 1.0)
+        speak(workers.of(worker), 1.0)
+        fleet.hear([JobEvent(1.0, worker, State.LOST, exit_code=1)], 1.0)
+
+    fleet.hear([JobEvent(0.0, "w1", State.EVICTED), JobEvent(0.0, "w2", State.EVICTED)], 0.0)
+    for k in range(MAX_FAILED_STARTS - 1):
+        crash(f"w{10 + k}")
+    with pytest.raises(RunError, match="5 workers in a row ended before they had any work"):
+        crash("w60")
+
+
+def test_a_suspended_worker_is_not_silent_and_its_leases_go_to_others(
+    fleet: Fleet, workers: WorkerTable, measures: Measures
+) -> None:
+    released: list[str] = []
+    cast(Any, fleet._exchange).release = lambda record, because, now: released.append(because)
+    ledger = fleet._ledger
+    with ledger.transaction():
+        ledger.open_epoch(0, 100, 0.0)
+        ledger.lease(ledger.spans[0], 50, "w1", 0.0, "test")
+    fleet.hear([JobEvent(0.0, "w1", State.RUNNING, "slot-1"), JobEvent(5.0, "w1", State.SUSPENDED, "slot-1")], 5.0)
+    fleet.give_up(120.0)
+    assert released == [] and workers.of("w1").standing is Standing.SUSPENDED
+    fleet.give_up(126.0)
+    assert released == ["suspended for 121 s (limit 120 s)"]
+    fleet.give_up(1e6)
+    assert workers.of("w1").standing is Standing.SUSPENDED and measures.lives.deaths == 0
+    fleet.hear([JobEvent(1e6, "w1", State.RUNNING, "slot-1")], 1e6)
+    assert workers.of("w1").standing is Standing.RUNNING
+    fleet.give_up(1e6 + 100.0)
+    assert workers.of("w1").standing is Standing.RUNNING, "its silence begins anew"
+
+
+def end(fleet: Fleet, worker: str, at_s: float, *, lived_s: float = 0.0, code: int = -11, machine: str = "") -> None:
+    """A worker that never spoke ends by itself."""
+    fleet.hear([JobEvent(at_s - lived_s, worker, State.RUNNING, machine)], at_s - lived_s)
+    fleet.hear([JobEvent(at_s, worker, State.LOST, machine, exit_code=code)], at_s)
+
+
+def test_evictions_in_between_do_not_hide_that_all_others_die(fleet: Fleet) -> None:
+    """The count of failed starts began anew with each, and so a run on a busy pool went on for ever."""
+    with pytest.raises(
+        RunError, match=r"20 workers ended by themselves.*: 14 with signal SIGSEGV, 6 with exit status 3"
+    ):
+        for k in range(2 * MAX_DEATHS):
+            end(fleet, f"w{100 + k}", 10.0 * k, code=3 if k % 3 == 1 and k < 18 else -11)
+            fleet.hear([JobEvent(10.0 * k + 1, f"w{200 + k}", State.RUNNING)], 10.0 * k + 1)
+            fleet.hear([JobEvent(10.0 * k + 2, f"w{200 + k}", State.EVICTED)], 10.0 * k + 2)
+
+
+def test_evictions_alone_stop_nothing(fleet: Fleet) -> None:
+    for k in range(10 * MAX_DEATHS):
+        fleet.hear([JobEvent(1.0 * k, f"w{100 + k}", State.RUNNING)], 1.0 * k)
+        fleet.hear([JobEvent(1.0 * k, f"w{100 + k}", State.EVICTED)], 1.0 * k)
+
+
+def test_jobs_that_a_policy_removes_one_after_the_other_stop_a_run(fleet: Fleet) -> None:
+    """As evictions they were replaced for ever."""
+    with pytest.raises(RunError, match=r"20 with their jobs removed; the last one: periodic_remove"):
+        for k in range(2 * MAX_DEATHS):
+            gone = JobEvent(1.0 * k, f"w{100 + k}", State.EVICTED, detail="periodic_remove", removed=True)
+            fleet.hear([JobEvent(1.0 * k, gone.worker, State.QUEUED), gone], 1.0 * k)
+
+
+def test_who_works_and_has_lived_longer_than_all_that_died_keeps_a_run_going(
+    fleet: Fleet, workers: WorkerTable
+) -> None:
+    for k in range(3 * MAX_DEATHS):
+        if k == 1:  # it comes later than the first of them died, and is at its first batch for long
+            fleet.hear([JobEvent(10.0, "w1", State.RUNNING)], 10.0)
+            speak(workers.of("w1"), 11.0)
+        end(fleet, f"w{100 + k}", 15.0 + k, lived_s=0.5, machine="black hole")
+    fleet.hear([JobEvent(100.0, "w1", State.EVICTED)], 100.0)
+    with pytest.raises(RunError, match="61 workers ended by themselves"):
+        end(fleet, "w999", 101.0)
+
+
+def test_what_is_credited_begins_the_count_anew(fleet: Fleet) -> None:
+    for k in range(4 * MAX_DEATHS):
+        fleet._ledger.credited += k % MAX_FAILED_STARTS == 0
+        end(fleet, f"w{100 + k}", 1.0 * k)
+        fleet.hear([JobEvent(1.0 * k, f"w{500 + k}", State.EVICTED)], 1.0 * k)
+
+
+def test_while_one_after_the_other_fails_to_start_more_are_asked_for_ever_more_rarely(
+    fleet: Fleet, workers: WorkerTable
+) -> None:
+    """One of many works, so the run goes on; what eats the others does not get one every second."""
+    fleet.hear([JobEvent(0.0, "w1", State.RUNNING)], 0.0)
+    speak(workers.of("w1"), 0.0)
+    fleet._submitted = workers.wanted = 2
+    now, asked = 10.0, 0
+    while now < 3600.0:
+        fleet.staff(now, work_left=True)
+        for record in [record for record in workers if record.standing is Standing.QUEUED]:
+            asked += 1
+            end(fleet, record.name, now)
+        now += 1.0
+    assert 20 < asked < 30
+    with fleet._ledger.transaction():
+        fleet.expect("w5000", now)
+    fleet.hear([JobEvent(now, "w5000", State.RUNNING)], now)
+    speak(workers.of("w5000"), now)  # so it can be done
+    fleet.hear([JobEvent(now, "w1", State.EVICTED)], now)
+    fleet.staff(now, work_left=True)
+    assert workers.count(Standing.QUEUED) == 1
+
+
+def test_a_worker_leaves_before_its_job_has_run_for_too_long(fleet: Fleet, workers: WorkerTable) -> None:
+    cast(Any, fleet._place.backend).longest_s = 1000.0
+    workers.wanted = fleet._submitted = 2
+    fleet.hear([JobEvent(0.0, "w1", State.RUNNING)], 0.0)
+    fleet.hear([JobEvent(500.0, "w2", State.RUNNING)], 500.0)
+    fleet.staff(949.0, work_left=True)
+    assert workers.count(Standing.RUNNING) == 2
+    fleet.staff(951.0, work_left=True)
+    assert workers.of("w1").standing is Standing.DISMISSED and workers.of("w2").standing is Standing.RUNNING
+    assert workers.of("w3").standing is Standing.QUEUED
+    fleet.hear([JobEvent(960.0, "w1", State.EVICTED, cancelled=True)], 960.0)
+    assert fleet._measures.lives.deaths == 0
+
+
+def two_at_work(fleet: Fleet, workers: WorkerTable) -> None:
+    """As many as are wanted, w1 and w2, run and have spoken."""
+    workers.wanted = fleet._submitted = 2
+    for worker in ("w1", "w2"):
+        fleet.hear([JobEvent(0.0, worker, State.RUNNING)], 0.0)
+        speak(workers.of(worker), 1.0)
+
+
+def test_a_job_that_a_policy_holds_is_replaced(fleet: Fleet, workers: WorkerTable) -> None:
+    cancelled: list[str] = []
+    cast(Any, fleet._place.backend).cancel = cancelled.append
+    two_at_work(fleet, workers)
+    fleet.hear([JobEvent(10.0, "w1", State.HELD, detail="30 starts", held_for=HeldFor.POLICY)], 10.0)
+    fleet.staff(11.0, work_left=True)
+    assert cancelled == ["w1"] and workers.of("w3").standing is Standing.QUEUED
+    fleet.hear([JobEvent(12.0, "w2", State.HELD, detail="by hand")], 12.0)
+    fleet.staff(13.0, work_left=True)
+    assert cancelled == ["w1"] and workers.of("w2").standing is Standing.HELD and "w4" not in workers
+
+
+def test_a_job_that_a_person_holds_is_not_let_go_on_for_what_held_it_before(fleet: Fleet, workers: WorkerTable) -> None:
+    released: list[str] = []
+    cast(Any, fleet._place.backend).release = released.append
+    two_at_work(fleet, workers)
+    fleet.hear([JobEvent(10.0, "w1", State.HELD, detail="no input", held_for=HeldFor.TROUBLE)], 10.0)
+    fleet.hear([JobEvent(12.0, "w1", State.QUEUED), JobEvent(13.0, "w1", State.HELD, detail="lunch")], 13.0)
+    fleet.staff(1000.0, work_left=True)
+    assert released == []
+    fleet.hear([JobEvent(1000.0, "w2", State.HELD, detail="no input", held_for=HeldFor.TROUBLE)], 1000.0)
+    fleet.staff(1014.0, work_left=True)
+    assert released == []
+    fleet.staff(1016.0, work_left=True)
+    assert released == ["w2"]

@@ -1,0 +1,197 @@
+"""The graph of a program placed for its run: which edges count, what is kept, what is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gridml
+from gridml.errors import DamagedError
+from gridml.model.graph import Graph
+from gridml.placement.auto import METHODS
+from master.placing import placing
+from master.placing.placing import NOT_PLACED, Told, bipartite_of, place, sides_of
+from master.store import spec
+from master.store.rundir import EventFacts, RunDirectory
+from master.store.settings import Settings
+from master.store.spec import RunSpec, read_kept
+
+WIDTH, GROUPS, ITEMS, USERS = 100, 4, 1_000, 2_000  # of 400 bytes a row
+
+
+class Item(gridml.Vertex):
+    factor = gridml.array("float32", (WIDTH,))
+    aggregate = gridml.stale_mean()
+
+
+class Shelf(gridml.Vertex):
+    where = gridml.array("float64")
+    aggregate = gridml.stale_mean()
+
+
+class Total(gridml.Vertex):
+    count = gridml.array("int64")
+    aggregate = gridml.add()
+
+
+class User(gridml.Vertex):
+    age = gridml.array("int64")
+    bought = gridml.edge(Item)
+    liked = gridml.edge(Item)
+    shelf = gridml.edge(Shelf)
+    total = gridml.edge(Total)
+
+
+@gridml.update(batch=8)
+def fit(users: gridml.Batch[User], shelves: gridml.Batch[Shelf]) -> None:
+    """Nothing: it is only placed."""
+
+
+def grouped() -> tuple[np.ndarray, np.ndarray]:
+    """The group of each user, and two items of that group for each."""
+    rng = np.random.default_rng(1)
+    group = rng.integers(0, GROUPS, USERS)
+    return group, rng.integers(0, ITEMS // GROUPS, (USERS, 2)) * GROUPS + group[:, None]
+
+
+def graph(*, any_item: bool = False) -> Graph:
+    group, bought = grouped()
+    rng, g = np.random.default_rng(2), Graph()
+    g.add(Item, factor=np.zeros((ITEMS * 3, WIDTH), np.float32))
+    g.add(Shelf, where=np.zeros(GROUPS))
+    total = g.add(Total, count=np.zeros(1, np.int64))
+    if any_item:
+        bought = np.repeat(np.arange(ITEMS)[None], USERS, 0)
+    degrees = rng.integers(0, 3, USERS)
+    liked = np.repeat(bought[:, 0], degrees)
+    offsets = np.concatenate([[0], np.cumsum(degrees)])
+    g.add(
+        User, age=np.zeros(USERS, np.int64), bought=bought, liked=gridml.csr(offsets, liked), shelf=group, total=total
+    )
+    return g
+
+
+def spec_of(made: Graph, *, asked: str | None = None, said: str = "auto", workers: int = GROUPS) -> RunSpec:
+    program = gridml.Program(lambda: made, fit, placement=said)
+    return RunSpec(Settings(Path("users.py"), workers=workers, placement=asked), program, made)
+
+
+def placed(spec: RunSpec, folder: Path) -> tuple[RunSpec, Told | None]:
+    def silent(text: str, facts: EventFacts) -> None:
+        pytest.fail("it takes no time")
+
+    return place(spec, RunDirectory(folder), silent, durable=False)
+
+
+def test_the_graph_has_every_edge_to_rows_of_arrays_once() -> None:
+    made = graph()
+    bipartite, weights = bipartite_of([*sides_of(made, "User")], USERS)
+    assert weights.tolist() == [4 * WIDTH] * 3 * ITEMS + [8] * GROUPS, "one vertex that all lead to does not count"
+    edges = made.tables["User"].edges
+    for user in (0, 7, USERS - 1):
+        row = np.array([user])
+        items = {*edges["bought"].of(row)[1].tolist(), *edges["liked"].of(row)[1].tolist()}
+        expected = sorted(items | {3 * ITEMS + int(edges["shelf"].of(row)[1][0])})
+        assert bipartite.neighbours[bipartite.offsets[user] : bipartite.offsets[user + 1]].tolist() == expected
+
+
+def test_users_that_buy_the_same_are_placed_together_and_that_is_kept(tmp_path: Path) -> None:
+    spec, told = placed(spec_of(graph()), tmp_path)
+    assert spec.placement is not None
+    assert told is not None
+    parts, shared = spec.placement.parts, spec.placement.shared
+    group, bought = grouped()
+    for part in range(GROUPS):
+        members = parts.members[parts.offsets[part] : parts.offsets[part + 1]]
+        items = {3 * ITEMS + int(g) for g in group[members]} | {int(item) for item in bought[members].ravel()}
+        assert shared[part, part] == sum(8 if item >= 3 * ITEMS else 4 * WIDTH for item in items)
+    assert told.facts["method"] in told.text
+    assert told.aloud and told.facts.keys() == NOT_PLACED.keys()
+    assert told.facts["parts"] == GROUPS
+    assert told.facts["placed_bytes"] == np.diag(shared).mean() < 0.7 * told.facts["chance_bytes"]
+    saved = 1 - told.facts["placed_bytes"] / told.facts["chance_bytes"]
+    assert f"{saved:.0%} fewer bytes of rows than by chance" in told.text
+    again = read_kept(RunDirectory(tmp_path).placement, {"sha256": spec.placement.sha256})
+    assert again is not None
+    np.testing.assert_array_equal(again.parts.members, parts.members)
+    np.testing.assert_array_equal(again.parts.offsets, parts.offsets)
+    np.testing.assert_array_equal(again.parts.section_borders, parts.section_borders)
+    assert len(parts.section_borders) == GROUPS * told.facts["sections"] + 1 > GROUPS + 1
+    np.testing.assert_array_equal(again.shared, shared)
+    other = placed(spec_of(graph()), tmp_path)[0].placement
+    assert other is not None and other.sha256 == spec.placement.sha256, "the same seed places them alike"
+
+
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"auto", "tsh", "mbp"}))
+def test_any_method_can_be_asked_for_and_the_command_line_goes_before_the_program(method: str, tmp_path: Path) -> None:
+    spec, told = placed(spec_of(graph(), asked=method, said="none"), tmp_path)
+    assert spec.placement is not None and told is not None
+    assert told.facts["method"] == method
+    np.testing.assert_array_equal(np.sort(spec.placement.parts.members), np.arange(USERS))
+
+
+def test_a_graph_whose_order_is_kept_has_no_sections(tmp_path: Path) -> None:
+    spec = spec_of(graph())
+    spec, told = placed(replace(spec, program=replace(spec.program, shuffle="none")), tmp_path)
+    assert spec.placement is not None and told is not None
+    assert told.facts["sections"] == 1
+    np.testing.assert_array_equal(spec.placement.parts.section_borders, spec.placement.parts.offsets)
+
+
+def test_a_part_that_touches_nearly_everything_is_not_worth_it(tmp_path: Path) -> None:
+    spec, told = placed(spec_of(graph(any_item=True)), tmp_path)
+    assert spec.placement is None and told is not None
+    assert told.text == "vertices are not placed: parts would touch only 0% fewer bytes of rows than by chance"
+    assert told.facts["method"] is None
+    assert told.facts["placed_bytes"] == pytest.approx(told.facts["chance_bytes"], rel=1e-3)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_what_is_not_placed_is_said_where_somebody_might_wonder(tmp_path: Path) -> None:
+    dense = Graph()
+    total = dense.add(Total, count=np.zeros(1, np.int64))
+    dense.add(Item, factor=np.zeros((1, WIDTH), np.float32))
+    dense.add(Shelf, where=np.zeros(1))
+    zeros = np.zeros(USERS, np.int64)
+    dense.add(User, age=zeros, bought=zeros, liked=zeros, shelf=zeros, total=total)
+    assert placed(spec_of(dense), tmp_path)[1] is None
+    told = placed(spec_of(dense, asked="parsa"), tmp_path)[1]
+    assert told is not None
+    assert told.text == "vertices are not placed: no vertex leads to rows of arrays of its own"
+    assert placed(spec_of(graph(), asked="none"), tmp_path)[1] is None
+    told = placed(spec_of(graph(), workers=1), tmp_path)[1]
+    assert told is not None
+    assert "one worker" in told.text
+    assert not told.aloud, "nobody has asked"
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_it_is_said_before_it_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "LONG", 1)
+    heard: list[tuple[str, EventFacts]] = []
+    place(spec_of(graph(), asked="greedy"), RunDirectory(tmp_path), lambda *said: heard.append(said), durable=False)
+    ((text, facts),) = heard
+    edges = sum(len(side.edges.targets) for side in sides_of(graph(), "User"))
+    assert facts == {"vertices": USERS, "edges": edges, "parts": GROUPS}
+    assert text == f"2,000 vertices with {edges:,} edges on 4 parts"
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.unlink(), "is gone"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "SHA-256"),
+    ],
+)
+def test_a_file_that_is_another_one_is_not_taken(damage: Callable[[Path], None], said: str, tmp_path: Path) -> None:
+    path, labels = tmp_path / "placement.safetensors", np.array([0, 1, 0], np.int32)
+    kept = spec.keep(path, labels, np.zeros_like(labels), np.eye(2, dtype=np.int64), durable=False)
+    damage(path)
+    with pytest.raises(DamagedError, match=said):
+        read_kept(path, {"sha256": kept.sha256})
+    assert read_kept(path, {"sha256": None, "text": "vertices are not placed"}) is None
+    assert read_kept(path, None) is None

@@ -1,0 +1,29 @@
+"""What the master knows of the rows that a worker has: no row is left out that the worker lacks."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master.state.spans import KnownRows
+
+COUNT = 30
+some_ids = st.lists(st.integers(0, COUNT - 1), unique=True, max_size=12).map(sorted)
+learned = st.lists(st.tuples(some_ids, st.integers(0, 9)), max_size=8)
+
+
+@given(learned, st.lists(st.integers(0, 9), min_size=COUNT, max_size=COUNT), some_ids)
+def test_a_row_is_lacking_unless_it_is_of_a_version_since_its_last_change(
+    steps: list[tuple[list[int], int]], changed: list[int], asked: list[int]
+) -> None:
+    known, expected = KnownRows(), dict[int, int]()
+    for ids, version in steps:
+        known.learn({"Word": np.array(ids, np.int64)}, version)
+        expected |= dict.fromkeys(ids, version)
+    lacking = known.lacking("Word", np.array(asked, np.int64), np.array(changed))
+    assert lacking.tolist() == [row for row in asked if expected.get(row, -1) < changed[row]]
+    assert known.counts() == ({"Word": len(expected)} if steps else {})
+    known.clear()
+    assert known.nbytes == 0
+    assert known.lacking("Word", np.array(asked, np.int64), np.array(changed)).tolist() == asked

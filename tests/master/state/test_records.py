@@ -1,0 +1,152 @@
+"""One call moves a lease or a worker in every index; what is expected first and last is what sorting would find."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master.state.records import FEW, LeaseState, LeaseTable, Standing, WorkerTable
+
+
+def lease_of(number: int, worker: str = "w1", length: int = 10) -> LeaseState:
+    """Lease `number` of a range of its own."""
+    start = number * length
+    return LeaseState(number, 1, 0, start, start + length, start, worker)
+
+
+# --- leases
+
+numbers = st.integers(1, 60)
+times = st.floats(allow_nan=False, width=16)  # few enough values for some to be equal
+
+
+@given(st.lists(st.tuples(numbers, st.none() | times)), st.frozensets(numbers))
+def test_the_ends_are_those_of_a_sorted_list(changes: list[tuple[int, float | None]], but: frozenset[int]) -> None:
+    table, plain = LeaseTable(), dict[int, float]()
+    for number, due_s in changes:
+        lease = table.get(number)
+        if due_s is None:
+            if lease is not None:
+                table.end(lease)
+            plain.pop(number, None)
+        else:
+            if lease is None:
+                lease = lease_of(number)
+                table.add(lease)
+            table.expect(lease, due_s)
+            plain[number] = due_s
+    order = [number for _, number in sorted((due_s, number) for number, due_s in plain.items()) if number not in but]
+    assert len(table) == len(table._expected) == len(plain)
+    assert [lease.id for lease in table.ends(but)] == list(dict.fromkeys((*order[:FEW], *order[::-1][:FEW])))
+
+
+def test_a_lease_of_which_nothing_is_known_is_looked_at_next() -> None:
+    table = LeaseTable(lease_of(number) for number in range(101))
+    for number in range(100):
+        table.expect(table[number], float(number))
+    table.expect(table[100])
+    assert table.ends()[0].id == 100
+    table.expect(table[100], math.inf)
+    assert table.ends()[FEW].id == 100
+
+
+def indexes(table: LeaseTable, worker: str) -> tuple[set[int], set[int], set[int], set[int]]:
+    """Numbers of the leases that are open, held by `worker`, expected, and reserved."""
+    return (
+        {lease.id for lease in table},
+        {*table.of(worker)},
+        {number for _, number in table._expected},
+        {*table.reserved},
+    )
+
+
+def test_one_call_ends_a_lease_in_every_index() -> None:
+    table = LeaseTable()
+    first, second = lease_of(1), lease_of(2)
+    for lease in (first, second):
+        table.add(lease)
+        table.expect(lease, 5.0)
+    assert indexes(table, "w1") == ({1, 2}, {1, 2}, {1, 2}, set())
+    table.end(first)
+    assert indexes(table, "w1") == ({2}, {2}, {2}, set())
+    assert table.get(1) is None and first.due_s is None
+    with pytest.raises(KeyError):
+        table.end(first)
+    table.end(second)
+    assert indexes(table, "w1") == (set(), set(), set(), set())
+    assert (len(table), table.holders, table.ends()) == (0, 0, [])
+
+
+def test_a_lease_that_was_never_expected_ends_as_well() -> None:
+    table = LeaseTable([lease_of(1)])
+    table.end(table[1])
+    assert indexes(table, "w1") == (set(), set(), set(), set())
+
+
+def test_an_ended_lease_is_remembered_only_while_it_is_reserved() -> None:
+    table = LeaseTable([lease_of(number) for number in (1, 2, 3)])
+    for number, until_s in ((1, None), (2, 100.0), (3, 200.0)):
+        lease = table[number]
+        lease.reserved_until_s = until_s
+        table.end(lease)
+    assert indexes(table, "w1") == (set(), set(), set(), {2, 3})
+    table.expire(100.0)
+    assert {*table.reserved} == {3}
+    table.expire(199.0)
+    assert {*table.reserved} == {3}
+    table.expire(200.0)
+    assert table.reserved == {}
+
+
+def test_a_lease_that_is_opened_again_uses_its_reservation_up() -> None:
+    lease = lease_of(1)
+    lease.reserved_until_s = 100.0
+    table = LeaseTable(reserved=[lease])
+    lease.worker = "w1.1"
+    table.add(lease)
+    assert indexes(table, "w1") == ({1}, set(), set(), set())
+    assert table.of("w1.1") == {1: lease}
+
+
+def test_leases_of_a_worker_come_in_the_order_in_which_they_were_granted() -> None:
+    table = LeaseTable([lease_of(3), lease_of(1, "w2"), lease_of(2)])
+    assert [*table.of("w1")] == [3, 2]
+    assert (table.holders, len(table)) == (2, 3)
+    assert table.of("nobody") == {}
+
+
+# --- workers
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([*Standing, None, "end"]))))
+def test_each_worker_is_counted_where_it_stands(changes: list[tuple[int, Standing | str | None]]) -> None:
+    workers, plain = WorkerTable(), dict[str, Standing | None]()
+    for number, change in changes:
+        name = f"w{number}"
+        if change == "end":
+            workers.end(workers.of(name))
+            plain.pop(name, None)
+        else:
+            assert not isinstance(change, str)
+            workers.move(workers.add(name), change)
+            plain[name] = change
+    for standing in Standing:
+        assert workers.count(standing) == [*plain.values()].count(standing)
+    assert workers.alive == workers.count(Standing.QUEUED, Standing.RUNNING) == sum(r.alive for r in workers)
+    assert {record.name: record.standing for record in workers} == plain
+
+
+def test_who_has_ended_is_remembered_by_name_only() -> None:
+    workers = WorkerTable()
+    workers.add_ended(["w0"])
+    record = workers.add("w1")
+    assert workers.add("w1") is workers.get("w1") is workers.of("w1") is record
+    workers.end(record)
+    workers.end(record)
+    assert workers.get("w1") is None and workers.of("w1") is not record
+    assert ["w0" in workers, "w1" in workers, "w2" in workers] == [True, True, False]
+    assert [*workers] == []
+    assert "stranger" not in workers and workers.of("stranger") is not workers.of("stranger")

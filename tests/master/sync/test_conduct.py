@@ -1,0 +1,60 @@
+"""Who brings more than its machine can have trained, and who is trusted no more."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master.sync.conduct import BLAMED, PUSHES, SETTLED, SLACK, SLACK_OF_ANY, CreditPace, quarantine, too_fast
+
+HONEST = (False,) * PUSHES
+
+
+def pace(rate: float, kind: str = "cpu", pushes: int = SETTLED) -> CreditPace:
+    return CreditPace(round(rate * 100), 100.0, pushes, kind)
+
+
+@given(st.floats(0.1, 1e6), st.lists(st.sampled_from(["cpu", "gpu"]), max_size=5))
+def test_who_is_no_faster_than_others_is_never_too_fast(rate: float, kinds: list[str]) -> None:
+    assert not too_fast(pace(rate), [pace(rate, kind) for kind in kinds])[0]
+
+
+def test_a_worker_is_held_against_the_fastest_other_of_its_kind() -> None:
+    others = [pace(10.0), pace(20.0), pace(1e6, "gpu")]
+    fast, reason = too_fast(pace(20.0 * SLACK * 1.01), others)
+    assert fast
+    assert "10 times what the fastest other worker of its kind trains" in reason
+    assert not too_fast(pace(20.0 * SLACK), others)[0]
+
+
+def test_a_kind_of_its_own_is_held_against_all_with_more_slack() -> None:
+    others = [pace(10.0), pace(20.0)]
+    assert not too_fast(pace(20.0 * SLACK_OF_ANY, "rare"), others)[0]
+    assert too_fast(pace(20.0 * SLACK_OF_ANY * 1.01, "rare"), others)[0]
+
+
+@pytest.mark.parametrize("others", [[], [pace(1.0)], [pace(1.0), pace(1.0, pushes=SETTLED - 1)], [pace(0.0)] * 3])
+def test_with_few_witnesses_nothing_is_too_fast(others: list[CreditPace]) -> None:
+    assert not too_fast(pace(1e9), others)[0]
+
+
+def test_what_comes_in_no_time_at_all_is_too_fast() -> None:
+    assert too_fast(CreditPace(100, 0.0, 1), [pace(1.0, ""), pace(1.0, "")])[0]
+
+
+def test_who_is_blamed_thrice_where_others_are_not_is_trusted_no_more() -> None:
+    out, reason = quarantine([True] * BLAMED, [HONEST, HONEST])
+    assert out and "3 of its last 3 pushes are not what others bring" in reason
+    assert not quarantine([True] * (BLAMED - 1), [HONEST, HONEST])[0]
+
+
+def test_where_others_are_blamed_as_well_the_program_is_to_blame() -> None:
+    half = (True, False) * 4
+    assert not quarantine([True] * BLAMED, [half, half])[0]
+    assert quarantine([True] * BLAMED, [(True, *HONEST), HONEST])[0]
+
+
+@pytest.mark.parametrize("others", [[], [HONEST], [HONEST, ()]])
+def test_one_other_is_no_majority(others: list[tuple[bool, ...]]) -> None:
+    assert not quarantine([True] * PUSHES, others)[0]
