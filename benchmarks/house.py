@@ -75,18 +75,19 @@ SHARED_NAMES = frozenset({"__init__", "__main__", "base", "registry", "options",
 """Names that modules of many folders have by agreement."""
 
 CEILINGS: dict[str, float] = {
-    "files": 10_000,
-    "public class names that stand twice": 47,
-    "module names that repeat": 100,
-    "circles of folders": 1,
-    "lines of statements in it": 40_000,
+    "files": 330,
+    "public class names that stand twice": 0,
+    "module names that repeat": 3,
+    "circles of folders": 0,
+    "lines of statements in it": 38_200,
+    "lines of option plumbing": 3_140,
 }
 """What no later change exceeds without saying why in CHANGELOG; `LEAST_MEDIAN` holds from below."""
-LEAST_MEDIAN = 90  # lines of the median file
+LEAST_MEDIAN = 150  # lines of the median file
 
 PLUMBING = re.compile(
-    r"gridml/(options|cli)\.py|gridml/(commands|cli)/\w+\.py|gridml/(calls|api)/(beginning|simulating|resuming|options)\.py"
-    r"|master/store/(settings|identity)\.py|master/simulation/options\.py|master/backends/(condor|ec2)/options\.py"
+    r"(gridml|master/state)/options\.py|gridml/cli\.py|gridml/(commands|cli)/\w+\.py|gridml/(calls|api)/(beginning|simulating|resuming|options)\.py"
+    r"|master/store/(settings|identity|spec)\.py|master/simulation/options\.py|master/backends/(condor|ec2)/options\.py"
     r"|master/backends/(local|simulated)_plugin\.py"
 )
 """The files that say which options there are, read them and hand them on: the commands, the calls that begin runs, the
@@ -278,12 +279,25 @@ def attributes_of(module: str, text: str) -> Iterator[Attribute]:
                 yield Attribute(module, owner.name, name, made_of, lines[node.lineno - 1].partition("#")[2])
 
 
+def counts(house: House) -> dict[str, float]:
+    """What CEILINGS and LEAST_MEDIAN hold."""
+    return {
+        "files": len(house.sizes()),
+        "lines of the median file": median(house.sizes()),
+        "public class names that stand twice": len(house.repeated_classes()),
+        "module names that repeat": len(house.repeated_modules()),
+        "circles of folders": len(house.tree.folder_circles()),
+        "lines of statements in it": house.code_lines(testing=False),
+        "lines of option plumbing": sum(len(text.splitlines()) for text in house.plumbing()),
+    }
+
+
 def rows(houses: dict[str, House]) -> list[dict[str, Cell]]:
     """One line for each count, one column for each checkout."""
-    counts: dict[str, dict[str, Cell]] = {}
+    table: dict[str, dict[str, Cell]] = {}
 
     def count(what: str, column: str, value: Cell) -> None:
-        counts.setdefault(what, {})[column] = value
+        table.setdefault(what, {})[column] = value
 
     rooms = sorted({room for house in houses.values() for room in house.files_by_room()})
     for room in rooms:
@@ -294,20 +308,15 @@ def rows(houses: dict[str, House]) -> list[dict[str, Cell]]:
     for column, house in houses.items():
         product = [house.lines_below(package) for package in PACKAGES]
         functions = [function for function in house.functions if not function.command]
+        for what, number in counts(house).items():
+            count(what, column, number)
         count("most files in one room", column, max(house.files_by_room().values()))
         count("lines of the product", column, sum(product))
-        count("lines of statements in it", column, house.code_lines(testing=False))
         count("lines of statements in checks and doubles that it ships", column, house.code_lines(testing=True) or None)
         count("lines of its tests", column, house.lines_below("tests"))
         count("lines of its benchmarks", column, house.lines_below("benchmarks"))
-        count("files", column, len(house.sizes()))
-        count("lines of the median file", column, median(house.sizes()))
-        count("public class names that stand twice", column, len(house.repeated_classes()))
-        count("module names that repeat", column, len(house.repeated_modules()))
-        count("lines of option plumbing", column, sum(len(text.splitlines()) for text in house.plumbing()))
-        count("lines of statements in it, texts too", column, sum(map(statement_lines, house.plumbing())))
+        count("lines of statements in these, texts too", column, sum(map(statement_lines, house.plumbing())))
         count("imports that point up", column, len(house.tree.arrows_up()))
-        count("circles of folders", column, len(house.tree.folder_circles()))
         count("circles of rooms", column, len(house.tree.room_circles()))
         count("circles of modules", column, len(house.tree.module_circles()))
         count("classes that keep something by lease", column, len(house.keepers("lease")))
@@ -318,7 +327,7 @@ def rows(houses: dict[str, House]) -> list[dict[str, Cell]]:
         count("most arguments of a function", column, max(function.arguments for function in functions))
         many = sum(function.arguments > MOST_ARGUMENTS for function in functions)
         count(f"functions with more than {MOST_ARGUMENTS} arguments", column, many)
-    return [{"count": what, **values} for what, values in counts.items()]
+    return [{"count": what, **values} for what, values in table.items()]
 
 
 def notes(houses: dict[str, House]) -> list[str]:

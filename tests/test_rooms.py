@@ -42,7 +42,7 @@ def test_no_rooms_need_each_other() -> None:
         ("gridml/protocol/messages.py", "gridml.model.vertex"),
         ("master/store/ledger.py", "master.views.report"),
         ("master/store/ledger.py", "master.backends.local"),
-        ("master/sync/gate.py", "master.store.ledger"),
+        ("master/state/spans.py", "master.store.ledger"),
         ("master/leases/leases.py", "master.run"),
         ("master/backends/condor/backend.py", "master.backends.registry"),
     ],
