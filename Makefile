@@ -26,6 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo             train LeNet on MNIST on four workers that keep dying"
 	@echo "make test             lint, types and tests"
+	@echo "make quick            lint, types and the tests of the work in hand, two minutes at most"
 	@echo "make verify           the long proofs and every benchmark"
 	@echo "make lint             lint and types only"
 	@echo "make docs             build the documentation in build/docs/site, and check its links"
@@ -72,6 +73,15 @@ test: $(STAMP)
 	if [ $$lint -ne 0 ]; then echo "FAILED lint or docs, see build/lint.log"; fi; \
 	grep -hE '^(SKIPPED|RERUN|FAILED|ERROR)' build/alone.log; tail -n 1 build/rest.log; \
 	[ "$$alone $$lint $$rest" = "0 0 0" ]
+
+# What differs from the last commit, or the last commit itself, is looked at for at most two minutes.
+quick: $(STAMP)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@timeout 110 $(BIN)/mypy & types=$$!; \
+	$(PYTEST) -q -n 2 --within 90 -m "not real and not alone and not long" $$($(BIN)/python tests/quick.py); tests=$$?; \
+	wait $$types; types=$$?; if [ $$types -eq 124 ]; then echo "mypy was not done within 110 s"; fi; \
+	[ "$$types $$tests" = "0 0" ]
 
 # pytest leaves with 5 when no test is marked `long`.
 verify: $(STAMP)

@@ -228,7 +228,7 @@ def run(program: str, root: Path) -> Run:
     began = resource.getrusage(resource.RUSAGE_SELF)
     with start(Settings(PROGRAMS / program), root, Environment(make)) as running:
         running.finish()
-        master_push_s = running.parts.exchange.replies.push_s
+        master_push_s = running.parts.exchange.pace.push_s
         measures = running.parts.leases.sizing.measures
     shown = report(root)
     assert shown.duplicated == shown.lost == 0 and shown.credited == shown.vertices

@@ -100,7 +100,7 @@ class MasterRun:
             with explained(self.parts.directory.root):
                 self._staff()
                 self.step()  # the first workers are asked for,
-                self.parts.exchange.merger.prepare()  # and start meanwhile
+                self.parts.merger.prepare()  # and start meanwhile
                 while not self._done():
                     environment.tick()
                     if self.step():
@@ -122,7 +122,7 @@ class MasterRun:
         parts.store.ledger.check_master()
         events = parts.backend.poll()  # before the messages: a worker that has ended can have sent its last one before
         ended = (event.worker for event in events if event.state.ended)
-        brought_home = recovered(parts.directory, ended, parts.exchange.limits)
+        brought_home = recovered(parts.directory, ended, parts.exchange.inbox.limits)
         messages = [*brought_home.values(), *parts.mailboxes.collect()]
         now = parts.environment.clock()
         parts.wall_clock.look(now)
@@ -164,14 +164,14 @@ class MasterRun:
         """Choose the sizes of chunks anew when there is more to know of the workers, beside the run as it goes on."""
         leases, exchange = self.parts.leases, self.parts.exchange
         workers = max(leases.live, self.parts.workers.asked)
-        leases.sizing.step(now, workers, exchange.replies.push_s, self.parts.executor, self.parts.events)
+        leases.sizing.step(now, workers, exchange.pace.push_s, self.parts.executor, self.parts.events)
         if now >= self._tell_costs_s and self._push_costs() is not None:
             self._tell_costs_s = now + TELL_COSTS_S
             with self.ledger.transaction():
                 self._keep_push_costs()
 
     def _push_costs(self) -> PushCosts | None:
-        return self.parts.leases.sizing.measures.push_costs(self.parts.exchange.replies.push_s)
+        return self.parts.leases.sizing.measures.push_costs(self.parts.exchange.pace.push_s)
 
     def _keep_push_costs(self) -> None:
         """Leave word of what pushes cost, for plans that are made by this run."""
@@ -215,7 +215,7 @@ class MasterRun:
             parts.environment.tick()
             if not self.step():
                 parts.environment.rest(IDLE_S[1])
-        parts.exchange.replies.published.close()
+        parts.exchange.replies.answers.close()
         values = dict(parts.epoch_end.trained(parts.environment.clock()).tensors())
         sha256 = None
         if values:

@@ -102,7 +102,8 @@ class Scaling:
             if workers != before:
                 text = f"workers: {workers} instead of {before}, as gridml scale asked for"
                 parts.events.record("scaled", {"workers": workers, "before": before}, text)
-        parts.workers.wanted = parts.exchange.merger.workers = workers
+        parts.workers.want(workers)
+        parts.merger.scale(workers)
         parts.backend.scale(workers)
 
 
@@ -123,8 +124,9 @@ class Asking:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._seen: tuple[int, int] | None = None  # asked for, wanted
-        averages = parts.exchange.merger.averages
-        parts.workers.useful, self._reason = useful_workers(parts.spec, parts.leases.epochs.total, averages=averages)
+        total, averages = parts.leases.epochs.total, parts.merger.averages
+        useful, self._reason = useful_workers(parts.spec, total, averages=averages)
+        parts.workers.bound(useful)
 
     def look(self) -> None:
         """Tell how many are asked for, where that is another number than this run's masters told last."""

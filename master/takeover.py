@@ -43,6 +43,7 @@ from master.store.rundir import MasterLock, RunDirectory, RunStatus, command
 from master.store.store import Store
 from master.store.versions import Versions
 from master.sync.exchange import Exchange
+from master.sync.version_use import VersionUse
 
 Row = Mapping[str, Any]  # of the ledger's table of workers
 
@@ -72,6 +73,7 @@ class Takeover:
     workers: WorkerTable
     leases: Leases
     exchange: Exchange
+    versions: VersionUse
     fleet: Fleet
     events: Events
 
@@ -156,9 +158,9 @@ class Takeover:
         reserved_until_s = max((lease.reserved_until_s or 0.0 for lease in table.reserved.values()), default=0.0)
         if any(job_of(lease.worker) in jobs and lease.worker not in survivors for lease in table):
             reserved_until_s = max(reserved_until_s, now + RESERVED_S)  # those that `_end_others` is about to reserve
-        self.exchange.versions.inherit(standing, self.ledger.kept_versions, reserved_until_s)
+        self.versions.inherit(standing, self.ledger.kept_versions, reserved_until_s)
         ended = (row["worker"] for row in rows if job_of(row["worker"]) not in jobs)
-        brought_home = recovered(self.place.directory, ended, self.exchange.limits)
+        brought_home = recovered(self.place.directory, ended, self.exchange.inbox.limits)
         messages = [*brought_home.values(), *self.place.mailboxes.collect()]
         speaking = {message.worker for message in messages}.union(survivors)
         for lease in [lease for lease in table if lease.worker in speaking]:

@@ -11,6 +11,7 @@ from master.evaluation.evaluator import Evaluator
 from master.fleet.fleet import Fleet, Workplace
 from master.leases.leases import Leases
 from master.ports.environment import Environment
+from master.ports.mailboxes import message_limits
 from master.state.jobs import Backend
 from master.state.records import WorkerTable
 from master.store.journal import Events, WallClock
@@ -18,8 +19,17 @@ from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 from master.store.store import Store, open_store
+from master.sync.conduct import Conduct
 from master.sync.epoch_end import EpochEnd
-from master.sync.exchange import Exchange
+from master.sync.exchange import Exchange, Grants, WorkerReports
+from master.sync.inbox import Inbox, SetAside
+from master.sync.merger import Merger
+from master.sync.moments import KeptMoments, MomentsFile
+from master.sync.pushes import Pushes
+from master.sync.recovery import Failures, Recovery
+from master.sync.replies import Answers, PushPace, Replies
+from master.sync.spot_checks import SpotChecks, drawn
+from master.sync.version_use import Tails, VersionKeeper, VersionUse
 from master.takeover import Takeover
 from master.telemetry.run_loggers import RunLoggers, loggers_of
 
@@ -35,6 +45,7 @@ class Parts:
     mailboxes: MasterMailboxes
     workers: WorkerTable
     leases: Leases
+    merger: Merger
     exchange: Exchange
     backend: Backend
     fleet: Fleet
@@ -61,10 +72,44 @@ def wire(
     wall = environment.wall or environment.clock
     environment = environment.not_before(store.ledger.last_sign())
     mailboxes = environment.mailboxes(spec.settings, directory)
-    workers = WorkerTable(spec.settings.workers)
+    limits = message_limits(spec.graph, store.replica.state)
+    mailboxes.limit(limits.payload)
     events = Events(store.ledger, directory.events, environment.report, environment.clock)
+    workers = WorkerTable(spec.settings.workers)
     leases = Leases(spec, store.ledger, workers, mailboxes, events)
-    exchange = Exchange(spec, store, workers, leases, mailboxes, environment, events)
+
+    # What fails, who is trusted, and what follows
+    failures = Failures(store.ledger, leases, workers, mailboxes, events)
+    moments = KeptMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
+    recovery = Recovery(store, leases, failures, Conduct(store.ledger), moments, events)
+
+    # Messages and what they push
+    inbox = Inbox(workers, mailboxes, environment.codec, limits, SetAside(directory.root / "set-aside"), events)
+    merger = Merger(spec.graph, store.replica, spec.settings.workers, spec.program.update.driver.__name__)
+    due = drawn(spec.settings.spot_checks, environment.chance)
+    checks = SpotChecks(store, leases, workers, merger, recovery, events, due)
+    pushes = Pushes(store, leases, checks, merger, recovery, events, environment.hook)
+
+    # Answers, and what they go by
+    versions, tails = VersionUse(store.ledger), Tails(spec, store.ledger, store.replica)
+    pace = PushPace(spec, store.ledger, leases, merger)
+    answers = Answers(store, versions, mailboxes, environment.codec)
+    exchange = Exchange(
+        environment,
+        store,
+        workers,
+        leases,
+        inbox,
+        pushes,
+        WorkerReports(store.ledger, leases, workers, versions, recovery, merger, events),
+        recovery,
+        Grants(store.ledger, leases, workers, recovery.conduct, checks, pace, events),
+        pace,
+        Replies(spec, store, leases, pace, moments, checks, answers),
+        VersionKeeper(store, leases.epochs, tails, versions, checks),
+    )
+
+    # Where workers come from, and what follows an epoch
     try:
         backend = environment.backend(spec.settings, directory)
     except BaseException:
@@ -77,7 +122,6 @@ def wire(
     def warn(text: str) -> None:
         events.record("warning", {}, text, standing=True)
 
-    plugins = loggers_of(spec, warn)
     return Parts(
         spec,
         directory,
@@ -86,14 +130,15 @@ def wire(
         mailboxes,
         workers,
         leases,
+        merger,
         exchange,
         backend,
         fleet,
-        EpochEnd(spec, store, exchange.tails, events, evaluator, executor, environment.hook),
+        EpochEnd(spec, store, tails, events, evaluator, executor, environment.hook),
         evaluator,
         executor,
         events,
-        Takeover(place, store, workers, leases, exchange, fleet, events),
+        Takeover(place, store, workers, leases, exchange, versions, fleet, events),
         WallClock(wall, store.ledger, events),
-        RunLoggers(plugins, directory.root, store.ledger, environment.logging, warn),
+        RunLoggers(loggers_of(spec, warn), directory.root, store.ledger, environment.logging, warn),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,6 +38,17 @@ ALONE = (
     "remote/test_wrong_host_key.py",
 )
 _ROOT = Path(__file__).parent
+_BEGAN_S = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--within", type=float, metavar="SECONDS", help="begin no further test after so many seconds")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    within_s = item.config.getoption("--within")
+    if within_s is not None and time.monotonic() - _BEGAN_S > within_s:
+        pytest.skip(f"not begun within {within_s:g} s")
 
 
 def _is_alone(path: Path) -> bool:

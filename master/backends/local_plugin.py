@@ -15,7 +15,7 @@ from gridml.model.device_memory import CUDA
 from gridml.model.device_memory import parse as parse_device
 from master.ports.plugin import BackendPlugin, Command
 from master.state.jobs import Backend, BackendOptions
-from master.state.options import FAILURES, Option
+from master.state.options import FAILURES, FIRST, Option
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -38,7 +38,7 @@ class LocalOptions(BackendOptions):
     `threads` are a worker's."""
 
     lifetime: Annotated[
-        str | None, Option("How long workers live before they are killed: normal(45m,10m), exponential(1h).", FAILURES)
+        str | None, Option("How long workers live before they are killed: normal(45m,10m), exponential(1h).", FIRST)
     ] = None
     trace: Annotated[
         Path | None, Option("A file of lines milliseconds,add|remove,node: when machines come and go.", FAILURES)

@@ -50,12 +50,12 @@ class Fleet:
         self._place = place
         self._workers = workers
         self._exchange = exchange
-        self._ledger = exchange.ledger
+        self._ledger = exchange.store.ledger
         self._measures = measures
         self._events = events
         self._silent_ranges = TakenRanges()  # from who fell silent at them
         self._heartbeats = Heartbeats(workers, place.mailboxes.heartbeat, place.settings.silent_s, self._times_silent)
-        self._held = HeldJobs(place.backend, workers, exchange.ledger)
+        self._held = HeldJobs(place.backend, workers, exchange.store.ledger)
         self._begun: list[tuple[float, str]] = []  # a heap: when each worker that runs began, and its name
         self._submitted, spoke = self._ledger.worker_counts()
         if self._ledger.get("undone", False):  # a worker of the time that is lost may live, and has its name still
@@ -132,7 +132,7 @@ class Fleet:
             relieved, reason = is_suspended_long(record.suspended_s, now, self._place.settings.silent_s)
             if relieved and self._ledger.leases.of(record.name):
                 with self._ledger.transaction():
-                    self._exchange.release(record, reason, now)
+                    self._exchange.reports.release(record, reason, now)
                     still_s = now - record.suspended_s
                     facts = {"worker": record.name, "machine": record.machine, "suspended_s": still_s}
                     self._events.record("relieved", facts, f"{record.name}: {reason}; its leases go to others")
@@ -145,12 +145,12 @@ class Fleet:
             if because is GivenUpFor.SILENCE:
                 self._bear_longer(record)
             counted = because is GivenUpFor.FAILURES or (
-                because is GivenUpFor.NO_HEADWAY and self._exchange.failed(record, reason, "", now)
+                because is GivenUpFor.NO_HEADWAY and self._exchange.failures.at_work(record, reason, "", now)
             )
             if not counted:
                 self._exchange.failures.count(record, reason, now, distrusted=because.distrusted)
             self._workers.move(record, Standing.GIVEN_UP)
-            self._exchange.release(record, reason, now)
+            self._exchange.reports.release(record, reason, now)
             text = f"{record.name}: {reason}; its leases go to others, its job is removed"
             self._events.record(because.value, strikes_of(record, now), text)
         self.let_machines_rest(now)  # before its job is: another would take the place at once
@@ -291,7 +291,7 @@ class Fleet:
         lived_s = 0.0 if record.started_s is None else now - record.started_s
         until_s = now + RESERVED_S if event.next_attempt else None
         because = f"worker {event.state.value}: {event.detail}"
-        self._exchange.release(record, because, now, reserved_until_s=until_s)
+        self._exchange.reports.release(record, because, now, reserved_until_s=until_s)
         self._measures.end(record, now, died=died(event.state, event.cancelled, event.detail))
         self._workers.end(record)
         self._any_spoke = self._any_spoke or record.spoke
@@ -326,7 +326,7 @@ class Fleet:
         if event.exit_code in (None, DEVICE) or event.state is State.EVICTED or record.standing is Standing.GIVEN_UP:
             return False, False
         why = f"the worker ended with {event.detail}"
-        if self._exchange.failed(record, why, words, now):
+        if self._exchange.failures.at_work(record, why, words, now):
             return True, False
         if event.state is State.FINISHED:
             return False, False

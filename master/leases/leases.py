@@ -9,7 +9,7 @@ from gridml.protocol.messages import Sync
 from master.leases import policy
 from master.leases.chunks import Chunks
 from master.leases.epochs import Epochs
-from master.leases.homes import Anybody, Appointments, Homes
+from master.leases.homes import ANYBODY, Appointments, Homes
 from master.leases.policy import ChunkFacts, choose_span, chunk_size
 from master.leases.reclaim import Reclaim
 from master.leases.sizing import ChunkSizing
@@ -40,7 +40,7 @@ class Leases:
         self._ledger = ledger
         self._workers = workers
         self._mailboxes = mailboxes
-        self.appointments: Appointments = Anybody()
+        self.chunk_bytes = spec.settings.chunk_bytes  # that a chunk may have at most
 
     @property
     def ahead(self) -> bool:
@@ -58,7 +58,9 @@ class Leases:
         """Workers that hold a lease."""
         return self._ledger.leases.holders
 
-    def grant(self, record: WorkerRecord, sync: Sync, now: float) -> LeaseState | None:
+    def grant(
+        self, record: WorkerRecord, sync: Sync, now: float, appointments: Appointments = ANYBODY
+    ) -> LeaseState | None:
         """Return a lease for a worker that wants one, None when there is none for it, or it is avoided; leases that it
         has let go of are ended."""
         avoided = now < record.avoided_until_s
@@ -68,7 +70,7 @@ class Leases:
             self._ledger.worker_sent(record.name, self.chunks.refresh(again, record.cached), now)
         if again is not None or avoided or not sync.wants or sync.leaving:
             return again
-        appointed = self.appointments.choose(record, sync)
+        appointed = appointments.choose(record, sync)
         if appointed is not None:
             span, reason = appointed
             return None if span is None else self._open(span, span.stop, record, now, reason)

@@ -236,7 +236,7 @@ class Settings:
     compress_down: Annotated[
         str, Option("What answers bring weights in: none, as they are; bf16.", MERGING, BEGINS)
     ] = NONE
-    init_from: Annotated[str | None, Option(_INIT_FROM, FIRST, BEGINS, metavar="RUN[:which]|FILE", read=_located)] = (
+    init_from: Annotated[str | None, Option(_INIT_FROM, TRAINED, BEGINS, metavar="RUN[:which]|FILE", read=_located)] = (
         None
     )
     init_partial: Annotated[

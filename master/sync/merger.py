@@ -19,6 +19,7 @@ from gridml.model.layers import tables_of
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
 from master.store.replica import Replica
 from master.store.versions import Base, ReplicaState
+from master.sync.buffers import Untrained
 from master.sync.contraction import Contractions
 from master.sync.gate import (
     BESIDE_ONE,
@@ -69,6 +70,7 @@ class Merger:
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
         self._contractions = None if driver is None else Contractions(graph, driver)
         self.habits = Habits()
+        self.untrained = Untrained(graph)
         self.workers = workers
         self._still_since_s: float | None = None  # when the first push came that changed nothing
 
@@ -77,6 +79,16 @@ class Merger:
         """The share of its distance that a vertex takes from a row or a table's, where that is most; 0 while it is not
         known."""
         return 0.0 if self._contractions is None else self._contractions.drift
+
+    def scale(self, workers: int) -> None:
+        """From now on so many may push at once."""
+        self.workers = workers
+
+    def forget(self, worker: str) -> list[str]:
+        """A worker has ended: it is no measure for others any more. Return what it changed and nobody took.
+        Idempotent."""
+        self.habits.forget(worker)  # a machine has one vote, however many workers it goes through
+        return self.untrained.forget(worker)
 
     def prepare(self) -> None:
         """Compile the kernels that the first push would otherwise wait for."""

@@ -217,8 +217,9 @@ class KeptMoments:
         self._given: dict[VertexKey, dict[str, Array]] = {}  # by an earlier master, until there are votes enough
         self._pushes = 0  # since a worker was asked last
         self._problems: list[str] = []  # for the user, who was not told of them yet
+        self._resume()
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Have what an earlier master gave, unless it is of another program."""
         kept = self._file.read()
         is_taken, _ = examine(kept, self._known, asked=True, steps=np.inf) if kept else (False, "")

@@ -31,7 +31,6 @@ from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.store import Store
 from master.store.versions import Base
-from master.sync.buffers import Untrained
 from master.sync.gate import Passage
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
@@ -192,7 +191,6 @@ class Pushes:
         checks: SpotChecks,
         merger: Merger,
         recovery: Recovery,
-        untrained: Untrained,
         events: Events,
         hook: Hook,
     ) -> None:
@@ -208,7 +206,6 @@ class Pushes:
         self._events = events
         self._hook = hook
         self._names = LoggedNames(store.ledger)
-        self._untrained = untrained
 
     def merge(self, drafts: Sequence[Draft], now: float) -> list[Fields]:
         """Merge the pushes of all drafts, each of another worker; return the local fields that were credited."""
@@ -378,7 +375,7 @@ class Pushes:
         except ValueError as error:
             return Passage(None, str(error), failed=True), None
         is_last = self._store.ledger.credited + push.vertices >= self._leases.epochs.total
-        sifted = self._untrained.sift(
+        sifted = self._merger.untrained.sift(
             part, base, draft.sync.worker, push.vertices, now, workers=self._merger.workers, is_last=is_last
         )
         draft.content = PushContent(sifted.part, fields)

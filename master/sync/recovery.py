@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gridml.carriers.base import BEGUN, MasterMailboxes
 from gridml.engine.calling import vertices_named
 from gridml.errors import DamagedError, UserCodeError
 from gridml.protocol.messages import Failure, Push
@@ -38,10 +39,13 @@ from master.sync.moments import KeptMoments
 class Failures:
     """Failures of f, of g and of replicas. Methods must be called inside the ledger's transaction."""
 
-    def __init__(self, ledger: Ledger, leases: Leases, workers: WorkerTable, events: Events) -> None:
+    def __init__(
+        self, ledger: Ledger, leases: Leases, workers: WorkerTable, mailboxes: MasterMailboxes, events: Events
+    ) -> None:
         self._ledger = ledger
         self._leases = leases
         self._workers = workers
+        self._mailboxes = mailboxes
         self._events = events
         self._replaceable: list[tuple[WorkerRecord, str]] = []  # (worker, why another process is to take its place)
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
@@ -54,6 +58,26 @@ class Failures:
     def stop(self, error: UserCodeError) -> None:
         """End the run at the next turn."""
         self.stop_because = self.stop_because or error
+
+    def go_on(self) -> None:
+        """Let the run go on after all: what failed is undone."""
+        self.stop_because = None
+
+    def at_work(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
+        """Count what a worker was training as failed by it, which cannot say so itself; return whether it was at work.
+
+        That is the lease that its heartbeat names, and where it never beat, the one it was given first.
+        """
+        heartbeat, held = self._mailboxes.heartbeat(record.name), self._ledger.leases.of(record.name)
+        if heartbeat is None or heartbeat.lease == BEGUN:
+            lease, at = next(iter(held.values()), None), None
+        else:
+            lease, at = held.get(heartbeat.lease), heartbeat.upto + 1
+        if lease is None:
+            return False
+        at = None if at is None else min(max(at, lease.upto + 1), lease.stop)  # whatever the heartbeat says
+        self.record(lease, Failure(lease.id, lease.term, why, last_words, -1, -1), now, upto=at)
+        return True
 
     def record(self, lease: LeaseState, failure: Failure, now: float, *, upto: int | None = None) -> None:
         """Free the range of a lease for whoever may try it again, or stop the run; leave its worker without a lease
@@ -269,5 +293,6 @@ class Recovery:
         self._store.fields.show(base, ledger.patches())
         for version in gone:
             replica.forget(version)
-        self._failed, self._succeeded_on, self.failures.stop_because = [], to, None
+        self._failed, self._succeeded_on = [], to
+        self.failures.go_on()
         return True

@@ -24,13 +24,16 @@ from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
 from gridml.protocol.messages import Copies, Pace, Reply, Stored, Verdict
 from gridml.protocol.push import ReplicaPart
+from master.leases.homes import Appointments
 from master.leases.leases import Leases
 from master.leases.sizing import push_at_least_s
 from master.state.records import LeaseState, WorkerRecord
 from master.state.spans import Touched
+from master.store.ledger import Ledger
 from master.store.replica import union, without
 from master.store.spec import RunSpec
 from master.store.store import Store
+from master.sync.merger import Merger
 from master.sync.moments import KeptMoments
 from master.sync.rows import Draft, RowSupply, Supply
 from master.sync.version_use import VersionUse
@@ -52,13 +55,15 @@ def by_name(brings: int, file_bytes: int, *, rows: bool, short: bool) -> tuple[b
 
 
 @final
-class PublishedVersions:
-    """The files that answers name, until nobody can want them any more."""
+class Answers:
+    """Sends answers through `mailboxes`, in the words of `codec`; the files that they name stay until nobody can want
+    them any more."""
 
-    def __init__(self, store: Store, versions: VersionUse, mailboxes: MasterMailboxes) -> None:
+    def __init__(self, store: Store, versions: VersionUse, mailboxes: MasterMailboxes, codec: Codec) -> None:
         self._store = store
         self._versions = versions
         self._mailboxes = mailboxes
+        self._codec = codec
         self._published: dict[int, str] = {}  # names, by version
         self._began = False
 
@@ -88,8 +93,18 @@ class PublishedVersions:
             for version in self._store.ledger.kept_versions:
                 self._mailboxes.retract(_name(version))
 
-    def tidy(self) -> None:
-        """Retract what no worker can be on its way to."""
+    @property
+    def speakers(self) -> int:
+        """Workers that were heard, and have not ended."""
+        return self._versions.speakers
+
+    def send(self, draft: Draft, reply: Reply, brings: ReplicaPart) -> None:
+        """Answer a draft, and retract what no worker can be on its way to."""
+        record, message, payload = draft.record, draft.message, self._codec.write(reply, brings)
+        if record.number >= 0:  # one that leaves is not remembered
+            self._versions.answer(record, reply.version)
+        record.bytes_down += len(payload)
+        self._mailboxes.answer(message.worker, message.number, payload)
         self._retract([version for version in self._published if not self._versions.named(version)])
 
     def close(self) -> None:
@@ -116,6 +131,57 @@ def _name(version: int) -> str:
 Array = NDArray[Any]
 
 
+class PushPace:
+    """How often each worker of a run pushes. `push_s` are CPU seconds that a push costs the master: a running
+    mean."""
+
+    def __init__(self, spec: RunSpec, ledger: Ledger, leases: Leases, merger: Merger) -> None:
+        self._spec = spec
+        self._ledger = ledger
+        self._leases = leases
+        self._merger = merger
+        self._drift = 0.0  # as `push_every` has it, since the last group of pushes
+        self.push_s = 0.0
+
+    def merged(self, pushes: int, seconds: float) -> None:
+        """So many pushes were merged in so many CPU seconds: the first ones size what follows them already."""
+        self._drift = self._merger.drift
+        if pushes and self.push_s == 0.0:
+            self.push_s = seconds / pushes
+
+    def answered(self, pushes: int, seconds: float) -> None:
+        """So many pushes have cost so many CPU seconds, with their answers."""
+        if pushes:
+            each_s = seconds / pushes
+            self.push_s = each_s if self.push_s == 0 else 0.8 * self.push_s + 0.2 * each_s
+
+    def of(self, record: WorkerRecord) -> Pace:
+        """Return what a worker is answered about its pace."""
+        every = self.interval(record)
+        live, compress = max(1, self._leases.live), self._spec.settings.compress
+        credited, total = self._ledger.credited, self._leases.epochs.total
+        every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.count
+        return Pace(live, credited, total, every, compress, every_s, per_epoch)
+
+    def interval(self, record: WorkerRecord) -> int:
+        """The vertices between two pushes of a worker from now on, which its record is told."""
+        live, settings, program = max(1, self._leases.live), self._spec.settings, self._spec.program
+        size = batch_size(program.update.batch or 1, program.least_batch, live)
+        every, reason = settings.push_every, "asked for"
+        if every is None:
+            sizing = self._leases.sizing
+            # Before a worker has told, its part is taken to be the master's: both go through all that a push brings.
+            cost_s = (sizing.push_s(record) or self.push_s) + self.push_s
+            rate = sizing.rate(record) or 0.0
+            ruled, reason = push_every(live, size, rate, cost_s, settings.push_budget, self._drift)
+            every, sized = sizing.push_every(record, ruled, size, live, self.push_s)
+            reason = sized if every != ruled else reason
+        if every != record.push_every:
+            record.push_every = every
+            self._ledger.worker_paced(record.name, every, reason)
+        return every
+
+
 class Lacking(NamedTuple):
     """Module vertices that a worker's leases have `touched`, in which version it has them, and those it has no replica
     of; of these, those it has copies of all the same, and in which version."""
@@ -128,34 +194,31 @@ class Lacking(NamedTuple):
 
 
 class Replies:
-    """Answers drafts through `mailboxes`, in the words of `codec`."""
+    """Answers drafts."""
 
     def __init__(
         self,
         spec: RunSpec,
         store: Store,
         leases: Leases,
-        versions: VersionUse,
+        pace: PushPace,
         moments: KeptMoments,
-        mailboxes: MasterMailboxes,
-        codec: Codec,
+        appointments: Appointments,
+        answers: Answers,
     ) -> None:
         self._spec = spec
         self._store = store
         self._leases = leases
-        self._versions = versions
+        self._pace = pace
         self._moments = moments
         self._row_supply = RowSupply(spec, store, leases)
-        self.published = PublishedVersions(store, versions, mailboxes)
-        self._mailboxes = mailboxes
-        self._codec = codec
-        self.push_s = 0.0  # CPU seconds that a push costs the master: a running mean
-        self.drift = 0.0  # as `push_every` has it
+        self._appointments = appointments
+        self.answers = answers
 
     def send(self, draft: Draft, *, leave: bool) -> None:
         """Answer a draft; with `leave` there is nothing more to do for anybody."""
         sync, record = draft.sync, draft.record
-        version, pace, lacking, supply = self._store.replica.version, self._pace(record), ReplicaPart(), Supply({})
+        version, pace, lacking, supply = self._store.replica.version, self._pace.of(record), ReplicaPart(), Supply({})
         if draft.dropping:
             record.rows.clear()
         elif self._store.replica.state:
@@ -164,13 +227,13 @@ class Replies:
             lacking = replace(
                 self._store.replica.outgoing(*lacks), rows=supply.rows, moments=self._new_to(draft, lacks)
             )
-        start = self._leases.appointments.start(draft.grant)
+        start = self._appointments.start(draft.grant)
         if start is not None:
             version, pace, lacking = start.version, start.pace, start.replica
             supply = self._row_supply.give_older(draft, version)
         pushed = None if sync.push is None else self._store.ledger.leases.get(sync.push.lease)
         lacking = replace(lacking, short=self._short) if self._short else lacking
-        stored = self.published.offer(lacking) if start is None and record.number >= 0 else None
+        stored = self.answers.offer(lacking) if start is None and record.number >= 0 else None
         if stored is not None:
             lacking = ReplicaPart(moments=lacking.moments)
             record.bytes_down += stored[1]
@@ -188,16 +251,11 @@ class Replies:
             moments=draft.verdict is Verdict.MERGED and self._moments.asks(record),
             answer=supply.answer,
             leave=leave,
-            wait_s=ask_again_s(self._versions.speakers - self._leases.live),
+            wait_s=ask_again_s(self.answers.speakers - self._leases.live),
             process=sync.process,
             stored=None if stored is None else stored[0],
         )
-        payload = self._codec.write(reply, lacking)
-        if record.number >= 0:  # one that leaves is not remembered
-            self._versions.answer(record, version)
-        record.bytes_down += len(payload)
-        self._mailboxes.answer(draft.message.worker, draft.message.number, payload)
-        self.published.tidy()
+        self.answers.send(draft, reply, lacking)
 
     def _lacking(self, draft: Draft) -> Lacking:
         """What a worker has of the module vertices that its leases touch."""
@@ -249,28 +307,3 @@ class Replies:
             for name, tensor in vertex.tensors.items()
             if tensor.dtype == np.float32 and travels_as_step(types[key[0]], name, tensor)
         )
-
-    def _pace(self, record: WorkerRecord) -> Pace:
-        every = self.interval(record)
-        live, compress = max(1, self._leases.live), self._spec.settings.compress
-        credited, total = self._store.ledger.credited, self._leases.epochs.total
-        every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.count
-        return Pace(live, credited, total, every, compress, every_s, per_epoch)
-
-    def interval(self, record: WorkerRecord) -> int:
-        """The vertices between two pushes of a worker from now on, which its record is told."""
-        live, settings, program = max(1, self._leases.live), self._spec.settings, self._spec.program
-        size = batch_size(program.update.batch or 1, program.least_batch, live)
-        every, reason = settings.push_every, "asked for"
-        if every is None:
-            sizing = self._leases.sizing
-            # Before a worker has told, its part is taken to be the master's: both go through all that a push brings.
-            cost_s = (sizing.push_s(record) or self.push_s) + self.push_s
-            rate = sizing.rate(record) or 0.0
-            ruled, reason = push_every(live, size, rate, cost_s, settings.push_budget, self.drift)
-            every, sized = sizing.push_every(record, ruled, size, live, self.push_s)
-            reason = sized if every != ruled else reason
-        if every != record.push_every:
-            record.push_every = every
-            self._store.ledger.worker_paced(record.name, every, reason)
-        return every

@@ -32,6 +32,14 @@ TOPIC = "spot check"  # of events
 REMEMBERED = 16  # checks of each machine that are looked back on
 
 
+Due = Callable[[float], bool]  # whether to check a push, given the share that should be at least
+
+
+def drawn(share: float, chance: Callable[[], float]) -> Due:
+    """Return a draw for each push by `chance`, from [0, 1); none is checked where `share` is 0."""
+    return lambda least: share > 0 and chance() < max(share, least)
+
+
 @dataclass(frozen=True)
 class Testimony:
     """What a worker says that training a range comes to; `place` is its machine, or its name where all are on one."""
@@ -80,7 +88,7 @@ class SpotChecks:
         merger: Merger,
         recovery: Recovery,
         events: Events,
-        due: Callable[[float], bool],
+        due: Due,
     ) -> None:
         self._store = store
         self._leases = leases

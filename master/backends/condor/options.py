@@ -12,7 +12,7 @@ from gridml.errors import UsageError
 from gridml.protocol.foreign import printable
 from master.backends.condor.holds import MemoryRange, memory_range
 from master.state.jobs import BackendFacts, BackendOptions
-from master.state.options import Option
+from master.state.options import FIRST, Option
 
 LONGEST_LINE = 8_000  # characters of a value
 _MAY_BE_0 = ("request_gpus", "chunks_per_job")
@@ -58,7 +58,7 @@ class CondorOptions(BackendOptions):
     rank: Annotated[str | None, Option("Which machines are better than others.")] = None
     request_cpus: Annotated[int, Option("Cores of a job, and threads of a worker.")] = 1
     request_memory: Annotated[
-        str, Option("Memory of a job: 4GB, or 1GB..4GB, where more is asked for when less was too little.")
+        str, Option("Memory of a job: 4GB, or 1GB..4GB, where more is asked for when less was too little.", FIRST)
     ] = "2GB..8GB"
     request_disk: Annotated[str, Option("Disk of a job.")] = "2GB"
     request_gpus: Annotated[int, Option("GPUs of a job.")] = 0

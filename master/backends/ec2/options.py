@@ -9,7 +9,7 @@ from typing import Annotated
 
 from gridml.errors import UsageError
 from master.state.jobs import BackendFacts, BackendOptions
-from master.state.options import Option
+from master.state.options import FIRST, Option
 
 USUAL_TYPES = {
     "x86_64": (
@@ -94,7 +94,9 @@ class Ec2Options(BackendOptions):
         float | None,
         Option("Never pay more for an hour of an instance; otherwise up to the on-demand price.", metavar="DOLLARS"),
     ] = None
-    budget: Annotated[float | None, Option("Stop, and keep the work, before more is spent.", metavar="DOLLARS")] = None
+    budget: Annotated[
+        float | None, Option("Stop, and keep the work, before more is spent.", FIRST, metavar="DOLLARS")
+    ] = None
     paper: Annotated[bool, Option(f"The paper's fleet: {PAPER_TYPE} at --max-price {PAPER_PRICE:.2f}.")] = False
     on_demand: Annotated[bool, Option("Instances at the full price, which nobody takes away.")] = False
     boot_patience: Annotated[

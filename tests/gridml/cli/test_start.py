@@ -13,13 +13,16 @@ import pytest
 import typer
 
 from chunk_model.parse import parse
+from gridml.api.beginning import options_of
 from gridml.cli import main
 from gridml.cli.start import start_command
 from gridml.errors import UsageError
 from gridml.protocol.messages import NO_PUSH
 from master.backends.registry import BACKENDS
+from master.backends.simulated_plugin import simulate_options
 from master.ports.plugin import BackendPlugin, Command
 from master.state.jobs import Backend, BackendFacts, BackendOptions
+from master.state.options import FIRST, PANELS, in_panels, panel_of
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -145,6 +148,15 @@ def test_an_address_has_its_older_name_too() -> None:
 
 def test_what_is_not_declared_is_no_option() -> None:
     assert "inner" not in inspect.signature(start_command(LabPlugin())).parameters
+
+
+@pytest.mark.parametrize("name", ["local", "condor", "ec2", "simulated"])
+def test_help_shows_the_eight_options_that_most_need_first(name: str) -> None:
+    plugin = BACKENDS.find(name)
+    options = simulate_options() if plugin.command is None else options_of(plugin)
+    panels = [panel_of(each) for each in in_panels(options)]
+    assert panels.count(FIRST) == 8 and panels[:8] == [FIRST] * 8
+    assert {*panels} <= {*PANELS} and [each for each in PANELS if each in panels] == [*dict.fromkeys(panels)]
 
 
 def test_every_back_end_says_how_it_is_begun() -> None:

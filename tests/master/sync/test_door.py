@@ -101,7 +101,7 @@ class Scene:
     @property
     def record(self) -> WorkerRecord:
         """The master's record of `w1`."""
-        return self.run.parts.exchange._workers.of("w1")
+        return self.run.parts.workers.of("w1")
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -369,7 +369,7 @@ def test_what_lies_in_place_of_a_heartbeat_ends_no_run(scene: Scene, thing: Call
         scene.rest(4.0)
         scene.run.step()
     with scene.run.ledger.transaction():
-        scene.run.parts.exchange.failed(scene.record, "status 1", "", scene.clock())
+        scene.run.parts.exchange.failures.at_work(scene.record, "status 1", "", scene.clock())
     scene.finish()
 
 
@@ -500,7 +500,7 @@ def test_what_is_no_message_is_set_aside_and_counted(scene: Scene, payload: byte
     scene.write(payload)
     scene.run.step()
     assert scene.run.ledger.leases.get(lease.id) is None  # what it holds is free for the others
-    read = payload if len(payload) <= scene.run.parts.exchange.limits.payload else b""
+    read = payload if len(payload) <= scene.run.parts.exchange.inbox.limits.payload else b""
     assert (scene.root / "set-aside" / "00.message").read_bytes() == read
     assert "message 2 of w1" in (scene.root / "set-aside" / "00.txt").read_text()
     scene.resume()  # and does not meet it again
@@ -539,7 +539,7 @@ def test_rows_that_are_named_twice_are_refused(scene: Scene, prefix: str) -> Non
 def test_a_push_that_cannot_be_handled_is_refused_and_no_other(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    merger, theirs = scene.run.parts.exchange.merger, scene.lease()
+    merger, theirs = scene.run.parts.merger, scene.lease()
     merge = type(merger).merge
 
     def failing(self: Any, part: Any, base: Any, how: Any, *who: Any) -> Any:
@@ -717,6 +717,6 @@ def test_any_tensors_raise_nothing(held: Held, data: st.DataObject) -> None:
     payload = safetensors.numpy.save(tensors, {"gridml": json.dumps(to_json(Sync("w1", holds=(lease.id,), push=push)))})
     scene.number += 1
     scene.run.parts.exchange.handle([Message("w1", scene.number, payload)])
-    scene.run.parts.exchange.failures.stop_because = None  # it is always the same range that fails here
+    scene.run.parts.exchange.failures.go_on()  # it is always the same range that fails here
     scene.run.parts.exchange.take_lost()
     assert scene.run.ledger.credited == 0

@@ -40,8 +40,9 @@ class Desk:
         self.ledger = Ledger(path, shared_disk=False, create=create, durable=False)
         self.workers = WorkerTable()
         self.events = Told()
-        self.leases = Leases(spec, self.ledger, self.workers, Wire(VirtualClock(), None), self.events)
-        self.failures = Failures(self.ledger, self.leases, self.workers, self.events)
+        mailboxes = Wire(VirtualClock(), None)
+        self.leases = Leases(spec, self.ledger, self.workers, mailboxes, self.events)
+        self.failures = Failures(self.ledger, self.leases, self.workers, mailboxes, self.events)
         if create:
             with self.ledger.transaction():
                 self.leases.epochs.open_first(0.0)

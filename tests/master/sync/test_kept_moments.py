@@ -189,7 +189,6 @@ def test_the_next_master_has_them_unless_their_file_is_torn(tmp_path: Path) -> N
     desk.vote(desk.worker("w1"), 3.0)
     (file,) = tmp_path.iterdir()
     next_one = Desk(tmp_path, workers=4)
-    next_one.kept.resume()
     assert next_one.squares() == [3.0] * 4
     torn = bytearray(file.read_bytes())
     torn[-8:] = bytes(8)  # what a power cut left of it
@@ -197,7 +196,6 @@ def test_the_next_master_has_them_unless_their_file_is_torn(tmp_path: Path) -> N
     for change in (lambda: None, lambda: file.write_bytes(b"")):
         change()
         another = Desk(tmp_path)
-        another.kept.resume()
         assert another.squares() == []
 
 
@@ -205,7 +203,6 @@ def test_moments_of_another_program_are_not_resumed(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.vote(desk.worker("w1"), 3.0)
     next_one = Desk(tmp_path, of=SGD)
-    next_one.kept.resume()
     assert next_one.squares() == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gridml.carriers.base import Message
-from master.sync.exchange import KEPT, LONGEST, SetAside
+from master.sync.inbox import KEPT, LONGEST, SetAside
 
 
 def test_the_last_few_are_kept_with_their_reasons(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Messages of workers as they come in: opened within their bounds, the newest of each worker; the others set aside."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from gridml.carriers.base import MasterMailboxes, Message
+from gridml.protocol import bundle
+from gridml.protocol.codec import Codec, MalformedPush
+from gridml.protocol.foreign import described, printable
+from gridml.protocol.push import NOTHING
+from master.ports.mailboxes import MessageLimits
+from master.state.records import WorkerRecord, WorkerTable
+from master.store.journal import Events
+from master.sync.pushes import after_malformed
+from master.sync.rows import Draft, Malformed
+
+KEPT = 16  # messages; the next one takes the place of the oldest
+LONGEST = 1 << 24  # bytes of a message that are kept
+
+
+class Inbox:
+    """Opens messages within `limits`, and keeps those that could not be taken."""
+
+    def __init__(
+        self,
+        workers: WorkerTable,
+        mailboxes: MasterMailboxes,
+        codec: Codec,
+        limits: MessageLimits,
+        set_aside: SetAside,
+        events: Events,
+    ) -> None:
+        self.limits = limits
+        self._workers = workers
+        self._mailboxes = mailboxes
+        self._codec = codec
+        self._set_aside = set_aside
+        self._events = events
+        self._nonsensical: list[tuple[WorkerRecord, str]] = []
+
+    def open(self, messages: Sequence[Message]) -> tuple[list[Draft], list[Malformed]]:
+        """Return the newest message of each worker, opened; and all that make no sense.
+
+        A worker writes again only when it has been answered, so an older message is a late copy. It must not be heard:
+        it would say that the worker lacks what it was given since.
+        """
+        newest: dict[str, Draft] = {}
+        malformed = []
+        for message in messages:
+            draft = self._open(message)
+            if isinstance(draft, Malformed):
+                malformed.append(draft)
+            elif message.number < draft.record.number:
+                self.discard(message)
+            else:
+                newest[message.worker] = draft
+        return list(newest.values()), malformed
+
+    def discard(self, message: Message) -> None:
+        """Remove a message that is not answered."""
+        self._mailboxes.discard(message.worker, message.number)
+
+    def keep(self, message: Message, record: WorkerRecord, reason: str) -> None:
+        """Keep a message that could not be taken, and count it against its worker alone. Must be called inside a
+        transaction."""
+        self._set_aside.keep(message, reason)
+        record.malformed += 1
+        heard, why = after_malformed(record.malformed)
+        facts = {"worker": record.name, "machine": record.machine, "messages": record.malformed}
+        self._events.record("warning", facts, f"{record.name} sent what makes no sense: {reason}; {why}")
+        if not heard and self._workers.expects(record):
+            self._nonsensical.append((record, why))
+
+    def take_nonsensical(self) -> list[tuple[WorkerRecord, str]]:
+        """Return (worker, reason) of those that are not to be heard any more, since this was last asked."""
+        taken, self._nonsensical = self._nonsensical, []
+        return taken
+
+    def _open(self, message: Message) -> Draft | Malformed:
+        """A message's content, within its bounds. Whatever it holds, nothing raises."""
+        record = self._workers.of(message.worker)
+        if message.problem:
+            return Malformed(message, record, message.problem)
+        problem = None
+        try:
+            sync, content = self._codec.read(message.payload, self.limits.header)
+        except MalformedPush as error:
+            sync, content, problem = error.sync, NOTHING, str(error)
+        except Exception as error:  # of the payload alone: nothing else has been looked at
+            return Malformed(message, record, described(error))
+        if sync.worker != message.worker:
+            return Malformed(message, record, f"it speaks for {sync.worker}")
+        return Draft(message, sync, content, record, problem, len(message.payload))
+
+
+class SetAside:
+    """The last few messages in `folder`, which is made for the first: `03.message`, and why in `03.txt`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._next = 0
+
+    def keep(self, message: Message, reason: str) -> None:
+        """Keep a message. A disk that has no room for it is no reason to stop."""
+        place = self._folder / f"{self._next:02d}"
+        self._next = (self._next + 1) % KEPT
+        words = f"message {message.number} of {message.worker}, {len(message.payload):,} bytes: {reason}\n"
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(exist_ok=True)
+            bundle.write_atomic(place.with_suffix(".txt"), printable(words).encode(), durable=False)
+            bundle.write_atomic(place.with_suffix(".message"), bytes(message.payload[:LONGEST]), durable=False)
