@@ -1,14 +1,36 @@
-"""What a benchmark is asked for on its command line, and `--help` for each: the text at the top of its file."""
+"""What a benchmark is asked for on its command line, and `--help` for each: the text at the top of its file.
+
+Each has a smallest form, `--smallest`, in which it takes seconds: so that tests can see that it still works.
+"""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+_SMALLEST = "--smallest"
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
     """Return a parser whose `--help` is the text at the top of a file."""
-    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument(_SMALLEST, action="store_true", help="see that it works: figures say nothing and are not kept")
+    return parser
+
+
+def smallest() -> bool:
+    """Whether the smallest form is asked for, of this process or of the one that spawned it."""
+    return _SMALLEST in sys.argv[1:]
+
+
+def sized(usual: T, small: T) -> T:
+    """Return what a benchmark takes, or what it takes in its smallest form."""
+    return small if smallest() else usual
 
 
 def words(doc: str | None, *, choices: Sequence[str] | None = None) -> list[str]:
@@ -34,4 +56,5 @@ def numbers(doc: str | None, **defaults: int) -> list[int]:
     parser = parser_of(doc)
     for name, default in defaults.items():
         parser.add_argument(name, nargs="?", type=int, metavar=name.upper(), default=default, help=f"{default:,}")
-    return list(vars(parser.parse_args()).values())
+    asked = vars(parser.parse_args())
+    return [asked[name] for name in defaults]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.arguments import numbers
+from benchmarks.arguments import numbers, sized
 from benchmarks.table import write
 from master.simulation.campaign import Played, campaign
 
@@ -18,7 +18,7 @@ EVERY_S = 60.0  # between two lines of progress
 
 
 def main() -> None:
-    kills, seed = numbers(__doc__, kills=1_000_000, seed=0)
+    kills, seed = numbers(__doc__, kills=sized(1_000_000, 1), seed=0)
     began_s, began_cpu_s = time.monotonic(), time.process_time()
     shown_s = began_s
 

@@ -14,7 +14,6 @@ Three sorts, all on a run whose outcome shows every vertex trained twice, never,
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import os
@@ -30,6 +29,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.arguments import parser_of, sized
 from benchmarks.exact_run import (
     CHAINS,
     GRIDML,
@@ -59,14 +59,14 @@ OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate", "shut
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Kills of the master, and power cuts.", allow_abbrev=False)
-    parser.add_argument("kills", nargs="?", type=int, default=1000)
-    parser.add_argument("cuts", nargs="?", type=int, default=200)
+    parser = parser_of(__doc__)
+    parser.add_argument("kills", nargs="?", type=int, default=sized(1000, 2))
+    parser.add_argument("cuts", nargs="?", type=int, default=sized(200, 2))
     options = parser.parse_args()
     rows, notes, bad = [], [], []
     folder = Path(tempfile.mkdtemp(prefix="crashes-", dir=MEMORY))
     try:
-        for program in CHAINS:
+        for program in sized(CHAINS, CHAINS[:1]):
             begin(program, folder / program.stem)  # what is compiled once is in every copy of this process
             results = list(kills(program, folder, options.kills // 2, seed=1))
             killed, ended = Counter(point for point, _ in results), [r for _, r in results if r is not None]
@@ -74,7 +74,7 @@ def main() -> None:
             at_points = sum(killed.values()) - killed["an instant"]
             rows.append(row(f"SIGKILL at a crash point, {program.stem}", at_points, ended))
             bad += [result for result in ended if result.outcome is not Outcome.EXACT]
-            results_at = list(every_operation(program, folder))
+            results_at = list(every_operation(program, folder, sized(1, 60)))
             rows.append(row(f"at each operation on a file, {program.stem}", len(results_at), results_at))
             bad += [result for result in results_at if result.outcome is not Outcome.EXACT]
         for volatile in (False, True):

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.arguments import parser_of
+from benchmarks.arguments import parser_of, sized, smallest
 from benchmarks.table import RESULTS, Cell, write
 from gridml.engine.devices import present
 from master.backends.registry import make
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("repeats", nargs="?", type=int, help="3; 1 of tiny ones")
     parser.add_argument("programs", nargs="*", help=", ".join(PROGRAMS))
     options = parser.parse_args()
-    tiny = options.tiny
+    tiny = options.tiny or smallest()
     here = present()
     if here.kind != "cuda" and not tiny:
         print(f"skipped: this machine has {here}; the benchmark takes an NVIDIA GPU and a torch with CUDA.")
@@ -57,7 +57,7 @@ def main() -> None:
         os.environ["GRIDML_TINY"] = "1"  # the programs are those of workers, too
     device = "cuda" if here.kind == "cuda" else "cpu"
     repeats = options.repeats or (1 if tiny else 3)
-    rows = [measure(name, repeats, device) for name in options.programs or PROGRAMS]
+    rows = [measure(name, repeats, device) for name in options.programs or sized([*PROGRAMS], ["transformer124m"])]
     where = torch.cuda.get_device_name(0) if device == "cuda" else "the CPU"
     with tempfile.TemporaryDirectory(prefix="devices-") as unkept:
         write(

@@ -12,7 +12,6 @@ A disk that is full is one that is filled just before a run writes a file of som
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
@@ -24,6 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.arguments import parser_of, sized
 from benchmarks.damage import Damage, damages
 from benchmarks.exact_run import (
     CHAINS,
@@ -60,15 +60,15 @@ WRITTEN = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Damaged files and full disks.", allow_abbrev=False)
+    parser = parser_of(__doc__)
     parser.add_argument("samples", nargs="?", type=int, default=1, help="flipped bits in each class of positions")
     options = parser.parse_args()
     results: dict[str, list[Result]] = defaultdict(list)
     notes, folder = [], Path(tempfile.mkdtemp(prefix="disks-", dir=MEMORY))
     try:
-        for program in CHAINS:
-            for moment in MOMENTS:
-                for damage, result in damaged(program, moment, folder, options.samples, seed=1):
+        for program in sized(CHAINS, CHAINS[:1]):
+            for moment in sized(MOMENTS, MOMENTS[:1]):
+                for damage, result in damaged(program, moment, folder, options.samples, 1, sized(None, 2)):
                     results[class_of(damage)].append(result)
                     if result.outcome not in GOOD:
                         where = f"{program.stem}, {moment.name}: {damage.file}, {damage.position}, {damage.how}"
@@ -139,9 +139,9 @@ def damaged(
 
 def full_disks(folder: Path) -> Iterator[tuple[str, Result]]:
     """Yield what was to be written when the disk was full, and how the run went on. Raises NoDisks."""
-    for program in CHAINS:
-        for what, event in WRITTEN.items():
-            for nth in (1, 5):
+    for program in sized(CHAINS, CHAINS[:1]):
+        for what, event in sized([*WRITTEN.items()], [*WRITTEN.items()][:1]):
+            for nth in sized((1, 5), (1,)):
                 with small_disk(SMALL_MB, folder / "small") as place:
                     result = isolated(lambda: fill_before(program, place / "run", event, nth))  # noqa: B023
                 yield what, result

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.arguments import numbers
+from benchmarks.arguments import numbers, sized
 from benchmarks.table import Cell, write
 from gridml.carriers.base import Forwarding, Message
 from gridml.carriers.directory import DirectoryMailbox
@@ -41,6 +41,7 @@ from tests.support.hostile_files import FILE_ATTACKS
 from tests.support.hostile_worker import HostileWorker
 
 MNIST = Path(__file__).parents[1] / "examples" / "mnist.py"
+SMALL = Path(__file__).parent / "programs" / "small_lenet.py"
 HONEST = 2  # workers
 MACHINE = "hostile-machine-"  # and a number: a name for each of its workers
 A_TURN = 60  # messages at most between two looks of the master's, which takes the newest
@@ -183,7 +184,7 @@ def compare(messages: int, seed: int, epochs: int) -> list[dict[str, Cell]]:
     rows: list[dict[str, Cell]] = []
     for siege in (None, Siege(messages, seed)):
         root = Path(tempfile.mkdtemp(prefix="hostile-"))
-        settings = Settings(MNIST, workers=HONEST + (siege is not None), epochs=epochs, seed=seed)
+        settings = Settings(sized(MNIST, SMALL), workers=HONEST + (siege is not None), epochs=epochs, seed=seed)
         ended = besieged(settings, root / "run", siege)
         shutil.rmtree(root)
         row: dict[str, Cell] = {
@@ -206,7 +207,7 @@ def compare(messages: int, seed: int, epochs: int) -> list[dict[str, Cell]]:
 
 
 def main() -> None:
-    messages, seeds, epochs = numbers(__doc__, messages=10_000, seeds=3, epochs=6)
+    messages, seeds, epochs = numbers(__doc__, messages=sized(10_000, 100), seeds=sized(3, 1), epochs=sized(6, 1))
     rows = [row for seed in range(seeds) for row in compare(messages, seed, epochs)]
     means = [statistics.mean(float(row["accuracy"] or 0) for row in rows[first::2]) for first in (0, 1)]
     write(

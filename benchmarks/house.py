@@ -372,6 +372,7 @@ def unknown(houses: dict[str, House]) -> list[str]:
 
 def main(
     against: Annotated[Path | None, typer.Option(help="Another checkout, for a column before this one.")] = None,
+    smallest: Annotated[bool, typer.Option("--smallest", help="Keep nothing: for tests.")] = False,
 ) -> None:
     """Count this checkout, and another."""
     houses = {"now": House(ROOT)} if against is None else {"before": House(against), "now": House(ROOT)}

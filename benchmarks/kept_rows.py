@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.format import open_memmap
 
+from benchmarks.arguments import sized
+
 PROGRAM = Path(__file__).parent / "programs" / "kept_rows.py"
 GRIDML = str(Path(sys.executable).with_name("gridml"))
-ROWS, WIDTH = 200_000, 256  # float32
+ROWS, WIDTH = sized(200_000, 2_000), 256  # float32
 CACHE = "GRIDML_WORKER_CACHE"
 DOWN = "SELECT sum(bytes_down) FROM workers"
 

@@ -9,7 +9,6 @@ the work, ended in turn by SIGTERM with two seconds of grace and by SIGKILL.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.arguments import parser_of, sized
 from benchmarks.table import Cell, write
 from master.backends.local import Local
 from master.backends.local_plugin import worker_command
@@ -53,9 +53,9 @@ class Case:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Accuracy with and without kills.", allow_abbrev=False)
-    parser.add_argument("seeds", nargs="?", type=int, default=5)
-    parser.add_argument("epochs", nargs="?", type=int, default=3)
+    parser = parser_of(__doc__)
+    parser.add_argument("seeds", nargs="?", type=int, default=sized(5, 1))
+    parser.add_argument("epochs", nargs="?", type=int, default=sized(3, 1))
     parser.add_argument("--one", help="run one case, given as JSON (what this file calls itself with)")
     options = parser.parse_args()
     if options.one:
@@ -70,8 +70,8 @@ def compare(seeds: int, epochs: int) -> None:
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 1)) as two, ThreadPoolExecutor(1) as alone:
         loops = list(two.map(lambda seed: sequential(seed, epochs), range(seeds)))
         rows.append(row("plain loop", 1, False, [{"accuracy": a, "killed": 0, "wasted": 0} for a in loops], None))
-        for rule in PROGRAMS:
-            for workers in (1, 2, 4):
+        for rule in sized([*PROGRAMS], ["stale_mean"]):
+            for workers in sized((1, 2, 4), (2,)):
                 without: float | None = None
                 for kills in (False, True):
                     cases = [Case(rule, workers, kills, seed, epochs) for seed in range(seeds)]

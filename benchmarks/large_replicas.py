@@ -20,7 +20,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.arguments import whole_numbers
+from benchmarks.arguments import sized, smallest, whole_numbers
 from benchmarks.table import Cell, markdown, write
 from master.backends.registry import make
 from master.launch import start
@@ -29,10 +29,13 @@ from master.store.settings import Settings
 from master.views.report import report
 
 PROGRAMS = Path(__file__).parent / "programs"
-SIZES = (100, 500, 2000)  # MB
+SIZES = sized((100, 500, 2000), (1,))  # MB
 MEMORY = 11  # replicas' worth that a run takes of a machine: 20 GB of one of 2 GB
-RUN_S, RUN_MB = 60.0, 500  # that training the samples of a run takes two workers, more or less; longer of more MB
-LOOP_S = 12.0  # of the plain loop
+RUN_S, RUN_MB = (
+    sized(60.0, 0.5),
+    500,
+)  # that training the samples of a run takes two workers, more or less; longer of more MB
+LOOP_S = sized(12.0, 0.5)  # of the plain loop
 LOOK_S = 0.02  # between two looks at the memory of a process
 BATCH, FEATURES, INNER = 256, 784, 5_000  # of wide_net
 WORKERS = 2
@@ -134,7 +137,7 @@ def main() -> None:
         write("large_replicas", "Large replicas: memory, goodput, and what a push takes", rows, notes)
     missed = [row for row in rows if max(_number(row["replicas"]), _number(row["of master"])) > MOST_REPLICAS]
     missed += [row for row in rows if row["MB"] == 100 and _number(row["goodput"]) < LEAST_GOODPUT]
-    if missed or ratio > MOST_FROZEN:
+    if not smallest() and (missed or ratio > MOST_FROZEN):
         raise SystemExit(f"not as it should be: {missed or ratio}")
 
 

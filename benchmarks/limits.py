@@ -10,7 +10,6 @@ the workers and their pool take is not counted. Every cell runs in a process of 
 
 from __future__ import annotations
 
-import argparse
 import cProfile
 import hashlib
 import json
@@ -30,6 +29,7 @@ from typing import final
 
 import numpy as np
 
+from benchmarks.arguments import parser_of, sized
 from benchmarks.table import Cell, write
 from chunk_model.goodput import Costs
 from gridml.aggregates import kernels
@@ -53,7 +53,7 @@ from master.simulation.world import Inline, World
 from master.store.settings import Settings
 
 MEGABYTE = 1_000_000
-SIZES, WORKERS = (1, 25, 100, 500), (16, 256, 2_600)
+SIZES, WORKERS = sized((1, 25, 100, 500), (1,)), sized((16, 256, 2_600), (16,))
 TENSORS = 60
 GROUP = 16  # messages that wait at once
 ROUNDS, LEAST = 3, 24  # pushes of each worker, and of all together at least, where there is time
@@ -350,7 +350,7 @@ def _driven(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "", allow_abbrev=False)
+    parser = parser_of(__doc__)
     parser.add_argument("--one", type=int, nargs=2, metavar=("MB", "WORKERS"), help="one cell, in this process")
     parser.add_argument("--profile", action="store_true", help="say where the time goes in that cell")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")

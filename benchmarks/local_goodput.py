@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.arguments import numbers
+from benchmarks.arguments import numbers, sized
 from benchmarks.table import Cell, write
 from chunk_model.families import Exponential, Weibull
 from chunk_model.goodput import Costs, chunk_goodput
@@ -33,7 +33,7 @@ from master.views.report import report
 
 PROGRAM = Path(__file__).parent / "programs" / "timed.py"
 WORKERS = 6
-SECONDS = 45  # what a run takes if nothing is lost
+SECONDS = sized(45, 3)  # what a run takes if nothing is lost
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ CASES = (
 
 
 def main() -> None:
-    (runs,) = numbers(__doc__, runs=5)
+    (runs,) = numbers(__doc__, runs=sized(5, 1))
     rows: list[dict[str, Cell]] = []
-    for case in CASES:
+    for case in sized(CASES, CASES[:1]):
         played = [play(case, seed) for seed in range(runs)]
         off = [each.measured / each.predicted - 1 for each in played]
         rows.append(

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.arguments import numbers
+from benchmarks.arguments import numbers, sized
 from benchmarks.table import Cell, write
 from gridml.aggregates import Merge, RuleSet, VertexState, stale_mean
 from gridml.protocol import bundle
 
 Array = NDArray[Any]
-SIZES = ((1, 1, 2001), (25, 10, 101), (100, 60, 31))
+SIZES = sized(((1, 1, 2001), (25, 10, 101), (100, 60, 31)), ((1, 1, 3),))
 """Megabytes of a replica, the number of tensors they are spread over, and repeats: about 0.1 s or more of each call."""
 STALE = Merge(version=9, base=3, vertices=512, credited_by_others=1536, live=4)
 FRESH = Merge(version=9, base=9, vertices=512, credited_by_others=0, live=4)

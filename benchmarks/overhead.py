@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.arguments import numbers
+from benchmarks.arguments import numbers, sized
 from benchmarks.table import Cell, write
 from master.backends.local import Local
 from master.backends.local_plugin import worker_command
@@ -31,12 +31,12 @@ from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
 PROGRAM = Path(__file__).parent / "programs" / "lenet.py"
-EPOCHS = 3
+EPOCHS = sized(3, 1)
 
 
 def main() -> None:
-    (repeats,) = numbers(__doc__, repeats=5)
-    rows = [measure(workers, repeats) for workers in (1, 2)]
+    (repeats,) = numbers(__doc__, repeats=sized(5, 1))
+    rows = [measure(workers, repeats) for workers in sized((1, 2), (1,))]
     write(
         "overhead",
         "Workers against plain PyTorch loops (LeNet on MNIST, batch 64, one thread each)",

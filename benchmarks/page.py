@@ -17,14 +17,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.arguments import numbers
+from benchmarks.arguments import numbers, sized
 from benchmarks.browser import browsing, installed
 from benchmarks.table import Cell, write
 from master.views.page.document import write_page
 from master.views.page.server import PageServer, serving
 
 MACHINES = (
-    "--cost", "t_x=0.5,t_s=1,boot=5,push=0.2", "--vertices", "150000", "--epochs", "2", "--no-push",
+    "--cost", "t_x=0.5,t_s=1,boot=5,push=0.2", "--vertices", sized("150000", "1500"), "--epochs", "2", "--no-push",
     "--workers", "100", "--steps-each", "0", "--lifetime", "exponential(1m)",
 )  # fmt: skip
 PAINTED_MS = """new Promise((done) => new PerformanceObserver((list) => {
@@ -35,7 +35,7 @@ GOAL_MS = 1_000.0
 
 
 def main() -> None:
-    (repeats,) = numbers(__doc__, repeats=7)
+    (repeats,) = numbers(__doc__, repeats=sized(7, 1))
     program = installed()
     if program is None:
         print("skipped: no Chromium is installed.")

@@ -10,7 +10,6 @@ impressions, and 10,000,000 ratings of 100,000 items by 1,000,000 people; of a p
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sqlite3
@@ -27,8 +26,9 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.arguments import parser_of, sized
 from benchmarks.placement.graphs import clicks, ratings
-from benchmarks.table import RESULTS, Cell, write
+from benchmarks.table import Cell, results, write
 from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
 from gridml.placement.bipartite import Bipartite
@@ -47,11 +47,11 @@ from master.views.report import report
 from remote.stepped import Trainer
 
 PROGRAM = Path(__file__).parent / "programs" / "clicks.py"
-ORDERS = ("none", "parsa", "multilevel")
+ORDERS = sized(("none", "parsa", "multilevel"), ("none", "parsa"))
 AS_BEFORE = "as before"  # of code that knows no placement: this file runs on that, too
 COSTS = Costs(exec_s=0.001, start_s=0.2, push_s=0.05, boot_s=2.0)
-SIMULATED, LOCAL = 64, 4  # workers
-PUSHES = (1, 16)  # of a worker in an epoch
+SIMULATED, LOCAL = sized(64, 4), sized(4, 2)  # workers
+PUSHES = sized((1, 16), (1,))  # of a worker in an epoch
 SIMULATED_LIFE_S = 60.0  # of workers on average
 
 
@@ -69,7 +69,10 @@ class Sized:
 
 # The larger ones are trained faster in the simulator, so that an epoch takes as long, and as many workers die in it.
 SIZES = {
-    "small": {"clicks": Sized(10_000, 4, 32, 1e-3, 6.0), "ratings": Sized(200_000, 4, 32, 1e-3, 6.0)},
+    "small": {
+        "clicks": Sized(sized(10_000, 400), sized(4, 1), 32, 1e-3, 6.0),
+        "ratings": Sized(200_000, 4, 32, 1e-3, 6.0),
+    },
     "large": {"clicks": Sized(100_000, 4, 128, 1e-4, 30.0), "ratings": Sized(10_000_000, 2, 2048, 2e-5, 150.0)},
 }
 RESULT = {"small": "placed_runs", "large": "placed_runs_large"}
@@ -173,9 +176,9 @@ def _peak_mb() -> float:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser()
+    asked = parser_of(__doc__)
     asked.add_argument("size", nargs="?", choices=SIZES, default="small")
-    asked.add_argument("--graph", nargs="+", choices=GRAPHS, default=[*GRAPHS])
+    asked.add_argument("--graph", nargs="+", choices=GRAPHS, default=sized([*GRAPHS], ["clicks"]))
     asked.add_argument("--where", nargs="+", choices=("simulated", "local"), default=["simulated", "local"])
     asked.add_argument("--pushes", nargs="+", type=int, default=PUSHES)
     asked.add_argument("--order", nargs="+", default=ORDERS)
@@ -228,7 +231,7 @@ def keep(size: str, lines: list[dict[str, Cell]]) -> None:
     """Write lines of a table in place of those of the same runs; the others that there are stay."""
     result, rows = RESULT[size], {name: sized.rows for name, sized in SIZES[size].items()}
     title = f"Runs with and without placement, {rows['clicks']:,} impressions, {rows['ratings']:,} ratings"
-    path = RESULTS / f"{result}.json"
+    path = results() / f"{result}.json"
     there = {_run(line): line for line in json.loads(path.read_text())["rows"]} if path.exists() else {}
     write(result, title, [*(there | {_run(line): line for line in lines}).values()], NOTES + LARGE * (size == "large"))
 

@@ -8,7 +8,6 @@ those gathered anew. Needs CIFAR-10: GRIDML_DATA names the folder, as `benchmark
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -16,6 +15,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
+from benchmarks.arguments import parser_of, sized
 from benchmarks.hostile_steps import PROGRAMS
 from benchmarks.table import Cell, write
 from chunk_model.goodput import Costs
@@ -60,9 +60,9 @@ def play(workers: int, seed: int) -> list[Metrics]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "", allow_abbrev=False)
-    parser.add_argument("--workers", type=int, nargs="+", default=[4, 16])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser = parser_of(__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=sized([4, 16], [2]))
+    parser.add_argument("--seeds", type=int, nargs="+", default=sized([1, 2], [1]))
     arguments = parser.parse_args()
     os.environ["NORM"] = "batch"
     rows: list[dict[str, Cell]] = []

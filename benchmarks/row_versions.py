@@ -19,14 +19,14 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 import gridml
-from benchmarks.arguments import numbers
+from benchmarks.arguments import numbers, sized
 from benchmarks.table import Cell, write
 from gridml.model.graph import Graph
 from gridml.protocol.push import Array, Ids, RowValues
 from master.store.replica import Replica
 from master.store.versions import LONGEST_CHAIN, Base, Versions, initial
 
-ROWS, WIDTH = 4_000_000, 16
+ROWS, WIDTH = sized(4_000_000, 20_000), 16
 PUSHED = 10_000  # rows
 STALE = 8  # versions that a push's base is older than the newest
 WHOLE_EVERY = 16  # versions between two that are written whole, too
@@ -80,7 +80,7 @@ def timed(into: list[float], call: Callable[P, T], *args: P.args, **kwargs: P.kw
 
 
 def main() -> None:
-    (commits,) = numbers(__doc__, commits=LONGEST_CHAIN)
+    (commits,) = numbers(__doc__, commits=sized(LONGEST_CHAIN, 32))
     with tempfile.TemporaryDirectory(prefix="row-versions-") as folder:
         rows = measured(Path(folder), commits)
     write(

@@ -8,7 +8,6 @@ Every size runs in a process of its own; the work grows with the workers, so all
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import shutil
@@ -17,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.arguments import parser_of, sized
 from benchmarks.table import Cell, write
 from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
@@ -27,14 +27,14 @@ from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
 
-SIZES = (100, 1_000, 10_000)
+SIZES = sized((100, 1_000, 10_000), (10,))
 VERTICES = 1_000  # of each worker
 PUSH_EVERY = 25
 TURN_S = 1.0  # of the virtual clock: what arrives in it is one transaction
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "", allow_abbrev=False)
+    parser = parser_of(__doc__)
     parser.add_argument("--one", type=int, help="simulate so many workers (what this file calls itself with)")
     one = parser.parse_args().one
     if one is not None:

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from benchmarks.arguments import parser_of
+from benchmarks.arguments import parser_of, sized
 from benchmarks.table import Cell, write
 from gridml.errors import RunError
 from master.backends.registry import make
@@ -35,8 +35,8 @@ from master.store.settings import Settings
 from master.views.report import report
 
 PROGRAMS = Path(__file__).parent / "programs"
-ROWS, WIDTH = 8_000_000, 256  # float32
-ROWS_S = 60.0  # of training rows
+ROWS, WIDTH = sized(8_000_000, 80_000), 256  # float32
+ROWS_S = sized(60.0, 1.0)  # of training rows
 LOOK_S = 0.02  # between two looks at the master's memory
 
 
@@ -78,10 +78,10 @@ class Played:
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("repeats", nargs="?", type=int, default=3)
-    parser.add_argument("which", nargs="?", choices=["rows", "replica"], default="", help="both by default")
+    parser.add_argument("repeats", nargs="?", type=int, default=sized(3, 1))
+    parser.add_argument("which", nargs="?", choices=["rows", "replica"], help="both by default")
     options = parser.parse_args()
-    repeats, which = options.repeats, options.which
+    repeats, which = options.repeats, options.which or ""
     rows: list[dict[str, Cell]] = []
     with tempfile.TemporaryDirectory(prefix="sizes-") as folder:
         for cases in (ROWS_CASES, REPLICA_CASES):

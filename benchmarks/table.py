@@ -5,22 +5,42 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import platform
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from benchmarks.arguments import smallest
+
 Cell = str | int | float | bool | None
 RESULTS = Path(__file__).parent / "results"
 
 
+def results() -> Path:
+    """The folder for results; of the smallest form they go with the process."""
+    return _unkept() if smallest() else RESULTS
+
+
+@functools.cache
+def _unkept() -> Path:
+    folder = tempfile.mkdtemp(prefix="unkept-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
 def write(
-    name: str, title: str, rows: Sequence[Mapping[str, Cell]], notes: Sequence[str] = (), folder: Path = RESULTS
+    name: str, title: str, rows: Sequence[Mapping[str, Cell]], notes: Sequence[str] = (), folder: Path | None = None
 ) -> None:
-    """Print `rows` (one mapping a line, column to cell) under `title`, and write them to `folder`."""
+    """Print `rows` (one mapping a line, column to cell) under `title`, and write them to `folder`, `results()` if none
+    is given."""
+    folder = results() if folder is None else folder
     described = machine()
     lines = [f"# {title}", "", *markdown(rows), ""]
     lines += [f"- {note}" for note in notes]

@@ -21,7 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from unittest import mock
 
-from benchmarks.arguments import whole_numbers
+from benchmarks.arguments import sized, whole_numbers
 from benchmarks.table import Cell, write
 from chunk_model.goodput import Costs
 from gridml.engine.replicated_rows import MasterCopy
@@ -100,15 +100,15 @@ def measured(root: Path) -> Measured:
 
 
 def main() -> None:
-    seeds = whole_numbers(__doc__, 1, 2, 3)
+    seeds = whole_numbers(__doc__, *sized((1, 2, 3), (1,)))
     rows: list[dict[str, Cell]] = []
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         runs = {
             (task, carried): [
                 pool.submit(play, task, carried, seed) for seed in (seeds[:1] if task == FROZEN else seeds)
             ]
-            for task in PROGRAMS
-            for carried in CARRIED[task]
+            for task in sized([*PROGRAMS], [LENET])
+            for carried in sized(CARRIED[task], CARRIED[task][:1])
         }
         by_value: list[Measured] = []
         for (task, carried), futures in runs.items():

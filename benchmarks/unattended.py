@@ -20,7 +20,7 @@ from pathlib import Path
 
 import safetensors.numpy
 
-from benchmarks.arguments import numbers
+from benchmarks.arguments import numbers, sized
 from benchmarks.condor.holds import policy
 from benchmarks.table import Cell, write
 from master.simulation.result import verify_credits
@@ -28,7 +28,7 @@ from pools import pool
 from pools.release import NoCondor
 from pools.submitted import PROGRAM, VERTICES
 
-KILLS, WORKERS, EPOCHS, LIFE_S = 2_000, 6, 60, 4
+KILLS, WORKERS, EPOCHS, LIFE_S = 2_000, sized(6, 2), sized(60, 4), 4
 _GRIDML = (sys.executable, "-P", "-m", "gridml")
 
 
@@ -46,7 +46,7 @@ class Tally:
 
 
 def main() -> None:
-    (kills,) = numbers(__doc__, kills=KILLS)
+    (kills,) = numbers(__doc__, kills=sized(KILLS, 2))
     on_pool = ("submit", "--foreground", "--request-memory", "64MB..1GB", "--request-disk", "100MB")
     on_processes = ("run", "--lifetime", f"exponential({LIFE_S}s)")
     with tempfile.TemporaryDirectory(prefix="unattended-") as folder:

@@ -21,7 +21,7 @@ from unittest import mock
 
 from benchmarks.averaging.options import counts_of, lines_of, parser, tasks_of
 from benchmarks.averaging.runs import BUDGET, EXEC_S, RATES, WIDE, Case, Curve, Runs, Task, play
-from benchmarks.table import RESULTS, Cell, write
+from benchmarks.table import Cell, results, write
 from master.store.settings import STEPS_EACH
 
 MOST = 64  # workers where whole tensors are averaged
@@ -191,4 +191,4 @@ def plot(task: Task, counts: Sequence[int], interval: int, runs: Runs) -> None:
     axes[1].set(xlabel="share of the samples")
     axes[0].legend()
     figure.suptitle(task.name)
-    figure.savefig(RESULTS / f"averaging_{Path(task.program).stem}{task.suffix}.png", dpi=80)
+    figure.savefig(results() / f"averaging_{Path(task.program).stem}{task.suffix}.png", dpi=80)

@@ -6,13 +6,16 @@ import argparse
 import os
 from collections.abc import Iterable
 
+from benchmarks.arguments import parser_of, sized
 from benchmarks.averaging.runs import TASKS, Task
+
+SMALL = "MNIST, LeNet"
 
 
 def parser(description: str, workers: str = "4,16") -> argparse.ArgumentParser:
     """A parser of the options that all have; `workers` is the default of `--workers`."""
-    made = argparse.ArgumentParser(description=description, allow_abbrev=False)
-    made.add_argument("--workers", default=workers, help="numbers of them, with commas between")
+    made = parser_of(description)
+    made.add_argument("--workers", default=sized(workers, "2"), help="numbers of them, with commas between")
     made.add_argument("--task", action="append", choices=list(TASKS), help="only these; may be given again")
     made.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="runs that are made at once")
     return made
@@ -22,7 +25,7 @@ def tasks_of(options: argparse.Namespace, usual: Iterable[str] = TASKS) -> list[
     """The tasks that were asked for, otherwise the `usual` ones. Ends the program where their data is not named."""
     if "GRIDML_DATA" not in os.environ:
         raise SystemExit("GRIDML_DATA is not set; expected the folder that the programs of the tasks read from.")
-    return [TASKS[name] for name in options.task or usual]
+    return [TASKS[name] for name in options.task or sized(list(usual), [SMALL])]
 
 
 def lines_of(tasks: Iterable[Task], counts: Iterable[int], most: int) -> list[tuple[Task, int]]:

@@ -17,6 +17,8 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.arguments import sized
+from benchmarks.table import results
 from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
 from chunk_model.record import read_record
@@ -35,7 +37,7 @@ from remote.stepped import Trainer
 PROGRAMS = Path(__file__).parents[1] / "programs"
 EXEC_S = 0.003
 BUDGET = Settings.push_budget
-CACHE = Path(__file__).parents[1] / "results" / "averaging_runs.jsonl"
+CACHE = "averaging_runs.jsonl"
 TRAVEL_S, BOOT_S = 0.05, 1.0
 SIGMA = 0.3  # of the logarithm of machines' speeds
 RATES = (0.5, 1.0, 2.0)  # times the program's, that a loop with a larger batch is tuned over
@@ -87,7 +89,7 @@ class Task:
 TASKS = {
     task.name: task
     for task in (
-        Task("MNIST, LeNet", "small_lenet", 6_000, 6, 64, 0.05),
+        Task("MNIST, LeNet", "small_lenet", 6_000, sized(6, 1), 64, 0.05),
         Task("CIFAR-10, GroupNorm", "cifar", 10_000, 8, 64, 0.0125, variant=(("NORM", "group"),)),
         Task("CIFAR-10, BatchNorm", "cifar", 10_000, 8, 64, 0.025, variant=(("NORM", "batch"),)),
         Task("MNIST, LeNet, Adam", "small_lenet", 6_000, 6, 64, 0.008, variant=(("OPTIMISER", "Adam"),)),
@@ -179,8 +181,8 @@ class Curve:
 class Runs:
     """The runs that were made, by case, in a file that only grows."""
 
-    def __init__(self, path: Path = CACHE) -> None:
-        self._path = path
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path = path or results() / CACHE
         self._curves: dict[Case, Curve] = {}
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         for kept in map(json.loads, lines):

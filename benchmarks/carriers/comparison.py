@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import words
+from benchmarks.arguments import sized, words
 from benchmarks.carriers.chirp import chirp
 from benchmarks.carriers.clients import SMALL, SPAWN, NotMeasured, Served, Work, processes
 from benchmarks.table import Cell, write
@@ -39,8 +39,8 @@ from pools.release import NoCondor
 from pools.sshd import NoSshd, private_sshd
 
 MB = 1_000_000
-SIZES, CLIENTS = (1, 25, 100), (1, 10, 50)  # MB of a message; how many send at once
-AT_LEAST = 50  # MB, each way: small messages are sent repeatedly
+SIZES, CLIENTS = sized((1, 25, 100), (1,)), sized((1, 10, 50), (1,))  # MB of a message; how many send at once
+AT_LEAST = sized(50, 1)  # MB, each way: small messages are sent repeatedly
 LIMIT_S = 300.0  # for a case, once its clients are started
 COPIES = 3  # of what is under way, that memory must have room for: a client has two as it puts one together
 OWNER = 54321  # of the run directory behind sshd, which lets nobody in to one of root's

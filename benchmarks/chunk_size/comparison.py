@@ -8,7 +8,6 @@ Needs matplotlib for the plot, and for recorded lives the folder named by GRIDML
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.arguments import parser_of, sized, smallest
 from benchmarks.chunk_size import correlated
 from benchmarks.chunk_size.halves import Choices, Split, evaluate, splits_of
 from benchmarks.chunk_size.master import play_lives
@@ -35,7 +35,7 @@ from benchmarks.chunk_size.traces import (
     trace_files,
     traces,
 )
-from benchmarks.table import RESULTS, Cell
+from benchmarks.table import Cell, results
 from chunk_model.goodput import Costs
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.paper import deterministic_chunk, stochastic_chunk_as_printed
@@ -55,6 +55,8 @@ class Effort:
 
 QUICK = Effort(a_decade=3, seeds=3, lives=40, resamplings=50, draws=2, traces=3)
 
+SMALLEST = Effort(a_decade=1, seeds=1, lives=4, resamplings=2, draws=1, traces=0)
+
 
 Evaluated = tuple[dict[str, Cell], dict[str, Cell] | None]  # rows on halves of a trace, and on lives drawn from it
 
@@ -71,16 +73,17 @@ class Measured:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Regret of the chosen chunk size.", allow_abbrev=False)
+    parser = parser_of(__doc__)
     parser.add_argument("--quick", action="store_true", help="a minute: coarse sweeps, few traces and seeds")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder to write to")
+    parser.add_argument("--results", type=Path, default=results(), help="folder to write to")
     options = parser.parse_args()
     began = time.monotonic()
-    effort = QUICK if options.quick else Effort()
-    files = trace_files()
+    effort = sized(QUICK if options.quick else Effort(), SMALLEST)
+    files = sized(trace_files(), [])
     if not files:
         print("GRIDML_DATA names no folder with spot/ in it: families and Figure 4 only", flush=True)
     settings = [*families(), *traces(files[: effort.traces])]
+    settings = sized(settings, settings[:1])
     sizes: list[dict[str, Cell]] = []
     halves: list[dict[str, Cell]] = []
     drawn: list[dict[str, Cell]] = []
@@ -102,7 +105,7 @@ def main() -> None:
     if drawn:
         write_drawn(drawn, effort.draws, options.results)
     write_master(master, without, options.results)
-    correlated.compare(files, quick=options.quick, folder=options.results)
+    correlated.compare(files, quick=options.quick or smallest(), folder=options.results)
     draw(curves, options.results / "chunk_size.png")
     print(f"{time.monotonic() - began:.0f} s in all", flush=True)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.arguments import numbers
+from benchmarks.arguments import numbers, sized
 from benchmarks.table import Cell, write
 from master.store.reader import connect
 from master.views.progress import RunProgress, read_progress
@@ -28,7 +28,7 @@ from pools.release import NoCondor
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "many_chunks.py"
 VERTICES = 20_000
-SLOTS, EVERY_S = 8, 2.0
+SLOTS, EVERY_S = 8, sized(2.0, 0.05)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Sample:
 
 
 def main() -> None:
-    (chunks,) = numbers(__doc__, chunks=2_000)
+    (chunks,) = numbers(__doc__, chunks=sized(2_000, 16))
     with tempfile.TemporaryDirectory(prefix="chunks-") as folder:
         try:
             with pool.personal(Path(folder) / "pool", cpus=SLOTS) as pool_up:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.arguments import numbers
+from benchmarks.arguments import numbers, sized
 from benchmarks.table import Cell, write
 from pools import pool
 from pools.pool import Pool
@@ -58,7 +58,17 @@ def main() -> None:
 
 def run(pool_up: Pool, carrier: str, root: Path, *options: str) -> dict[str, Cell]:
     """One run to its end, as a row."""
-    asked = ("submit", str(EXAMPLE), "--workers", str(WORKERS), "--request-memory", "1GB", "--run-dir", str(root))
+    asked = (
+        "submit",
+        str(EXAMPLE),
+        *sized((), ("--epochs", "1")),
+        "--workers",
+        str(WORKERS),
+        "--request-memory",
+        "1GB",
+        "--run-dir",
+        str(root),
+    )
     gridml(pool_up, *asked, *options)
     gridml(pool_up, "watch", str(root))
     report = json.loads(gridml(pool_up, "report", str(root), "--json"))

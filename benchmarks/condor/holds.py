@@ -12,7 +12,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from benchmarks.arguments import numbers
+from benchmarks.arguments import numbers, sized
 from benchmarks.condor.evictions import EXAMPLE, gridml
 from benchmarks.table import write
 from master.store.reader import opened
@@ -34,7 +34,7 @@ MachineMaxVacateTime = 5
 
 
 def main() -> None:
-    (epochs,) = numbers(__doc__, epochs=EPOCHS)
+    (epochs,) = numbers(__doc__, epochs=sized(EPOCHS, 1))
     with tempfile.TemporaryDirectory(prefix="holds-") as folder:
         root = Path(folder) / "run"
         try:

@@ -11,7 +11,6 @@ What the pools need and this machine cannot give is said, and left out.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import inspect
 import itertools
@@ -27,6 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import parser_of, sized
 from benchmarks.table import Cell, write
 from gridml.carriers.directory import DirectoryMailboxes
 from master.backends.condor import submit_description as condor_submit
@@ -82,8 +82,8 @@ print("at imported", time.time(), flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Latencies on real HTCondor pools.", allow_abbrev=False)
-    parser.add_argument("repeats", nargs="?", type=int, default=10)
+    parser = parser_of(__doc__)
+    parser.add_argument("repeats", nargs="?", type=int, default=sized(10, 1))
     parser.add_argument(
         "--inside", type=Path, help="measure the pool of CONDOR_CONFIG (what this file calls itself with)"
     )
@@ -189,20 +189,20 @@ def bare_job(settings: Settings, root: Path) -> float:
 
 def one_run(program: Path, root: Path) -> dict[str, float]:
     """The instants of a run, in seconds since its command, until its first worker has trained a batch."""
-    root.mkdir()
-    (root / condor_submit.LOG).touch()
     command = [sys.executable, "-m", "gridml", "submit", str(program), "--foreground"]
     command += ["--workers", "1", "--request-memory", "1GB", "--run-dir", str(root)]
     began = time.time()
-    with (root / "terminal").open("w") as terminal:
+    shown = root.with_suffix(".txt")
+    with shown.open("w") as terminal:
         running = subprocess.Popen(command, stdout=terminal, stderr=terminal)
         try:
+            wait((root / condor_submit.LOG).exists, f"no job was submitted, see {shown}")
             log = Log(root / condor_submit.LOG)
             instants = {"submitted": log.wait("SUBMIT"), "execute": log.wait("EXECUTE")}
             printed = root / "logs" / "w1.log"
             wait(lambda: printed.exists() and "at batch" in printed.read_text(), f"no batch was trained, see {printed}")
         except BaseException:
-            print((root / "terminal").read_text(), file=sys.stderr)
+            print(shown.read_text(), file=sys.stderr)
             raise
         finally:
             running.terminate()
@@ -264,6 +264,7 @@ def by_job(carrier: str, settings: Settings, root: Path, repeats: int, address: 
         arguments="",
         transfer_input_files=", ".join(sent),
         output="trips.json",
+        want_io_proxy="True",
         error="trips.err",
     )
     with contextlib.ExitStack() as stack:

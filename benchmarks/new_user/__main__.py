@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import table
-from benchmarks.arguments import words
+from benchmarks.arguments import sized, words
 
 HERE = Path(__file__).parent
 GRIDML = (sys.executable, "-P", "-m", "gridml")
@@ -105,7 +105,9 @@ def measured(task: Task, folder: Path) -> dict[str, table.Cell]:
 
 
 def main() -> None:
-    asked = words(__doc__, choices=[task.name for task in TASKS]) or [task.name for task in TASKS]
+    asked = words(__doc__, choices=[task.name for task in TASKS]) or sized(
+        [task.name for task in TASKS], ["sparse_by_vertex"]
+    )
     if not (Path(os.environ.get("GRIDML_DATA", "")) / "libsvm" / "a9a.gz").is_file():
         print("skipped: GRIDML_DATA names no folder with libsvm/a9a.gz.")
         return

@@ -10,7 +10,6 @@ What is not asked for stays in the table as it was.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -21,10 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.arguments import parser_of, sized
 from benchmarks.placement.graphs import graph, names
 from benchmarks.placement.peers import ALL_PEERS, PEERS
 from benchmarks.placement.trial import OURS
-from benchmarks.table import RESULTS, Cell, write
+from benchmarks.table import Cell, results, write
 from gridml.placement.auto import METHODS
 from gridml.placement.base import Options, Placement
 from gridml.placement.bipartite import Bipartite
@@ -38,15 +38,15 @@ SHOWN = [*(name for name in OURS if name not in ("random", "auto")), *PEERS]
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser()
-    asked.add_argument("--parts", type=int, default=PARTS)
-    asked.add_argument("--trials", type=int, default=2)
-    asked.add_argument("--graph", nargs="+", choices=names(), default=names())
-    asked.add_argument("--method", nargs="+", choices=SHOWN, default=SHOWN)
+    asked = parser_of(__doc__)
+    asked.add_argument("--parts", type=int, default=sized(PARTS, 2))
+    asked.add_argument("--trials", type=int, default=sized(2, 1))
+    asked.add_argument("--graph", nargs="+", choices=names(), default=sized(names(), ["grid, 200 × 200"]))
+    asked.add_argument("--method", nargs="+", choices=SHOWN, default=sized(SHOWN, ["tsh"]))
     chosen = asked.parse_args()
     parts = chosen.parts
     result = "placement" if parts == PARTS else f"placement_on_{parts}"
-    path = RESULTS / f"{result}.json"
+    path = results() / f"{result}.json"
     kept: list[dict[str, Cell]] = json.loads(path.read_text())["rows"] if path.exists() else []
     found = {(row["graph"], row["method"]): row for row in kept}
     for name in chosen.graph:
@@ -57,7 +57,7 @@ def main() -> None:
             for method in chosen.method:
                 trials = chosen.trials
                 if method == "parsa" or given.edges <= SMALL:
-                    trials = max(trials, PARSA_TRIALS)
+                    trials = max(trials, sized(PARSA_TRIALS, 1))
                 measured = _measured(folder, given, method, parts, trials, chance)
                 found[name, method] = {"graph": name, "method": method, **measured}
                 print(found[name, method], flush=True)

@@ -10,7 +10,7 @@ import time
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from benchmarks.arguments import words
+from benchmarks.arguments import sized, words
 from benchmarks.placement.graphs import FILES, graph
 from benchmarks.table import Cell, write
 from gridml.placement.again import Again, Before, Moved
@@ -20,13 +20,13 @@ from gridml.placement.bipartite import Bipartite
 from gridml.placement.quality import Traffic, improvement, traffic
 
 PARTS = 16
-OTHERS = (15, 17, 8, 32)
+OTHERS = sized((15, 17, 8, 32), (15,))
 GROWN = 0.8  # of the rows are there before, where a graph grows
 SHOWN = ("ca-condmat", "gowalla", "20news", "email-enron", "slashdot", "imdb words")
 
 
 def main() -> None:
-    chosen = words(__doc__, choices=list(FILES)) or [name for name in SHOWN if name in FILES]
+    chosen = words(__doc__, choices=list(FILES)) or sized([name for name in SHOWN if name in FILES], ["ca-condmat"])
     rows: list[dict[str, Cell]] = []
     for name in chosen:
         rows += compared(name, graph(name))

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.arguments import parser_of
+from benchmarks.arguments import parser_of, smallest
 from benchmarks.placement import figures_duan, figures_parsa
 from benchmarks.placement.figures_plot import draw
 from benchmarks.placement.graphs import clicks, graph, names, uniform
@@ -37,7 +37,7 @@ def main() -> None:
     if options.draw:
         rows = json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))["rows"]
         plot([Point.of(row) for row in rows], DOCS)
-    elif options.quick:
+    elif options.quick or smallest():
         with tempfile.TemporaryDirectory(prefix="figures-") as folder:
             run(quick_graphs(), QUICK, Path(folder), Path(folder))
     else:

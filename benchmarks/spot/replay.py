@@ -11,7 +11,6 @@ GRIDML_DATA names a folder with `spot/aws-spot-price-2015.csv.gz` and `spot/skyp
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -21,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 
+from benchmarks.arguments import parser_of, sized
 from benchmarks.spot.plot import Panel, draw
 from benchmarks.spot.supply import (
     HORIZON_S,
@@ -36,10 +36,10 @@ from benchmarks.spot.supply import (
     price_trace,
 )
 from benchmarks.spot.ways import BOOT_S, Job, Outcome, alone, restarted, with_gridml
-from benchmarks.table import RESULTS, Cell, write
+from benchmarks.table import Cell, results, write
 from chunk_model.traces import Record
 
-PLAYED = RESULTS / "spot_replay.jsonl"
+PLAYED = "spot_replay.jsonl"
 LONG_S = 36_000.0
 SAVE_EVERY_S = 600.0  # about Young's optimum, the root of 2 · 5 s · 10 h
 # The paper bid $0.10 for a c1.xlarge, which was $0.52 on demand in 2015.
@@ -158,8 +158,8 @@ def _paper(setting: Setting, start_s: float, number: int) -> Outcome:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "", allow_abbrev=False)
-    parser.add_argument("--starts", type=int, default=8, help="moments that each trace is replayed from")
+    parser = parser_of(__doc__)
+    parser.add_argument("--starts", type=int, default=sized(8, 1), help="moments that each trace is replayed from")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="play what was played before, too")
     options = parser.parse_args()
@@ -175,7 +175,10 @@ def main() -> None:
     ]
     cases.sort(key=lambda case: (case.setting.job.work_s > LONG_S, case.number % 2))  # half of it says most
     played = {} if options.again else _played()
-    with ProcessPoolExecutor(options.processes) as pool, PLAYED.open("w" if options.again else "a") as file:
+    with (
+        ProcessPoolExecutor(options.processes) as pool,
+        (results() / PLAYED).open("w" if options.again else "a") as file,
+    ):
         missing = {pool.submit(play, case): case for case in cases if case.name not in played}
         for done in as_completed(missing):
             case, outcome = missing[done], done.result()
@@ -190,9 +193,10 @@ def main() -> None:
 
 def _played() -> dict[str, Outcome]:
     """What was played before: it is the same each time, and all of it takes an hour of a core."""
-    if not PLAYED.exists():
+    path = results() / PLAYED
+    if not path.exists():
         return {}
-    lines = (json.loads(line) for line in PLAYED.read_text(encoding="utf-8").splitlines())
+    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
     return {line.pop("case"): Outcome(**line) for line in lines}
 
 
@@ -200,7 +204,9 @@ def report(outcomes: Mapping[tuple[Setting, str], Sequence[Outcome]], starts: in
     """Write the table and the plot."""
     ordered = [(setting, way) for setting in SETTINGS for way in WAYS if (setting, way) in outcomes]
     rows = [row(setting, way, outcomes[setting, way]) for setting, way in ordered]
-    draw([panel(setting, outcomes) for setting in SETTINGS], WAYS, (FLEET, UNTOLD, GRIDML), RESULTS / "spot_replay.png")
+    draw(
+        [panel(setting, outcomes) for setting in SETTINGS], WAYS, (FLEET, UNTOLD, GRIDML), results() / "spot_replay.png"
+    )
     write("spot_replay", "Recorded spot markets replayed: hours and dollars of two jobs", rows, notes(outcomes, starts))
 
 

@@ -236,6 +236,15 @@ def test_empty_lists_of_any_dtype_and_folders_as_text_are_taken(tmp_path: Path) 
         gridml.from_torch(Listed([(np.zeros((0, 3), np.int32),)]), Track)
 
 
+def test_integers_that_are_0_or_1_are_taken_for_bool() -> None:
+    class Flag(gridml.Vertex):
+        on = gridml.array("bool")
+
+    assert gridml.from_torch(Listed([0, True, 1]), Flag)["on"].tolist() == [False, True, True]  # type: ignore[union-attr]
+    with pytest.raises(DataError, match=r"item 1: Flag\.on got integers from 2 to 2, which bool cannot hold"):
+        gridml.from_torch(Listed([0, 2]), Flag)
+
+
 def test_bfloat16_is_taken_as_it_is() -> None:
     torch = pytest.importorskip("torch")
     assert gridml.from_torch(Listed([torch.tensor(1.5).bfloat16()]), Single)["value"].tolist() == [1.5]  # type: ignore[union-attr]
