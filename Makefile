@@ -86,6 +86,7 @@ quick: $(STAMP)
 # pytest leaves with 5 when no test is marked `long`.
 verify: $(STAMP)
 	$(BIN)/python -m pytest -m long || [ $$? -eq 5 ]
+	GRIDML_MAKE_ROOT=1 $(BIN)/python -m pytest tests/pools/ec2
 	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(BIN)/python -m benchmarks.$$benchmark; done
 
 pool: $(STAMP)

@@ -28,6 +28,7 @@ from typing import Any
 
 from benchmarks.arguments import parser_of, sized
 from benchmarks.table import Cell, write
+from gridml.carriers import chirp
 from gridml.carriers.directory import DirectoryMailboxes
 from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.events import bindings
@@ -256,7 +257,8 @@ def by_job(carrier: str, settings: Settings, root: Path, repeats: int, address: 
     commands, log = prepared(settings, root)
     script = far_end(root)
     launcher = root / "trips.sh"
-    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" {script.name} {carrier} {repeats}\n')
+    there = f'{chirp.CONFIG}="$_CONDOR_CHIRP_CONFIG"'  # as the launcher of workers has it
+    launcher.write_text(f'#!/bin/sh\n{there} exec "{sys.executable}" {script.name} {carrier} {repeats}\n')
     launcher.chmod(0o755)
     sent = [rundir.CODE, script.name, *(["sftp/w1"] if carrier == "sftp" else [])]
     commands.update(
@@ -264,7 +266,6 @@ def by_job(carrier: str, settings: Settings, root: Path, repeats: int, address: 
         arguments="",
         transfer_input_files=", ".join(sent),
         output="trips.json",
-        want_io_proxy="True",
         error="trips.err",
     )
     with contextlib.ExitStack() as stack:
