@@ -148,7 +148,7 @@ assert 0 < parse("halfnormal(1m,30s)").mean() < 120
     Recipe(
         "command",
         {
-            "gridml/commands/greet.py": """
+            "gridml/cli/greet.py": """
 from gridml.cli.arguments import RunArgument
 import typer
 
@@ -162,7 +162,7 @@ def greet(run: RunArgument) -> None:
         "gridml/cli/main.py",
         (
             "    return app",
-            "    from gridml.commands import greet\n    app.command(epilog=greet.EXAMPLE)(greet.greet)\n    return app",
+            "    from gridml.cli import greet\n    app.command(epilog=greet.EXAMPLE)(greet.greet)\n    return app",
         ),
         """
 from gridml.cli.main import main
