@@ -193,6 +193,46 @@ assert run.settings()["mood"] == "good"
 """,
     ),
     Recipe(
+        "event",
+        {},
+        "master/run.py",
+        (
+            '            parts.events.record("finished", facts, last_word)',
+            '            parts.events.record("cheered", {"times": 3}, "well done")\n'
+            '            parts.events.record("finished", facts, last_word)',
+        ),
+        """
+import gridml
+heard = []
+gridml.run("program.py", run_dir="run", workers=1, on_event=heard.append)
+assert [(event.text, event.facts) for event in heard if event.topic == "cheered"] == [("well done", {"times": 3})]
+assert "well done" in open("run/events.log").read()
+""",
+    ),
+    Recipe(
+        "decision",
+        {
+            "master/fleet/policy.py": """
+def worth_cheering(credited: int) -> tuple[bool, str]:
+    return credited > 0, f"{credited} vertices are credited"
+"""
+        },
+        "master/run.py",
+        (
+            '            parts.events.record("finished", facts, last_word)',
+            "            from master.fleet.policy import worth_cheering\n"
+            "            is_worth, reason = worth_cheering(7)\n"
+            '            parts.events.record("cheered" if is_worth else "hushed", {}, reason)\n'
+            '            parts.events.record("finished", facts, last_word)',
+        ),
+        """
+import gridml
+heard = []
+gridml.run("program.py", run_dir="run", workers=1, on_event=heard.append)
+assert [event.text for event in heard if event.topic == "cheered"] == ["7 vertices are credited"]
+""",
+    ),
+    Recipe(
         "view",
         {
             "master/views/brief.py": """
