@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gridml.testing.virtual_clock import VirtualClock
+from master.simulation.faulty_network import VirtualClock
 from master.store.journal import MAX_WARNINGS, WARNINGS, Events
 from master.store.ledger import Ledger
 
