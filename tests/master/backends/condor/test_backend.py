@@ -22,9 +22,9 @@ from master.backends.condor.options import CondorOptions
 from master.state.jobs import JobEvent, State
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
-from pools import configuration, pool
+from pools import configuration
 from pools.configuration import Host
-from pools.pool import Pool
+from pools.pool import Pool, pid, user
 
 pytestmark = pytest.mark.real
 LIMIT_S = 60
@@ -107,7 +107,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 def schedd(pool: Pool) -> psutil.Process:
     """The pool's schedd, once there is one."""
-    master = psutil.Process(pool.pid(pool.submit))
+    master = psutil.Process(pid(pool.submit))
     found: list[psutil.Process] = []
 
     def there() -> bool:
@@ -310,7 +310,7 @@ def gridml_submit(programs: Path, root: Path, config: Path) -> subprocess.Comple
 @pytest.fixture
 def silent(condor_pool: Pool, tmp_path: Path) -> Path:
     """The configuration of a pool that is not up."""
-    host = Host(tmp_path / "silent", pool.user(), port=9)
+    host = Host(tmp_path / "silent", user(), port=9)
     configuration.write(host, condor_pool.release, configuration.new_key())
     return host.config
 
