@@ -119,8 +119,8 @@ class MachineSpeeds:
 
 @dataclass(frozen=True)
 class ManyLives(Script):
-    """As `master.backends.script.Lives`, for simulations in which drawing would take most of the time: lives are drawn
-    `BLOCK` at a time, so the same seed gives other ones."""
+    """As `master.backends.script.ScriptedLives`, for simulations in which drawing would take most of the time: lives
+    are drawn `BLOCK` at a time, so the same seed gives other ones."""
 
     workers: int
     lifetime: Lifetime

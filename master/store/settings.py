@@ -214,7 +214,11 @@ class Settings:
     #: a law of lives, as `chunk_model.parse` reads it, that sizes follow until the run has seen its own
     expected_lifetime: str | None = None
     steps_each: Annotated[
-        int, Option("Batches a worker should train in the run, or fewer workers are asked for; 0: all are.", WORKERS)
+        int,
+        Option(
+            f"Batches each is to train in the run, or fewer workers are asked for; otherwise {STEPS_EACH}; 0: all.",
+            WORKERS,
+        ),
     ] = STEPS_EACH
     silent_s: Annotated[
         float,

@@ -25,6 +25,7 @@ class SlowEngine(Engine):
 
     def __init__(self, program: gridml.Program, clock: VirtualClock) -> None:
         self.program = program
+        self.notes = []
         self._stepping = Stepping()
         self._time = clock
 

@@ -122,7 +122,7 @@ def test_words_of_real_text_are_placed_better_than_at_random(tmp_path: Path) -> 
     numbers = {word: i for i, word in enumerate(sorted(set().union(*rows)))}
     edges = [f"{17 * row},{numbers[word] - 100}" for row, words in enumerate(rows) for word in sorted(words)]
     (tmp_path / "source.csv").write_text("# line,word\n" + "\n".join(edges))
-    script = "from gridml import cli; cli.main()"
+    script = "from gridml.cli import main as cli; cli.main()"
     command = [
         sys.executable,
         "-W",

@@ -141,7 +141,7 @@ def test_it_answers_without_matplotlib_and_torch() -> None:
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name.partition('.')[0] in ('matplotlib', 'torch'): raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Missing())\n"
-        "from gridml import cli\n"
+        "from gridml.cli import main as cli\n"
         "cli.main(['plan', '--t-exec', '1', '--lifetime', 'exponential(1h)', *sys.argv[1:]])\n"
     )
     command = [sys.executable, "-W", "error", "-c", script]

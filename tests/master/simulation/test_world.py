@@ -263,9 +263,9 @@ from pathlib import Path
 from chunk_model.goodput import Costs
 from chunk_model.families import Exponential
 from master.simulation.faulty_network import Chances
-from master.backends.script import Lives
+from master.backends.script import ScriptedLives
 from master.store.settings import Settings
-from master.simulation import cost_program
+from master.simulation import cost_only_worker
 from master.simulation.result import fingerprint
 from master.simulation.scenario import Scenario, Storms
 from master.simulation.world import play_scenario
@@ -273,12 +273,12 @@ from remote.stepped import Trainer
 
 folder, program, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 costs = Costs(exec_s=0.1, start_s=1.0, push_s=0.05)
-script = Storms(Lives(8, Exponential(15.0), seed=seed, grace_s=5.0), 60.0, 0.5, seed)
+script = Storms(ScriptedLives(8, Exponential(15.0), seed=seed, grace_s=5.0), 60.0, 0.5, seed)
 faults = Chances(lose=0.05, repeat=0.05, truncate=0.03, corrupt=0.03, delay_s=2.0)
 scenario = Scenario(script, costs, faults=faults, crash_every_s=20.0, restart_s=3.0, turn_s=0.2, seed=seed)
 if program == "cost":
     source = folder / "costs.py"
-    source.write_text(cost_program.source(3000, 2))
+    source.write_text(cost_only_worker.source(3000, 2))
     trainer = None
 else:
     source = Path(program)

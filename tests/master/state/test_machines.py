@@ -69,4 +69,4 @@ def test_a_run_whose_only_machine_is_hostile_goes_on_or_ends_with_a_word(tmp_pat
         root = tmp_path / "run"
     else:
         assert verify_credits(root).credited == VERTICES * EPOCHS
-    assert workers_of(root)[BAD] > MAX_FAILURES // DISTRUST
+    assert workers_of(root)[BAD] >= MAX_FAILURES // DISTRUST
