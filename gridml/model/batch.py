@@ -324,6 +324,10 @@ class Batch(Generic[V]):
         """Bring changed rows home; on a row that changed there meanwhile, this batch's change comes on top."""
         if self._rows.reweighted is not None:
             self._rows.reweighted.update(name for name, link in self._links.items() if link.has_new_weights())
+            for name, (values, original) in self._copies.items():
+                column = self._rows.fields.get(name)
+                if values is original and column is not None and column.flags.writeable:
+                    column[self._at] = values  # as through a view, so that a trial sees what f writes in vain
         if all(values is original for values, original in self._copies.values()):
             return  # f wrote nothing, or through views
         positions = np.arange(len(self._rows.ids))[self._at]
