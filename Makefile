@@ -59,19 +59,19 @@ docs: $(STAMP)
 
 # What raises daemons waits most of the time: lint, the documentation and all other tests run beside it, yield to it, and
 # are shown afterwards, so that pytest's summary is the last line; before it stand the tests that were skipped, and why.
-# A test that raises daemons and failed is run once more, since machines are shared, and named as RERUN; no other is.
+# A test that failed is run once more, since machines are shared, and named as RERUN among the last lines.
 PYTEST := $(BIN)/python -m pytest -rfERs
 
 test: $(STAMP)
 	@mkdir -p build; echo "tests that raise daemons; beside them lint and docs, into build/lint.log, and the rest, into build/rest.log"; \
 	nice $(MAKE) --no-print-directory lint docs > build/lint.log 2>&1 & lint=$$!; \
-	nice $(PYTEST) -m "not alone and not long" -n 2 --dist worksteal > build/rest.log 2>&1 & rest=$$!; \
+	nice $(PYTEST) --reruns 1 -m "not alone and not long" -n 2 --dist worksteal > build/rest.log 2>&1 & rest=$$!; \
 	trap 'kill $$lint $$rest' INT TERM; \
 	$(PYTEST) --reruns 1 -m "alone and not long" | tee build/alone.log; alone=$$?; \
 	wait $$lint; lint=$$?; wait $$rest; rest=$$?; \
 	cat build/lint.log; sed '$$d' build/rest.log; \
 	if [ $$lint -ne 0 ]; then echo "FAILED lint or docs, see build/lint.log"; fi; \
-	grep -hE '^(SKIPPED|RERUN|FAILED|ERROR)' build/alone.log; tail -n 1 build/rest.log; \
+	grep -hE '^(SKIPPED|RERUN|FAILED|ERROR)' build/alone.log; grep -hE '^RERUN' build/rest.log; tail -n 1 build/rest.log; \
 	[ "$$alone $$lint $$rest" = "0 0 0" ]
 
 # What differs from the last commit, or the last commit itself, is looked at for at most two minutes.
