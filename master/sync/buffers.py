@@ -63,6 +63,8 @@ class Change:
     waited_s: float = 0.0
     #: nothing is trained after this push
     is_last: bool = False
+    #: one that has ended left it alone for as long as it lived
+    was_left: bool = False
 
 
 class Taking(NamedTuple):
@@ -81,8 +83,10 @@ def decide(change: Change) -> Taking:
         number = change.still
         others = f"{number} other workers leave" if number > 1 else "the other worker leaves"
         return Taking(False, f"it changes {change.name}, which {others} alone")
-    if not change.still and (change.is_last or change.waited_s >= PATIENT_S):
+    if not change.still and not change.was_left and (change.is_last or change.waited_s >= PATIENT_S):
         return _plausible(change)
+    if change.was_left and change.is_last:
+        return Taking(False, f"it changes {change.name}, which those before it left alone")
     return Taking(False, f"{change.name} waits until another worker changes it, too", waits=True)
 
 
@@ -140,6 +144,9 @@ class _Tensor:
     still: set[str] = field(default_factory=set)  # who has left it alone
     waits: dict[str, tuple[int, float]] = field(default_factory=dict)  # by worker: vertices, and since when
     shown: Growth | None = None  # by those that stayed when another one that changes it ended
+    was_left: bool = (
+        False  # alone by one that has ended: where all others live shortly, nobody else would be left to ask
+    )
 
 
 @final
@@ -183,6 +190,7 @@ class Untrained:
             if tensor.movers.pop(worker, None) is not None and tensor.movers:
                 seen = [*tensor.movers.values(), *([] if tensor.shown is None else [tensor.shown])]
                 tensor.shown = Growth(max(g.largest for g in seen), max(g.per_vertex for g in seen))
+            tensor.was_left |= worker in tensor.still
             tensor.still.discard(worker)
             if tensor.waits.pop(worker, None) is not None:
                 lost.append(name)
@@ -215,6 +223,7 @@ class Untrained:
             workers=push.workers,
             waited_s=now - since_s,
             is_last=push.is_last,
+            was_left=tensor.was_left,
         )
         taking = decide(change)
         before = tensor.movers.pop(worker, Growth(0.0, 0.0))

@@ -58,3 +58,13 @@ def test_who_stays_alone_is_taken_within_what_was_made() -> None:
         assert not decide(replace(INDEX, **alone)).is_taken  # type: ignore[arg-type]
         assert not decide(replace(COUNTER, growth=33.0, **alone)).is_taken  # type: ignore[arg-type]
         assert not decide(replace(FLOAT, still=1, **alone)).is_taken  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_those_that_ended_left_alone_is_not_taken_from_the_last(name: str) -> None:
+    """Of four workers the others lived for 3 s each: the liar's last push found nobody who had left the index alone."""
+    change = replace(CHANGES[name], growth=1.0, is_within=True, is_last=True, waited_s=2.0)
+    assert decide(change).is_taken
+    left = decide(replace(change, was_left=True))
+    assert not left.is_taken and not left.waits
+    assert not decide(replace(change, was_left=True, is_last=False, waited_s=2 * PATIENT_S)).is_taken
