@@ -66,23 +66,18 @@ def hidden_files(program: Path) -> Iterator[tuple[str, str]]:
     """Yield the files beside a program that it names in an import and does not get, by their paths in its folder, each
     with what is imported instead."""
     folder, seen = folder_of(program), set()
-    for relative, file in own_files(program).items():
-        for name in _imported(file, _package_of(relative)):
-            for path, by in _hidden(folder, name):
-                if path not in seen:
-                    seen.add(path)
-                    yield path.relative_to(folder).as_posix(), by
+    for name in _named_by(program):
+        for path, by in _hidden(folder, name):
+            if path not in seen:
+                seen.add(path)
+                yield path.relative_to(folder).as_posix(), by
 
 
 def hidden_on_path(program: Path) -> Iterator[tuple[str, str]]:
     """Yield the files that Python's search path has first for what a loaded program imports, and that it does not get,
     each with what was loaded before under its name. They lie in folders that the program or the user put there."""
     folder = folder_of(program)
-    imported = {
-        name.partition(".")[0]
-        for relative, file in own_files(program).items()
-        for name in _imported(file, _package_of(relative))
-    }
+    imported = {name.partition(".")[0] for name in _named_by(program)}
     for name in sorted(imported & sys.modules.keys()):
         if is_own(folder, name) or _goes_first(name):
             continue
@@ -120,6 +115,12 @@ def found_elsewhere(name: str, *folders: Path) -> str | None:
     elsewhere = [entry for entry in sys.path if Path(entry or ".").resolve() not in folders]
     spec = PathFinder.find_spec(name, elsewhere)
     return None if spec is None else spec.origin
+
+
+def _named_by(program: Path) -> Iterator[str]:
+    """The modules that a program, or a module of its own, may import, by their full names."""
+    for relative, file in own_files(program).items():
+        yield from _imported(file, _package_of(relative))
 
 
 def _imported(file: Path, package: str) -> Iterator[str]:
