@@ -26,7 +26,11 @@ from master.state.options import BEGIN, RESUME, Described, described, fields_of,
 from master.store.run_names import claimed_root
 
 if TYPE_CHECKING:
+    from master.ports.environment import Environment
     from master.ports.plugin import BackendPlugin
+    from master.run import MasterRun
+    from master.store.rundir import EventFacts, RunDirectory
+    from master.store.settings import Settings
 
 
 def options_of(plugin: BackendPlugin) -> list[Described]:
@@ -97,11 +101,6 @@ def options_with(verb: str) -> list[Described]:
     except UsageError:
         return []
 
-
-if TYPE_CHECKING:
-    from master.ports.plugin import BackendPlugin
-    from master.store.rundir import EventFacts, RunDirectory
-    from master.store.settings import Settings
 
 AnyProgram = Program | str | os.PathLike[str]
 AnyPath = str | os.PathLike[str]
@@ -241,11 +240,6 @@ def _begin(verb: str, program: AnyProgram, given: Mapping[str, Any], on_event: O
                 return Run(root)
         return drive(root, lambda environment: start(settings, root, environment), on_event, display, resumed=False)
 
-
-if TYPE_CHECKING:
-    from master.ports.environment import Environment
-    from master.run import MasterRun
-    from master.store.settings import Settings
 
 _OF_THE_CALL = ("program", "with_changes", "as_json")
 

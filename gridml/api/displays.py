@@ -24,7 +24,10 @@ from master.store.rundir import NO_FACTS, EventFacts, bounded
 from master.views.live import Lines, LiveView, Screen, clock_time, line
 
 if TYPE_CHECKING:
+    from master.ports.environment import Environment
+    from master.run import MasterRun
     from master.views.progress import RunProgress
+
 
 Display = Literal["auto", "terminal", "plain", "notebook", "none"]
 OnEvent = Callable[[Event], object]
@@ -166,11 +169,6 @@ class Heard(LiveView):
         """Raise what `on_event` raised."""
         if self._error is not None:
             raise self._error
-
-
-if TYPE_CHECKING:
-    from master.ports.environment import Environment
-    from master.run import MasterRun
 
 
 def drive(

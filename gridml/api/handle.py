@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from master.store.rundir import EventFacts, RunStatus
     from master.views.report import Report
 
+
 _LOOK_S = 0.2  # how often it is looked whether a run has ended
 
 
@@ -180,10 +181,6 @@ def ask_to_stop(run: Path) -> Cancelled:
         look = f"{command('status', run)} says how it stands."
         raise RunError(f"no master drives {run}{gone}: there is nothing to cancel. {look}")
     return Cancelled(None, withdrawn)
-
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from gridml.errors import DEVICE, UNFIT, GridmlError
 from gridml.model.device_memory import AUTO, CPU, CUDA, OTHER, DeviceName, parse
 from gridml.protocol.foreign import printable
 
+if TYPE_CHECKING:
+    from gridml.model.vertex import module
+
 
 class Trouble(StrEnum):
     """What a device has failed with."""
@@ -60,9 +63,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         yield error
         error = error.__cause__
 
-
-if TYPE_CHECKING:
-    from gridml.model.vertex import module
 
 SLOT = "GRIDML_SLOT"  # in the environment of a worker that shares its machine: the number of its place there
 WORDS = 300  # characters of a device's error that are told

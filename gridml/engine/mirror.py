@@ -28,6 +28,8 @@ from gridml.protocol.foreign import NAME, printable
 if TYPE_CHECKING:
     from torch import Tensor
 
+Array = NDArray[Any]
+
 
 @final
 class PendingCopy:
@@ -107,9 +109,6 @@ class Transfers:
         event.synchronize()
 
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _WORD = 8  # bytes: of such words no sum takes memory to convert
 
 
@@ -186,12 +185,6 @@ def _is_numpys(dtype: Any) -> bool:
     except (TypeError, RuntimeError):
         return False
     return True
-
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Array = NDArray[Any]
 
 
 def needs_mirror(tensor: Tensor) -> bool:

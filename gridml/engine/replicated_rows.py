@@ -26,6 +26,9 @@ from gridml.protocol.codec import changed
 from gridml.protocol.compression import FORMATS, LEAST, StepFormat, TensorStep
 from gridml.protocol.push import ModuleTensors, PushContent, ReplicaPart, RowValues, VertexKey
 
+Array = NDArray[Any]
+
+
 _ABSENT = -1
 
 
@@ -125,7 +128,6 @@ def _is_constant(local: Array, pushed: Array) -> bool:
         return local.dtype.kind == "f" and not np.isfinite(local.sum()) and same_bits(local, pushed)
 
 
-Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
 

@@ -27,6 +27,9 @@ from gridml.model.vertex import describe, reachable
 from gridml.protocol import bundle
 from gridml.protocol.payload import Arrived
 
+Array = NDArray[Any]
+
+
 OWN = -1  # as a row's source
 
 
@@ -89,7 +92,6 @@ def _joined(columns: Sequence[Ragged]) -> Ragged:
     return replace(columns[0], values=values, offsets=np.cumsum(lengths).astype(np.int64))
 
 
-Array = NDArray[Any]
 Ids = NDArray[np.int64]
 _ID = np.dtype(np.int32).itemsize  # in a payload, where ids are not beyond it
 _OFFSETS = {False: "offsets", True: "text"}  # of numbers, and of text

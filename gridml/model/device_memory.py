@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gridml.errors import UsageError
 from gridml.protocol.foreign import printable
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
 AUTO, CPU, CUDA = "auto", "cpu", "cuda"
 OTHER = "privateuseone"  # torch's own name for the device that a package beside torch brings
 NUMBERED = (CUDA, OTHER)
@@ -44,10 +48,6 @@ def parse(text: object, what: str = "--device") -> DeviceName:
     if kind in (AUTO, CPU, *NUMBERED) and (index is None or (kind in NUMBERED and int(index) < MOST)):
         return DeviceName(kind, None if index is None else int(index))
     raise UsageError(f"{what} is {printable(repr(text), 100)}; expected {EXPECTED}.")
-
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def host_memory(shape: Sequence[int], dtype: Any) -> Tensor:

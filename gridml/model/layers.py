@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.nn.modules.batchnorm import _BatchNorm
 
+
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # a layer's, by their names in its state_dict
 
 
@@ -27,9 +28,6 @@ def batch_norms(module: Module) -> Iterator[tuple[str, _BatchNorm]]:
 
     return ((path, layer) for path, layer in module.named_modules() if isinstance(layer, _BatchNorm))
 
-
-if TYPE_CHECKING:
-    from torch.nn import Module
 
 COMPILED = "_orig_mod"  # where a compiled module has the one that it was made of
 

@@ -24,6 +24,8 @@ from gridml.errors import ProgramError
 from gridml.protocol.foreign import described
 from gridml.protocol.payload import aligned_tensor
 
+Array = NDArray[Any]
+
 
 def dtype_of(given: Any) -> np.dtype[Any]:
     """Return a dtype in this machine's byte order. Raises ProgramError for what numpy takes for none, and for None,
@@ -133,7 +135,6 @@ def array_digest(values: Array) -> str:
     return whole.hexdigest()
 
 
-Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
 

@@ -24,6 +24,8 @@ from gridml.protocol.messages import Reply, Sync, sync_from, to_json
 from gridml.protocol.payload import Arrived, Payload
 from gridml.protocol.push import NOTHING, ModuleTensors, PushContent, ReplicaPart, VertexKey, decode, encode_replica
 
+Array = NDArray[Any]
+
 
 class MalformedPush(ValueError):
     """A sync whose message makes sense and whose tensors do not: its push can be refused, and the worker told why."""
@@ -88,9 +90,6 @@ class InProcessCodec(Codec):
 
     def write(self, reply: Reply, replica: ReplicaPart) -> bytes:
         return spoken(reply)
-
-
-Array = NDArray[Any]
 
 
 def changed(tensors: ModuleTensors, base: ModuleTensors) -> ModuleTensors:

@@ -19,6 +19,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+Array = NDArray[Any]
+
+
 Piece = bytes | bytearray | memoryview
 BLOCK = 1 << 20  # bytes that are hashed and then written: a processor's cache holds them
 
@@ -138,8 +141,6 @@ def in_pieces(payload: Payload) -> Pieces:
     """Return a payload in pieces."""
     return payload if isinstance(payload, Pieces) else Pieces([payload])
 
-
-Array = NDArray[Any]
 
 ALIGNMENT_BYTES = 64  # of torch on the host (c10::gAlignment)
 DEVICE_ALIGNMENT_BYTES = 512  # of its allocators on devices: no device's is coarser

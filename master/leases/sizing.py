@@ -28,8 +28,9 @@ from master.store.settings import GAUSSIAN, GOODPUT, MOST, PAPER, Settings
 from master.telemetry.measures import Measures
 
 if TYPE_CHECKING:
-    from chunk_model.goodput import Costs
+    from chunk_model.fit import Selected
     from chunk_model.lifetime import Lifetime
+
 
 _CANDIDATES = 2_000  # sizes that the search looks at; two of them differ by 1% where chunks may have a billion vertices
 
@@ -55,9 +56,6 @@ def paper_chunk(rule: str, lifetime: Lifetime, costs: Costs, most: int) -> tuple
     chunk = normal_chunk_as_printed(lifetime.mean_s, lifetime.sd_s, costs, grid(1, most, _CANDIDATES))
     return chunk, f"{chunk:,} vertices have the least TotalTime for lives of {lifetime} (the paper's search)."
 
-
-if TYPE_CHECKING:
-    from chunk_model.fit import Selected
 
 FIRST_DEATHS = 3  # that make a first guess worth while,
 FIRST_EXPOSURE_S = 600.0  # or so many seconds of all workers together in which nobody died

@@ -28,6 +28,11 @@ from master.store.settings import AUTO, NO_PLACEMENT, Settings, check_placement
 from master.store.spec import RunSpec, Shared, keep, shuffle_of
 from master.store.versions import row_bytes
 
+if TYPE_CHECKING:
+    from gridml.placement.base import Placement
+    from gridml.placement.bipartite import Bipartite
+
+
 MOST_PARTS = 64  # so that choosing one among them for a worker takes microseconds
 SECTIONS = 4  # of a part: more save more bytes where workers push often, and cost more of what is learnt
 CHUNKS = 4  # that a part has at least unless a method was asked for: or its worker could not be helped at its end
@@ -115,10 +120,6 @@ def worth_keeping(asked: str, placed_bytes: float, chance_bytes: float) -> tuple
     return True, f"{saved:.0%} fewer bytes of rows than by chance"
 
 
-if TYPE_CHECKING:  # scipy and numba, which a run without a placement does without
-    from gridml.placement.bipartite import Bipartite
-
-
 @dataclass(frozen=True)
 class Side:
     """Edges of the driving vertices to a type that has `count` rows of so many bytes each."""
@@ -190,10 +191,6 @@ def by_chance(graph: Bipartite, weights: NDArray[np.int64], parts: int, seed: in
     dealt = (np.random.default_rng(seed).permutation(graph.rows) % parts).astype(np.int32)
     return float(np.diag(overlap(graph, dealt, parts, weights)).mean())
 
-
-if TYPE_CHECKING:  # scipy and numba, which a run without a placement does without
-    from gridml.placement.base import Placement
-    from gridml.placement.bipartite import Bipartite
 
 PLACE_S = 10.0  # that auto may take before a run begins
 LONG = 5_000_000  # edges that take some seconds to place

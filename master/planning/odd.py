@@ -22,6 +22,9 @@ from gridml.model.layers import STATISTICS, layers_of
 from gridml.model.program import Program
 from gridml.model.vertex import VertexType, describe
 
+Array = NDArray[Any]
+
+
 _AT_ONCE = 1 << 22  # numbers that are looked at together: a column may be a file larger than memory
 
 
@@ -173,7 +176,6 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-Array = NDArray[Any]
 MAX_COUNTS = 1 << 20  # elements of a buffer that is looked at: longer ones are tables and caches
 
 

@@ -33,6 +33,8 @@ from gridml.protocol import bundle
 from gridml.protocol.push import Fields, RowValues, decode_patch, encode_patch
 from master.store.rundir import base_name, patch_name, read_named
 
+Array = NDArray[Any]
+
 
 @dataclass(frozen=True)
 class FieldsBase:
@@ -91,7 +93,6 @@ def flush(column: Array) -> None:
         column.flush()
 
 
-Array = NDArray[Any]
 Patch = tuple[int, int, str]  # (version, epoch, SHA-256)
 _OF_A_VERSION = re.compile(r".+@\d{8}\.npy|patch-\d{8}\.safetensors|\..+\.tmp")
 

@@ -30,6 +30,8 @@ from gridml.protocol.push import ReplicaPart, VertexKey
 from master.store.versions import Base
 from master.sync.gate import MAJORITY, OUTLIER, PATIENT_S
 
+Array = NDArray[Any]
+
 
 class Growth(NamedTuple):
     """How far another worker moved an element of it in one push, at most: of late, and for each vertex of the push."""
@@ -110,9 +112,6 @@ def _plausible(change: Change) -> Taking:
     if change.is_number and change.growth <= change.vertices:
         return Taking(True, "nobody else has brought anything")
     return Taking(False, f"{change.name} leaves the values that it was made with", waits=True)
-
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

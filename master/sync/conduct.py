@@ -37,6 +37,9 @@ from master.store.rundir import command
 from master.store.versions import Base
 from master.sync.gate import Group
 
+Array = NDArray[Any]
+
+
 SLACK, SLACK_OF_ANY = 10.0, 100.0  # times as fast as the fastest other of its kind of machine, and of any kind
 WITNESSES = 2  # others that must be at work, each with
 SETTLED = 3  # pushes, before anybody is compared with them
@@ -213,9 +216,6 @@ class Conduct:
         if own is None:
             own = self._workers[record.name] = _Conduct(record.message_s, record.kind)
         return own
-
-
-Array = NDArray[Any]
 
 
 class _Step(NamedTuple):

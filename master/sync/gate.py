@@ -33,6 +33,9 @@ from gridml.aggregates import Aggregate
 from gridml.protocol.push import ReplicaPart
 from master.store.versions import Base
 
+Array = NDArray[Any]
+
+
 NOT_FINITE = "is not finite (NaN or infinity)"
 OUTLIER = 5.0  # a step this many times the usual one is an outlier
 BESIDE_ONE = 0.05  # of the replica's own length: so far one may go beside one other, however short its steps are
@@ -243,9 +246,6 @@ class Habits:
     def alone(self, worker: str) -> bool:
         """Whether no other worker has pushed."""
         return all(name == worker for name in self._steps)
-
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ from gridml.protocol.foreign import described
 from gridml.protocol.push import VertexKey, module_key
 from master.state.records import Standing, WorkerRecord, WorkerTable
 
+Array = NDArray[Any]
+
+
 VOTES = 3  # of different workers that are kept: one of three that lies is outvoted
 SPARE = 2  # workers that are asked beyond the votes that are missing: some end before they push
 EVERY = 16  # pushes, of which one brings them: they are half as long as a replica, and change slowly
@@ -192,9 +195,6 @@ class MomentsFile:
         with contextlib.suppress(OSError):  # there is no folder before anything was kept
             return [*self._folder.iterdir()]
         return []
-
-
-Array = NDArray[Any]
 
 
 class Vote(NamedTuple):

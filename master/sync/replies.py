@@ -38,6 +38,9 @@ from master.sync.moments import KeptMoments
 from master.sync.rows import Draft, RowSupply, Supply
 from master.sync.version_use import VersionUse
 
+Array = NDArray[Any]
+
+
 LEAST = 1 << 20  # bytes: less is as soon written,
 SHARE = 0.8  # as is a smaller part of the file, which is fetched whole
 
@@ -126,9 +129,6 @@ def _size(path: Path) -> int:
 
 def _name(version: int) -> str:
     return f"version-{version:08d}"
-
-
-Array = NDArray[Any]
 
 
 class PushPace:

@@ -34,6 +34,8 @@ from master.store.spec import RunSpec
 from master.store.store import Store
 from master.store.versions import row_bytes
 
+Array = NDArray[Any]
+
 
 @dataclass(frozen=True)
 class Malformed:
@@ -210,7 +212,6 @@ class RowSupply:
         return {type_name: row_bytes(columns) for type_name, columns in self._store.replica.state.arrays.items()}
 
 
-Array = NDArray[Any]
 _NONE: NDArray[np.int64] = np.empty(0, np.int64)
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from master.ports.environment import Environment
     from master.run import MasterRun
 
+
 LOOK_S = 0.25  # how often `follow` looks for news
 WIDE = 132  # columns of a report that no terminal limits
 RESTART_S = (60.0, 600.0)  # how long it waits for a batch system to start a master: again, and for the first time
@@ -141,10 +142,6 @@ def print_report(report: Report) -> None:
     else:  # a file or a pipe gets the tables as wide as they are
         typer.echo(report_text(report))
 
-
-if TYPE_CHECKING:
-    from master.ports.environment import Environment
-    from master.run import MasterRun
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a command: Ctrl-C, a kill, a terminal that closes
 
