@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done; shift; exec "$@"'
-_PATIENCE_S = 5.0  # in which the last process of a guest is gone
+_PATIENCE_S = 30.0  # in which the last process of a guest is gone
 
 
 class ControlGroup:

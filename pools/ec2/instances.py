@@ -107,10 +107,18 @@ class GuestInstance:
                 if patience_s:
                     guest.power_off(patience_s)
                 guest.kill()
-                network.unplug(self._namespace)
-                guest.remove()
+                self._tidy(lambda: network.unplug(self._namespace))
             self._settle(reason)
         self._happened(word, self.id)
+        if guest is not None:
+            self._tidy(guest.remove)
+
+    def _tidy(self, remove: Callable[[], None]) -> None:
+        """What cannot be removed is said where people look: nobody waits for the thread that ends an instance."""
+        try:
+            remove()
+        except Exception as error:
+            self._happened(f"leaves something behind: {error}", self.id)
 
     def _settle(self, reason: tuple[str, str]) -> None:
         """Make moto's record what EC2's would be."""

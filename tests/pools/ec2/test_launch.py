@@ -20,22 +20,15 @@ VERTICES = 6 * 4_000
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("launch")
-
-
-@pytest.fixture(scope="module")
-def play(bootable: root.Root, folder: Path) -> Callable[[str], dict[str, Any]]:
-    """Play one of the script's runs in a local EC2 of its own; its folder is called as it is."""
+def play(bootable: root.Root, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """Play one of the script's runs in a local EC2 of its own, in a folder of its own each time; "place" tells where."""
 
     def played(name: str) -> dict[str, Any]:
-        place = folder / name
-        place.mkdir()
+        place = tmp_path_factory.mktemp(name)
         command = inside.command(bootable, place, [sys.executable, str(SCRIPT), name, str(place)])
         done = subprocess.run(command, env=inside.environment(), capture_output=True, text=True, timeout=LIMIT_S)
         assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        return {**json.loads(done.stdout), "place": place}
 
     return played
 
@@ -71,8 +64,8 @@ def test_nothing_of_the_run_is_left_on_ec2(taken: dict[str, Any]) -> None:
     assert taken["left"] == ""
 
 
-def test_no_console_shows_the_fleets_token(taken: dict[str, Any], folder: Path) -> None:
-    consoles = list(folder.glob("taken/consoles/*.console"))
+def test_no_console_shows_the_fleets_token(taken: dict[str, Any]) -> None:
+    consoles = list(taken["place"].glob("consoles/*.console"))
     assert consoles
     assert not [path for path in consoles if taken["token"].encode() in path.read_bytes()]
 
@@ -88,7 +81,8 @@ def test_a_later_master_goes_on_with_the_instances_of_one_that_was_killed(
 
 
 def test_a_run_whose_master_was_killed_can_be_cancelled(play: Callable[[str], dict[str, Any]]) -> None:
-    assert play("cancelled") == {"status": 0, "left": ""}
+    outcome = play("cancelled")
+    assert (outcome["status"], outcome["left"]) == (0, "")
 
 
 def test_instances_whose_master_is_gone_end_themselves(play: Callable[[str], dict[str, Any]]) -> None:
