@@ -21,7 +21,7 @@ VERTICES = 6 * 4_000
 
 @pytest.fixture(scope="module")
 def play(bootable: root.Root, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
-    """Play one of the script's runs in a local EC2 of its own, in a folder of its own each time; "place" tells where."""
+    """Play one of the script's runs in a local EC2 and a folder of its own each time; "place" tells which."""
 
     def played(name: str) -> dict[str, Any]:
         place = tmp_path_factory.mktemp(name)
