@@ -26,6 +26,7 @@ ORDER = (
     "gridml/testing",
     "remote",
     "ami",
+    "master/caching",
     "master/state",
     "master/store",
     "master/evaluation",

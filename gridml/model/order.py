@@ -8,7 +8,7 @@ positions in every epoch. Sets of ids are arrays in which each id stands once, i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -148,6 +148,8 @@ def _shuffle(order: NDArray[np.int64], seeds: Sequence[int], shuffle: Shuffle) -
 
 
 Ids = NDArray[np.int64]
+Touched = Mapping[str, Ids]  # vertices by the name of their type
+_NONE: Ids = np.empty(0, np.int64)
 
 
 def ascending(*ids: Ids) -> Ids:
@@ -168,3 +170,17 @@ def places(among: Ids, wanted: Ids) -> tuple[Ids, NDArray[np.bool_]]:
     here = at < len(among)
     here[here] = among[at[here]] == wanted[here]
     return at, here
+
+
+def without(touched: Touched, others: Touched) -> dict[str, Ids]:
+    """Return the vertices of `touched` that are not in `others`."""
+    return {type_name: np.setdiff1d(ids, others.get(type_name, _NONE)) for type_name, ids in touched.items()}
+
+
+def union(parts: Iterable[Touched]) -> dict[str, Ids]:
+    """Return the vertices that are in any of `parts`."""
+    wanted: dict[str, list[Ids]] = {}
+    for part in parts:
+        for type_name, ids in part.items():
+            wanted.setdefault(type_name, []).append(ids)
+    return {type_name: ascending(*ids) for type_name, ids in wanted.items()}

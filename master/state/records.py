@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 from sortedcontainers import SortedList
 
 from gridml.carriers.base import Heartbeat
+from gridml.model.order import Touched
+from master.caching.known_rows import RowsHeld
 from master.state.failures import AVOIDED, MAX_FAILURES, Candidate, Failed, GivenUpFor, MachineTable, may_lease, strikes
-from master.state.spans import RowsHeld, Span, Touched
+from master.state.spans import Span
 
 FEW = 8  # leases at either end of the order that a look takes: one that leads nowhere must not hide the others
 

@@ -1,25 +1,16 @@
-"""Ranges of an epoch, the ranges that are free, and the rows of array fields that each worker has.
+"""Ranges of an epoch, and the ranges that are free.
 
 Free ranges are those that no worker holds, in order, together with which of them the ledger's file does not know
 yet.
-
-A worker keeps the rows of its chunks (`gridml.engine.replicated_rows`). A reply need not bring rows that it has. A
-reply speaks of the version that it names: of rows that it brings, and of rows that the worker is known to have as
-they are. It counts once the next message of the worker has come.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gridml.model.order import Ids, places
 from master.state.failures import Failed, standing
 
 
@@ -157,83 +148,3 @@ class FreeSpans:
         removed, added = list(self._removed), list(self._added.values())
         self._removed, self._added = set(), {}
         return removed, added
-
-
-Touched = Mapping[str, Ids]  # vertices by the name of their type
-UNKNOWN = -1  # the version of a row that a worker lacks: every row has changed since
-
-
-class _Rows(NamedTuple):
-    """`ids` int64 (n,), ascending, and the version of each, int32 (n,)."""
-
-    ids: Ids
-    versions: NDArray[np.int32]
-
-
-class KnownRows:
-    """Rows by type, and the version of each. To know too little is safe: what is not known is sent."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, _Rows] = {}
-
-    def clear(self) -> None:
-        self._rows.clear()
-
-    @property
-    def nbytes(self) -> int:
-        return sum(rows.ids.nbytes + rows.versions.nbytes for rows in self._rows.values())
-
-    def counts(self) -> dict[str, int]:
-        """How many rows of each type are known."""
-        return {type_name: len(rows.ids) for type_name, rows in self._rows.items()}
-
-    def learn(self, rows: Touched, version: int) -> None:
-        """The worker has these rows, ids ascending, as they are in `version`."""
-        for type_name, ids in rows.items():
-            known = self._rows.get(type_name)
-            if known is None:
-                self._rows[type_name] = _Rows(ids, np.full(len(ids), version, np.int32))
-                continue
-            at, here = places(known.ids, ids)
-            known.versions[at[here]] = version
-            new = ~here
-            if new.any():
-                self._rows[type_name] = _Rows(
-                    np.insert(known.ids, at[new], ids[new]), np.insert(known.versions, at[new], version)
-                )
-
-    def lacking(self, type_name: str, ids: Ids, changed: Ids) -> Ids:
-        """Return those of `ids` that the worker does not have as they are, given the version in which each row of the
-        type changed last, int64 (count,)."""
-        known = self._rows.get(type_name)
-        if known is None:
-            return ids
-        at, here = places(known.ids, ids)
-        versions = np.full(len(ids), UNKNOWN, np.int32)
-        versions[here] = known.versions[at[here]]
-        lacking: Ids = ids[changed[ids] > versions]
-        return lacking
-
-
-class LeaseRows(NamedTuple):
-    """Rows that a lease is trained with."""
-
-    lease: int
-    touched: Touched
-
-
-@dataclass(slots=True)
-class RowsHeld:
-    """What a worker has: `known` rows, and, if it has heard the `answer`, those `answered`, in `version`. It may have
-    trained each lease up to where it was `promised` rows for."""
-
-    answer: str = ""
-    known: KnownRows = field(default_factory=KnownRows)
-    answered: list[LeaseRows] = field(default_factory=list)
-    version: int = UNKNOWN
-    promised: dict[int, int] = field(default_factory=dict)
-
-    def clear(self) -> None:
-        """It may have nothing."""
-        self.known.clear()
-        self.answered.clear()

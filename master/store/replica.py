@@ -8,7 +8,7 @@ oldest record of it since.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -18,9 +18,8 @@ import numpy as np
 
 from gridml.aggregates import VertexState
 from gridml.model.graph import Graph
-from gridml.model.order import ascending
+from gridml.model.order import Touched, ascending
 from gridml.protocol.push import Array, Ids, ModuleTensors, ReplicaPart, RowValues, VertexKey
-from master.state.spans import Touched
 from master.store.version_chain import Parent
 from master.store.versions import Base, Changes, ReplicaState, Versions, fill, part_of, row_bytes
 
@@ -288,17 +287,3 @@ class Replica:
     def _changed(self, key: VertexKey, tensors: ModuleTensors, since: int) -> ModuleTensors:
         vertex = int(self.state.changed[key[0]][key[1]])
         return {name: tensor for name, tensor in tensors.items() if self._stood_since.get(name, vertex) > since}
-
-
-def without(touched: Touched, others: Touched) -> dict[str, Ids]:
-    """Return the vertices of `touched` that are not in `others`."""
-    return {type_name: np.setdiff1d(ids, others.get(type_name, _NONE)) for type_name, ids in touched.items()}
-
-
-def union(parts: Iterable[Touched]) -> dict[str, Ids]:
-    """Return the vertices that are in any of `parts`."""
-    wanted: dict[str, list[Ids]] = {}
-    for part in parts:
-        for type_name, ids in part.items():
-            wanted.setdefault(type_name, []).append(ids)
-    return {type_name: ascending(*ids) for type_name, ids in wanted.items()}

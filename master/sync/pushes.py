@@ -23,6 +23,7 @@ from gridml.protocol.foreign import TRACEBACK, described, printable
 from gridml.protocol.messages import MOST_LOGGED, Failure, Logged, Push, Verdict
 from gridml.protocol.outbox import job_of
 from gridml.protocol.push import Fields, ModuleTensors, PushContent, ReplicaPart, VertexKey
+from master.caching.known_rows import keep_latest_writes, taken_rows
 from master.leases.leases import Leases
 from master.ports.environment import Hook
 from master.state.failures import Altered
@@ -34,7 +35,7 @@ from master.store.versions import Base
 from master.sync.gate import Passage
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
-from master.sync.rows import Draft, leave_last, taken_rows
+from master.sync.rows import Draft
 from master.sync.spot_checks import SpotChecks
 from master.sync.spread import PushSpread, helpful_workers
 
@@ -396,7 +397,10 @@ class Pushes:
         if flushed or len(accepted) > 1:
             for push in accepted:
                 push.draft.fast_forward = False
-        leave_last([push.draft for push in accepted])
+        drafts = [push.draft for push in accepted]
+        latest = keep_latest_writes([draft.pushed for draft in drafts], [draft.as_pushed for draft in drafts])
+        for draft, as_pushed in zip(drafts, latest, strict=True):
+            draft.as_pushed = as_pushed
         self._hook("before-version")
         sha256 = store.replica.commit_version(version, store.ledger.credited)
         self._hook("after-version")

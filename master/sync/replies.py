@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import ask_again_s, batch_size, push_every
 from gridml.engine.replicated_rows import travels_as_step
+from gridml.model.order import Touched, union, without
 from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
 from gridml.protocol.messages import Copies, Pace, Reply, Stored, Verdict
@@ -28,9 +29,7 @@ from master.leases.homes import Appointments
 from master.leases.leases import Leases
 from master.leases.sizing import push_at_least_s
 from master.state.records import LeaseState, WorkerRecord
-from master.state.spans import Touched
 from master.store.ledger import Ledger
-from master.store.replica import union, without
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.merger import Merger

@@ -5,36 +5,31 @@ one, and says how far they go. So a row comes once before it is used, and not af
 too. The chunk after this one is granted ahead, with the rows that it begins with; the reply to the last push of the
 chunk before brings what of those has changed since.
 
-Rows of a push that the master holds just as they were pushed, once it is merged, need not travel back. `Draft` is a
-worker's message on its way through the master: what it says, and what the reply will be.
+Which rows a worker has is known by `master.caching.known_rows`. `Draft` is a worker's message on its way through the
+master: what it says, and what the reply will be.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from gridml.carriers.base import Message
+from gridml.model.order import Touched, union
 from gridml.model.vertex import describe
 from gridml.protocol.messages import Push, Sync, Verdict
 from gridml.protocol.push import NOTHING, PushContent, RowValues
+from master.caching.known_rows import LeaseRows
 from master.leases.leases import Leases
 from master.state.records import LeaseState, WorkerRecord
-from master.state.spans import LeaseRows, RowsHeld, Touched
-from master.store.replica import union
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.store.versions import row_bytes
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -86,8 +81,6 @@ class Draft:
 
 
 INTERVALS = 1.5  # between pushes, that rows are brought for, and for what is trained while a push and its answer travel
-WORKER_BYTES = 1 << 29  # of rows that a worker keeps, about
-KNOWN_BYTES = 1 << 28  # that the master takes to know which those are, for all workers
 
 
 class Supply(NamedTuple):
@@ -115,15 +108,15 @@ class RowSupply:
         if not replica.state.arrays:
             return Supply({})
         self._hear(draft)
-        forget = self._too_many(rows)
+        forget = rows.is_too_much(self._row_bytes, self._leases.live)
         if forget:
             rows.known.clear()
         held = self._held(draft)
-        wanted, ready = [], {}
+        wanted, ready, changed = [], {}, replica.state.changed
         for lease in held if forget else [lease for lease in held if lease is held[0] or lease is draft.grant]:
             ready[lease.id] = self._reach(lease, draft)
             touched = self._used(lease, ready[lease.id])
-            wanted.append(self._lacking(rows, touched))
+            wanted.append({name: rows.known.lacking(name, ids, changed[name]) for name, ids in touched.items()})
             rows.answered.append(LeaseRows(lease.id, touched))
         rows.promised = {lease.id: rows.promised[lease.id] for lease in held if lease.id in rows.promised} | ready
         rows.version, rows.answer = replica.version, next(self._answers)
@@ -147,19 +140,12 @@ class RowSupply:
         return [held[number] for number in order if number in held]
 
     def _hear(self, draft: Draft) -> None:
-        """Take the worker to have what the last answer brought, if it has heard that; and what it pushed and the master
-        took as it was. Other rows that it pushed have changed, so they count as lacking."""
+        """Take note of what a worker has by now."""
         sync, rows = draft.sync, draft.record.rows
         heard = sync.heard == rows.answer != "" and self._store.ledger.has_version(sync.have)
-        if not heard:  # nor is it where this message was answered before
-            rows.clear()
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
-        for lease in rows.answered:
-            if lease.lease in named:
-                rows.known.learn(lease.touched, rows.version)
-        rows.answered.clear()
-        if draft.verdict is Verdict.MERGED and heard:
-            rows.known.learn(draft.as_pushed, self._store.replica.version)
+        as_pushed = draft.as_pushed if draft.verdict is Verdict.MERGED else {}
+        rows.hear(heard, named, as_pushed, self._store.replica.version)
 
     def _reach(self, lease: LeaseState, draft: Draft) -> int:
         """Return the position of a lease before which batches may begin after this answer: never less far than was said
@@ -197,52 +183,7 @@ class RowSupply:
         arrays = self._store.replica.state.arrays
         return {name: ids for name, ids in lease.cut.touched.items() if name in arrays}
 
-    def _lacking(self, rows: RowsHeld, touched: Touched) -> Touched:
-        changed = self._store.replica.state.changed
-        return {name: rows.known.lacking(name, ids, changed[name]) for name, ids in touched.items()}
-
-    def _too_many(self, rows: RowsHeld) -> bool:
-        counts = rows.known.counts()
-        nbytes = sum(counts[name] * each for name, each in self._row_bytes.items() if name in counts)
-        return nbytes > WORKER_BYTES or rows.known.nbytes > KNOWN_BYTES // max(1, self._leases.live)
-
     @cached_property
     def _row_bytes(self) -> dict[str, int]:
         """Bytes of a row, by type."""
         return {type_name: row_bytes(columns) for type_name, columns in self._store.replica.state.arrays.items()}
-
-
-_NONE: NDArray[np.int64] = np.empty(0, np.int64)
-
-
-def taken_rows(pushed: Mapping[str, RowValues], merged: Mapping[str, RowValues]) -> tuple[Touched, Touched]:
-    """Return (the rows of a push that were merged; those of them that the master took as they were), ids ascending."""
-    ids = {type_name: np.sort(rows.ids) for type_name, rows in merged.items()}
-    alike = {type_name: np.sort(rows.ids[_alike(rows, pushed[type_name])]) for type_name, rows in merged.items()}
-    return ids, alike
-
-
-def leave_last(drafts: Sequence[Draft]) -> None:
-    """Of several pushes merged one after the other into one version, leave each only the rows that none after it
-    changed."""
-    for type_name in {type_name for draft in drafts for type_name in draft.pushed}:
-        pushed = [draft.pushed.get(type_name, _NONE) for draft in drafts]
-        last = np.empty(max(int(ids.max(initial=-1)) for ids in pushed) + 1, np.int32)  # of each row, the push
-        for number, ids in enumerate(pushed):
-            last[ids] = number
-        for number, draft in enumerate(drafts):
-            ids = draft.as_pushed.get(type_name, _NONE)
-            draft.as_pushed = {**draft.as_pushed, type_name: ids[last[ids] == number]}
-
-
-def _alike(merged: RowValues, pushed: RowValues) -> NDArray[np.bool_]:
-    """Which rows are the same to the bit, in every field."""
-    alike = np.ones(len(merged.ids), np.bool_)
-    for name, values in merged.fields.items():
-        alike &= (_bytes(values) == _bytes(pushed.fields[name])).all(1)
-    return alike
-
-
-def _bytes(rows: Array) -> Array:
-    """Return the bytes of each row, uint8 (n, bytes)."""
-    return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8) if rows.size else np.empty((len(rows), 0))

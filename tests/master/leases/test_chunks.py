@@ -15,7 +15,8 @@ import gridml
 from gridml.model.chunk import Chunk, ChunkTable
 from gridml.model.order import EpochOrder
 from gridml.protocol.messages import CACHED_DIGITS, Reply, reply_from, to_json
-from master.leases.chunks import CarriedFiles, CarriedPayloads, Chunks
+from master.caching.known_payloads import CarriedFiles, CarriedPayloads
+from master.leases.chunks import Chunks
 from master.state.records import Footprint, LeaseState
 
 

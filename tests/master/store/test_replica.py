@@ -16,10 +16,10 @@ import gridml
 from gridml.aggregates import VertexState
 from gridml.errors import DamagedError, LedgerError
 from gridml.model.graph import Graph
+from gridml.model.order import Touched, union, without
 from gridml.protocol.push import RowValues, encode_replica
-from master.state.spans import Touched
 from master.store import replica as replica_file
-from master.store.replica import Replica, union, without
+from master.store.replica import Replica
 from master.store.versions import Base, Versions, initial
 
 torch = pytest.importorskip("torch")

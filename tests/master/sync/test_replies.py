@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 
 from gridml.carriers.base import Message
+from gridml.model.order import Touched
 from gridml.protocol.messages import Push, Sync
 from gridml.protocol.push import NOTHING
 from master.state.records import Footprint, LeaseState, LeaseTable, WorkerRecord
-from master.state.spans import Touched
 from master.sync.replies import Replies
 from master.sync.rows import Draft
 

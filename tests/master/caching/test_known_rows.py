@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.state.spans import KnownRows
+from master.caching.known_rows import KnownRows
 
 COUNT = 30
 some_ids = st.lists(st.integers(0, COUNT - 1), unique=True, max_size=12).map(sorted)

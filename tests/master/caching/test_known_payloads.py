@@ -16,7 +16,7 @@ import gridml
 from gridml.model.chunk import Chunk, cut
 from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS, MOST_CACHED, Sync, sync_from, to_json
-from master.leases.chunks import CarriedFiles, CarriedPayloads
+from master.caching.known_payloads import CarriedFiles, CarriedPayloads
 from remote.courier import ChunkCache
 
 ROWS = 240

@@ -20,6 +20,7 @@ from gridml.protocol.push import ModuleTensors, VertexKey
 from gridml.protocol.worker_actions import BeginChunk, KeepOnly, TakeSnapshot, Train
 from master.backends.script import Script, ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
+from master.caching import known_rows
 from master.simulation.result import verify_credits
 from master.simulation.scenario import Chances, MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
@@ -296,7 +297,7 @@ def test_they_are_had_again_when_workers_and_masters_die_and_messages_are_lost(
 def test_they_are_when_a_worker_may_keep_few(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(monkeypatch)
     plain = report(play(tmp_path / "plain", Steady(3)))
-    monkeypatch.setattr(rows, "WORKER_BYTES", most)
+    monkeypatch.setattr(known_rows, "WORKER_BYTES", most)
     watched.seen.clear()
     bounded = report(play(tmp_path / "bounded", Steady(3)))
     assert watched.seen["kept"] > 0
