@@ -19,6 +19,7 @@ ORDER = (
     "gridml/aggregates",
     "gridml/protocol",
     "gridml/model",
+    "gridml/caching",
     "gridml/engine",
     "gridml/datasets",
     "gridml/placement",

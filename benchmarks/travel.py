@@ -24,7 +24,7 @@ from unittest import mock
 from benchmarks.arguments import sized, whole_numbers
 from benchmarks.table import Cell, write
 from chunk_model.goodput import Costs
-from gridml.engine.replicated_rows import MasterCopy
+from gridml.caching.master_copy import MasterCopy
 from gridml.protocol.compression import BFLOAT16, FORMATS, NONE
 from gridml.protocol.push import PushContent, ReplicaPart
 from master.backends.script import Steady

@@ -1,34 +1,18 @@
-"""Couriers, which carry one sync at a time, and the cache of chunk payloads.
-
-A courier works on a thread, so that training goes on while a push travels, or step by step.
-
-The cache keeps payloads of chunks in a folder, so that their rows need not be sent again. A payload is a file named
-by its SHA-256, which is checked again when a process first opens it, and when the file has changed since: a damaged
-one is removed, and its rows are sent again. The folder may outlive the worker and be shared by several on one
-machine. Where it is full nothing more is kept, unless something in it has not been used since before this process:
-rows come round once an epoch, and a cache that made room for the newest would lose each of them before its turn.
-"""
+"""Couriers, which carry one sync at a time: on a thread, so that training goes on while a push travels, or step by
+step."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
 import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import final
 
-import numpy as np
-
 from gridml.carriers.base import WorkerMailbox
-from gridml.model.chunk import Chunk, ChunkTable, OwnRows, completed
 from gridml.protocol import bundle
-from gridml.protocol.messages import CACHED_DIGITS, MOST_CACHED, Reply, Sync, reply_from
+from gridml.protocol.messages import Reply, Sync, reply_from
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.payload import Arrived, Pieces
 from gridml.protocol.push import PushContent, ReplicaPart, decode_replica
@@ -268,108 +252,3 @@ def opened(payload: Arrived, process: str, carrier: WorkerMailbox) -> tuple[Repl
             return None
         tensors |= {name: stored[name] for name in reply.stored.tensors}
     return reply, decode_replica(tensors)
-
-
-_Signature = tuple[int, int, int]  # of a file: another one shows that it has changed
-_FILE = re.compile(r"([0-9a-f]{64})\.chunk")
-
-
-class ChunkCache:
-    """The payloads in `folder`, of at most `most_bytes` together. `clock` gives seconds since 1970, as files have them.
-
-    Raises OSError where the folder cannot be made.
-    """
-
-    def __init__(self, folder: Path, most_bytes: int, clock: Callable[[], float] = time.time) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._most = most_bytes
-        self._clock = clock
-        self._began_s = clock()
-        self._opened: dict[str, tuple[Chunk, _Signature]] = {}
-        self._bad: set[str] = set()
-
-    def names(self) -> tuple[str, ...]:
-        """Return what the master is told: the first digits of the payloads' SHA-256, the newest first."""
-        kept = sorted(((used_s, sha) for sha, (_, used_s) in self._files().items()), reverse=True)
-        return tuple(sha[:CACHED_DIGITS] for _, sha in kept if sha not in self._bad)[:MOST_CACHED]
-
-    def completed(self, chunk: Chunk) -> Chunk:
-        """Return a chunk with the rows that it borrows. Raises ValueError where a payload is gone or damaged."""
-        tables = {name: self._completed(table) for name, table in chunk.tables.items()}
-        return replace(chunk, tables=tables)
-
-    def put(self, sha256: str, payload: bytes | bytearray, chunk: Chunk) -> None:
-        """Keep the payload of a chunk that has rows of its own, if there is room. A full disk is no error."""
-        if not any(table.carries for table in chunk.tables.values()) or not self._room(len(payload)):
-            return
-        try:
-            bundle.write_atomic(self._folder / f"{sha256}.chunk", Pieces([payload]), durable=False)
-        except OSError:
-            return
-
-    def _completed(self, table: ChunkTable) -> ChunkTable:
-        if table.borrowed is None:
-            return table
-        chunks = [self._open(sha256) for sha256 in table.borrowed.payloads]
-        if any(table.type not in chunk.tables for chunk in chunks):
-            raise ValueError(f"the chunk borrows rows of {table.type} from a payload without them")
-        rows = completed(_own(table), table.borrowed, [_own(chunk.tables[table.type]) for chunk in chunks])
-        fields = {name: rows.fields.get(name, column) for name, column in table.fields.items()}
-        return replace(table, fields=fields, ragged=rows.ragged, borrowed=None)
-
-    def _open(self, sha256: str) -> Chunk:
-        """Return the chunk of a kept payload, mapped."""
-        path = self._folder / f"{sha256}.chunk"
-        try:
-            if sha256 in self._opened and self._opened[sha256][1] == _signature(path):
-                return self._opened[sha256][0]
-            payload = np.memmap(path, np.uint8, "r").data
-            if bundle.digest(payload) != sha256:
-                raise ValueError("its SHA-256 is another")
-            chunk = Chunk.opened(payload)
-            with contextlib.suppress(OSError):  # the folder may be read-only
-                os.utime(path)
-            with contextlib.suppress(OSError):  # what is mapped stays, though another worker has just removed the file
-                self._opened[sha256] = chunk, _signature(path)
-        except FileNotFoundError as error:  # another worker made room; it may come back
-            raise ValueError(f"the kept payload {sha256} is gone") from error
-        except (OSError, ValueError) as error:
-            self._bad.add(sha256)
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            raise ValueError(f"the kept payload {sha256} cannot be read: {error}") from error
-        return chunk
-
-    def _room(self, nbytes: int) -> bool:
-        """Make room for a payload, if there is any to be made."""
-        files = self._files()
-        total = sum(size for size, _ in files.values())
-        for sha256, (size, used_s) in sorted(files.items(), key=lambda item: item[1][1]):
-            if total + nbytes <= self._most or used_s >= self._began_s:
-                break
-            (self._folder / f"{sha256}.chunk").unlink(missing_ok=True)
-            total -= size
-        return total + nbytes <= self._most
-
-    def _files(self) -> dict[str, tuple[int, float]]:
-        """(bytes, when it was last used) of each payload."""
-        files = {}
-        for path in self._folder.iterdir():
-            if name := _FILE.fullmatch(path.name):
-                try:
-                    facts = path.stat()
-                except FileNotFoundError:
-                    continue  # another worker made room
-                files[name[1]] = facts.st_size, facts.st_mtime
-        return files
-
-
-def _signature(path: Path) -> _Signature:
-    facts = path.stat()
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns
-
-
-def _own(table: ChunkTable) -> OwnRows:
-    """The fields that may be borrowed: those that f does not change."""
-    return OwnRows({name: table.fields[name] for name in table.lasting}, table.ragged)

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
+from gridml.caching.chunk_cache import ChunkCache
+from gridml.caching.master_copy import MasterCopy
 from gridml.carriers.base import LEFT, WorkerMailbox
 from gridml.engine.calling import BatchFailed
 from gridml.engine.engine import Engine
 from gridml.engine.pace import batch_size, next_batch
-from gridml.engine.replicated_rows import MasterCopy
 from gridml.engine.snapshot import Snapshot
 from gridml.model.chunk import Chunk
 from gridml.model.program import user_traceback
@@ -52,7 +53,7 @@ from gridml.protocol.worker_actions import (
     Wait,
 )
 from gridml.protocol.worker_state import WorkerOptions, WorkerState
-from remote.courier import ChunkCache, Courier
+from remote.courier import Courier
 
 LOOK_S = 0.05  # how often a waiting worker looks whether it must leave
 

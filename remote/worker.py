@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from gridml.caching.chunk_cache import ChunkCache
 from gridml.carriers.base import WorkerMailbox
 from gridml.carriers.registry import CARRIERS, Carrier
 from gridml.engine.devices import SLOT, Device, DeviceFailedError, errors_told, find
@@ -32,7 +33,7 @@ from gridml.model.program import Program
 from gridml.protocol import outbox
 from gridml.protocol.outbox import attempt_of, job_of
 from remote import fitness
-from remote.courier import ChunkCache, ThreadCourier
+from remote.courier import ThreadCourier
 from remote.session import Session, SessionOptions
 from remote.stepped import Beating
 

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates.base import same_bits
+from gridml.caching.row_cache import Rebasing, ReplicatedRows
 from gridml.engine import read_only
 from gridml.engine.calling import BatchFailed, Calling, Recorder
 from gridml.engine.devices import Device, trouble_of
 from gridml.engine.mirror import Capture
 from gridml.engine.modules import ModuleRows, Modules, Trainable, still
-from gridml.engine.replicated_rows import Rebasing, ReplicatedRows
 from gridml.engine.snapshot import Snapshot
 from gridml.errors import NotFiniteError
 from gridml.model.batch import Rows

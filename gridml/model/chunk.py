@@ -12,7 +12,7 @@ where among that payload's own rows. Payloads are named by their SHA-256.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, overload
 
 import numpy as np
@@ -28,8 +28,6 @@ from gridml.protocol import bundle
 from gridml.protocol.payload import Arrived
 
 Array = NDArray[Any]
-
-
 OWN = -1  # as a row's source
 
 
@@ -47,49 +45,6 @@ class Borrowed:
         """Which rows the chunk itself carries, bool (n,)."""
         own: NDArray[np.bool_] = self.source == OWN
         return own
-
-
-@dataclass(frozen=True)
-class OwnRows:
-    """The fields of the rows that one payload carries of a table, those that f does not change."""
-
-    fields: Mapping[str, Array]
-    ragged: Mapping[str, Ragged]
-
-
-def completed(own: OwnRows, borrowed: Borrowed, payloads: Sequence[OwnRows]) -> OwnRows:
-    """Return the fields of all rows, from the chunk's own and those of the `payloads` that it names.
-
-    Raises ValueError where one has no such rows.
-    """
-    order = np.empty(len(borrowed.source), np.int64)
-    order[borrowed.own] = np.arange(int(borrowed.own.sum()))
-    parts, begin = [own], int(borrowed.own.sum())
-    for number, payload in enumerate(payloads):
-        mine = borrowed.source == number
-        parts.append(_taken(payload, borrowed.at[mine].astype(np.int64)))
-        order[mine] = begin + np.arange(int(mine.sum()))
-        begin += int(mine.sum())
-    try:
-        fields = {name: np.concatenate([part.fields[name] for part in parts])[order] for name in own.fields}
-        ragged = {name: _joined([part.ragged[name] for part in parts]).take(order) for name in own.ragged}
-    except (KeyError, IndexError) as error:
-        raise ValueError(f"a chunk borrows what no payload has: {error}") from error
-    return OwnRows(fields, ragged)
-
-
-def _taken(rows: OwnRows, at: Ids) -> OwnRows:
-    try:
-        fields = {name: np.asarray(column[at]) for name, column in rows.fields.items()}
-        return OwnRows(fields, {name: column.take(at) for name, column in rows.ragged.items()})
-    except IndexError as error:
-        raise ValueError(f"a chunk borrows rows that a payload does not have: {error}") from error
-
-
-def _joined(columns: Sequence[Ragged]) -> Ragged:
-    lengths = np.concatenate([[0], *(np.diff(column.offsets) for column in columns)])
-    values = np.concatenate([column.values for column in columns])
-    return replace(columns[0], values=values, offsets=np.cumsum(lengths).astype(np.int64))
 
 
 Ids = NDArray[np.int64]

@@ -170,10 +170,11 @@ class Ragged:
         at = np.repeat(begin - offsets[:-1], end - begin) + np.arange(offsets[-1])
         return Ragged(np.asarray(self.values[at]), offsets, self.text)
 
-    def then(self, other: Ragged) -> Ragged:
-        """Return these and those of `other` after them, copied."""
-        offsets = np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]])
-        return Ragged(np.concatenate([self.values, other.values]), offsets, self.text)
+    def then(self, *others: Ragged) -> Ragged:
+        """Return these and those of `others` after them, copied."""
+        lengths = np.concatenate([np.diff(column.offsets) for column in (self, *others)])
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        return Ragged(np.concatenate([column.values for column in (self, *others)]), offsets, self.text)
 
     def digest(self) -> str:
         """Return the SHA-256 of all of it, in hexadecimal."""

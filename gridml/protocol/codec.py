@@ -1,30 +1,20 @@
-"""Encoding of a sync and its reply, and the tensors that need not travel because they did not change.
+"""Encoding of a sync and its reply.
 
 A message is written as a bundle, or handed over where nothing really travels. A simulation of ten thousand workers
 exchanges millions of messages between objects of one process. Writing and reading each would measure JSON;
 everything else that the master does with them stays the same.
-
-A tensor that a push does not bring is, bit for bit, what the push's base holds. So a frozen backbone stays where it
-is, and the rule that merges the push sees p = b for it, as if it had come. A vertex that was used comes with one
-tensor at least: that it was used and not changed is a fact, too.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, final
+from typing import final
 
-from numpy.typing import NDArray
-
-from gridml.aggregates.base import same_bits
 from gridml.protocol import bundle
 from gridml.protocol.bundle import LONGEST_HEADER
 from gridml.protocol.messages import Reply, Sync, sync_from, to_json
 from gridml.protocol.payload import Arrived, Payload
-from gridml.protocol.push import NOTHING, ModuleTensors, PushContent, ReplicaPart, VertexKey, decode, encode_replica
-
-Array = NDArray[Any]
+from gridml.protocol.push import NOTHING, PushContent, ReplicaPart, decode, encode_replica
 
 
 class MalformedPush(ValueError):
@@ -90,16 +80,3 @@ class InProcessCodec(Codec):
 
     def write(self, reply: Reply, replica: ReplicaPart) -> bytes:
         return spoken(reply)
-
-
-def changed(tensors: ModuleTensors, base: ModuleTensors) -> ModuleTensors:
-    """Return the tensors of a used vertex that differ from those of `base`; the smallest where none does."""
-    differ = {name: t for name, t in tensors.items() if name not in base or not same_bits(t, base[name])}
-    return differ or dict(sorted(tensors.items(), key=lambda item: item[1].nbytes)[:1])
-
-
-def put_back(
-    modules: Mapping[VertexKey, ModuleTensors], base: Mapping[VertexKey, ModuleTensors]
-) -> dict[VertexKey, ModuleTensors]:
-    """Return the vertices of a push with all their tensors: what is missing is the very array of `base`."""
-    return {key: {**base[key], **tensors} for key, tensors in modules.items()}

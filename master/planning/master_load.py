@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import Merge, RuleSet, VertexState, stale_mean
+from gridml.caching.master_copy import reconstruct
 from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
 from gridml.errors import UsageError
 from gridml.protocol import bundle
@@ -27,7 +28,6 @@ from gridml.protocol.compression import FORMATS, NONE, TensorStep
 from gridml.protocol.push import PushContent, ReplicaPart, decode, encode, encode_replica
 from master.leases.sizing import MERGING
 from master.store.versions import ReplicaState, Versions
-from master.sync.pushes import whole
 from master.sync.replies import by_name
 
 TENSORS = 16
@@ -89,11 +89,12 @@ def _measured(folder: Path, nbytes: int, compress: str) -> MasterLoad:
         began_s = time.perf_counter()
         (message,) = mailboxes.collect()
         base = versions.mapped(1, sha256)
-        part = whole(decode(bundle.opened(message.payload)[1]), base)
+        content = decode(bundle.opened(message.payload)[1])
+        part = reconstruct(content, {KEY: base.modules[KEY].tensors})
         merged = rules.merge(VertexState(tensors), part.modules[KEY], base.modules[KEY].tensors, STALE)
         versions.write(2, ReplicaState(modules={KEY: merged.state}))
         down = _answer(mailboxes, number, versions.path(2), merged.state)
-        del message, part, merged  # as a master does, before the next one
+        del message, content, part, merged  # as a master does, before the next one
         taken.append(time.perf_counter() - began_s)
     sender.close()
     mailboxes.stop()

@@ -17,12 +17,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gridml.aggregates import Merge
+from gridml.caching.master_copy import reconstruct
 from gridml.errors import DamagedError, GridmlError, UserCodeError
-from gridml.protocol.codec import put_back
 from gridml.protocol.foreign import TRACEBACK, described, printable
 from gridml.protocol.messages import MOST_LOGGED, Failure, Logged, Push, Verdict
 from gridml.protocol.outbox import job_of
-from gridml.protocol.push import Fields, ModuleTensors, PushContent, ReplicaPart, VertexKey
+from gridml.protocol.push import Fields, PushContent
 from master.caching.known_rows import keep_latest_writes, taken_rows
 from master.leases.leases import Leases
 from master.ports.environment import Hook
@@ -40,28 +40,6 @@ from master.sync.spot_checks import SpotChecks
 from master.sync.spread import PushSpread, helpful_workers
 
 Array = NDArray[Any]
-
-
-def whole(content: PushContent, base: Base) -> ReplicaPart:
-    """Return the part of the replica that was trained from `base`, with all tensors of its vertices.
-
-    Nothing is allocated for a step that does not fit. Raises ValueError for one.
-    """
-    held = {key: state.tensors for key, state in base.modules.items()}
-    modules: dict[VertexKey, ModuleTensors] = dict(content.replica.modules)
-    for key, steps in content.steps.items():
-        taken: dict[str, Array] = {}
-        for name, step in steps.items():
-            if key not in held or name not in held[key]:
-                raise ValueError(f"the replica has no tensor {name}")
-            if held[key][name].dtype.kind != "f":
-                raise ValueError(f"{name} is {held[key][name].dtype} and comes in {step.form.name}; expected its value")
-            try:
-                taken[name] = step.form.taken(step.codes, held[key][name])
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from error
-        modules[key] = {**modules.get(key, {}), **taken}
-    return ReplicaPart(put_back(modules, held), content.replica.rows, moments=content.replica.moments)
 
 
 MOST_NAMES = 64  # of a run
@@ -372,7 +350,7 @@ class Pushes:
         if too_fast is not None:
             return Passage(None, too_fast, blamed=True), None
         try:
-            part = whole(draft.content, base)
+            part = reconstruct(draft.content, {key: state.tensors for key, state in base.modules.items()})
         except ValueError as error:
             return Passage(None, str(error), failed=True), None
         is_last = self._store.ledger.credited + push.vertices >= self._leases.epochs.total

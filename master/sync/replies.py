@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.caching.master_copy import travels_as_step
 from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import ask_again_s, batch_size, push_every
-from gridml.engine.replicated_rows import travels_as_step
 from gridml.model.order import Touched, union, without
 from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16

@@ -13,7 +13,7 @@ import torch
 
 from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
-from gridml.engine.replicated_rows import MasterCopy
+from gridml.caching.master_copy import MasterCopy
 from gridml.protocol import bundle
 from gridml.protocol.codec import BundleCodec
 from gridml.protocol.messages import Reply

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gridml
+from gridml.caching.chunk_cache import ChunkCache
 from gridml.model.chunk import Chunk, cut
 from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS, MOST_CACHED, Sync, sync_from, to_json
 from master.caching.known_payloads import CarriedFiles, CarriedPayloads
-from remote.courier import ChunkCache
 
 ROWS = 240
 DAY_S = 86_400.0

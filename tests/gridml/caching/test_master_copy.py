@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gridml
-from gridml.engine.replicated_rows import LARGE, MasterCopy
+from gridml.caching.master_copy import LARGE, MasterCopy
 from gridml.model.vertex import describe
 from gridml.protocol.compression import FORMATS
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues

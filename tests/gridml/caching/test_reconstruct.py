@@ -6,26 +6,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gridml.aggregates import VertexState
+from gridml.caching.master_copy import reconstruct
 from gridml.protocol.compression import FORMATS, TensorStep
 from gridml.protocol.push import PushContent, ReplicaPart
-from master.store.versions import ReplicaState
-from master.sync.pushes import whole
 
 INT8 = FORMATS["int8"]
 KEY = ("Network", 0)
-BASE = ReplicaState(
-    {
-        KEY: VertexState(
-            {
-                "Network/0/m/weight": np.ones((20, 30), np.float32),
-                "Network/0/m/bias": np.ones(3, np.float32),
-                "Network/0/m/count": np.array(7),
-            }
-        ),
-        ("Network", 1): VertexState({"Network/1/m/weight": np.ones(2)}),
-    }
-)
+BASE = {
+    KEY: {
+        "Network/0/m/weight": np.ones((20, 30), np.float32),
+        "Network/0/m/bias": np.ones(3, np.float32),
+        "Network/0/m/count": np.array(7),
+    },
+    ("Network", 1): {"Network/1/m/weight": np.ones(2)},
+}
 
 
 def step(name: str, values: NDArray[np.generic]) -> PushContent:
@@ -38,12 +32,12 @@ def test_values_steps_and_what_was_left_out_make_a_vertex() -> None:
     content = step("Network/0/m/weight", np.full((20, 30), 0.25, np.float32))
     bias = np.zeros(3, np.float32)
     content = PushContent(ReplicaPart({KEY: {"Network/0/m/bias": bias}}), steps=content.steps)
-    modules = whole(content, BASE).modules
+    modules = reconstruct(content, BASE).modules
     assert modules.keys() == {KEY}
     np.testing.assert_allclose(modules[KEY]["Network/0/m/weight"], np.full((20, 30), 1.25))
     assert modules[KEY]["Network/0/m/weight"].dtype == np.float32
     assert modules[KEY]["Network/0/m/bias"] is bias
-    assert modules[KEY]["Network/0/m/count"] is BASE.modules[KEY].tensors["Network/0/m/count"]
+    assert modules[KEY]["Network/0/m/count"] is BASE[KEY]["Network/0/m/count"]
 
 
 @pytest.mark.parametrize(
@@ -56,10 +50,10 @@ def test_values_steps_and_what_was_left_out_make_a_vertex() -> None:
 )
 def test_a_step_that_does_not_fit_is_refused(name: str, values: NDArray[np.generic], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        whole(step(name, values), BASE)
+        reconstruct(step(name, values), BASE)
 
 
 def test_a_step_of_a_vertex_that_is_not_there_is_refused() -> None:
     content = PushContent(steps={("Network", 9): step("Network/9/m/w", np.ones(9)).steps[KEY]})
     with pytest.raises(ValueError, match="no tensor Network/9/m/w"):
-        whole(content, BASE)
+        reconstruct(content, BASE)

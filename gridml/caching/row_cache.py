@@ -2,33 +2,28 @@
 
 `RowCache` holds the rows of one type as the master has them, so that they need not be sent again. A row stays when
 the chunk that brought it ends. The master knows which rows a worker has, and as of which version
-(`master.state.spans`), so a chunk that touches a row again is sent it only if it has changed.
+(`master.caching.known_rows`), so a chunk that touches a row again is sent it only if it has changed.
 
 `Rebasing` brings newer values of the master into a replica that was trained in between, by the rule of each tensor.
-`MasterCopy` holds the module tensors of the version that a worker stands on, which a push need not carry. They come
-with replies, or, where the master took a push as it was, are what was pushed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates import Aggregate, is_weight, rule_for
+from gridml.aggregates import Aggregate, rule_for
 from gridml.aggregates.base import same_bits
 from gridml.model.batch import Rows
 from gridml.model.order import places
 from gridml.model.vertex import VertexType, array
-from gridml.protocol.codec import changed
-from gridml.protocol.compression import FORMATS, LEAST, StepFormat, TensorStep
-from gridml.protocol.push import ModuleTensors, PushContent, ReplicaPart, RowValues, VertexKey
+from gridml.protocol.push import RowValues
 
 Array = NDArray[Any]
-
-
+Ids = NDArray[np.int64]
 _ABSENT = -1
 
 
@@ -128,9 +123,6 @@ def _is_constant(local: Array, pushed: Array) -> bool:
         return local.dtype.kind == "f" and not np.isfinite(local.sum()) and same_bits(local, pushed)
 
 
-Ids = NDArray[np.int64]
-
-
 @final
 class ReplicatedRows:
     """Rows by type: as the master has them, in caches, and those of a push without an answer."""
@@ -192,83 +184,3 @@ class ReplicatedRows:
         self.under_way = {}
         for cache in self.caches.values():
             cache.clear()
-
-
-LARGE = 1 << 20  # bytes: such a tensor is rather sent once more, where an answer does not bring it, than held meanwhile
-
-
-@final
-class MasterCopy:
-    """The arrays themselves, which nobody writes to and of which no copy is made. Large ones that travel by value are
-    let go of: the answer brings newer ones."""
-
-    def __init__(self, types: Mapping[str, VertexType]) -> None:
-        self._types = types
-        self._modules: dict[VertexKey, ModuleTensors] = {}
-        self._pushed: dict[VertexKey, ModuleTensors] = {}
-        self._as_step: dict[str, bool] = {}
-
-    def carry(self, part: ReplicaPart, compress: str) -> tuple[PushContent, ReplicaPart]:
-        """Return (what of a trained part a push carries, the tensors of it that the master takes otherwise than they
-        are), in the format that `compress` names or by value."""
-        modules = {key: changed(tensors, self._modules.get(key, {})) for key, tensors in part.modules.items()}
-        steps: dict[VertexKey, dict[str, TensorStep]] = {}
-        rounded: dict[VertexKey, dict[str, Array]] = {}
-        form = FORMATS.get(compress)
-        for key, name in [(key, name) for key, tensors in modules.items() for name in tensors] if form else ():
-            assert form is not None
-            packed = self._packed(key, name, modules[key][name], form)
-            if packed is not None:
-                steps.setdefault(key, {})[name], rounded.setdefault(key, {})[name] = packed
-        self._pushed = {key: {**tensors, **rounded.get(key, {})} for key, tensors in modules.items()}
-        values = {key: {n: t for n, t in ts.items() if n not in rounded.get(key, {})} for key, ts in modules.items()}
-        for key, tensors in values.items():
-            gone = {name for name, tensor in tensors.items() if tensor.nbytes >= LARGE}
-            self._modules[key] = {n: t for n, t in self._modules.get(key, {}).items() if n not in gone}
-        by_value = ReplicaPart({key: tensors for key, tensors in values.items() if tensors}, part.rows)
-        return PushContent(by_value, steps=steps), ReplicaPart(rounded)
-
-    @property
-    def modules(self) -> Mapping[VertexKey, ModuleTensors]:
-        """The tensors that it holds, by vertex and name."""
-        return self._modules
-
-    def take(self, brought: ReplicaPart, *, fast_forward: bool) -> None:
-        """Take what a reply brought; with `fast_forward` the master holds what was pushed last, besides."""
-        pushed, self._pushed = self._pushed, {}
-        for newer in (pushed, brought.modules) if fast_forward else (brought.modules,):
-            for key, tensors in newer.items():
-                self._modules[key] = {**self._modules.get(key, {}), **{n: _apart(t) for n, t in tensors.items()}}
-
-    def keep_only(self, kept: Collection[VertexKey]) -> None:
-        """Hold nothing of other vertices: replies that bring one again bring all of it."""
-        self._modules = {key: tensors for key, tensors in self._modules.items() if key in kept}
-
-    def forget(self) -> None:
-        """Hold nothing any more: the next reply brings all of it."""
-        self._modules, self._pushed = {}, {}
-
-    def _packed(self, key: VertexKey, name: str, trained: Array, form: StepFormat) -> tuple[TensorStep, Array] | None:
-        """Return (a tensor's step, what the master takes for it); None where it is to travel by value."""
-        base = self._modules.get(key, {}).get(name)
-        if name not in self._as_step:
-            self._as_step[name] = travels_as_step(self._types[key[0]], name, trained)
-        if base is None or not self._as_step[name]:
-            return None
-        with np.errstate(all="ignore"):
-            codes = form.pack(np.subtract(trained, base, dtype=np.result_type(base.dtype, np.float32)))
-        taken = None if codes is None else form.taken(codes, base)
-        return (
-            None if codes is None or taken is None or not np.isfinite(taken).all() else (TensorStep(form, codes), taken)
-        )
-
-
-def _apart(tensor: Array) -> Array:
-    """Return a small tensor off the answer that brought it, which all of would else be held as long as that is."""
-    return tensor.copy() if tensor.base is not None and tensor.nbytes < LARGE else tensor
-
-
-def travels_as_step(declared: VertexType, name: str, tensor: Array) -> bool:
-    """Whether a push that is compressed carries a tensor's step: a long one that is merged as a weight, by a rule of
-    ours. Sums and statistics travel by value, and so does what the user's own g sees."""
-    return tensor.size >= LEAST and not declared.own_rule and is_weight(name, tensor, declared.rule)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gridml
-from gridml.engine.replicated_rows import RowCache
+from gridml.caching.row_cache import RowCache
 from gridml.model.vertex import describe
 from gridml.protocol.push import RowValues
 

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from gridml.protocol.codec import changed, put_back, same_bits
+from gridml.aggregates.base import same_bits
+from gridml.caching.master_copy import changed, reconstruct
+from gridml.protocol.push import PushContent, ReplicaPart
 
 KEY = ("Network", 0)
 WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -68,7 +70,8 @@ def test_of_a_vertex_that_was_used_and_did_not_change_the_smallest_tensor_travel
 
 
 def test_what_was_left_out_is_the_very_array_of_the_base() -> None:
-    whole = put_back({KEY: {"bias": BIAS + 1}}, {KEY: {"weight": WEIGHT, "bias": BIAS}, ("Network", 1): {}})
+    push = PushContent(ReplicaPart({KEY: {"bias": BIAS + 1}}))
+    whole = reconstruct(push, {KEY: {"weight": WEIGHT, "bias": BIAS}, ("Network", 1): {}}).modules
     assert whole.keys() == {KEY}
     assert whole[KEY]["weight"] is WEIGHT
     np.testing.assert_array_equal(whole[KEY]["bias"], BIAS + 1)

@@ -1,0 +1,146 @@
+"""The payloads of chunks that a worker keeps in a folder, so that their rows need not be sent again.
+
+A payload is a file named by its SHA-256, which is checked again when a process first opens it, and when the file has
+changed since: a damaged one is removed, and its rows are sent again. The folder may outlive the worker and be shared by
+several on one machine. Where it is full nothing more is kept, unless something in it has not been used since before
+this process: rows come round once an epoch, and a cache that made room for the newest would lose each of them before
+its turn. `master.caching.known_payloads` knows which rows the payloads hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from gridml.model.chunk import Chunk, ChunkTable
+from gridml.protocol import bundle
+from gridml.protocol.messages import CACHED_DIGITS, MOST_CACHED
+from gridml.protocol.payload import Pieces
+
+_Signature = tuple[int, int, int]  # of a file: another one shows that it has changed
+_FILE = re.compile(r"([0-9a-f]{64})\.chunk")
+
+
+@final
+class ChunkCache:
+    """The payloads in `folder`, of at most `most_bytes` together. `clock` gives seconds since 1970, as files have them.
+
+    Raises OSError where the folder cannot be made.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int, clock: Callable[[], float] = time.time) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._most = most_bytes
+        self._clock = clock
+        self._began_s = clock()
+        self._opened: dict[str, tuple[Chunk, _Signature]] = {}
+        self._bad: set[str] = set()
+
+    def names(self) -> tuple[str, ...]:
+        """Return what the master is told: the first digits of the payloads' SHA-256, the newest first."""
+        kept = sorted(((used_s, sha) for sha, (_, used_s) in self._files().items()), reverse=True)
+        return tuple(sha[:CACHED_DIGITS] for _, sha in kept if sha not in self._bad)[:MOST_CACHED]
+
+    def completed(self, chunk: Chunk) -> Chunk:
+        """Return a chunk with the rows that it borrows. Raises ValueError where a payload is gone or damaged."""
+        tables = dict(chunk.tables)
+        for name, table in chunk.tables.items():
+            if table.borrowed is not None:
+                tables[name] = _with_borrowed(table, [self._open(sha256) for sha256 in table.borrowed.payloads])
+        return replace(chunk, tables=tables)
+
+    def put(self, sha256: str, payload: bytes | bytearray, chunk: Chunk) -> None:
+        """Keep the payload of a chunk that has rows of its own, if there is room. A full disk is no error."""
+        if not any(table.carries for table in chunk.tables.values()) or not self._room(len(payload)):
+            return
+        try:
+            bundle.write_atomic(self._folder / f"{sha256}.chunk", Pieces([payload]), durable=False)
+        except OSError:
+            return
+
+    def _open(self, sha256: str) -> Chunk:
+        """Return the chunk of a kept payload, mapped."""
+        path = self._folder / f"{sha256}.chunk"
+        try:
+            if sha256 in self._opened and self._opened[sha256][1] == _signature(path):
+                return self._opened[sha256][0]
+            payload = np.memmap(path, np.uint8, "r").data
+            if bundle.digest(payload) != sha256:
+                raise ValueError("its SHA-256 is another")
+            chunk = Chunk.opened(payload)
+            with contextlib.suppress(OSError):  # the folder may be read-only
+                os.utime(path)
+            with contextlib.suppress(OSError):  # what is mapped stays, though another worker has just removed the file
+                self._opened[sha256] = chunk, _signature(path)
+        except FileNotFoundError as error:  # another worker made room; it may come back
+            raise ValueError(f"the kept payload {sha256} is gone") from error
+        except (OSError, ValueError) as error:
+            self._bad.add(sha256)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise ValueError(f"the kept payload {sha256} cannot be read: {error}") from error
+        return chunk
+
+    def _room(self, nbytes: int) -> bool:
+        """Make room for a payload, if there is any to be made."""
+        files = self._files()
+        total = sum(size for size, _ in files.values())
+        for sha256, (size, used_s) in sorted(files.items(), key=lambda item: item[1][1]):
+            if total + nbytes <= self._most or used_s >= self._began_s:
+                break
+            (self._folder / f"{sha256}.chunk").unlink(missing_ok=True)
+            total -= size
+        return total + nbytes <= self._most
+
+    def _files(self) -> dict[str, tuple[int, float]]:
+        """(bytes, when it was last used) of each payload."""
+        files = {}
+        for path in self._folder.iterdir():
+            if name := _FILE.fullmatch(path.name):
+                try:
+                    facts = path.stat()
+                except FileNotFoundError:
+                    continue  # another worker made room
+                files[name[1]] = facts.st_size, facts.st_mtime
+        return files
+
+
+def _signature(path: Path) -> _Signature:
+    facts = path.stat()
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def _with_borrowed(table: ChunkTable, chunks: Sequence[Chunk]) -> ChunkTable:
+    """Return a table with all its rows, from its own and those of the `chunks` that it borrows from.
+
+    Raises ValueError where one has no such rows.
+    """
+    assert table.borrowed is not None
+    from_each = [np.flatnonzero(table.borrowed.source == number) for number in range(len(chunks))]
+    try:
+        order = np.empty(len(table.ids), np.int64)
+        order[np.concatenate([np.flatnonzero(table.borrowed.own), *from_each])] = np.arange(len(order))
+        lenders = [chunk.tables[table.type] for chunk in chunks]
+        lent = [(each, table.borrowed.at[rows].astype(np.int64)) for each, rows in zip(lenders, from_each, strict=True)]
+        if not all({*table.lasting} <= {*lender.lasting} for lender in lenders):
+            raise KeyError("fields that f changes")
+        fields = dict(table.fields)
+        for name in table.lasting:
+            columns = [np.asarray(lender.fields[name][at]) for lender, at in lent]
+            fields[name] = np.concatenate([fields[name], *columns])[order]
+        ragged = {
+            name: column.then(*(lender.ragged[name].take(at) for lender, at in lent)).take(order)
+            for name, column in table.ragged.items()
+        }
+    except (KeyError, IndexError) as error:
+        raise ValueError(f"a chunk borrows what no payload has: {error}") from error
+    return replace(table, fields=fields, ragged=ragged, borrowed=None)
