@@ -9,7 +9,15 @@ from pathlib import Path
 from docs.site.reference import commands_page, names_page
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/*.png", "benchmarks/results/*.md")
+TEXTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/*.md",
+    "docs/notes/*.md",
+    "docs/*.png",
+    "benchmarks/results/*.md",
+)
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")  # the address of a link, and its anchor
 
 
@@ -19,7 +27,7 @@ def make_tree(root: Path, to: Path) -> None:
     for pattern in TEXTS:
         for path in sorted(root.glob(pattern)):
             _copy(root, path, to)
-    for text in [*sorted(root.glob("docs/*.md")), root / "README.md"]:
+    for text in [*sorted(root.glob("docs/**/*.md")), root / "README.md"]:
         for address, _ in LINK.findall(text.read_text("utf-8")):
             path = (text.parent / address).resolve()
             if "://" not in address and path.is_file() and path.is_relative_to(root):

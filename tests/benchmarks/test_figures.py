@@ -1,4 +1,4 @@
-"""What README and docs/averaging.md say of results is what is committed in benchmarks/results."""
+"""README, docs/results.md and other pages say of results what is committed in benchmarks/results."""
 
 from __future__ import annotations
 
@@ -63,18 +63,45 @@ FIGURES: list[tuple[str, Callable[[], tuple[float, ...]]]] = [
     ),
     (r"([\d.,]+) million simulated kills", lambda: (total("campaign", "kills") / 1e6,)),
     (
-        r"([\d,]+) kills of the master and (\d+) power cuts left every run exact",
+        r"([\d,]+) kills of the master and (\d+) power cuts: every run that ended is exact",
         lambda: (
             total("crashes", "times", lambda row: str(row["what"]).startswith("SIGKILL")),
             total("crashes", "times", lambda row: str(row["what"]).startswith("power cut")),
         ),
     ),
-    (r"of ([\d,]+) damages to its files none", lambda: (total("disks", "times"),)),
+    (r"([\d,]+) damages to the master's files: none", lambda: (total("disks", "times"),)),
 ]
 
 
-def prose() -> str:
-    return " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+IN_README: list[tuple[str, Callable[[], tuple[float, ...]]]] = [
+    (
+        r"([\d.]+)% after (\d+) evictions; ([\d,]+) examples credited, (\d+) twice, (\d+) lost",
+        lambda: tuple(
+            cell("condor_evictions", column, carrier="chirp")
+            for column in ("accuracy %", "evictions", "credited", "duplicated", "lost")
+        ),
+    ),
+    (r"([\d,]+) simulated kills", lambda: (total("campaign", "kills"),)),
+    (
+        r"killed ([\d,]+) times, and (\d+) power cuts",
+        lambda: (
+            total("crashes", "times", lambda row: str(row["what"]).startswith("SIGKILL")),
+            total("crashes", "times", lambda row: str(row["what"]).startswith("power cut")),
+        ),
+    ),
+    (
+        r"within ([\d.]+)% \(medians\)",
+        lambda: (max(abs(float(str(row["off"]).rstrip("%"))) for row in rows("local_goodput")),),
+    ),
+    (
+        r"([\d.]+) and ([\d.]+) of its speed",
+        lambda: tuple(cell("overhead", "ratio", processes=number) for number in (1, 2)),
+    ),
+]
+
+
+def prose(page: str) -> str:
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
 
 def same(said: str, measured: float) -> bool:
@@ -83,15 +110,18 @@ def same(said: str, measured: float) -> bool:
     return abs(float(said.replace(",", "")) - measured) <= 0.5 * 10.0**-digits + 1e-9
 
 
-@pytest.mark.parametrize(("pattern", "measured"), FIGURES)
-def test_readme_says_what_was_measured(pattern: str, measured: Callable[[], tuple[float, ...]]) -> None:
-    found = re.search(pattern, prose())
+@pytest.mark.parametrize(
+    ("page", "pattern", "measured"),
+    [("docs/results.md", *figure) for figure in FIGURES] + [("README.md", *figure) for figure in IN_README],
+)
+def test_a_page_says_what_was_measured(page: str, pattern: str, measured: Callable[[], tuple[float, ...]]) -> None:
+    found = re.search(pattern, prose(page))
     assert found is not None, "the sentence is another one now: mend the test"
     pairs = list(zip(found.groups(), measured(), strict=True))
     assert all(same(said, number) for said, number in pairs), pairs
 
 
-def test_what_readme_says_of_kills_and_goodput_holds() -> None:
+def test_what_is_said_of_kills_and_goodput_holds() -> None:
     killed = [row for row in rows("kills") if row["kills"] == "yes"]
     assert all(float(str(row["loss"])) < float(str(row["sd"])) for row in killed)
     assert total("crashes", "others") == total("disks", "silently wrong") == total("disks", "others") == 0
@@ -117,7 +147,7 @@ def test_the_table_of_what_workers_are_worth_is_the_measured_one() -> None:
 
 
 def test_the_table_of_tails_is_the_measured_one() -> None:
-    _, *lines = next(table for table in tables("averaging.md") if "averaging_tails.md" in table[0][0])
+    _, *lines = next(table for table in tables("notes/averaging.md") if "averaging_tails.md" in table[0][0])
     for task, workers, *said in lines:
         measured = [
             cell("averaging_tails", column, task=task, W=int(workers), killed=killed)
@@ -156,7 +186,9 @@ def placements(name: str) -> dict[str, dict[str, Row]]:
 @pytest.mark.parametrize(("head", "name"), [("graph", "placement"), ("graph, 64 parts", "placement_on_64")])
 def test_the_tables_of_placements_are_the_measured_ones(head: str, name: str) -> None:
     measured = placements(name)
-    first, *lines = next(table for table in tables("placement.md") if table[0][0] == head and table[0][-1] in ALL_PEERS)
+    first, *lines = next(
+        table for table in tables("notes/placement.md") if table[0][0] == head and table[0][-1] in ALL_PEERS
+    )
     methods = [cell.replace("`", "") for cell in first[1:]]
     assert {line[0] for line in lines} == set(measured)
     for graph, *cells in lines:
@@ -174,7 +206,7 @@ def test_the_table_of_other_objectives_is_the_measured_one() -> None:
     measured = placements("placement")
     columns = [("multilevel, traffic, 3%", "T"), (None, "T"), ("multilevel, total", "S")]
     columns += [("multilevel, total, 3%", "S"), (None, "S")]
-    _, *lines = next(table for table in tables("placement.md") if table[0][-1] == "CPU s")
+    _, *lines = next(table for table in tables("notes/placement.md") if table[0][-1] == "CPU s")
     assert {line[0] for line in lines} == {graph for graph, of in measured.items() if "multilevel, total" in of}
     for graph, *cells, seconds in lines:
         of = measured[graph]

@@ -1,8 +1,8 @@
 """Every block of code in README.md and docs/ is run, checked as a program, or read by the parser of what it is.
 
 A Markdown comment in the line above says what is done with a block of Python: `<!-- runs -->`, it is run;
-`<!-- program -->`, it is saved as a file and `gridml check` tries it. Other Python is parsed. Commands go through the
-command line's own parser.
+`<!-- program -->`, it is saved as a file and `gridml check` tries it; `<!-- script -->`, a test of its own runs it.
+Other Python is parsed. Commands go through the command line's own parser.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def lines_of(block: Block) -> list[str]:
     return [line for line in joined if re.match(r"(\.venv/bin/)?(gridml|make|pip|python) ", line)]
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 
@@ -85,7 +85,7 @@ def test_it_is_a_program(block: Block, tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=ids)
 def test_it_is_python(block: Block) -> None:
     ast.parse(block.code)
-    assert block.mark in ("", "runs", "program")
+    assert block.mark in ("", "runs", "program", "script")
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language in ("json", "toml")], ids=ids)

@@ -13,7 +13,7 @@ from docs.site import reference
 from docs.site.links import anchors, broken_in_site, broken_in_text
 from docs.site.tree import ROOT
 
-TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_every_public_name_has_a_place() -> None:

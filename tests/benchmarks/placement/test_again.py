@@ -1,4 +1,4 @@
-"""Graphs placed again are compared with fresh placements, and docs/placement.md says what came of it."""
+"""Graphs placed again are compared with fresh placements, and docs/notes/placement.md says what came of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_what_is_placed_again_moves_less_than_what_is_placed_afresh() -> None:
 
 def test_docs_say_what_was_measured() -> None:
     rows = json.loads((RESULTS / "placement_again.json").read_text(encoding="utf-8"))["rows"]
-    text = (DOCS / "placement.md").read_text(encoding="utf-8").splitlines()
+    text = (DOCS / "notes" / "placement.md").read_text(encoding="utf-8").splitlines()
     first = next(at for at, line in enumerate(text) if line.startswith(HEAD))
     said = [[cell.strip() for cell in line.strip("|").split("|")] for line in text[first + 2 : first + 2 + SHOWN]]
     rows = [row for row in rows if row["graph"] in {line[0] for line in said}]

@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = (ROOT / "tests" / "programs" / "perceptron.py").read_text()
 
 
-def readme_example() -> str:
-    """The second block of Python in README: what begins a run from a script."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert "gridml.run" in blocks[1]
-    return blocks[1]
+def example() -> str:
+    """The guide's block that starts a run from a script."""
+    found = re.search(r"^<!-- script -->\n```python\n(.*?)^```$", (ROOT / "docs/guide.md").read_text(), re.M | re.S)
+    assert found is not None and "gridml.run" in found[1]
+    return found[1]
 
 
 AFTER = """
@@ -41,9 +41,9 @@ def executed(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.real
-def test_the_example_of_the_readme_with_another_network(tmp_path: Path) -> None:
-    before = "\nimport json\nlenet = perceptron\ntorch.set_num_threads(2)\n"
-    done = executed(tmp_path, PROGRAM + before + readme_example() + AFTER)
+def test_the_example_of_the_guide_with_another_network(tmp_path: Path) -> None:
+    before = "\nimport json\nnetwork = perceptron\ntorch.set_num_threads(2)\n"
+    done = executed(tmp_path, PROGRAM + before + example() + AFTER)
     assert done.returncode == 0, done.stdout + done.stderr
     *lines, accuracy, last = done.stdout.splitlines()
     said = json.loads(last)

@@ -1,0 +1,85 @@
+"""A run's ledger, drawn: who worked when, who was killed, what was pushed, and what is credited."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from master.store.reader import opened, read_clock
+
+KILLS = {
+    True: ("#d08770", "evicted with a warning: it pushes, and leaves"),
+    False: ("#bf616a", "killed"),
+}
+WORK, PUSH, CREDIT = "#8fbcbb", "#2e3440", "#5e81ac"
+
+
+@dataclass(frozen=True)
+class Life:
+    """A worker's: on which machine, seconds of the run; `warned` is None where it was not killed."""
+
+    machine: str
+    from_s: float
+    to_s: float
+    warned: bool | None
+
+
+def draw_run(root: Path, file: Path) -> None:
+    """Draw the run in `root` into `file`, an SVG."""
+    with opened(root) as connection:
+        clock = read_clock(connection, root)
+        credits = [
+            (clock.at(at_s), number, machine)
+            for at_s, number, machine in connection.execute(
+                "SELECT at_s, stop - start, machine FROM credits JOIN workers ON id = worker ORDER BY at_s"
+            )
+        ]
+        lives = [
+            Life(machine, clock.at(started_s), clock.at(ended_s), bool(graceful) if state == "evicted" else None)
+            for machine, started_s, ended_s, state, graceful in connection.execute(
+                "SELECT machine, started_s, ended_s, state, graceful FROM workers"
+                " WHERE started_s IS NOT NULL AND ended_s IS NOT NULL ORDER BY started_s"
+            )
+        ]
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    _machines(above, lives, [(at_s, machine) for at_s, _, machine in credits])
+    total, times, sums = 0, [0.0], [0]
+    for at_s, number, _ in credits:
+        total += number
+        times.append(at_s)
+        sums.append(total)
+    below.fill_between(times, sums, step="post", color=CREDIT, alpha=0.8)
+    below.set_ylabel("examples credited\nin the ledger")
+    below.set_xlabel("seconds")
+    below.set_xlim(0, max(times))
+    below.set_ylim(0, total)
+    below.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file, metadata={"Date": None})
+
+
+def _machines(axes: Axes, lives: list[Life], pushes: list[tuple[float, str]]) -> None:
+    """A row for each machine: its workers as bars, their ends, and their pushes as ticks."""
+    rows = {machine: number for number, machine in enumerate(sorted({life.machine for life in lives}))}
+    for life in lives:
+        axes.barh(rows[life.machine], life.to_s - life.from_s, 0.6, life.from_s, color=WORK)
+    for warned, (colour, label) in KILLS.items():
+        ends = [(life.to_s, rows[life.machine]) for life in lives if life.warned is warned]
+        axes.plot([at_s for at_s, _ in ends], [row for _, row in ends], "X", color=colour, markersize=8, label=label)
+    axes.plot(
+        [at_s for at_s, _ in pushes],
+        [rows[machine] for _, machine in pushes],
+        "|",
+        color=PUSH,
+        markersize=7,
+        alpha=0.5,
+        label="a push is merged, and its examples are credited",
+    )
+    axes.set_yticks(list(rows.values()), [f"machine {number + 1}" for number in rows.values()])
+    axes.invert_yaxis()
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize="small")
