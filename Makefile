@@ -52,7 +52,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy examples
-	$(BIN)/mypy -p docs.site
+	$(BIN)/mypy -p docs.site -p docs.pictures
 
 docs: $(STAMP)
 	@$(BIN)/python -m docs.site
