@@ -34,7 +34,7 @@ def draw_run(root: Path, file: Path) -> None:
         credits = [
             (clock.at(at_s), number, machine)
             for at_s, number, machine in connection.execute(
-                "SELECT at_s, stop - start, machine FROM credits JOIN workers ON id = worker ORDER BY at_s"
+                "SELECT at_s, stop - start, machine FROM credits JOIN workers USING (worker) ORDER BY at_s"
             )
         ]
         lives = [
