@@ -22,6 +22,7 @@ FOLDER = Path(__file__).resolve().parent
 EXAMPLE = FOLDER.parents[1] / "examples" / "mnist.py"
 SHOWN_S = 30.0  # the animation's length; a run takes minutes
 FRAMES = 90
+DRAWN_S = 45.0  # of the run, in its drawing: a few lives of each machine
 
 
 def main(run_dir: Annotated[Path | None, typer.Option(help="Where the run is kept.")] = None) -> None:
@@ -33,7 +34,7 @@ def main(run_dir: Annotated[Path | None, typer.Option(help="Where the run is kep
     ]
     frames = record(command, Terminal(columns=110, lines=34))
     (FOLDER / "demo.svg").write_text(animated(frames, FRAMES, SHOWN_S), "utf-8")
-    draw_run(run, FOLDER / "run.svg")
+    draw_run(run, FOLDER / "run.svg", DRAWN_S)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +28,8 @@ class Life:
     warned: bool | None
 
 
-def draw_run(root: Path, file: Path) -> None:
-    """Draw the run in `root` into `file`, an SVG."""
+def draw_run(root: Path, file: Path, until_s: float = math.inf) -> None:
+    """Draw the first `until_s` seconds of the run in `root` into `file`, an SVG."""
     with opened(root) as connection:
         clock = read_clock(connection, root)
         credits = [
@@ -36,6 +37,7 @@ def draw_run(root: Path, file: Path) -> None:
             for at_s, number, machine in connection.execute(
                 "SELECT at_s, stop - start, machine FROM credits JOIN workers USING (worker) ORDER BY at_s"
             )
+            if clock.at(at_s) <= until_s
         ]
         lives = [
             Life(machine, clock.at(started_s), clock.at(ended_s), bool(graceful) if state == "evicted" else None)
@@ -43,8 +45,9 @@ def draw_run(root: Path, file: Path) -> None:
                 "SELECT machine, started_s, ended_s, state, graceful FROM workers"
                 " WHERE started_s IS NOT NULL AND ended_s IS NOT NULL ORDER BY started_s"
             )
+            if clock.at(started_s) <= until_s
         ]
-    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _machines(above, lives, [(at_s, machine) for at_s, _, machine in credits])
     total, times, sums = 0, [0.0], [0]
@@ -55,7 +58,7 @@ def draw_run(root: Path, file: Path) -> None:
     below.fill_between(times, sums, step="post", color=CREDIT, alpha=0.8)
     below.set_ylabel("examples credited\nin the ledger")
     below.set_xlabel("seconds")
-    below.set_xlim(0, max(times))
+    below.set_xlim(0, min(until_s, max(times)))
     below.set_ylim(0, total)
     below.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     for axes in (above, below):
@@ -70,14 +73,14 @@ def _machines(axes: Axes, lives: list[Life], pushes: list[tuple[float, str]]) ->
         axes.barh(rows[life.machine], life.to_s - life.from_s, 0.6, life.from_s, color=WORK)
     for warned, (colour, label) in KILLS.items():
         ends = [(life.to_s, rows[life.machine]) for life in lives if life.warned is warned]
-        axes.plot([at_s for at_s, _ in ends], [row for _, row in ends], "X", color=colour, markersize=8, label=label)
+        axes.plot([at_s for at_s, _ in ends], [row for _, row in ends], "X", color=colour, markersize=9, label=label)
     axes.plot(
         [at_s for at_s, _ in pushes],
         [rows[machine] for _, machine in pushes],
         "|",
         color=PUSH,
-        markersize=7,
-        alpha=0.5,
+        markersize=12,
+        alpha=0.6,
         label="a push is merged, and its examples are credited",
     )
     axes.set_yticks(list(rows.values()), [f"machine {number + 1}" for number in rows.values()])
