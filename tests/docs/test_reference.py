@@ -61,7 +61,7 @@ def test_no_link_leads_nowhere(text: Path) -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "docs" / "site" / "mkdocs.yml").read_text("utf-8")
-    pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+    pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
     named = set(re.findall(r": (docs/\S+\.md)$", navigation, re.M))
     assert named == pages | {"docs/reference/names.md", "docs/reference/commands.md"}
 
