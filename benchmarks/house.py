@@ -95,7 +95,7 @@ settings, what a resumed run is held to, simulations, back ends' own options."""
 
 INDEXES = {
     "Heartbeats._looks": "a heap of when to look at whom",
-    "WorkerRecord.replicas_of": "a worker's record names leases' records",
+    "ReplicaHeld.replicas_of": "a worker's record names leases' records",
     "WriteBatch._changed": "records whose rows the open transaction has not written",
 }
 """Containers that hold no fact of their own: they order or name records."""

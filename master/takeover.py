@@ -33,7 +33,7 @@ from master.fleet.fleet import RESERVED_S, Fleet, Workplace
 from master.leases.leases import Leases
 from master.ports.environment import Environment
 from master.ports.mailboxes import MessageLimits
-from master.state.records import WorkerTable
+from master.state.worker_records import WorkerTable
 from master.store.credits import RollbackPoint, Undone, find_point
 from master.store.diagnosis import explained
 from master.store.journal import Events
@@ -141,8 +141,8 @@ class Takeover:
         for row in rows:
             if row["worker"] in survivors:
                 record = self.workers.add(row["worker"])
-                record.spoke = row["first_sync_s"] is not None
-                record.moments_asked = None
+                record.contact.spoke = row["first_sync_s"] is not None
+                record.moments.asked = None
                 measures.recall(record, row)
             else:
                 self.workers.add_ended([row["worker"]])

@@ -13,7 +13,7 @@ from master.leases.leases import Leases
 from master.ports.environment import Environment
 from master.ports.mailboxes import message_limits
 from master.state.jobs import Backend
-from master.state.records import WorkerTable
+from master.state.worker_records import WorkerTable
 from master.store.journal import Events, WallClock
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory

@@ -12,7 +12,7 @@ from gridml.errors import RunError
 from gridml.protocol.outbox import job_of
 from master.state.failures import after_device_failure
 from master.state.jobs import Backend, HeldFor, Hold, JobEvent, Remedy, after_hold, in_words
-from master.state.records import Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import Standing, WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.rundir import command
@@ -59,8 +59,11 @@ class Ends:
         else:
             way = event.state.value if event.exit_code is None else in_words(event.exit_code)
         self._deaths = self._deaths.another(way, lived_s)
-        running = (other for other in self._workers if other.standing is Standing.RUNNING and other.spoke)
-        longer = any(other.started_s is None or now - other.started_s > self._deaths.longest_s for other in running)
+        running = (other for other in self._workers if other.standing is Standing.RUNNING and other.contact.spoke)
+        longer = any(
+            other.measured.started_s is None or now - other.measured.started_s > self._deaths.longest_s
+            for other in running
+        )
         again, reason = after_deaths(self._deaths, others_live_longer=longer)
         return None if again else reason
 
@@ -69,17 +72,17 @@ class Ends:
         """When more workers may be asked for. It is looked at every turn, the workers only after a failed start."""
         if not self._failed_starts:
             return self._failed_s
-        begun = (other for other in self._workers if other.spoke and other.started_s is not None)
-        others_begin = any((other.started_s or 0.0) > self._failing_since_s for other in begun)
+        begun = (other for other in self._workers if other.contact.spoke and other.measured.started_s is not None)
+        others_begin = any((other.measured.started_s or 0.0) > self._failing_since_s for other in begun)
         return self._failed_s + before_more(len(self._failed_starts), others_begin=others_begin)[0]
 
     def _works(self, record: WorkerRecord) -> bool:
         """Whether a worker has spoken, or may yet: it ran before the first of those that ended without a word did. To
         import what a program needs takes longer than a bad machine takes to eat some jobs."""
-        if record.spoke or record.started_s is None:
-            return record.spoke
+        if record.contact.spoke or record.measured.started_s is None:
+            return record.contact.spoke
         begun = record.standing in (Standing.RUNNING, Standing.SUSPENDED)
-        return begun and record.started_s < self._failing_since_s
+        return begun and record.measured.started_s < self._failing_since_s
 
 
 class HeldJobs:

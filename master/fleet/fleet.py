@@ -14,7 +14,7 @@ from master.fleet.ends import DeviceFailures, Ends, HeldJobs
 from master.leases.reclaim import TakenRanges
 from master.state.failures import GivenUpFor, after_give_up
 from master.state.jobs import Backend, JobEvent, Remedy, State
-from master.state.records import Lost, Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import Lost, Standing, WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.rundir import EventFacts, RunDirectory, command
 from master.store.settings import Settings
@@ -97,7 +97,7 @@ class Fleet:
                 if event.state is State.HELD and record is not None and record.standing is not Standing.DISMISSED:
                     event = replace(event, detail=self._hold(record, event, now))
                 if event.graceful is None:
-                    event = replace(event, graceful=record is not None and record.took_leave)
+                    event = replace(event, graceful=record is not None and record.contact.took_leave)
                 self._ledger.worker_event(event, now)
                 if record is not None:  # one that has ended already changes nothing any more
                     self._take(record, event, now)
@@ -157,7 +157,9 @@ class Fleet:
         self._place.backend.cancel(record.name)
         if because is GivenUpFor.NONSENSE:
             self._place.mailboxes.close(record.name)
-        again, why = after_give_up(record.strikes, credited=record.trained > 0, others_run=self._workers.any_promises())
+        again, why = after_give_up(
+            record.faults.strikes, credited=record.measured.trained > 0, others_run=self._workers.any_promises()
+        )
         if not again:
             self._stop = RunError(f"{why}. The last one, {record.name} on {record.machine}: {reason}")
 
@@ -213,7 +215,7 @@ class Fleet:
     def _dismiss(self, wanted: int) -> None:
         """Tell the workers that are too many to leave: they push what they have trained."""
         present = [
-            Presence(record.name, record.standing is not Standing.RUNNING, record.speed)
+            Presence(record.name, record.standing is not Standing.RUNNING, record.measured.speed)
             for record in self._workers
             if record.standing in PRESENT
         ]
@@ -272,8 +274,8 @@ class Fleet:
             self._workers.arrive(record, event.host)
             self._heartbeats.watch(record, now)
             self._measures.run(record, now)
-            if begins and record.started_s is not None:
-                heapq.heappush(self._begun, (record.started_s, record.name))
+            if begins and record.measured.started_s is not None:
+                heapq.heappush(self._begun, (record.measured.started_s, record.name))
         elif event.state is State.OUT_OF_REACH:
             self._heartbeats.lose_sight(record)
         elif event.state is State.SUSPENDED and record.standing is Standing.RUNNING:
@@ -288,13 +290,13 @@ class Fleet:
         words = "" if taken else self._last_words(record.name)
         at_work, crashed = self._blame(record, event, words, now)
         dismissed, given_up = record.standing is Standing.DISMISSED, record.standing is Standing.GIVEN_UP
-        lived_s = 0.0 if record.started_s is None else now - record.started_s
+        lived_s = 0.0 if record.measured.started_s is None else now - record.measured.started_s
         until_s = now + RESERVED_S if event.next_attempt else None
         because = f"worker {event.state.value}: {event.detail}"
         self._exchange.reports.release(record, because, now, reserved_until_s=until_s)
         self._measures.end(record, now, died=died(event.state, event.cancelled, event.detail))
         self._workers.end(record)
-        self._any_spoke = self._any_spoke or record.spoke
+        self._any_spoke = self._any_spoke or record.contact.spoke
         if dismissed:
             return
         if event.exit_code == DEVICE:
@@ -302,14 +304,14 @@ class Fleet:
             line = words.rpartition("\n")[2]
             self._stop = self._stop or self._device_failures.count(record, line, now)
             return
-        if (record.spoke and not crashed) or taken:
+        if (record.contact.spoke and not crashed) or taken:
             self._ends.begin_anew()
         else:
             line = words.rpartition("\n")[2]
             if event.exit_code in LACKING:
                 self._exchange.failures.count(record, line, now, lacking=True)
             self._stop_over(event, words, self._ends.failed_start(record, event, line, now, any_spoke=self._any_spoke))
-        unheard = not record.spoke and event.state is not State.EVICTED
+        unheard = not record.contact.spoke and event.state is not State.EVICTED
         if event.removed or ((at_work or crashed or unheard) and not given_up and event.exit_code not in LACKING):
             self._stop_over(event, words, self._ends.death(event, lived_s, now))
 
@@ -330,7 +332,7 @@ class Fleet:
             return True, False
         if event.state is State.FINISHED:
             return False, False
-        if record.spoke:
+        if record.contact.spoke:
             self._exchange.failures.count(record, why, now)
         return False, True
 
@@ -339,7 +341,7 @@ class Fleet:
         backend = self._place.backend
         self._measures.hold(record, now)
         self._workers.move(record, Standing.HELD)
-        spoken = self._any_spoke or any(other.spoke for other in self._workers)
+        spoken = self._any_spoke or any(other.contact.spoke for other in self._workers)
         remedy, reason = self._held.take(record, event, now, spoken=spoken)
         advice = backend.advice(event.detail)
         if remedy is Remedy.STOP:
@@ -376,6 +378,6 @@ def _facts(event: JobEvent, record: WorkerRecord | None, now: float) -> EventFac
     facts["cause"] = event.held_for.value if event.state is State.HELD else event.detail
     if not event.state.ended:
         return facts
-    lived_s = None if record is None or record.started_s is None else now - record.started_s
+    lived_s = None if record is None or record.measured.started_s is None else now - record.measured.started_s
     ended = {"exit_code": event.exit_code, "graceful": event.graceful, "cancelled": event.cancelled}
     return {**facts, **ended, "lived_s": lived_s}

@@ -16,7 +16,7 @@ from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS, Lease
 from master.caching.known_payloads import CarriedFiles, CarriedPayloads
 from master.leases.epochs import Epochs
-from master.state.records import Footprint, LeaseState
+from master.state.lease_records import Footprint, LeaseState
 from master.store.spec import RunSpec
 from master.telemetry.measures import Copying
 

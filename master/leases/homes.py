@@ -14,8 +14,9 @@ from typing import Protocol
 from gridml.protocol.messages import Pace, Sync
 from gridml.protocol.push import ReplicaPart
 from master.leases.policy import SMALLEST, choose_span
-from master.state.records import LeaseState, WorkerRecord, WorkerTable
+from master.state.lease_records import LeaseState
 from master.state.spans import Span
+from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.ledger import Ledger
 from master.store.spec import KeptPlacement
 
@@ -124,7 +125,7 @@ class Homes:
         """Return how much of a span a worker gets that would get `size`, and why it is less, if it is; take note of
         where it is at home from now on."""
         part = self._parts.part_of(span.start)
-        if part == record.part:
+        if part == record.assignment.part:
             return size, None
         facts = self._facts(record)
         if settles(facts, part):
@@ -140,8 +141,8 @@ class Homes:
 
     def _facts(self, record: WorkerRecord) -> PartFacts:
         others = self._workers.others_at_home(record, self._parts.count)
-        near = self._shared[record.part or 0]  # which does not matter to a newcomer
-        return PartFacts(record.part, others, self._ledger.free_spans.left(), near)
+        near = self._shared[record.assignment.part or 0]  # which does not matter to a newcomer
+        return PartFacts(record.assignment.part, others, self._ledger.free_spans.left(), near)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from master.leases.policy import ChunkFacts, choose_span, chunk_size
 from master.leases.reclaim import Reclaim
 from master.leases.sizing import ChunkSizing
 from master.state.failures import Failed
-from master.state.records import LeaseState, WorkerRecord, WorkerTable
+from master.state.lease_records import LeaseState
 from master.state.spans import Span
+from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.spec import RunSpec
@@ -51,7 +52,7 @@ class Leases:
         """Whether a lease that would lie ready is better granted later: the rows of array fields that come with it are
         those of now. In time is with the answer to the last push but one."""
         lease = None if sync.push is None else self._ledger.leases.get(sync.push.lease)
-        return self._has_rows and lease is not None and lease.left > 2 * record.push_every
+        return self._has_rows and lease is not None and lease.left > 2 * record.assignment.push_every
 
     @property
     def live(self) -> int:
@@ -63,11 +64,11 @@ class Leases:
     ) -> LeaseState | None:
         """Return a lease for a worker that wants one, None when there is none for it, or it is avoided; leases that it
         has let go of are ended."""
-        avoided = now < record.avoided_until_s
-        record.cached = sync.cached
+        avoided = now < record.faults.avoided_until_s
+        record.assignment.cached = sync.cached
         again = self._let_go(sync, now, again=not avoided)
         if again is not None:
-            self._ledger.worker_sent(record.name, self.chunks.refresh(again, record.cached), now)
+            self._ledger.worker_sent(record.name, self.chunks.refresh(again, record.assignment.cached), now)
         if again is not None or avoided or not sync.wants or sync.leaving:
             return again
         appointed = appointments.choose(record, sync)
@@ -184,8 +185,8 @@ class Leases:
     def _open(self, span: Span, stop: int, record: WorkerRecord, now: float, reason: str) -> LeaseState:
         lease = self._ledger.lease(span, stop, record.name, now, reason)
         self._reclaim.grant(lease, now)
-        record.idle_until_s = None
-        self._ledger.worker_sent(record.name, self.chunks.publish(lease, record.cached), now)
+        record.assignment.idle_until_s = None
+        self._ledger.worker_sent(record.name, self.chunks.publish(lease, record.assignment.cached), now)
         return lease
 
     def _size(self, span: Span, record: WorkerRecord, now: float) -> tuple[int, str]:
@@ -204,7 +205,7 @@ class Leases:
             sized=self.sizing.chunk(record),
             around=round(around_s / (delay.copy_s + 1 / rate)) if rate else 0,
             idle=round(delay.start_s / (delay.copy_s + 1 / rate)) if rate else 0,
-            interval=record.push_every if self._spec.settings.push_every is None else 0,
+            interval=record.assignment.push_every if self._spec.settings.push_every is None else 0,
             followed=self.epochs.followed(span.epoch),
             largest=self.sizing.largest,
         )
@@ -219,12 +220,12 @@ class Leases:
 
     def _may_idle(self, epoch: int, record: WorkerRecord, now: float) -> tuple[bool, str]:
         """Whether a worker that is too slow for what is left may wait until the others have done that."""
-        if record.idle_until_s is None:
+        if record.assignment.idle_until_s is None:
             speeds = self.sizing.measures.speeds
-            record.idle_until_s = now + policy.idle_s(self._ledger.uncredited(epoch), speeds.total)
-        if now < record.idle_until_s:
+            record.assignment.idle_until_s = now + policy.idle_s(self._ledger.uncredited(epoch), speeds.total)
+        if now < record.assignment.idle_until_s:
             return True, "the others do the rest"
-        record.idle_until_s = None
+        record.assignment.idle_until_s = None
         return False, "it is slow, but the others have not done the rest in the time that they said they need"
 
     def _most(self, epoch: int, record: WorkerRecord, batch: int) -> tuple[int | None, str]:
@@ -237,5 +238,5 @@ class Leases:
             return None, "it has not trained yet"
         own = sum(lease.left for lease in held.values() if lease.epoch == epoch)
         uncredited = self._ledger.uncredited(epoch) - own
-        others = speeds.count - (record.speed is not None)
-        return policy.most(uncredited, rate, others, speeds.total - (record.speed or 0.0), batch, held=own)
+        others = speeds.count - (record.measured.speed is not None)
+        return policy.most(uncredited, rate, others, speeds.total - (record.measured.speed or 0.0), batch, held=own)

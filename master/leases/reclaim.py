@@ -15,8 +15,9 @@ from master.leases import policy
 from master.leases.epochs import Epochs
 from master.leases.policy import Holding
 from master.leases.sizing import ChunkSizing
-from master.state.records import LeaseState, WorkerRecord, WorkerTable
+from master.state.lease_records import LeaseState
 from master.state.spans import Delay, Span
+from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.rundir import EventFacts
@@ -138,9 +139,9 @@ class Reclaim:
         if self._delays[0] != now:
             self._delays = now, {}
         delays = self._delays[1]
-        delay = delays.get(record.kind)
+        delay = delays.get(record.measured.kind)
         if delay is None:
-            delay = delays[record.kind] = self._sizing.delay(record), self._sizing.around_s(record)
+            delay = delays[record.measured.kind] = self._sizing.delay(record), self._sizing.around_s(record)
         return delay
 
     def _recall(self, lease: LeaseState) -> None:

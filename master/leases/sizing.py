@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from chunk_model.goodput import Costs
 from chunk_model.observations import Observations
 from gridml.protocol.messages import PUSH_AT_LEAST_S
-from master.state.records import WorkerRecord
 from master.state.spans import Delay
+from master.state.worker_records import WorkerRecord
 from master.store.journal import Events
 from master.store.rundir import EventFacts
 from master.store.settings import GAUSSIAN, GOODPUT, MOST, PAPER, Settings
@@ -303,28 +303,28 @@ class ChunkSizing:
 
     def interval(self, record: WorkerRecord) -> int:
         """Vertices between two pushes of a worker: as asked for, or as it was told last; 0 while it was told none."""
-        return self._settings.push_every or record.push_every
+        return self._settings.push_every or record.assignment.push_every
 
     def rate(self, record: WorkerRecord) -> float | None:
         """Vertices per second, as measured; of a worker that has not trained yet, those of its kind. None while nobody
         has."""
-        if record.speed is not None:
-            return record.speed
-        exec_s = self.measures.exec_s(record.kind)
+        if record.measured.speed is not None:
+            return record.measured.speed
+        exec_s = self.measures.exec_s(record.measured.kind)
         return None if exec_s is None else 1 / exec_s
 
     def push_s(self, record: WorkerRecord) -> float | None:
         """What a push keeps a worker from training: its own last one, or its kind's. None while nobody has told."""
-        return record.push_s or self.measures.push_s(record.kind)
+        return record.measured.push_s or self.measures.push_s(record.measured.kind)
 
     def delay(self, record: WorkerRecord) -> Delay:
         """What passes beside training until a lease of the worker is credited."""
-        return self.measures.delay(record.kind)
+        return self.measures.delay(record.measured.kind)
 
     def around_s(self, record: WorkerRecord) -> float:
         """What passes around the training of a chunk of the worker's, as far as it was measured: its start, its end,
         and a push's way there and back; a machine's coming, too, where it has one chunk."""
-        kind = record.kind
+        kind = record.measured.kind
         costs = self.measures.costs(kind, many=self._many)
         if costs is None:
             return 0.0
@@ -392,7 +392,7 @@ class ChunkSizing:
         return SizingFacts(kinds, *shared, merge_s, grant_s, largest, self._sizes, expected, self._settings.chunk_rule)
 
     def _of(self, record: WorkerRecord) -> Size | None:
-        return self._sizes.get(record.kind) or self._sizes.get("")
+        return self._sizes.get(record.measured.kind) or self._sizes.get("")
 
 
 def _in_words(sized: Size) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from gridml.errors import DamagedError
 from gridml.protocol.messages import Logged
 from master.state.failures import Failed, standing
-from master.state.records import LeaseState, LeaseTable
+from master.state.lease_records import LeaseState, LeaseTable
 from master.state.spans import FreeSpans, Span
 from master.store.credits import (
     Credited,

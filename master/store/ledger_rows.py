@@ -20,7 +20,7 @@ from gridml.protocol.foreign import LARGEST
 from gridml.protocol.messages import Failure, Logged, Sync
 from master.state.failures import Altered, Failed, MachineRecord
 from master.state.jobs import JobEvent, State
-from master.state.records import LeaseState
+from master.state.lease_records import LeaseState
 from master.state.spans import Span
 from master.store.rundir import ORPHANED
 from master.store.schema import seal

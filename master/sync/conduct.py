@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from gridml.aggregates.base import same_bits
 from gridml.protocol.push import Ids, PushContent, RowValues
-from master.state.records import LeaseState, WorkerRecord
+from master.state.lease_records import LeaseState
+from master.state.worker_records import WorkerRecord
 from master.store.ledger import Ledger
 from master.store.rundir import command
 from master.store.versions import Base
@@ -145,7 +146,7 @@ class Conduct:
         seconds = now - own.began_s
         if own.vertices + vertices <= self._slowest * seconds:
             return None
-        pace = CreditPace(own.vertices + vertices, seconds, own.pushes + 1, record.kind)
+        pace = CreditPace(own.vertices + vertices, seconds, own.pushes + 1, record.measured.kind)
         fast, reason = too_fast(pace, [other for name, other in self._fastest if name != record.name])
         return reason if fast else None
 
@@ -166,7 +167,7 @@ class Conduct:
         own = self._of(record)
         if own is None:
             return
-        own.vertices, own.kind, own.last_s = own.vertices + vertices, record.kind, now
+        own.vertices, own.kind, own.last_s = own.vertices + vertices, record.measured.kind, now
         if own.seen_s is None:
             own.seen_s = now if since_s is None else since_s
         if since_s is not None:
@@ -178,7 +179,7 @@ class Conduct:
         """Write down that a push was shortened or refused for what is in it; too often, and its worker is
         quarantined."""
         self._ledger.add_blame(record.name, lease.id, reason, now)
-        own = self._workers.setdefault(record.name, _Conduct(now, record.kind))
+        own = self._workers.setdefault(record.name, _Conduct(now, record.measured.kind))
         own.blamed.append(True)
         others = [each.blamed for name, each in self._workers.items() if name != record.name]
         out, why = quarantine(own.blamed, others)
@@ -210,11 +211,11 @@ class Conduct:
     def _of(self, record: WorkerRecord) -> _Conduct | None:
         """Return the conduct of a worker that this master, or one before it, has heard before: work that comes with a
         first word was trained nobody knows when."""
-        if record.message_s is None:
+        if record.measured.message_s is None:
             return None
         own = self._workers.get(record.name)
         if own is None:
-            own = self._workers[record.name] = _Conduct(record.message_s, record.kind)
+            own = self._workers[record.name] = _Conduct(record.measured.message_s, record.measured.kind)
         return own
 
 

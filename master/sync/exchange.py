@@ -20,7 +20,7 @@ from gridml.protocol.messages import Verdict
 from master.leases.leases import Leases
 from master.ports.environment import Environment
 from master.state.failures import GivenUpFor
-from master.state.records import Lost, WorkerRecord, WorkerTable
+from master.state.worker_records import Lost, WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.store import Store
@@ -81,13 +81,13 @@ class WorkerReports:
         if self.workers.expects(record):  # not one that has ended, whose last push was brought home
             self.versions.hear(record, sync.have, draft.message.number)
             self.leases.sizing.measures.hear(record, sync, now, worked=draft.verdict is Verdict.MERGED)
-            record.spoke = True
-            record.show_life(now)
+            record.contact.spoke = True
+            record.signs.show(now)
         else:
             self.merger.forget(record.name)
         self.ledger.worker_reported(sync, now, draft.nbytes)
-        self.ledger.worker_sent(sync.worker, record.bytes_down, now)
-        record.bytes_down = 0
+        self.ledger.worker_sent(sync.worker, record.contact.bytes_down, now)
+        record.contact.bytes_down = 0
         for note in sync.note.splitlines():
             self._show_note(record, note)
         for problem in self.recovery.moments.take_problems():
@@ -98,7 +98,7 @@ class WorkerReports:
                 self.recovery.fail(lease, sync.have)
                 self.recovery.failures.record(lease, sync.failure, now)
         if sync.leaving:
-            record.took_leave = True
+            record.contact.took_leave = True
             self.release(record, "the worker left", now)
         elif draft.verdict is Verdict.REFUSED:
             lease = self.ledger.leases.get(draft.push.lease)
@@ -107,10 +107,10 @@ class WorkerReports:
 
     def _show_note(self, record: WorkerRecord, note: str) -> None:
         """Tell the user what a worker went on without: each text once, and so many of a worker that may send any."""
-        if not note.strip() or note in record.notes or len(record.notes) >= MAX_NOTES:
+        if not note.strip() or note in record.contact.notes or len(record.contact.notes) >= MAX_NOTES:
             return
-        record.notes.add(note)
-        last = "" if len(record.notes) < MAX_NOTES else "; its further notes are not shown"
+        record.contact.notes.add(note)
+        last = "" if len(record.contact.notes) < MAX_NOTES else "; its further notes are not shown"
         self.events.record("warning", {"worker": record.name}, f"{record.name}: {note}{last}")
 
 

@@ -12,7 +12,7 @@ from gridml.protocol.codec import Codec, MalformedPush
 from gridml.protocol.foreign import described, printable
 from gridml.protocol.push import NOTHING
 from master.ports.mailboxes import MessageLimits
-from master.state.records import WorkerRecord, WorkerTable
+from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.sync.pushes import after_malformed
 from master.sync.rows import Draft, Malformed
@@ -53,7 +53,7 @@ class Inbox:
             draft = self._open(message)
             if isinstance(draft, Malformed):
                 malformed.append(draft)
-            elif message.number < draft.record.number:
+            elif message.number < draft.record.held.number:
                 self.discard(message)
             else:
                 newest[message.worker] = draft
@@ -67,9 +67,9 @@ class Inbox:
         """Keep a message that could not be taken, and count it against its worker alone. Must be called inside a
         transaction."""
         self._set_aside.keep(message, reason)
-        record.malformed += 1
-        heard, why = after_malformed(record.malformed)
-        facts = {"worker": record.name, "machine": record.machine, "messages": record.malformed}
+        record.contact.malformed += 1
+        heard, why = after_malformed(record.contact.malformed)
+        facts = {"worker": record.name, "machine": record.machine, "messages": record.contact.malformed}
         self._events.record("warning", facts, f"{record.name} sent what makes no sense: {reason}; {why}")
         if not heard and self._workers.expects(record):
             self._nonsensical.append((record, why))

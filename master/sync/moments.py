@@ -31,7 +31,7 @@ from gridml.model.layers import layers_of
 from gridml.protocol import bundle
 from gridml.protocol.foreign import described
 from gridml.protocol.push import VertexKey, module_key
-from master.state.records import Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import Standing, WorkerRecord, WorkerTable
 
 Array = NDArray[Any]
 
@@ -229,7 +229,7 @@ class KeptMoments:
         """Whether a worker whose push is answered is to bring its own with the next, which is remembered.
 
         Only here is forgotten what it was asked before: its push is committed, and does not come again."""
-        was_asked, record.moments_asked = record.moments_asked, False
+        was_asked, record.moments.asked = record.moments.asked, False
         if not has_moments(self._known):
             return False
         self._pushes += 1
@@ -239,7 +239,7 @@ class KeptMoments:
         pending = 0 if has_voted or votes >= VOTES else self._pending + bool(was_asked)
         if not asks(votes=votes, has_voted=has_voted, is_newest=is_newest, pushes=self._pushes, pending=pending):
             return False
-        record.moments_asked = True
+        record.moments.asked = True
         if has_voted or votes in (0, VOTES):  # those that end before they vote do not keep others from it
             self._pushes = 0
         return True
@@ -248,7 +248,7 @@ class KeptMoments:
     def _pending(self) -> int:
         """How many workers that have not voted are asked, and go on."""
         return sum(
-            each.moments_asked is True and each.standing is not Standing.SUSPENDED and each.name not in self._votes
+            each.moments.asked is True and each.standing is not Standing.SUSPENDED and each.name not in self._votes
             for each in self._workers
         )
 
@@ -261,7 +261,7 @@ class KeptMoments:
         """Have what came with a push of a worker count for those who come new, where so many vertices are trained in
         all. Return why it is left out; None where it is taken, nothing came, or this master cannot know whether the
         worker was asked: it has ended, or was asked last by an earlier master. May be repeated until `asks`."""
-        asked = record.moments_asked
+        asked = record.moments.asked
         if not moments or asked is None or self._workers.get(record.name) is not record:
             return None
         is_taken, reason = examine(moments, self._known, asked=asked, steps=MAX_STEPS_PER_VERTEX * credited)

@@ -27,7 +27,7 @@ from master.caching.known_rows import keep_latest_writes, taken_rows
 from master.leases.leases import Leases
 from master.ports.environment import Hook
 from master.state.failures import Altered
-from master.state.records import LeaseState
+from master.state.lease_records import LeaseState
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.store import Store
@@ -224,7 +224,7 @@ class Pushes:
             self._moments.withdraw(draft.record)
         if outcome is None:
             draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, passage.reason, True
-            draft.record.spoilt = True
+            draft.record.moments.spoilt = True
             self._moments.withdraw(draft.record)
             if passage.failed:
                 self._recovery.fail(lease, push.base)
@@ -254,7 +254,7 @@ class Pushes:
         self._recovery.succeed(push)
         self._conduct.credit(draft.record, push.vertices, lease.since_s, now, blamed=passage.blamed)
         self._leases.credit(lease, now)
-        if draft.record.failures:
+        if draft.record.faults.failures:
             self._failures.clear(draft.record)
         accepted.append(Accepted(draft, lease, fields))
 

@@ -26,7 +26,8 @@ from master.state.failures import (
     replaceable,
     rest_of_device,
 )
-from master.state.records import LeaseState, Standing, WorkerRecord, WorkerTable
+from master.state.lease_records import LeaseState
+from master.state.worker_records import Standing, WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.rundir import EventFacts, command
@@ -114,7 +115,7 @@ class Failures:
 
     def clear(self, record: WorkerRecord) -> None:
         """Forget the failures of a worker that was credited just now, and of those before it on its machine."""
-        record.forget_failures()
+        record.faults.forget()
         self._ledger.worker_failed(record.name, 0, None, None)
         machine = self._workers.machines.forgive(record.machine)
         if machine is None:
@@ -135,21 +136,21 @@ class Failures:
         """Count a failure against a worker and its machine, which may be `lacking` something, or of its `device`, or
         that the worker is `distrusted`: there is no lease for a while, and another worker takes its place if it fails
         on and on."""
-        record.failures += not distrusted
-        record.distrusted += distrusted
+        record.faults.failures += not distrusted
+        record.faults.distrusted += distrusted
         if lacking or device:
-            seconds, reason = (pause_of_lacking if lacking else rest_of_device)(record.strikes)
+            seconds, reason = (pause_of_lacking if lacking else rest_of_device)(record.faults.strikes)
         else:
-            seconds, reason = pause(record.failures, record.distrusted)
-        record.avoided_until_s = now + seconds
-        self._ledger.worker_failed(record.name, record.failures, record.avoided_until_s, reason)
+            seconds, reason = pause(record.faults.failures, record.faults.distrusted)
+        record.faults.avoided_until_s = now + seconds
+        self._ledger.worker_failed(record.name, record.faults.failures, record.faults.avoided_until_s, reason)
         if record.machine:
             self._count_against_machine(record, f"{record.name}: {because}; {reason}")
-        if record.strikes >= AVOIDED or lacking or device:
+        if record.faults.strikes >= AVOIDED or lacking or device:
             where = f" on {record.machine}" if record.machine else ""
             self._events.record("avoided", strikes_of(record, now), f"{record.name}{where}: {reason}")
         others_work = any(other is not record for other in self._workers.succeeding())
-        replace, reason = replaceable(record.failures - record.failures_before, others_work=others_work)
+        replace, reason = replaceable(record.faults.failures - record.faults.before, others_work=others_work)
         if replace:
             self._replaceable.append((record, reason))
 
@@ -157,9 +158,9 @@ class Failures:
         """Have a machine take over what counts against a worker of it. Workers that run there side by side count once:
         what takes a host with all its slots is one failure."""
         machine = self._workers.machines.get(record.machine) or MachineRecord(record.machine)
-        machine.failures = max(machine.failures, record.failures)
-        machine.distrusted = max(machine.distrusted, record.distrusted)
-        machine.avoided_until_s = max(machine.avoided_until_s, record.avoided_until_s)
+        machine.failures = max(machine.failures, record.faults.failures)
+        machine.distrusted = max(machine.distrusted, record.faults.distrusted)
+        machine.avoided_until_s = max(machine.avoided_until_s, record.faults.avoided_until_s)
         machine.reason = reason
         self._workers.machines.put(machine)
         self._ledger.machine_failed(machine)
@@ -176,9 +177,9 @@ def strikes_of(record: WorkerRecord, now: float) -> EventFacts:
     return {
         "worker": record.name,
         "machine": record.machine,
-        "failures": record.failures,
-        "distrusted": record.distrusted,
-        "avoided_s": max(0.0, record.avoided_until_s - now),
+        "failures": record.faults.failures,
+        "distrusted": record.faults.distrusted,
+        "avoided_s": max(0.0, record.faults.avoided_until_s - now),
     }
 
 

@@ -28,7 +28,8 @@ from gridml.protocol.push import ReplicaPart
 from master.leases.homes import Appointments
 from master.leases.leases import Leases
 from master.leases.sizing import push_at_least_s
-from master.state.records import LeaseState, WorkerRecord
+from master.state.lease_records import LeaseState
+from master.state.worker_records import WorkerRecord
 from master.store.ledger import Ledger
 from master.store.spec import RunSpec
 from master.store.store import Store
@@ -103,9 +104,9 @@ class Answers:
     def send(self, draft: Draft, reply: Reply, brings: ReplicaPart) -> None:
         """Answer a draft, and retract what no worker can be on its way to."""
         record, message, payload = draft.record, draft.message, self._codec.write(reply, brings)
-        if record.number >= 0:  # one that leaves is not remembered
+        if record.held.number >= 0:  # one that leaves is not remembered
             self._versions.answer(record, reply.version)
-        record.bytes_down += len(payload)
+        record.contact.bytes_down += len(payload)
         self._mailboxes.answer(message.worker, message.number, payload)
         self._retract([version for version in self._published if not self._versions.named(version)])
 
@@ -175,8 +176,8 @@ class PushPace:
             ruled, reason = push_every(live, size, rate, cost_s, settings.push_budget, self._drift)
             every, sized = sizing.push_every(record, ruled, size, live, self.push_s)
             reason = sized if every != ruled else reason
-        if every != record.push_every:
-            record.push_every = every
+        if every != record.assignment.push_every:
+            record.assignment.push_every = every
             self._ledger.worker_paced(record.name, every, reason)
         return every
 
@@ -219,7 +220,7 @@ class Replies:
         sync, record = draft.sync, draft.record
         version, pace, lacking, supply = self._store.replica.version, self._pace.of(record), ReplicaPart(), Supply({})
         if draft.dropping:
-            record.rows.clear()
+            record.held.rows.clear()
         elif self._store.replica.state:
             supply = self._row_supply.supply(draft)
             lacks = self._lacking(draft)
@@ -232,10 +233,10 @@ class Replies:
             supply = self._row_supply.give_older(draft, version)
         pushed = None if sync.push is None else self._store.ledger.leases.get(sync.push.lease)
         lacking = replace(lacking, short=self._short) if self._short else lacking
-        stored = self.answers.offer(lacking) if start is None and record.number >= 0 else None
+        stored = self.answers.offer(lacking) if start is None and record.held.number >= 0 else None
         if stored is not None:
             lacking = ReplicaPart(moments=lacking.moments)
-            record.bytes_down += stored[1]
+            record.contact.bytes_down += stored[1]
         reply = Reply(
             version=version,
             pace=pace,
@@ -264,27 +265,31 @@ class Replies:
         named = {*sync.holds, *pushed}
         version = self._store.replica.version if draft.fast_forward else sync.have
         copies = sync.copies if sync.push is None else Copies(sync.push.lease, version)
-        copied = None if copies is None else record.replicas_of.get(copies.lease)
-        record.replicas_of = {number: lease for number, lease in record.replicas_of.items() if number in named}
+        copied = None if copies is None else record.held.replicas_of.get(copies.lease)
+        record.held.replicas_of = {
+            number: lease for number, lease in record.held.replicas_of.items() if number in named
+        }
         held = self._store.ledger.leases.of(record.name)
         touched = union(map(self._modules, held.values()))
-        has = union(map(self._modules, record.replicas_of.values()))
+        has = union(map(self._modules, record.held.replicas_of.values()))
         # A lease that ended behind its worker's back is named until the worker comes to it, and answers bring nothing
         # of it: from here on what it touches is older than the version that the worker says it has.
         current = {*held, *pushed}
-        record.replicas_of = {number: lease for number, lease in record.replicas_of.items() if number in current}
+        record.held.replicas_of = {
+            number: lease for number, lease in record.held.replicas_of.items() if number in current
+        }
         fresh = touched if not self._store.ledger.has_version(sync.have) else without(touched, has)
         if copied is not None and sync.push is None:
-            record.replicas_of[copied.id] = copied  # its answer may be lost
+            record.held.replicas_of[copied.id] = copied  # its answer may be lost
         if grant is not None:
-            record.replicas_of[grant.id] = grant
+            record.held.replicas_of[grant.id] = grant
         if copies is None or copied is None:
             return Lacking(touched, version, fresh, {}, -1)
         return Lacking(touched, version, fresh, self._modules(copied), copies.version)
 
     def _new_to(self, draft: Draft, lacking: Lacking) -> dict[str, Array]:
         """What others have gathered of the module vertices that a worker has never had, for its optimisers."""
-        if draft.record.spoilt:
+        if draft.record.moments.spoilt:
             return {}
         touched = without(lacking.fresh, lacking.copied)
         return self._moments.of([(name, index) for name, ids in touched.items() for index in ids.tolist()])

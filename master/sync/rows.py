@@ -26,7 +26,8 @@ from gridml.protocol.messages import Push, Sync, Verdict
 from gridml.protocol.push import NOTHING, PushContent, RowValues
 from master.caching.known_rows import LeaseRows
 from master.leases.leases import Leases
-from master.state.records import LeaseState, WorkerRecord
+from master.state.lease_records import LeaseState
+from master.state.worker_records import WorkerRecord
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.store.versions import row_bytes
@@ -104,7 +105,7 @@ class RowSupply:
 
     def supply(self, draft: Draft) -> Supply:
         """Return what the answer to a draft brings."""
-        rows, replica = draft.record.rows, self._store.replica
+        rows, replica = draft.record.held.rows, self._store.replica
         if not replica.state.arrays:
             return Supply({})
         self._hear(draft)
@@ -125,7 +126,7 @@ class RowSupply:
 
     def give_older(self, draft: Draft, version: int) -> Supply:
         """A worker is given all that the lease that it is granted touches, as it was in an older version, by others."""
-        rows = draft.record.rows
+        rows = draft.record.held.rows
         rows.clear()
         if draft.grant is not None:
             rows.answered.append(LeaseRows(draft.grant.id, self._rows(draft.grant)))
@@ -141,7 +142,7 @@ class RowSupply:
 
     def _hear(self, draft: Draft) -> None:
         """Take note of what a worker has by now."""
-        sync, rows = draft.sync, draft.record.rows
+        sync, rows = draft.sync, draft.record.held.rows
         heard = sync.heard == rows.answer != "" and self._store.ledger.has_version(sync.have)
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
         as_pushed = draft.as_pushed if draft.verdict is Verdict.MERGED else {}
@@ -152,11 +153,11 @@ class RowSupply:
         before, because the worker may have come as far, and to its end where it is not known what an earlier master
         said."""
         record, push = draft.record, draft.sync.push
-        promised = record.rows.promised.get(lease.id, lease.start if lease is draft.grant else lease.stop)
+        promised = record.held.rows.promised.get(lease.id, lease.start if lease is draft.grant else lease.stop)
         if not self._piecewise:
             return lease.stop
-        interval = max(1, record.push_every, 0 if push is None else push.vertices)
-        travelling = math.ceil(min(draft.sync.travel_s * (record.speed or 0.0), lease.stop))
+        interval = max(1, record.assignment.push_every, 0 if push is None else push.vertices)
+        travelling = math.ceil(min(draft.sync.travel_s * (record.measured.speed or 0.0), lease.stop))
         return min(max(promised, lease.upto + math.ceil(INTERVALS * interval) + travelling), lease.stop)
 
     def _used(self, lease: LeaseState, upto: int) -> Touched:

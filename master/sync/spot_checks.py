@@ -18,8 +18,9 @@ from gridml.protocol.push import PushContent
 from master.leases.homes import Start
 from master.leases.leases import Leases
 from master.state.failures import Candidate
-from master.state.records import LeaseState, WorkerRecord, WorkerTable
+from master.state.lease_records import LeaseState
 from master.state.spans import Span
+from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.rundir import EventFacts
 from master.store.store import Store

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from gridml.model.schedule import Progress, TorchSchedule
 from gridml.protocol.outbox import job_of
 from master.leases.epochs import Epochs
-from master.state.records import WorkerRecord
+from master.state.worker_records import WorkerRecord
 from master.store.ledger import Ledger
 from master.store.replica import Replica
 from master.store.spec import RunSpec
@@ -166,39 +166,41 @@ class VersionUse:
     def hear(self, record: WorkerRecord, version: int, number: int) -> None:
         """A worker says in its message `number` that it holds `version`: it has brought what was reserved for it."""
         self._speak(record)
-        if record.number < 0:
+        held = record.held
+        if held.number < 0:
             self._bring(record)
             self.speakers += 1
-        if number != record.number:
-            self._release(record.answered_with)
-            record.number, record.answered_with = number, []
-        if version != record.base:
-            self._release([record.base])
+        if number != held.number:
+            self._release(held.answered_with)
+            held.number, held.answered_with = number, []
+        if version != held.base:
+            self._release([held.base])
             self._users[version] += 1
-        record.base = version
+        held.base = version
 
     def answer(self, record: WorkerRecord, version: int) -> None:
         """An answer that names a version is on its way to a worker."""
-        record.answered_with.append(version)
+        record.held.answered_with.append(version)
         self._users[version] += 1
 
     def forget(self, record: WorkerRecord) -> tuple[int, ...]:
         """A worker has ended; return the versions on which it may have stood."""
         self._speak(record)
-        if record.number < 0:
+        held = record.held
+        if held.number < 0:
             return (*self._inherited,)
-        versions = (record.base, *record.answered_with)
+        versions = (held.base, *held.answered_with)
         self._release(versions)
         self.speakers -= 1
-        record.number, record.base, record.answered_with, record.replicas_of = -1, -1, [], {}
-        record.rows.clear()
+        held.number, held.base, held.answered_with, held.replicas_of = -1, -1, [], {}
+        held.rows.clear()
         return versions
 
     def inherit(self, records: Collection[WorkerRecord], versions: Collection[int], until_s: float) -> None:
         """These workers go on from an earlier master's time and stand on some of `versions`; so may what is reserved
         until `until_s`."""
         for record in records:
-            record.awaited = True
+            record.held.awaited = True
         self._awaited, self._inherited, self._inherited_until_s = len(records), frozenset(versions), until_s
 
     def named(self, version: int) -> bool:
@@ -216,8 +218,8 @@ class VersionUse:
 
     def _speak(self, record: WorkerRecord) -> None:
         """Stop waiting for the word of a worker of an earlier master."""
-        self._awaited -= record.awaited
-        record.awaited = False
+        self._awaited -= record.held.awaited
+        record.held.awaited = False
 
     def _bring(self, record: WorkerRecord) -> None:
         """A worker has said its first word: what was reserved for it has come with it, or never will."""

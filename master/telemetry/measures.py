@@ -20,8 +20,8 @@ from chunk_model.observations import Observations
 from gridml.protocol.foreign import LEAST_VERTEX_S, LONGEST_S
 from gridml.protocol.messages import Sync
 from master.state.jobs import State
-from master.state.records import WorkerLife, WorkerRecord
 from master.state.spans import Delay
+from master.state.worker_records import WorkerLife, WorkerRecord
 from master.store.reader import PushCosts
 from master.store.rundir import ORPHANED
 from master.telemetry.staffing import LATELY_S, Queue
@@ -144,16 +144,16 @@ class Speeds:
     def put(self, record: WorkerRecord, speed: float) -> None:
         """Take note that a worker trains `speed` vertices per second."""
         self.drop(record)
-        record.speed = speed
+        record.measured.speed = speed
         self.count += 1
         self._add(speed)
 
     def drop(self, record: WorkerRecord) -> None:
         """Leave out a worker that trains no more. Idempotent."""
-        if record.speed is not None:
+        if record.measured.speed is not None:
             self.count -= 1
-            self._add(-record.speed)
-            record.speed = None
+            self._add(-record.measured.speed)
+            record.measured.speed = None
 
     def _add(self, speed: float) -> None:
         """Keep what rounding takes from the sum (Neumaier's summation): over a long run it would add up."""
@@ -191,13 +191,13 @@ class Lives:
 
     def begin(self, record: WorkerRecord, at_s: float) -> None:
         """Begin the life of a worker that runs for the first time; it counts once."""
-        if record.life is not None:
+        if record.measured.life is not None:
             return
-        record.life = WorkerLife(at_s, record.kind)
+        record.measured.life = WorkerLife(at_s, record.measured.kind)
         self._living += 1
         self._sum_s += at_s
         if self._begun % self._every == 0:
-            self._sample[self._begun] = record.life
+            self._sample[self._begun] = record.measured.life
         self._begun += 1
         if len(self._sample) > self._limit:
             self._every *= 2
@@ -205,10 +205,10 @@ class Lives:
 
     def end(self, record: WorkerRecord, at_s: float, *, died: bool) -> None:
         """End a worker's life. One that never ran, or has ended before, does not count."""
-        life = record.life
+        life = record.measured.life
         if life is None:
             return
-        record.life = None
+        record.measured.life = None
         self._living -= 1
         self._sum_s -= life.began_s
         self._past_s += max(0.0, at_s - life.began_s)
@@ -239,20 +239,21 @@ class Measures:
         self._starts: deque[float] = deque()  # of workers, within the last `LATELY_S`
 
     def submit(self, record: WorkerRecord, now: float) -> None:
-        if record.submitted_s is None:
-            record.submitted_s = now
+        if record.measured.submitted_s is None:
+            record.measured.submitted_s = now
 
     def run(self, record: WorkerRecord, now: float) -> None:
         """Begin the worker's life, unless it runs on: its wait and its boot are measured the first time."""
-        self.lives.begin(record, now if record.started_s is None else record.started_s)
-        if record.started_s is None:
-            record.started_s = now
+        own = record.measured
+        self.lives.begin(record, now if own.started_s is None else own.started_s)
+        if own.started_s is None:
+            own.started_s = now
             self._starts.append(now)
             self._forget_starts(now)
-            if record.submitted_s is not None:
-                self.all.waits.append(max(0.0, now - record.submitted_s))  # clocks are set back at times
-            if record.message_s is not None:  # before the back end told of it
-                self._boot(record, record.message_s - now)
+            if own.submitted_s is not None:
+                self.all.waits.append(max(0.0, now - own.submitted_s))  # clocks are set back at times
+            if own.message_s is not None:  # before the back end told of it
+                self._boot(record, own.message_s - now)
 
     def queue(self, queue: Queue, now: float) -> Queue:
         """Return a queue with what has been seen of how jobs leave it."""
@@ -273,9 +274,10 @@ class Measures:
         """Take up the life of a worker that an earlier master saw start, as its ledger row has it."""
         if row["state"] == State.HELD:
             return  # its life ended when it was held, and begins anew when it is released
-        record.submitted_s, record.started_s = row["submitted_s"], row["started_s"]
-        record.message_s = row["first_sync_s"]
-        record.kind = self._kind(row["kind"] or "")
+        own = record.measured
+        own.submitted_s, own.started_s = row["submitted_s"], row["started_s"]
+        own.message_s = row["first_sync_s"]
+        own.kind = self._kind(row["kind"] or "")
         if row["started_s"] is not None:
             self.lives.begin(record, row["started_s"])
         if row["ended_s"] is not None:
@@ -285,8 +287,9 @@ class Measures:
     def hold(self, record: WorkerRecord, now: float) -> None:
         """End a life that its machine did not end: the worker lives anew when it is released."""
         self.end(record, now, died=False)
-        record.submitted_s = record.started_s = record.message_s = None
-        record.trained, record.train_s, record.begun = 0, 0.0, 0
+        own = record.measured
+        own.submitted_s = own.started_s = own.message_s = None
+        own.trained, own.train_s, own.begun = 0, 0.0, 0
 
     def end(self, record: WorkerRecord, now: float, *, died: bool) -> None:
         self.speeds.drop(record)
@@ -294,39 +297,40 @@ class Measures:
 
     def give_up(self, record: WorkerRecord, now: float, *, died: bool = True) -> None:
         """End a life that nobody saw end: a silent worker lived until it was last heard."""
-        last_s = record.message_s or record.started_s or now
+        last_s = record.measured.message_s or record.measured.started_s or now
         self.end(record, last_s, died=died)
 
     def hear(self, record: WorkerRecord, sync: Sync, now: float, *, worked: bool = True) -> None:
         """Take what a worker says of itself, as far as it can be true. What it says of its costs is believed only when
         it has `worked`, and its work came with it; and nothing has taken longer than the worker lives."""
-        if sync.kind != record.kind:
-            record.kind = self._kind(sync.kind)
-            if record.life is not None:
-                record.life.kind = record.kind
+        own = record.measured
+        if sync.kind != own.kind:
+            own.kind = self._kind(sync.kind)
+            if own.life is not None:
+                own.life.kind = own.kind
         kinds = self._kinds(record)
-        if record.message_s is None and record.started_s is not None:
-            self._boot(record, now - record.started_s)
-        record.message_s = now
+        if own.message_s is None and own.started_s is not None:
+            self._boot(record, now - own.started_s)
+        own.message_s = now
         if sync.travel_s > 0:  # a push was answered: what it cost is known in full
-            record.push_s = sync.push_s
+            own.push_s = sync.push_s
         if not worked:
             return
-        most_s = LONGEST_S if record.started_s is None else SLACK * max(0.0, now - record.started_s) + SLACK_S
-        if sync.trained < record.trained:  # another process of the same worker
-            record.trained, record.train_s, record.begun = 0, 0.0, 0
-        if _a_speed(sync.trained - record.trained, sync.train_s - record.train_s):
+        most_s = LONGEST_S if own.started_s is None else SLACK * max(0.0, now - own.started_s) + SLACK_S
+        if sync.trained < own.trained:  # another process of the same worker
+            own.trained, own.train_s, own.begun = 0, 0.0, 0
+        if _a_speed(sync.trained - own.trained, sync.train_s - own.train_s):
             for kind in kinds:
-                kind.train(sync.trained - record.trained, sync.train_s - record.train_s)
+                kind.train(sync.trained - own.trained, sync.train_s - own.train_s)
             if _a_speed(sync.trained, sync.train_s):
                 self.speeds.put(record, sync.trained / sync.train_s)
-        record.trained, record.train_s = sync.trained, sync.train_s
-        if sync.begun != record.begun and sync.begun_vertices > 0 and 0 <= sync.begin_s <= most_s:
+        own.trained, own.train_s = sync.trained, sync.train_s
+        if sync.begun != own.begun and sync.begun_vertices > 0 and 0 <= sync.begin_s <= most_s:
             for kind in kinds:
                 kind.begun.append((sync.begun_vertices, sync.begin_s))
                 if sync.begun > 1 and 0 <= sync.end_s <= most_s:
                     kind.ends.append(sync.end_s)
-        record.begun = sync.begun
+        own.begun = sync.begun
         if sync.push is not None and 0 < sync.travel_s <= most_s:  # a push before this one was answered
             for kind in kinds:
                 kind.travels.append(sync.travel_s)
@@ -388,7 +392,7 @@ class Measures:
         return line(begun if len(begun) >= ENOUGH else self.all.begun, self.copying.vertex_s)
 
     def _kinds(self, record: WorkerRecord) -> tuple[Kind, ...]:
-        return (self.all,) if not record.kind else (self.all, self.kinds[record.kind])
+        return (self.all,) if not record.measured.kind else (self.all, self.kinds[record.measured.kind])
 
     def _boot(self, record: WorkerRecord, seconds: float) -> None:
         for kind in self._kinds(record):

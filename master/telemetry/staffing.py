@@ -21,7 +21,7 @@ from typing import NamedTuple
 from gridml.carriers.base import Heartbeat
 from gridml.errors import UNFIT, RunError, StorageError
 from master.state.failures import GivenUpFor
-from master.state.records import Lost, Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import Lost, Standing, WorkerRecord, WorkerTable
 from master.store.settings import STEPS_EACH
 
 FIRST_WAITING = 10  # jobs that may wait in a pool of which nothing is known, and in one that starts none
@@ -243,14 +243,14 @@ class Heartbeats:
 
     def watch(self, record: WorkerRecord, now: float) -> None:
         """Begin to watch a worker that was started, or is in reach again."""
-        record.show_life(now)
-        record.heartbeat = None
+        record.signs.show(now)
+        record.signs.heartbeat = None
         self._plan(record)
 
     def lose_sight(self, record: WorkerRecord) -> None:
         """Be less patient with a running worker that the back end has lost sight of."""
         if record.standing is Standing.RUNNING:
-            record.out_of_reach = True
+            record.signs.out_of_reach = True
             self._plan(record)
 
     def lost(self, now: float) -> list[Lost]:
@@ -260,38 +260,40 @@ class Heartbeats:
         while self._looks and self._looks[0][0] < now:
             look_s, name = heappop(self._looks)
             record = self._workers.get(name)
-            if record is None or record.standing is not Standing.RUNNING or record.look_s != look_s:
+            if record is None or record.standing is not Standing.RUNNING or record.signs.look_s != look_s:
                 continue  # it runs no more, or another look was planned since
             again.append(record)
+            signs = record.signs
             limit_s = self._limit(record)
-            if now - record.sign_s <= patience_s(limit_s, out_of_reach=record.out_of_reach) / 2:
+            if now - signs.last_s <= patience_s(limit_s, out_of_reach=signs.out_of_reach) / 2:
                 continue  # it was heard since
-            silent, reason = is_silent(record.sign_s, now, limit_s, out_of_reach=record.out_of_reach)
-            heartbeat = self._read(name) if silent or not record.heartbeat_read else None
-            if silent and heartbeat not in (None, record.heartbeat):
+            silent, reason = is_silent(signs.last_s, now, limit_s, out_of_reach=signs.out_of_reach)
+            heartbeat = self._read(name) if silent or not signs.heartbeat_read else None
+            if silent and heartbeat not in (None, signs.heartbeat):
                 assert heartbeat is not None
-                record.show_heartbeat(heartbeat, now)
-                stuck, reason = is_stuck(record.headway_s, now, self._limit_s)
+                signs.show_heartbeat(heartbeat, now)
+                stuck, reason = is_stuck(signs.headway_s, now, self._limit_s)
                 if stuck:
                     lost.append(Lost(record, GivenUpFor.NO_HEADWAY, reason))
             elif silent:
                 lost.append(Lost(record, GivenUpFor.SILENCE, reason))
-            elif not record.heartbeat_read:
-                record.heartbeat_read, record.heartbeat = True, heartbeat
+            elif not signs.heartbeat_read:
+                signs.heartbeat_read, signs.heartbeat = True, heartbeat
         for record in again:
             self._plan(record)
         return lost
 
     def _limit(self, record: WorkerRecord) -> float:
         """How long a worker may be silent; while it starts it has no heartbeat yet."""
-        least_s = 0.0 if record.spoke else STARTS_S
+        least_s = 0.0 if record.contact.spoke else STARTS_S
         return max(least_s, self._limit_s * 2.0 ** min(self._doublings(record.name), MOST_DOUBLINGS))
 
     def _plan(self, record: WorkerRecord) -> None:
         """Plan the next look at a worker: half way to its being silent, then at its end."""
-        patience = patience_s(self._limit(record), out_of_reach=record.out_of_reach)
-        record.look_s = record.sign_s + (patience if record.heartbeat_read else patience / 2)
-        heappush(self._looks, (record.look_s, record.name))
+        signs = record.signs
+        patience = patience_s(self._limit(record), out_of_reach=signs.out_of_reach)
+        signs.look_s = signs.last_s + (patience if signs.heartbeat_read else patience / 2)
+        heappush(self._looks, (signs.look_s, record.name))
 
 
 FEW = 4  # workers are never too many: batches of a quarter give back what four of them lose (`gridml.engine.pace`)

@@ -96,7 +96,7 @@ def test_a_worker_that_lives_on_keeps_its_place(
         assert [row["worker"] for row in run.ledger.workers()] == ["w1"]
     with resume(tmp_path / "run", environment) as run:
         run.parts.fleet.staff(1.0, work_left=True)
-        assert run.parts.workers.of("w1").moments_asked is None, "the master before may have asked for them"
+        assert run.parts.workers.of("w1").moments.asked is None, "the master before may have asked for them"
         (worker,) = run.ledger.workers()
         assert (worker["worker"], worker["ended_s"]) == ("w1", None)
     assert backend.kept == [True, True]

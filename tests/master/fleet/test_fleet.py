@@ -11,7 +11,7 @@ from gridml.errors import DEVICE, RunError
 from master.fleet.fleet import Fleet, Workplace
 from master.state.failures import MAX_TRIES
 from master.state.jobs import HeldFor, JobEvent, State
-from master.state.records import Lost, Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import Lost, Standing, WorkerRecord, WorkerTable
 from master.store.ledger import Ledger
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.settings import Settings
@@ -45,7 +45,7 @@ class Nobody:
     def count(
         self, record: WorkerRecord, because: str, now: float, *, distrusted: bool = False, device: bool = False
     ) -> None:
-        record.failures += device
+        record.faults.failures += device
 
     def record(self, topic: str, facts: EventFacts, text: str, *, quiet: bool = False) -> None:
         self.said.append((topic, text))
@@ -104,8 +104,8 @@ def fleet(tmp_path: Path, measures: Measures, workers: WorkerTable) -> Fleet:
 
 def speak(record: WorkerRecord, now: float) -> None:
     """A message of it made sense."""
-    record.spoke = True
-    record.show_life(now)
+    record.contact.spoke = True
+    record.signs.show(now)
 
 
 def test_a_held_worker_lives_no_longer_and_has_not_died(fleet: Fleet, measures: Measures, workers: WorkerTable) -> None:
@@ -114,7 +114,7 @@ def test_a_held_worker_lives_no_longer_and_has_not_died(fleet: Fleet, measures: 
         speak(workers.of(worker), 11.0)
     measures.speeds.put(workers.of("w1"), 5.0)
     fleet.hear([JobEvent(40.0, "w1", State.HELD, detail="the disk is full")], 40.0)
-    assert workers.of("w1").speed is None
+    assert workers.of("w1").measured.speed is None
     assert measures.lives.deaths == 0
     assert measures.lives.exposure_s(100.0) == 30.0 + 90.0
     fleet.hear([JobEvent(100.0, "w1", State.QUEUED)], 100.0)
@@ -163,7 +163,7 @@ def test_devices_that_fail_while_another_trains_end_no_run(fleet: Fleet, workers
     fleet._place.directory.logs.mkdir(exist_ok=True)
     fleet.hear([JobEvent(1.0, "w1", State.RUNNING)], 1.0)
     speak(workers.of("w1"), 1.0)
-    workers.of("w1").trained = 64
+    workers.of("w1").measured.trained = 64
     for k in range(3 * MAX_TRIES):
         device_fails(fleet, f"w{10 + k}", 10.0 * k)
     fleet.hear([JobEvent(200.0, "w1", State.LOST)], 200.0)

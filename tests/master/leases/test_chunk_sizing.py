@@ -12,7 +12,7 @@ import pytest
 from gridml.protocol.messages import Push, Sync
 from master.backends.condor.options import CondorOptions
 from master.leases.sizing import ChunkSizing
-from master.state.records import WorkerRecord
+from master.state.worker_records import WorkerRecord
 from master.store.rundir import EventFacts
 from master.store.settings import Settings
 

@@ -17,7 +17,7 @@ from gridml.model.order import EpochOrder
 from gridml.protocol.messages import CACHED_DIGITS, Reply, reply_from, to_json
 from master.caching.known_payloads import CarriedFiles, CarriedPayloads
 from master.leases.chunks import Chunks
-from master.state.records import Footprint, LeaseState
+from master.state.lease_records import Footprint, LeaseState
 
 
 class Network(gridml.Vertex):

@@ -11,7 +11,7 @@ from master.leases.leases import Leases
 from master.simulation import cost_only_worker
 from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
-from master.state.records import WorkerTable
+from master.state.worker_records import WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.settings import Settings

@@ -17,7 +17,8 @@ from master.leases.leases import Leases
 from master.simulation import cost_only_worker
 from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
-from master.state.records import LeaseState, Standing, WorkerTable
+from master.state.lease_records import LeaseState
+from master.state.worker_records import Standing, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.settings import Settings
@@ -156,7 +157,7 @@ def test_a_master_that_takes_over_knows_who_is_at_home_where(desk: Desk, tmp_pat
     table.add("w2")
     later = leases_of(desk.leases._spec, desk.ledger, table)
     later.take_over(lease)
-    assert table.of("w2").part == 1
+    assert table.of("w2").assignment.part == 1
     after = Desk(later, desk.ledger, table, desk.placement)
     desk.train(lease)
     assert [after.part("w5"), after.part("w2")] == [0, 1]
@@ -191,7 +192,7 @@ def test_every_vertex_is_leased_once_whoever_dies(
         elif held is not None:
             desk.train(held, chance.randint(held.upto + 1, held.stop))
         else:
-            home = desk.workers.add(name).part
+            home = desk.workers.add(name).assignment.part
             oldest = desk.ledger.spans[0].epoch if desk.ledger.spans else None
             own = home is not None and any(
                 span.epoch == oldest and desk.placement.parts.part_of(span.start) == home for span in desk.ledger.spans

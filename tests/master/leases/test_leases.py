@@ -19,9 +19,10 @@ from master.leases.reclaim import LOOK_S
 from master.simulation import cost_only_worker
 from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
-from master.state import records
-from master.state.records import FEW, LeaseState, WorkerTable
+from master.state import lease_records
+from master.state.lease_records import FEW, LeaseState
 from master.state.spans import Span
+from master.state.worker_records import WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.settings import Settings
@@ -47,7 +48,7 @@ class Desk:
         sync = Sync(worker, push=push, trained=1000, train_s=1000 / rate, push_s=PUSH_S, travel_s=TRAVEL_S)
         record = self.workers.add(worker)
         self.leases.sizing.measures.hear(record, sync, 0.0)
-        record.push_every = EVERY
+        record.assignment.push_every = EVERY
 
     def ask(self, worker: str, now: float) -> LeaseState | None:
         with self.ledger.transaction():
@@ -337,7 +338,7 @@ def test_what_a_few_looks_cut_is_what_looking_at_all_would(make: Make, monkeypat
         ]  # where it is, is another matter if some are equal
 
     few = cuts()
-    monkeypatch.setattr(records, "FEW", 10_000)
+    monkeypatch.setattr(lease_records, "FEW", 10_000)
     assert few == cuts()
     assert len({size for _, size in few}) > 10
 

@@ -17,7 +17,7 @@ from gridml.errors import StorageError
 from gridml.protocol.foreign import LARGEST
 from gridml.protocol.messages import Sync
 from master.state.failures import Altered, Failed
-from master.state.records import LeaseState
+from master.state.lease_records import LeaseState
 from master.state.spans import Span
 from master.store.ledger import Ledger
 from master.store.ledger_rows import WriteBatch

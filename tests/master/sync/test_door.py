@@ -34,7 +34,7 @@ from master.ports.environment import Environment
 from master.ports.mailboxes import run_mailboxes
 from master.simulation.faulty_network import VirtualClock
 from master.state.jobs import Backend, JobEvent, State
-from master.state.records import WorkerRecord
+from master.state.worker_records import WorkerRecord
 from master.store.settings import Settings
 from master.sync.exchange import MAX_NOTES
 from master.sync.pushes import MOST_MALFORMED
@@ -707,7 +707,7 @@ def test_any_tensors_raise_nothing(held: Held, data: st.DataObject) -> None:
     with scene.run.ledger.transaction():
         held_leases = scene.run.ledger.leases.of("w1")
         scene.run.ledger.forget_failures()  # of the tensors before
-        scene.record.avoided_until_s = 0.0
+        scene.record.faults.avoided_until_s = 0.0
     if not held_leases:
         scene.number += 1
         message = bundle.encode(to_json(Sync("w1", wants=True)), {})

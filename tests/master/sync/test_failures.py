@@ -12,7 +12,8 @@ from master.simulation import cost_only_worker
 from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
 from master.state.failures import MAX_FAILURES, PAUSE_S, pause
-from master.state.records import LeaseState, Standing, WorkerTable
+from master.state.lease_records import LeaseState
+from master.state.worker_records import Standing, WorkerTable
 from master.store.ledger import Ledger
 from master.store.rundir import EventFacts
 from master.store.settings import Settings
@@ -116,7 +117,7 @@ def test_three_workers_that_fail_on_a_range_end_the_run(desk: Desk) -> None:
 
 def test_one_that_always_fails_ends_nothing_and_is_replaced(desk: Desk) -> None:
     desk.credit("w2", 0.0)
-    desk.workers.of("w2").trained = CHUNK
+    desk.workers.of("w2").measured.trained = CHUNK
     now = 0.0
     for k in range(MAX_FAILURES):
         assert desk.failures.take_replaceable() == []
@@ -131,10 +132,10 @@ def test_one_that_always_fails_ends_nothing_and_is_replaced(desk: Desk) -> None:
 def test_success_begins_the_pauses_anew(desk: Desk) -> None:
     desk.fail("w1", 0.0)
     desk.fail("w1", 1.0)
-    assert desk.workers.of("w1").avoided_until_s == 1.0 + 2 * PAUSE_S
+    assert desk.workers.of("w1").faults.avoided_until_s == 1.0 + 2 * PAUSE_S
     desk.credit("w1", 2.0)
     desk.fail("w1", 2.0)
-    assert desk.workers.of("w1").avoided_until_s == 2.0 + PAUSE_S
+    assert desk.workers.of("w1").faults.avoided_until_s == 2.0 + PAUSE_S
 
 
 def test_all_of_it_outlives_the_master(desk: Desk) -> None:
@@ -143,7 +144,7 @@ def test_all_of_it_outlives_the_master(desk: Desk) -> None:
     desk.fail("w1", 1.0)  # the next range: w3 might take the first
     later = desk.again()
     assert later.ask("w1", 1.1) is None
-    assert later.workers.of("w1").failures == 2
+    assert later.workers.of("w1").faults.failures == 2
     first = later.fail("w3", 1.1)
     assert first.start == 0 and later.failures.stop_because is not None
 
@@ -157,8 +158,8 @@ def test_a_machine_hands_its_failures_on_to_its_next_worker(desk: Desk) -> None:
     for later in (desk, None):
         later = later or desk.again()
         later.start(("w4", "a"), ("w5", "d"))
-        assert (later.workers.of("w4").failures, later.workers.of("w5").failures) == (2, 0)
-        assert later.workers.of("w4").avoided_until_s == 1.0 + 2 * PAUSE_S
+        assert (later.workers.of("w4").faults.failures, later.workers.of("w5").faults.failures) == (2, 0)
+        assert later.workers.of("w4").faults.avoided_until_s == 1.0 + 2 * PAUSE_S
 
 
 def test_why_is_kept_and_shown(desk: Desk) -> None:
@@ -196,5 +197,5 @@ def test_when_a_person_has_mended_it_no_failure_stands(desk: Desk) -> None:
     for later in (desk, None):
         later = later or desk.again()
         assert [(span.start, span.stop, span.failed) for span in later.ledger.spans] == [(0, COUNT, ())]
-        assert later.workers.of("w1").failures == 0 and later.workers.of("w1").avoided_until_s == 0.0
+        assert later.workers.of("w1").faults.failures == 0 and later.workers.of("w1").faults.avoided_until_s == 0.0
     assert len(later.ledger._db.execute("SELECT * FROM failures").fetchall()) == 4

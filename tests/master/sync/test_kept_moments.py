@@ -12,7 +12,7 @@ import torch
 
 import gridml
 from gridml.protocol.compression import bfloat16, from_bfloat16
-from master.state.records import Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import Standing, WorkerRecord, WorkerTable
 from master.sync.moments import EVERY, SPARE, VOTES, KeptMoments, MomentsFile
 
 KEY = ("Network", 0)
@@ -49,7 +49,7 @@ class Desk:
         return record
 
     def vote(self, record: WorkerRecord, square: float, step: int = 10) -> str | None:
-        record.moments_asked = True
+        record.moments.asked = True
         return self.kept.take(record, moments(square, step), 1000)
 
     def squares(self) -> list[float]:
@@ -87,7 +87,7 @@ def test_a_push_whose_transaction_was_undone_brings_what_was_asked_again(tmp_pat
 def test_what_an_earlier_master_may_have_asked_for_is_dropped_without_a_word_once(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     survivor = desk.worker("w1")
-    survivor.moments_asked = None
+    survivor.moments.asked = None
     assert desk.kept.take(survivor, moments(1), 1000) is None
     assert desk.squares() == []
     assert desk.kept.asks(survivor)
@@ -102,7 +102,7 @@ def test_one_alone_is_asked_until_it_brought_some_and_then_one_push_in_so_many(t
     record = desk.worker("w1")
     asked = []
     for number in range(2 * EVERY + 2):
-        desk.kept.take(record, moments(1) if record.moments_asked else {}, 1000)
+        desk.kept.take(record, moments(1) if record.moments.asked else {}, 1000)
         asked += [number] if desk.kept.asks(record) else []
     assert asked == [0, EVERY, 2 * EVERY]
 
@@ -217,7 +217,7 @@ def test_where_no_file_can_be_written_they_are_had_all_the_same(tmp_path: Path) 
 def test_what_is_odd_is_left_out_and_said(tmp_path: Path, bits: int) -> None:
     desk = Desk(tmp_path)
     record = desk.worker("w1")
-    record.moments_asked = True
+    record.moments.asked = True
     odd = moments(1) | {OF: np.full((2, 2), bits, np.uint16)}
     assert "not finite" in str(desk.kept.take(record, odd, 1000))
     assert desk.squares() == []

@@ -11,7 +11,8 @@ from gridml.carriers.base import Message
 from gridml.model.order import Touched
 from gridml.protocol.messages import Push, Sync
 from gridml.protocol.push import NOTHING
-from master.state.records import Footprint, LeaseState, LeaseTable, WorkerRecord
+from master.state.lease_records import Footprint, LeaseState, LeaseTable
+from master.state.worker_records import WorkerRecord
 from master.sync.replies import Replies
 from master.sync.rows import Draft
 
@@ -81,5 +82,5 @@ def test_moments_come_with_networks_that_a_worker_never_had() -> None:
 
 def test_who_spoilt_work_is_given_nobodys_moments() -> None:
     desk = Desk()
-    desk.record.spoilt = True
+    desk.record.moments.spoilt = True
     assert desk.inherited(grant=desk.lease(1, 0, 1)) == []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from master.state.records import LeaseState, LeaseTable, WorkerRecord
+from master.state.lease_records import LeaseState, LeaseTable
+from master.state.worker_records import WorkerRecord
 from master.sync.version_use import VersionUse
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gridml.carriers.base import Heartbeat
 from master.state.failures import GivenUpFor
-from master.state.records import Lost, Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import Lost, Standing, WorkerRecord, WorkerTable
 from master.telemetry.staffing import MOST_DOUBLINGS, STARTS_S, STUCK, Heartbeats
 
 LIMIT = 120.0
@@ -114,7 +114,7 @@ def test_a_message_begins_the_silence_anew(
     heartbeats: Heartbeats, w1: WorkerRecord, begin: Callable[[float], None]
 ) -> None:
     begin(0.0)
-    w1.show_life(100.0)
+    w1.signs.show(100.0)
     assert every_second(heartbeats, 1000) == LIMIT + 101
 
 
@@ -190,6 +190,6 @@ def test_who_starts_has_time_for_it_however_short_a_silence_is(
     workers.move(w1, Standing.RUNNING)
     heartbeats.watch(w1, 0.0)
     assert every_second(heartbeats, 100) == STARTS_S + 1
-    w1.spoke = True
+    w1.contact.spoke = True
     heartbeats.watch(w1, 100.0)
     assert every_second(heartbeats, 200, since=100.0) == 106.0

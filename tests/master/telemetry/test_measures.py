@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from gridml.protocol.messages import Push, Sync
-from master.state.records import WorkerRecord, WorkerTable
 from master.state.spans import Delay
+from master.state.worker_records import WorkerRecord, WorkerTable
 from master.telemetry.measures import (
     KINDS,
     UNMEASURED_PUSH_S,
@@ -88,7 +88,7 @@ def test_costs_are_those_that_workers_tell(w1: WorkerRecord) -> None:
     assert (costs.exec_s, costs.start_s, costs.copy_s) == pytest.approx((0.1, 3.0, 0.01), rel=0.01)
     assert (costs.end_s, costs.push_s, costs.wait_s, costs.boot_s) == pytest.approx((0.25, 0.02, 60.0, 5.0))
     assert measures.travel_s() == pytest.approx(0.5)
-    assert w1.speed == pytest.approx(10.0)
+    assert w1.measured.speed == pytest.approx(10.0)
 
 
 def test_where_a_job_has_one_chunk_its_boot_is_part_of_the_start(w1: WorkerRecord) -> None:
@@ -109,7 +109,7 @@ def test_kinds_are_told_apart_and_pooled(w1: WorkerRecord) -> None:
     assert exec_s["x86_64"] == pytest.approx(0.1)
     assert exec_s["x86_64 avx2"] == pytest.approx(0.02)
     assert exec_s[""] == exec_s["never seen"] == pytest.approx(0.06, rel=0.01)
-    assert w2.kind == "x86_64 avx2"
+    assert w2.measured.kind == "x86_64 avx2"
 
 
 def test_a_kind_is_judged_by_all_until_it_has_told_enough(w1: WorkerRecord) -> None:
@@ -125,7 +125,7 @@ def test_another_process_of_a_worker_begins_to_count_anew(w1: WorkerRecord) -> N
     measures = Measures()
     report(measures, w1, 5, 0.1)
     report(measures, w1, 2, 0.2)
-    assert w1.speed == pytest.approx(5.0)
+    assert w1.measured.speed == pytest.approx(5.0)
     assert measures.all.trained == pytest.approx(100 + 110 + 120 + 130 + 140 + 100 + 110, rel=0.01)
 
 
@@ -161,7 +161,9 @@ def test_the_sum_of_speeds_is_kept(changes: list[tuple[int, float | None]]) -> N
             speeds.put(records[number], rate)
             expected[number] = rate
     assert speeds.count == len(expected)
-    assert {number: record.speed for number, record in enumerate(records) if record.speed is not None} == expected
+    assert {
+        number: record.measured.speed for number, record in enumerate(records) if record.measured.speed is not None
+    } == expected
     assert speeds.total == pytest.approx(sum(expected.values()), abs=1e-6)
 
 
@@ -197,7 +199,7 @@ def test_the_living_are_censored() -> None:
     lives = Lives()
     a, b, c = (WorkerRecord(name) for name in "abc")
     lives.begin(a, 10.0)
-    b.kind = "fast"
+    b.measured.kind = "fast"
     lives.begin(b, 20.0)
     lives.begin(c, 30.0)
     lives.begin(a, 40.0)  # it was out of reach, and is the same life
@@ -309,17 +311,17 @@ def test_a_delay_is_that_of_the_kind_and_cautious_while_nothing_has_travelled(w1
 def test_what_cannot_be_is_not_believed(what: str, odd: float, w1: WorkerRecord) -> None:
     measures = Measures()
     report(measures, w1, 5, 0.1)
-    before = measures.costs(), measures.delay(), measures.travel_s(), w1.speed
+    before = measures.costs(), measures.delay(), measures.travel_s(), w1.measured.speed
     values = {"train_s": 100.0, "begin_s": 4.0, "end_s": 0.25, "push_s": 0.02, "travel_s": 0.5, what: odd}
     push = Push(6, 1, 1, 0, 100, 100)
     measures.hear(w1, sync(push=push, trained=550 + 450, begun=6, begun_vertices=100, **values), 9.0)
     costs = measures.costs()
-    assert costs is not None and before[0] is not None and w1.speed is not None
+    assert costs is not None and before[0] is not None and w1.measured.speed is not None
     assert costs.exec_s == pytest.approx(before[0].exec_s, rel=0.01)
     assert costs.start_s == pytest.approx(before[0].start_s, rel=0.1)
     assert (costs.end_s, costs.push_s) == pytest.approx((before[0].end_s, before[0].push_s))
     assert measures.delay().travel_s == measures.travel_s() == pytest.approx(before[2])
-    assert w1.speed == pytest.approx(before[3], rel=0.01)
+    assert w1.measured.speed == pytest.approx(before[3], rel=0.01)
 
 
 @pytest.mark.parametrize("train_s", [5e-324, 1e-300, 1e-9])
@@ -327,7 +329,7 @@ def test_nobody_trains_in_no_time(train_s: float, w1: WorkerRecord) -> None:
     measures = Measures()
     measures.hear(w1, sync(trained=10**9, train_s=train_s), 1.0)
     assert measures.exec_s() is None
-    assert w1.speed is None
+    assert w1.measured.speed is None
 
 
 def test_a_held_worker_of_an_earlier_master_lives_anew_when_it_is_released(w1: WorkerRecord) -> None:
@@ -344,10 +346,10 @@ def test_what_comes_without_work_is_not_believed(w1: WorkerRecord) -> None:
     measures.run(w1, 100.0)
     claims = sync(trained=10**9, train_s=1.0, begun=1, begun_vertices=8, begin_s=5.0, push_s=0.5)
     measures.hear(w1, claims, 200.0, worked=False)
-    assert (measures.exec_s(), w1.speed, w1.message_s) == (None, None, 200.0)
-    assert w1.push_s == 0.0  # that of a push that is still under way is not known in full
+    assert (measures.exec_s(), w1.measured.speed, w1.measured.message_s) == (None, None, 200.0)
+    assert w1.measured.push_s == 0.0  # that of a push that is still under way is not known in full
     measures.hear(w1, claims._replace(travel_s=1.0), 200.0, worked=False)
-    assert w1.push_s == 0.5
+    assert w1.measured.push_s == 0.5
     measures.hear(w1, claims._replace(trained=100, train_s=50.0), 210.0)
     assert measures.exec_s() == pytest.approx(0.5) and [*measures.all.begun] == [(8, 5.0)]
 

@@ -24,7 +24,7 @@ from gridml.errors import LedgerError
 from gridml.protocol.messages import Failure, Sync
 from master.state.failures import Altered, MachineRecord
 from master.state.jobs import JobEvent, State
-from master.state.records import LeaseState
+from master.state.lease_records import LeaseState
 from master.store.ledger import Ledger
 from master.store.reader import opened
 from master.store.rundir import RunDirectory

@@ -1,4 +1,4 @@
-"""One call moves a lease or a worker in every index; what is expected first and last is what sorting would find."""
+"""One call moves a lease in every index; what is expected first and last is what sorting would find."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.state.records import FEW, LeaseState, LeaseTable, Standing, WorkerTable
+from master.state.lease_records import FEW, LeaseState, LeaseTable
 
 
 def lease_of(number: int, worker: str = "w1", length: int = 10) -> LeaseState:
@@ -16,8 +16,6 @@ def lease_of(number: int, worker: str = "w1", length: int = 10) -> LeaseState:
     start = number * length
     return LeaseState(number, 1, 0, start, start + length, start, worker)
 
-
-# --- leases
 
 numbers = st.integers(1, 60)
 times = st.floats(allow_nan=False, width=16)  # few enough values for some to be equal
@@ -116,37 +114,3 @@ def test_leases_of_a_worker_come_in_the_order_in_which_they_were_granted() -> No
     assert [*table.of("w1")] == [3, 2]
     assert (table.holders, len(table)) == (2, 3)
     assert table.of("nobody") == {}
-
-
-# --- workers
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([*Standing, None, "end"]))))
-def test_each_worker_is_counted_where_it_stands(changes: list[tuple[int, Standing | str | None]]) -> None:
-    workers, plain = WorkerTable(), dict[str, Standing | None]()
-    for number, change in changes:
-        name = f"w{number}"
-        if change == "end":
-            workers.end(workers.of(name))
-            plain.pop(name, None)
-        else:
-            assert not isinstance(change, str)
-            workers.move(workers.add(name), change)
-            plain[name] = change
-    for standing in Standing:
-        assert workers.count(standing) == [*plain.values()].count(standing)
-    assert workers.alive == workers.count(Standing.QUEUED, Standing.RUNNING) == sum(r.alive for r in workers)
-    assert {record.name: record.standing for record in workers} == plain
-
-
-def test_who_has_ended_is_remembered_by_name_only() -> None:
-    workers = WorkerTable()
-    workers.add_ended(["w0"])
-    record = workers.add("w1")
-    assert workers.add("w1") is workers.get("w1") is workers.of("w1") is record
-    workers.end(record)
-    workers.end(record)
-    assert workers.get("w1") is None and workers.of("w1") is not record
-    assert ["w0" in workers, "w1" in workers, "w2" in workers] == [True, True, False]
-    assert [*workers] == []
-    assert "stranger" not in workers and workers.of("stranger") is not workers.of("stranger")

@@ -1,0 +1,39 @@
+"""Each worker is counted where it stands, and only the names of those that have ended are kept."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master.state.worker_records import Standing, WorkerTable
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([*Standing, None, "end"]))))
+def test_each_worker_is_counted_where_it_stands(changes: list[tuple[int, Standing | str | None]]) -> None:
+    workers, plain = WorkerTable(), dict[str, Standing | None]()
+    for number, change in changes:
+        name = f"w{number}"
+        if change == "end":
+            workers.end(workers.of(name))
+            plain.pop(name, None)
+        else:
+            assert not isinstance(change, str)
+            workers.move(workers.add(name), change)
+            plain[name] = change
+    for standing in Standing:
+        assert workers.count(standing) == [*plain.values()].count(standing)
+    assert workers.alive == workers.count(Standing.QUEUED, Standing.RUNNING) == sum(r.alive for r in workers)
+    assert {record.name: record.standing for record in workers} == plain
+
+
+def test_who_has_ended_is_remembered_by_name_only() -> None:
+    workers = WorkerTable()
+    workers.add_ended(["w0"])
+    record = workers.add("w1")
+    assert workers.add("w1") is workers.get("w1") is workers.of("w1") is record
+    workers.end(record)
+    workers.end(record)
+    assert workers.get("w1") is None and workers.of("w1") is not record
+    assert ["w0" in workers, "w1" in workers, "w2" in workers] == [True, True, False]
+    assert [*workers] == []
+    assert "stranger" not in workers and workers.of("stranger") is not workers.of("stranger")
