@@ -11,13 +11,11 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from gridml.errors import RunError, UsageError
 from gridml.protocol.outbox import job_of
 from master.backends.condor import holds, submit_description
-from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.events import RUN, Job, bindings, explained, own_cluster, translate
 from master.backends.condor.holds import WAIT_S, Analysis, about_hold, about_refusal, next_request
 from master.backends.condor.options import CondorOptions
@@ -50,13 +48,13 @@ class Condor(Backend):
         self._root = directory.place
         self._clock = clock
         self._condor = bindings()
-        marks = {RUN: condor_submit.quoted(str(self._root)), _NAME: '"$(worker)"'}
+        marks = {RUN: submit_description.quoted(str(self._root)), _NAME: '"$(worker)"'}
         self._own = own_cluster()
         if self._own is not None:
             marks[_MASTER] = str(self._own)  # condor_rm of the master's job removes these
-        self._describe: Callable[[int], dict[str, str]] = partial(_commands, settings, directory, marks)
-        self._commands = self._describe(settings.workers)
-        condor_submit.prepare(directory, self._commands)
+        self._described = (settings, directory, marks)
+        self._commands = submit_description.description(*self._described)
+        submit_description.prepare(directory, self._commands)
         self._jobs: dict[tuple[int, int], Job] = {}
         self._pending: list[str] = []  # names to be submitted at the next polls,
         self._at_once = GROUP
@@ -80,12 +78,12 @@ class Condor(Backend):
         self._warnings = submit_description.news(self._options, directory)
         with explained(self._condor):
             self._schedd = self._patiently(self._condor.Schedd)
-            (self._root / condor_submit.LOG).touch()
-            self._log = self._condor.JobEventLog(str(self._root / condor_submit.LOG))
+            (self._root / submit_description.LOG).touch()
+            self._log = self._condor.JobEventLog(str(self._root / submit_description.LOG))
 
     @property
     def _ours(self) -> str:
-        return f"{RUN} =?= {condor_submit.quoted(str(self._root))}"
+        return f"{RUN} =?= {submit_description.quoted(str(self._root))}"
 
     def inherit(self, *, keep: bool) -> list[str]:
         """As the contract says: the queue tells which jobs there are, the log what became of them so far."""
@@ -139,11 +137,14 @@ class Condor(Backend):
 
     def poll(self) -> list[JobEvent]:
         if self._clock() >= self._quiet_until_s:
-            self._tell_the_queue()
-            self._submit_pending()
-            self._ask_the_limits()
-            self._remove_cancelled()
-            self._release_held()
+            for ask in (
+                self._tell_the_queue,
+                self._submit_pending,
+                self._ask_the_limits,
+                self._remove_cancelled,
+                self._release_held,
+            ):
+                self._ask(ask)
         self._read_log()
         events, self._events = self._events, []
         return events
@@ -190,7 +191,8 @@ class Condor(Backend):
 
     def scale(self, workers: int) -> None:
         """As the contract says, of jobs to come: what each may keep in the spool depends on how many there are."""
-        self._commands = self._describe(workers)
+        settings, directory, marks = self._described
+        self._commands = submit_description.description(replace(settings, workers=workers), directory, marks)
 
     def avoid(self, machines: Collection[str]) -> None:
         self._avoided = frozenset(machines)
@@ -212,7 +214,7 @@ class Condor(Backend):
         deadline = time.monotonic() + FAREWELL_S
         while any(not job.over for job in self._jobs.values()) and time.monotonic() < deadline:
             if self._clock() >= self._quiet_until_s:
-                self._remove_cancelled()
+                self._ask(self._remove_cancelled)
             self._read_log()
             time.sleep(0.05)
 
@@ -228,9 +230,9 @@ class Condor(Backend):
                 self._adopt()
             group = self._pending[: self._at_once]
             if group:
-                (self._root / condor_submit.NAMES).write_text("".join(f"{name}\n" for name in group))
+                (self._root / submit_description.NAMES).write_text("".join(f"{name}\n" for name in group))
                 self._unsure = True
-                now = {f"+{condor_submit.AVOIDED}": self._no_start_on, "request_memory": f"{self._memory}MB"}
+                now = {f"+{submit_description.AVOIDED}": self._no_start_on, "request_memory": f"{self._memory}MB"}
                 done = self._schedd.submit(
                     self._condor.Submit({**self._commands, **now}),
                     itemdata=iter([{"worker": name} for name in group]),
@@ -245,15 +247,20 @@ class Condor(Backend):
         except self._condor.HTCondorException as error:
             if not self._jobs and "SUBMIT" in str(error).upper():
                 raise UsageError(f"HTCondor refused the jobs: {error}. See {self._root}/condor.sub.") from error
-            why = about_refusal(str(error))
+            why, count = about_refusal(str(error)), len(self._pending)
             if why is not None:  # of a group that is over a limit, the schedd takes none
-                self._at_once = max(1, min(self._at_once, len(self._pending)) // 2)
-            if why is not None and why != self._refusal:
+                self._at_once = max(1, min(self._at_once, count) // 2)
+                if why != self._refusal:
+                    again = f"is asked again every {AGAIN_S:.0f} s"
+                    self._warnings.append(f"the schedd refuses {count} jobs, and {again}: {why}")
                 self._refusal = why
-                count = len(self._pending)
-                self._warnings.append(
-                    f"the schedd refuses {count} jobs, and is asked again every {AGAIN_S:.0f} s: {why}"
-                )
+            raise
+
+    def _ask(self, ask: Callable[[], None]) -> None:
+        """Ask the schedd for something, if it answers; otherwise a while later."""
+        try:
+            ask()
+        except self._condor.HTCondorException:
             self._wait_for_schedd()
 
     def _wait_for_schedd(self) -> None:
@@ -265,9 +272,9 @@ class Condor(Backend):
     def _adopt(self) -> None:
         """Jobs that the schedd took although it did not answer."""
         for ad in self._schedd.query(f"{self._ours} && {_STAYS}", ["ClusterId", "ProcId", _NAME]):
-            if ad[_NAME] in self._pending:
-                self._enter((int(ad["ClusterId"]), int(ad["ProcId"])), ad[_NAME])
-                self._pending.remove(ad[_NAME])
+            if (name := ad[_NAME]) in self._pending:
+                self._enter((int(ad["ClusterId"]), int(ad["ProcId"])), name)
+                self._pending.remove(name)
         unheard, self._unheard = self._unheard, []
         for key, name, facts in unheard:
             if key in self._jobs:
@@ -276,41 +283,28 @@ class Condor(Backend):
     @property
     def _no_start_on(self) -> str:
         """The machines on which no job is to start, as the ad of a job has them."""
-        return condor_submit.quoted(",".join(sorted(self._avoided)))
+        return submit_description.quoted(",".join(sorted(self._avoided)))
 
     def _tell_the_queue(self) -> None:
         """Tell the jobs that are in the queue already on which machines none is to start."""
         machines = self._no_start_on
-        if machines == self._told:
-            return
-        try:
-            if any(not job.over for job in self._jobs.values()):
-                self._schedd.edit(self._ours, condor_submit.AVOIDED, machines)
-            self._told = machines
-        except self._condor.HTCondorException:
-            self._wait_for_schedd()
+        if machines != self._told and any(not job.over for job in self._jobs.values()):
+            self._schedd.edit(self._ours, submit_description.AVOIDED, machines)
+        self._told = machines
 
     def _remove_cancelled(self) -> None:
-        if not self._removing:
-            return
-        try:
+        if self._removing:
             self._schedd.act(self._condor.JobAction.Remove, _ids(self._removing), reason=("cancelled by gridml", 0))
             self._removing.clear()
-        except self._condor.HTCondorException:
-            self._wait_for_schedd()
 
     def _release_held(self) -> None:
         """Let jobs go on; they and all others that wait ask for as much memory as is known to be needed."""
         short = [key for key, job in self._jobs.items() if job.memory < self._memory and not (job.running or job.over)]
-        try:
-            if short:
-                self._raise_memory(short)
-            if self._releasing:
-                because = ("released by gridml", 0)
-                self._schedd.act(self._condor.JobAction.Release, _ids(self._releasing), reason=because)
+        if short:
+            self._raise_memory(short)
+        if self._releasing:
+            self._schedd.act(self._condor.JobAction.Release, _ids(self._releasing), reason=("released by gridml", 0))
             self._releasing.clear()
-        except self._condor.HTCondorException:
-            self._wait_for_schedd()
 
     def _raise_memory(self, short: Collection[tuple[int, int]]) -> None:
         try:
@@ -324,11 +318,7 @@ class Condor(Backend):
         """How long jobs may run, as the schedd has it: it gives its own attributes to what it takes."""
         if self._limits_known or not self._jobs:
             return
-        try:
-            ads = self._schedd.query(self._ours, list(holds.COLUMNS), limit=1)
-        except self._condor.HTCondorException:
-            self._wait_for_schedd()
-            return
+        ads = self._schedd.query(self._ours, list(holds.COLUMNS), limit=1)
         self._limits_known = bool(ads)
         self._longest_s = holds.longest_s(ads[0] if ads else {}, self._options.job_hours)
 
@@ -401,8 +391,3 @@ class Condor(Backend):
 
 def _ids(keys: Iterable[tuple[int, int]]) -> list[str]:
     return [f"{cluster}.{proc}" for cluster, proc in sorted(keys)]
-
-
-def _commands(settings: Settings, directory: RunDirectory, marks: dict[str, str], workers: int) -> dict[str, str]:
-    """The submit commands of a job which is one of so many."""
-    return condor_submit.description(replace(settings, workers=workers), directory, marks)

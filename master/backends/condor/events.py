@@ -13,9 +13,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -23,39 +22,6 @@ from gridml.errors import RunError
 from gridml.protocol.outbox import worker_name
 from master.backends.condor.holds import about_refusal, held_for
 from master.state.jobs import JobEvent, State
-
-
-class Meaning(Enum):
-    """What an event of the log means for a job."""
-
-    STARTED = auto()
-    TAKEN = auto()  # its machine was taken away; the schedd queues it again
-    HELD = auto()
-    RELEASED = auto()
-    REMOVED = auto()
-    ENDED = auto()  # by itself, with a status or by a signal
-    OUT_OF_REACH = auto()  # runs on as far as anybody knows; the shadow tries to reach it again
-    IN_REACH = auto()
-    SUSPENDED = auto()
-    GOES_ON = auto()
-
-
-MEANINGS: dict[str, Meaning] = {
-    "EXECUTE": Meaning.STARTED,
-    "JOB_EVICTED": Meaning.TAKEN,
-    "SHADOW_EXCEPTION": Meaning.TAKEN,
-    "JOB_RECONNECT_FAILED": Meaning.TAKEN,
-    "JOB_HELD": Meaning.HELD,
-    "JOB_RELEASED": Meaning.RELEASED,
-    "JOB_ABORTED": Meaning.REMOVED,
-    "JOB_TERMINATED": Meaning.ENDED,
-    "EXECUTABLE_ERROR": Meaning.ENDED,
-    "JOB_DISCONNECTED": Meaning.OUT_OF_REACH,
-    "JOB_RECONNECTED": Meaning.IN_REACH,
-    "JOB_SUSPENDED": Meaning.SUSPENDED,
-    "JOB_UNSUSPENDED": Meaning.GOES_ON,
-}
-"""Events that are not named here (sizes, file transfers) change nothing."""
 
 BY_A_PERSON = "via condor_rm"  # begins the reason of a removal; a policy's names its expression
 
@@ -81,12 +47,7 @@ class Job:
         return worker_name(self.name, self.starts)
 
 
-def translate(job: Job, name: str, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    """Return (the job afterwards, what the master is to hear) of one event of the log."""
-    meaning = MEANINGS.get(name)
-    if meaning is None or job.over:
-        return job, []
-    return _TRANSLATIONS[meaning](job, facts, time_s)
+_Translation = Callable[[Job, Mapping[str, Any], float], tuple[Job, list[JobEvent]]]
 
 
 def _started(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
@@ -101,6 +62,7 @@ def _started(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, li
 
 
 def _taken(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    """Its machine was taken away, and the schedd queues it again."""
     if not job.running:
         return job, []  # it is said of jobs that wait, too, and twice of some that ran
     reason = str(facts.get("Reason") or facts.get("Message") or "its machine was taken away")
@@ -134,6 +96,7 @@ def _removed(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, li
 
 
 def _ended(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    """By itself, with a status or by a signal."""
     if facts.get("TerminatedNormally", False):
         code = int(facts.get("ReturnValue", 0))
         state, how = (State.FINISHED if code == 0 else State.LOST), f"exit status {code}"
@@ -146,47 +109,43 @@ def _ended(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list
     return replace(job, running=False, over=True), [ended]
 
 
-def _out_of_reach(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    if not job.running:
-        return job, []
-    reason = str(facts.get("DisconnectReason") or "its shadow lost the connection")
-    job = replace(job, out_of_reach=True)
-    return job, [JobEvent(time_s, job.worker, State.OUT_OF_REACH, job.machine, reason)]
+def _turned(name: str, on: bool, state: State, why: str) -> _Translation:
+    """What is said of a job that runs and is `on` from now: the second time nothing."""
+
+    def translation(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+        if not job.running or getattr(job, name) is on:
+            return job, []
+        change: dict[str, Any] = {name: on}
+        reason = str(facts.get("DisconnectReason") or why)
+        return replace(job, **change), [JobEvent(time_s, job.worker, state, job.machine, reason)]
+
+    return translation
 
 
-def _in_reach(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    if not job.out_of_reach:
-        return job, []
-    job = replace(job, out_of_reach=False)
-    return job, [JobEvent(time_s, job.worker, State.RUNNING, job.machine, "in reach again")]
-
-
-def _suspended(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    if not job.running or job.suspended:
-        return job, []
-    job = replace(job, suspended=True)
-    return job, [JobEvent(time_s, job.worker, State.SUSPENDED, job.machine, "its machine has other things to do")]
-
-
-def _goes_on(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    if not job.running or not job.suspended:
-        return job, []
-    job = replace(job, suspended=False)
-    return job, [JobEvent(time_s, job.worker, State.RUNNING, job.machine, "goes on")]
-
-
-_TRANSLATIONS = {
-    Meaning.STARTED: _started,
-    Meaning.TAKEN: _taken,
-    Meaning.HELD: _held,
-    Meaning.RELEASED: _released,
-    Meaning.REMOVED: _removed,
-    Meaning.ENDED: _ended,
-    Meaning.OUT_OF_REACH: _out_of_reach,
-    Meaning.IN_REACH: _in_reach,
-    Meaning.SUSPENDED: _suspended,
-    Meaning.GOES_ON: _goes_on,
+TRANSLATIONS: Mapping[str, _Translation] = {
+    "EXECUTE": _started,
+    "JOB_EVICTED": _taken,
+    "SHADOW_EXCEPTION": _taken,
+    "JOB_RECONNECT_FAILED": _taken,
+    "JOB_HELD": _held,
+    "JOB_RELEASED": _released,
+    "JOB_ABORTED": _removed,
+    "JOB_TERMINATED": _ended,
+    "EXECUTABLE_ERROR": _ended,
+    # It runs on as far as anybody knows, and its shadow tries to reach it again.
+    "JOB_DISCONNECTED": _turned("out_of_reach", True, State.OUT_OF_REACH, "its shadow lost the connection"),
+    "JOB_RECONNECTED": _turned("out_of_reach", False, State.RUNNING, "in reach again"),
+    "JOB_SUSPENDED": _turned("suspended", True, State.SUSPENDED, "its machine has other things to do"),
+    "JOB_UNSUSPENDED": _turned("suspended", False, State.RUNNING, "goes on"),
 }
+"""Events that are not named here (sizes, file transfers) change nothing."""
+
+
+def translate(job: Job, name: str, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    """Return (the job afterwards, what the master is to hear) of one event of the log."""
+    if job.over or name not in TRANSLATIONS:
+        return job, []
+    return TRANSLATIONS[name](job, facts, time_s)
 
 
 RUN = "GridmlRun"  # attribute of every worker's job: the run directory
@@ -216,13 +175,6 @@ def explained(condor: Any) -> Iterator[None]:
             f"no HTCondor queue can be reached: {error}. {where}. Run this on an access point, or raise a pool of your "
             f"own (make pool), and see whether condor_q answers."
         ) from error
-
-
-def check_reachable() -> None:
-    """Raise RunError, saying what to do, when no queue can be reached."""
-    condor = bindings()
-    with explained(condor):
-        condor.Schedd().query("false", ["ClusterId"], limit=1)
 
 
 def on_loopback() -> bool:

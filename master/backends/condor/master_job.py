@@ -11,17 +11,16 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from gridml.errors import RunError
 from gridml.protocol import bundle
 from master.backends.condor.backend import AGAIN_S, FAREWELL_S
-from master.backends.condor.events import RUN, bindings, explained
+from master.backends.condor.events import RUN, bindings, explained, job_ad
 from master.backends.condor.options import CondorOptions
 from master.backends.condor.submit_description import DESCRIPTION as WORKERS
 from master.backends.condor.submit_description import as_text, attributes, lines, quoted, word
-from master.ports.plugin import MasterJob
+from master.ports.plugin import BatchSystem, MasterJob
 from master.store.journal import mark_cancelled
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
@@ -64,80 +63,88 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
     return lines(commands)
 
 
-def write(directory: RunDirectory, commands: Mapping[str, str]) -> Path:
-    """Write the description into the run directory; return its file."""
-    file = directory.root / DESCRIPTION
-    bundle.write_atomic(file, as_text(commands, DESCRIPTION, "").encode(), durable=False)
-    return file
+class Schedd(BatchSystem):
+    """The schedd that CONDOR_CONFIG names, as the keeper of masters."""
 
-
-def submit(directory: RunDirectory, commands: Mapping[str, str]) -> int:
-    """Hand the run to the schedd; returns the number of the master's job. Raises RunError when it is refused."""
-    condor = bindings()
-    write(directory, commands)
-    with explained(condor):
-        job = int(condor.Schedd().submit(condor.Submit(dict(commands))).cluster())
-    bundle.write_atomic(directory.root / JOB, f"{job}\n".encode(), durable=False)
-    return job
-
-
-def submitted(directory: RunDirectory) -> bool:
-    """Return whether a job of the master's was ever described for this run, by gridml or to be submitted by hand."""
-    return (directory.root / DESCRIPTION).exists()
-
-
-def waiting(directory: RunDirectory) -> MasterJob | None:
-    """Return how the master's job of a run stands: held with HTCondor's reason, started or queued.
-
-    Asked of `condor_q`, which can be ended: the bindings wait 20 s for a schedd that hangs.
-    """
-    if not submitted(directory):
-        return None
-    columns = ("-af", "ClusterId", "JobStatus", "HoldReason")
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            ["condor_q", "-constraint", _there(directory), *columns], capture_output=True, text=True, timeout=ASK_S
-        )
-        for line in done.stdout.splitlines() if done.returncode == 0 else ():
-            job, status, *reason = line.split(None, 2)
-            if status == "5":
-                return MasterJob(int(job), "held", "".join(reason))
-            return MasterJob(int(job), "queued" if status == "1" else "started")
-    return None
-
-
-def withdraw(directory: RunDirectory) -> str | None:
-    """Take every job of a run that no master holds out of the queue, as `BatchSystem` says.
-
-    Raises RunError when a master holds it, or the queue cannot be reached or refuses.
-    """
-    if not (directory.root / WORKERS).exists() and not submitted(directory):
-        return None  # a run on another back end
-    condor = bindings()
-    lock = MasterLock(directory)  # a master that begins meanwhile ends at once
-    try:
+    def check_reachable(self) -> None:
+        condor = bindings()
         with explained(condor):
-            schedd = condor.Schedd()
-            masters = [f"{ad['ClusterId']}.0" for ad in schedd.query(_there(directory), ["ClusterId"])]
-            ids = ["ClusterId", "ProcId"]
-            workers = [f"{ad['ClusterId']}.{ad['ProcId']}" for ad in schedd.query(_workers(directory), ids)]
-            jobs = masters + workers
-            refused = schedd.act(condor.JobAction.Remove, jobs)["TotalPermissionDenied"] if jobs else 0
-        if refused:
-            raise RunError(f"HTCondor did not let you remove job {jobs[0]}. Cancel it as the user who submitted it.")
-        if jobs:
-            mark_cancelled(directory)
-        withdrawn = [f"its job {masters[0].partition('.')[0]}"] if masters else []
-        withdrawn += [f"{len(workers)} jobs of workers"] if workers else []
-        return " and ".join(withdrawn) or None
-    finally:
-        lock.release()
+            condor.Schedd().query("false", ["ClusterId"], limit=1)
+
+    def prepare_master(self, settings: Settings, directory: RunDirectory) -> Path:
+        file = directory.root / DESCRIPTION
+        text = as_text(description(settings, directory), DESCRIPTION, "")
+        bundle.write_atomic(file, text.encode(), durable=False)
+        return file
+
+    def submit_master(self, settings: Settings, directory: RunDirectory) -> int:
+        condor = bindings()
+        self.prepare_master(settings, directory)
+        with explained(condor):
+            job = int(condor.Schedd().submit(condor.Submit(description(settings, directory))).cluster())
+        bundle.write_atomic(directory.root / JOB, f"{job}\n".encode(), durable=False)
+        return job
+
+    def submission(self, prepared: Path) -> str:
+        return f"condor_submit {prepared} (in a DAG: JOB train {prepared.absolute()})"
+
+    def master_submitted(self, directory: RunDirectory) -> bool:
+        return (directory.root / DESCRIPTION).exists()
+
+    def master_job(self, directory: RunDirectory) -> MasterJob | None:
+        """As the contract says. Asked of `condor_q`, which can be ended: the bindings wait 20 s for a schedd that
+        hangs."""
+        if not self.master_submitted(directory):
+            return None
+        columns = ("-af", "ClusterId", "JobStatus", "HoldReason")
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(
+                ["condor_q", "-constraint", _of(_MARK, directory), *columns],
+                capture_output=True,
+                text=True,
+                timeout=ASK_S,
+            )
+            for line in done.stdout.splitlines() if done.returncode == 0 else ():
+                job, status, *reason = line.split(None, 2)
+                if status == "5":
+                    return MasterJob(int(job), "held", "".join(reason))
+                return MasterJob(int(job), "queued" if status == "1" else "started")
+        return None
+
+    def withdraw(self, directory: RunDirectory) -> str | None:
+        if not (directory.root / WORKERS).exists() and not self.master_submitted(directory):
+            return None  # a run on another back end
+        condor = bindings()
+        lock = MasterLock(directory)  # a master that begins meanwhile ends at once
+        try:
+            with explained(condor):
+                schedd, ids = condor.Schedd(), ["ClusterId", "ProcId"]
+                masters, workers = (
+                    [f"{ad['ClusterId']}.{ad['ProcId']}" for ad in schedd.query(_of(mark, directory), ids)]
+                    for mark in (_MARK, RUN)
+                )
+                jobs = masters + workers
+                refused = schedd.act(condor.JobAction.Remove, jobs)["TotalPermissionDenied"] if jobs else 0
+            if refused:
+                raise RunError(
+                    f"HTCondor did not let you remove job {jobs[0]}. Cancel it as the user who submitted it."
+                )
+            if jobs:
+                mark_cancelled(directory)
+            withdrawn = [f"its job {masters[0].partition('.')[0]}"] if masters else []
+            withdrawn += [f"{len(workers)} jobs of workers"] if workers else []
+            return " and ".join(withdrawn) or None
+        finally:
+            lock.release()
+
+    def removal(self, job: int) -> str:
+        return f"condor_rm {job}"
+
+    def runs_this_process(self) -> bool:
+        return job_ad() is not None
 
 
-def _workers(directory: RunDirectory) -> str:
-    return f"{RUN} =?= {quoted(str(directory.place))} && JobStatus =!= 3 && JobStatus =!= 4"
-
-
-def _there(directory: RunDirectory) -> str:
-    """Return what a job must be: its number alone could be another pool's, and a resubmitted master has another one."""
-    return f"{_MARK} =?= {quoted(str(directory.place))} && JobStatus =!= 3 && JobStatus =!= 4"
+def _of(mark: str, directory: RunDirectory) -> str:
+    """Return what a job of a run must be: a number alone could be another pool's, and a resubmitted master has another
+    one."""
+    return f"{mark} =?= {quoted(str(directory.place))} && JobStatus =!= 3 && JobStatus =!= 4"

@@ -12,8 +12,9 @@ from gridml.errors import UsageError
 from gridml.model.device_memory import parse
 from gridml.model.loading import load
 from master.backends.condor import master_job, submit_description
+from master.backends.condor.events import on_loopback
 from master.backends.condor.options import CondorOptions, is_url
-from master.ports.plugin import BackendPlugin, BatchSystem, Command, MasterJob
+from master.ports.plugin import BackendPlugin, Command
 from master.state.jobs import Backend
 from master.store.rundir import CODE, RunDirectory, write_code
 from master.store.settings import Settings
@@ -36,7 +37,7 @@ class CondorPlugin(BackendPlugin):
     dry_run = "Print the submit descriptions and what would be sent; submit nothing."
 
     def __init__(self) -> None:
-        self.batch = Schedd()
+        self.batch = master_job.Schedd()
 
     def make(self, settings: Settings, directory: RunDirectory) -> Backend:
         from master.backends.condor.backend import Condor
@@ -44,91 +45,34 @@ class CondorPlugin(BackendPlugin):
         return Condor(settings, directory)
 
     def describe(self, settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
-
-        return describe(settings, directory, foreground=foreground)
+        load(settings.program).build(settings.program)  # what is wrong with it is said now
+        commands = submit_description.description(settings, directory, {})
+        parts = [submit_description.as_text(commands)]
+        if not foreground:
+            master = master_job.description(settings, directory)
+            parts.insert(0, submit_description.as_text(master, master_job.DESCRIPTION, ""))
+        with tempfile.TemporaryDirectory(prefix="gridml-") as folder:
+            code = Path(folder) / CODE
+            write_code(code)
+            parts.append(f"# sent with every job: {CODE} ({code.stat().st_size:,} bytes)")
+        for path in commands["transfer_input_files"].split(", ")[1:]:
+            if is_url(path):
+                size = "fetched by the machine of each job, whenever it starts"
+            elif "$(worker)" in path:
+                size = "the job's own, made with it"
+            else:
+                size = f"{Path(path).stat().st_size:,} bytes" if Path(path).is_file() else "not there"
+            parts.append(f"# sent with every job: {path} ({size})")
+        return "\n".join(parts)
 
     def nearby(self) -> bool:
-        from master.backends.condor.events import on_loopback
-
         return on_loopback()
 
     def check(self, settings: Settings) -> None:
-        from master.backends.condor.submit_description import check
-
         options = CondorOptions.among(settings.options)
         if parse(settings.device).accelerates and not options.request_gpus:
             raise UsageError(f"--device is {settings.device}, and jobs ask for no GPU; give --request-gpus 1, too.")
-        check(options, settings.program)
+        submit_description.check(options, settings.program)
 
     def keep(self, settings: Settings, directory: RunDirectory) -> None:
-        from master.backends.condor.submit_description import keep
-
-        keep(CondorOptions.among(settings.options), directory)
-
-
-class Schedd(BatchSystem):
-    """The schedd that CONDOR_CONFIG names, as the keeper of masters."""
-
-    def check_reachable(self) -> None:
-        from master.backends.condor.events import check_reachable
-
-        check_reachable()
-
-    def submit_master(self, settings: Settings, directory: RunDirectory) -> int:
-        from master.backends.condor import master_job
-
-        return master_job.submit(directory, master_job.description(settings, directory))
-
-    def prepare_master(self, settings: Settings, directory: RunDirectory) -> Path:
-        from master.backends.condor import master_job
-
-        return master_job.write(directory, master_job.description(settings, directory))
-
-    def submission(self, prepared: Path) -> str:
-        return f"condor_submit {prepared} (in a DAG: JOB train {prepared.absolute()})"
-
-    def master_submitted(self, directory: RunDirectory) -> bool:
-        from master.backends.condor import master_job
-
-        return master_job.submitted(directory)
-
-    def master_job(self, directory: RunDirectory) -> MasterJob | None:
-        from master.backends.condor import master_job
-
-        return master_job.waiting(directory)
-
-    def withdraw(self, directory: RunDirectory) -> str | None:
-        from master.backends.condor import master_job
-
-        return master_job.withdraw(directory)
-
-    def removal(self, job: int) -> str:
-        return f"condor_rm {job}"
-
-    def runs_this_process(self) -> bool:
-        from master.backends.condor.events import job_ad
-
-        return job_ad() is not None
-
-
-def describe(settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
-    """Return the descriptions as text; without `foreground` that of the master's job, too.
-
-    Raises what loading the program or building its graph raises.
-    """
-    load(settings.program).build(settings.program)  # what is wrong with it is said now
-    commands = submit_description.description(settings, directory, {})
-    parts = [submit_description.as_text(commands)]
-    if not foreground:
-        master = master_job.description(settings, directory)
-        parts.insert(0, submit_description.as_text(master, master_job.DESCRIPTION, ""))
-    with tempfile.TemporaryDirectory(prefix="gridml-") as folder:
-        code = Path(folder) / CODE
-        write_code(code)
-        parts.append(f"# sent with every job: {CODE} ({code.stat().st_size:,} bytes)")
-    for path in commands["transfer_input_files"].split(", ")[1:]:
-        size = f"{Path(path).stat().st_size:,} bytes" if Path(path).is_file() else "not there"
-        size = "the job's own, made with it" if "$(worker)" in path else size
-        size = "fetched by the machine of each job, whenever it starts" if is_url(path) else size
-        parts.append(f"# sent with every job: {path} ({size})")
-    return "\n".join(parts)
+        submit_description.keep(CondorOptions.among(settings.options), directory)

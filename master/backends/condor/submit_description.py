@@ -211,15 +211,9 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
     }
     if carrier.name == "chirp":
         commands["want_io_proxy"] = "True"
-    if options.request_gpus:
-        commands["request_gpus"] = str(options.request_gpus)
-        if options.gpus_minimum_capability is not None:
-            commands["gpus_minimum_capability"] = f"{options.gpus_minimum_capability:g}"
-        if options.gpus_minimum_memory is not None:
-            commands["gpus_minimum_memory"] = options.gpus_minimum_memory
-    for name in ("rank", "container_image"):
-        if getattr(options, name):
-            commands[name] = str(getattr(options, name))
+    for name in ("request_gpus", "gpus_minimum_capability", "gpus_minimum_memory", "rank", "container_image"):
+        if value := getattr(options, name):
+            commands[name] = f"{value:g}" if isinstance(value, float) else str(value)
     own = f"({options.requirements}) && " if options.requirements else ""
     commands["requirements"] = f"{own}!stringListMember(TARGET.Machine, MY.{AVOIDED})"
     marks = {AVOIDED: '""', **marks}

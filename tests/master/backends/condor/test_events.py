@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.backends.condor.events import MEANINGS, Job, translate
+from master.backends.condor.events import TRANSLATIONS, Job, translate
 from master.state.jobs import JobEvent, State
 
 RAN = {"SlotName": "slot1_1@node7"}
@@ -141,7 +141,7 @@ def test_how_a_job_ended_is_kept(facts: dict[str, Any], state: State, code: int,
     assert (ended.state, ended.exit_code, ended.detail) == (state, code, detail)
 
 
-@given(st.lists(st.sampled_from([*MEANINGS, "IMAGE_SIZE"]), max_size=30), st.booleans())
+@given(st.lists(st.sampled_from([*TRANSLATIONS, "IMAGE_SIZE"]), max_size=30), st.booleans())
 def test_whatever_the_log_says_every_worker_runs_and_ends_at_most_once(names: list[str], cancelled: bool) -> None:
     events = heard([(name, RAN) for name in names], Job("w7", cancelled=cancelled))
     for worker in {event.worker for event in events}:

@@ -224,9 +224,9 @@ def test_a_run_that_is_named_through_a_link_is_the_same_run(directory: RunDirect
     chosen = settings(directory)
     assert description(chosen, linked, {}) == description(chosen, directory, {})
     assert master_job.description(chosen, linked) == master_job.description(chosen, directory)
-    for found in (master_job._workers, master_job._there):
-        assert found(linked) == found(directory)
-        assert str(directory.root.resolve()) in found(linked)
+    for mark in (master_job.RUN, master_job._MARK):
+        assert master_job._of(mark, linked) == master_job._of(mark, directory)
+        assert str(directory.root.resolve()) in master_job._of(mark, linked)
 
 
 def test_a_programs_own_modules_travel_as_the_run_keeps_them(directory: RunDirectory) -> None:
