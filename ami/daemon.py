@@ -32,6 +32,7 @@ from ami.imds import ADDRESS, Identity, Imds, OwnInstance
 from ami.supervise import supervise
 from gridml.carriers.enrolment import Assignment, EnrolmentLine, Refused, is_key, new_key
 from gridml.errors import GridmlError
+from gridml.protocol.bundle import write_secret
 from gridml.protocol.foreign import printable
 
 
@@ -318,7 +319,7 @@ def _own_key(path: Path) -> str:
         if is_key(kept):
             return kept
     made = new_key()
-    run_files.write_secret(path, made)
+    write_secret(path, made)
     return made
 
 

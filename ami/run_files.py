@@ -16,7 +16,7 @@ import importlib.util
 import os
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 from gridml.carriers.enrolment import Assignment, BundleFile
 from gridml.carriers.sftp import READ, Address, Credential, SftpLine, as_oserror
 from gridml.errors import RunError, StorageError
+from gridml.protocol.bundle import write_secret
 
 CODE = "gridml.pyz"  # the worker itself, a file of every bundle
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -37,19 +38,14 @@ def prepare(assignment: Assignment, master: Address, private_key: str, folder: P
     """
     check(assignment)
     credential = Credential(master.host, master.port, master.host_key, assignment.job, private_key)
-    try:
+    with _on_disk("the worker's folder cannot be used"):
         write_secret(folder / assignment.job, credential.to_json())
         missing = [file for file in assignment.files if not _is_right(folder / file.name, file)]
-    except OSError as error:
-        raise StorageError(f"the worker's folder cannot be used: {error}") from error
     if missing:
-        line = SftpLine(credential)
-        try:
+        with contextlib.closing(SftpLine(credential)) as line:
             sftp = line.session()
             for file in missing:
                 _fetch(sftp, file, folder, str(master))
-        finally:
-            line.close()
 
 
 def check(assignment: Assignment) -> None:
@@ -83,7 +79,10 @@ def _fetch(sftp: Any, file: BundleFile, folder: Path, source: str) -> None:
             continue
         _fetch_rest(sftp, file.path, part, source)
         if _is_right(part, file):
-            _name(part, folder / file.name)
+            path = folder / file.name
+            with _on_disk(f"{path.name} cannot be kept"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                part.replace(path)
             return
     got = _sha256(part)
     part.unlink()
@@ -91,36 +90,26 @@ def _fetch(sftp: Any, file: BundleFile, folder: Path, source: str) -> None:
 
 
 def _fetch_rest(sftp: Any, path: str, part: Path, source: str) -> None:
-    paramiko = importlib.import_module("paramiko")
-    try:
+    paramiko, unwritten = importlib.import_module("paramiko"), f"{part.name} cannot be written"
+    with _on_disk(unwritten):
         kept = part.open("ab", buffering=0)  # so that nothing is left to be written when it is closed
-    except OSError as error:
-        raise StorageError(f"{part.name} cannot be written: {error}") from error
-    with kept:
-        with as_oserror(paramiko, f"{source} {path}"):
-            theirs = sftp.open(path, "rb")
-        with contextlib.closing(theirs):
-            theirs.MAX_REQUEST_SIZE = READ
-            with as_oserror(paramiko, f"{source} {path}"):
-                theirs.seek(kept.tell())
-                content = theirs.read(READ)
-            while content:
-                try:
-                    rest = memoryview(content)
-                    while rest:
-                        rest = rest[kept.write(rest) :]
-                except OSError as error:
-                    raise StorageError(f"{part.name} cannot be written: {error}") from error
-                with as_oserror(paramiko, f"{source} {path}"):
-                    content = theirs.read(READ)
+    with kept, as_oserror(paramiko, f"{source} {path}"), contextlib.closing(sftp.open(path, "rb")) as theirs:
+        theirs.MAX_REQUEST_SIZE = READ
+        theirs.seek(kept.tell())
+        while content := theirs.read(READ):
+            rest = memoryview(content)
+            with _on_disk(unwritten):
+                while rest:
+                    rest = rest[kept.write(rest) :]
 
 
-def _name(part: Path, path: Path) -> None:
+@contextlib.contextmanager
+def _on_disk(trouble: str) -> Iterator[None]:
+    """What this machine's disk refuses becomes a StorageError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.replace(path)
+        yield
     except OSError as error:
-        raise StorageError(f"{path.name} cannot be kept: {error}") from error
+        raise StorageError(f"{trouble}: {error}") from error
 
 
 def _is_right(path: Path, file: BundleFile) -> bool:
@@ -130,15 +119,6 @@ def _is_right(path: Path, file: BundleFile) -> bool:
 def _sha256(path: Path) -> str:
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def write_secret(path: Path, text: str) -> None:
-    """Write a file that only this user can read, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    temporary.replace(path)
 
 
 PACKAGES = ("gridml", "remote", "ami")

@@ -179,6 +179,15 @@ def write_atomic(path: Path, payload: Payload, *, durable: bool = True, durable_
     _write(path, lambda: path, payload, durable=durable, durable_name=durable_name)
 
 
+def write_secret(path: Path, text: str) -> None:
+    """Write a file that only this user can read from its first moment on, there whole or not at all. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    temporary.replace(path)
+
+
 def write_named(
     name: Callable[[str], Path], payload: Payload, *, durable: bool = True, durable_name: bool = True
 ) -> None:

@@ -37,6 +37,7 @@ from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.enrolment import SUBSYSTEM, USER, new_key
 from gridml.carriers.sftp import TIMEOUT_S, Address, Credential, hang_up, host_and_port, keep_alive, prepare
 from gridml.errors import LedgerError, RunError, UsageError
+from gridml.protocol.bundle import write_secret
 from gridml.protocol.outbox import job_of
 from master.sftp.identity import EnrolSession, Entry, Registrar
 from master.sftp.jail import Jail, Quota, Room, View
@@ -78,7 +79,7 @@ class MailServer:
         self._key = _key(text)
         self._listening = _listen(self._host, port, last)
         self._port: int = self._listening.getsockname()[1]
-        _write(self._folder / OWN, json.dumps({"private_key": text, "port": self._port}))
+        write_secret(self._folder / OWN, json.dumps({"private_key": text, "port": self._port}))
         self._lock = threading.Lock()
         self._connections: list[_Connection] = []
         self._over = threading.Event()
@@ -95,7 +96,7 @@ class MailServer:
         if not (self._folder / job).exists():
             private_key = "" if self.registrar.has_fleet else new_key()
             made = Credential(self._host, self._port, self._key.get_base64(), job, private_key)
-            _write(self._folder / job, made.to_json())
+            write_secret(self._folder / job, made.to_json())
 
     def remove(self, job: str) -> None:
         """The job's credential is refused from now on, and its connections end. One that has none is ignored."""
@@ -179,7 +180,7 @@ class MailServer:
             return
         renewed = replace(credential, host=self._host, port=self._port, host_key=self._key.get_base64())
         if renewed != credential:
-            _write(path, renewed.to_json())
+            write_secret(path, renewed.to_json())
 
     def _serve(self) -> None:
         self._listening.settimeout(SWEEP_S)
@@ -340,15 +341,6 @@ def _bound(host: str, port: int) -> socket.socket:
 
 def _key(text: str) -> Any:
     return paramiko.Ed25519Key(file_obj=io.StringIO(text))
-
-
-def _write(path: Path, text: str) -> None:
-    """A file that only its owner can read from its first moment on, there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    temporary.replace(path)
 
 
 class SftpMailboxes(Forwarding):

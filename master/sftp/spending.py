@@ -24,14 +24,14 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from gridml.errors import LedgerError, UsageError
 from gridml.protocol.bundle import write_atomic
-from master.sftp.roster import FOLDER, Instance, Roster
+from master.sftp.roster import FOLDER, End, Instance, Roster
 
 Steps = Sequence[Sequence[float]]  # (seconds since 1970, dollars an hour), in order of time
 Prices = Mapping[str, Steps]  # by "TYPE/ZONE"
@@ -46,8 +46,9 @@ WORTH_S = 900.0  # that one more instance must be able to stay, or its boot is w
 
 @dataclass(frozen=True)
 class Stay:
-    """An instance from its launch to its end, None while it lives; `taken` where its provider took it back unasked.
-    `on_demand` is the full price of its type, 0 where nobody knows it; it is paid unless the market is `spot`."""
+    """An instance of a worker from its launch to its end, None while it lives; `taken` where its provider took it back
+    unasked. `on_demand` is the full price of its type, 0 where nobody knows it; it is paid unless the market is
+    `spot`."""
 
     type: str
     zone: str
@@ -56,6 +57,8 @@ class Stay:
     taken: bool = False
     on_demand: float = 0.0
     spot: bool = True
+    id: str = ""
+    worker: str = ""
 
     @property
     def market(self) -> str:
@@ -284,23 +287,15 @@ def estimated(
 _FILE = "prices.json"
 
 
-def stays(roster: Roster) -> list[tuple[Instance, Stay]]:
-    """Return all instances that were ever launched, in the order of their ids, and how long each stayed."""
+def stays(roster: Roster) -> list[Stay]:
+    """Return how long each instance stayed that was ever launched, in the order of their ids."""
     instances = (roster.instance(id) for id in roster.ids())
-    return [(instance, _stay(instance, roster)) for instance in instances if instance is not None]
+    return [_stay(instance, roster.end(instance.id)) for instance in instances if instance is not None]
 
 
-def _stay(instance: Instance, roster: Roster) -> Stay:
-    end = roster.end(instance.id)
-    return Stay(
-        instance.type,
-        instance.zone,
-        instance.launched_s,
-        None if end is None else end.ended_s,
-        end is not None and end.taken,
-        instance.on_demand,
-        instance.spot,
-    )
+def _stay(instance: Instance, end: End | None) -> Stay:
+    stay = Stay(**asdict(instance))
+    return stay if end is None else replace(stay, ended_s=end.ended_s, taken=end.taken)
 
 
 def keep_prices(root: Path, prices: Prices) -> None:

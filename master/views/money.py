@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from master.sftp.roster import Instance, Roster
+from master.sftp.roster import Roster
 from master.sftp.spending import HOUR_S, Basis, Charge, Prices, Stay, charge, kept_prices, stays
 
 
@@ -60,14 +60,14 @@ class Money:
 def read_money(root: Path, flop: float | None, now: float | None = None) -> Money | None:
     """Return what the run in `root` cost as at `now` (seconds since 1970) for `flop` credited floating-point
     operations; None where it has had no instances. Raises LedgerError for prices that cannot be read."""
-    instances = stays(Roster(root))
-    if not instances:
+    stayed = stays(Roster(root))
+    if not stayed:
         return None
     now_s = time.time() if now is None else now
     prices = kept_prices(root)
-    charges = [(stay, charge(stay, prices.get(stay.market), now_s)) for _, stay in instances]
+    charges = [(stay, charge(stay, prices.get(stay.market), now_s)) for stay in stayed]
     lives = sorted(
-        (_life(instance, *each) for (instance, _), each in zip(instances, charges, strict=True)),
+        (_life(*each) for each in charges),
         key=lambda life: (len(life.worker), life.worker, life.id),  # w2 before w10
     )
     dollars = math.fsum(each.dollars for each in lives)
@@ -87,7 +87,7 @@ def read_spent(root: Path, times_s: Sequence[float]) -> list[float]:
 
     Raises LedgerError for prices that cannot be read.
     """
-    stayed = [stay for _, stay in stays(Roster(root))]
+    stayed = stays(Roster(root))
     prices = kept_prices(root) if stayed else {}
     return [
         math.fsum(
@@ -105,10 +105,10 @@ def _as_at(stay: Stay, at_s: float) -> Stay:
     return replace(stay, ended_s=None, taken=False) if stay.ended_s is not None and stay.ended_s > at_s else stay
 
 
-def _life(instance: Instance, stay: Stay, cost: Charge) -> LifeCost:
+def _life(stay: Stay, cost: Charge) -> LifeCost:
     return LifeCost(
-        id=instance.id,
-        worker=instance.worker,
+        id=stay.id,
+        worker=stay.worker,
         type=stay.type,
         zone=stay.zone,
         seconds=cost.seconds,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -144,7 +144,6 @@ class MachineImage:
     id: str
     name: str
     architecture: str
-    created: str
 
 
 @dataclass(frozen=True)
@@ -167,28 +166,25 @@ class Subnet:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Kept:
+    """What a run has made: an instance, a launch template or a security group, and where the run lies."""
+
+    id: str
+    run: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Seen(Kept):
     """An instance as EC2 describes it; `reason` is the code of why it came into this state. `launched_s` is seconds
     since 1970, and so is `ended_s`, None where EC2 does not say when it came into this state."""
 
-    id: str
     state: str
     reason: str
     type: str
     zone: str
     launched_s: float
-    run: str
-    place: str
     ended_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What else a run has left behind: a launch template or a security group, and where the run lies."""
-
-    id: str
-    run: str
-    place: str
 
 
 @dataclass(frozen=True)
@@ -197,12 +193,9 @@ class Template:
 
     name: str
     image: str
-    user_data: str
+    user_data: str = field(repr=False)
     security_group: str
     key_name: str | None
-
-    def __repr__(self) -> str:
-        return f"Template({self.name!r})"
 
 
 @dataclass(frozen=True)
@@ -278,56 +271,45 @@ def in_words(service: str, region: str) -> Iterator[None]:
         yield
     except exceptions.ClientError as error:
         raise _of_answer(error, service, region) from None
-    except (
-        exceptions.NoCredentialsError,
-        exceptions.PartialCredentialsError,
-        exceptions.CredentialRetrievalError,
-        exceptions.TokenRetrievalError,
-        exceptions.SSOError,
-    ) as error:
-        raise CloudError(
-            f"there are no AWS credentials that can be used: {_said(error)}. Give some: aws configure, AWS_PROFILE, or "
-            "AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY; docs/ec2.md says what they must allow.",
-            NOT_SENT,
-            passing=False,
-        ) from None
-    except (exceptions.ConnectionError, exceptions.HTTPClientError, OSError) as error:
-        raise CloudError(
-            f"AWS is out of reach in {region}: {_said(error)}. See that the region is right, that this machine is "
-            "online, and what AWS_ENDPOINT_URL says if it is set.",
-            NOT_SENT,
-            passing=True,
-        ) from None
-    except exceptions.BotoCoreError as error:  # a profile that is not there, a region without the service
-        raise CloudError(
-            f"AWS cannot be asked: {_said(error)}. See to AWS_PROFILE, AWS_REGION and ~/.aws/config.",
-            NOT_SENT,
-            passing=False,
-        ) from None
+    except (exceptions.BotoCoreError, OSError) as error:
+        raise _not_asked(error, region) from None
+
+
+def _not_asked(error: Exception, region: str) -> CloudError:
+    from botocore import exceptions
+
+    said = printable(str(error), 300).rstrip(".")
+    passing = isinstance(error, exceptions.ConnectionError | exceptions.HTTPClientError | OSError)
+    lacking = exceptions.NoCredentialsError | exceptions.PartialCredentialsError | exceptions.CredentialRetrievalError
+    if isinstance(error, lacking | exceptions.TokenRetrievalError | exceptions.SSOError):
+        text = (
+            f"there are no AWS credentials that can be used: {said}. Give some: aws configure, AWS_PROFILE, or "
+            "AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY; docs/ec2.md says what they must allow."
+        )
+    elif passing:
+        text = (
+            f"AWS is out of reach in {region}: {said}. See that the region is right, that this machine is online, and "
+            "what AWS_ENDPOINT_URL says if it is set."
+        )
+    else:  # a profile that is not there, a region without the service
+        text = f"AWS cannot be asked: {said}. See to AWS_PROFILE, AWS_REGION and ~/.aws/config."
+    return CloudError(text, NOT_SENT, passing=passing)
 
 
 def _of_answer(error: Any, service: str, region: str) -> CloudError:
-    said = error.response.get("Error", {})
-    code, message = str(said.get("Code", "")), printable(str(said.get("Message", "")), 500)
+    answer = error.response.get("Error", {})
+    code, said = str(answer.get("Code", "")), printable(str(answer.get("Message", "")), 500)
     action = f"{service}:{error.operation_name}"
     if code in DENIED or code == "OptInRequired":
-        return CloudError(
+        text = (
             f"the AWS credentials do not allow {action} in {region}. Have it allowed: "
-            f"master/backends/ec2/policy.json is a policy with all that gridml launch needs. AWS says: {message}",
-            code,
-            passing=False,
+            f"master/backends/ec2/policy.json is a policy with all that gridml launch needs. AWS says: {said}"
         )
-    if code in _INVALID:
-        return CloudError(
-            f"AWS refuses the credentials ({code}): {_INVALID[code]}. Give others: aws configure, or AWS_PROFILE.",
-            code,
-            passing=False,
-        )
-    return CloudError(f"AWS refused {action} in {region} ({code}): {message}", code, passing=code in _PASSING)
-
-
-def _said(error: BaseException) -> str:
-    return printable(str(error), 300).rstrip(".")
+    elif code in _INVALID:
+        text = f"AWS refuses the credentials ({code}): {_INVALID[code]}. Give others: aws configure, or AWS_PROFILE."
+    else:
+        text = f"AWS refused {action} in {region} ({code}): {said}"
+    return CloudError(text, code, passing=code in _PASSING)
 
 
 _REFUSALS: Mapping[str, Refusal] = {

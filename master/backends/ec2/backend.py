@@ -7,9 +7,10 @@ and when it leaves, the master's SSH server writes into the roster; what becomes
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gridml.errors import RunError, UsageError
 from master.backends.ec2.answers import CloudError, Seen, boots_too_long, is_out_of_their_reach, overstays
@@ -44,10 +45,6 @@ ROSTER_S = 0.25  # between two looks into the roster
 UNSEEN_S = 120.0  # for which EC2 may not yet list an instance that it launched, or leave one out that it has listed
 
 
-def _thread() -> Executor:
-    return ThreadPoolExecutor(1, "ec2")
-
-
 @dataclass(frozen=True)
 class Outside:
     """What the back end gets from outside. `clock` gives seconds since 1970; `rest` waits while all is removed."""
@@ -55,7 +52,7 @@ class Outside:
     cloud: Cloud
     clock: Callable[[], float] = field(default_factory=SteadyClock)
     rest: Callable[[float], None] = time.sleep
-    executor: Callable[[], Executor] = _thread
+    executor: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "ec2")
 
 
 @dataclass
@@ -96,15 +93,13 @@ class Ec2(Backend):
         self._door = door_of(directory.root, settings.address)
         facts, token = founded(directory, self._roster, self._site)
         self.run = facts.run
-        tags = {RUN: self.run, PLACE: place_of(directory)}
-        self._tags: Mapping[str, str] = {**tags, "Name": f"gridml {directory.place.name}"[:200]}
+        tags = {RUN: self.run, PLACE: place_of(directory), "Name": f"gridml {directory.place.name}"[:200]}
         self._user_data = user_data(self.run, self._door, token, self._options.orphan_patience)
         write_bundle(settings, directory, self._site)
-        self._launching = Launching(self.run, self._site, self._options, self._tags)
+        self._launching = Launching(self.run, self._site, self._options, tags)
         self._aside = Aside(world.executor())
         self._lives: dict[str, _Life] = {}  # by worker, those that have not ended
         self._leaving: dict[str, _Leaving] = {}  # by id
-        self._known: set[str] = {id for id in self._roster.ids()}
         self._names: set[str] = set()
         self._to_end: set[str] = set()
         self._events: list[JobEvent] = []
@@ -115,18 +110,17 @@ class Ec2(Backend):
         self._asked: Asked | None = None
         self._ending: tuple[str, ...] = ()
         self._look_begun_s = self._next_look_s = self._next_roster_s = self._next_end_s = float("-inf")
-        self._any_enrolled = any(self._roster.enrolment(id) is not None for id in self._known)
-
+        self._any_enrolled = any(self._roster.enrolment(id) is not None for id in self._roster.ids())
         self._unsure_until_s = float("-inf")  # until then instances may show that nobody knows of
-        self._told_out_of_reach = self._told_blind = self._told_powerless = False
-        self._told_no_prices = self._closed = False
+        self._told: set[str] = set()  # troubles that a person has heard of, and that are not over
+        self._closed = False
 
     def inherit(self, *, keep: bool) -> list[str]:
         """As the contract says: the tags tell which instances there are, the roster whose they are."""
         seen, now = self._seen(), self._clock()
         alive = {id for id, each in seen.items() if is_there(each)}
         self._unsure_until_s = now + UNSEEN_S
-        for id in sorted(self._known):
+        for id in self._roster.ids():
             instance = self._roster.instance(id)
             if instance is None:
                 continue
@@ -148,8 +142,7 @@ class Ec2(Backend):
         if not keep:
             remove(self._cloud, self.run, self._rest, looks=1)
             return []
-        kept = {life.instance.id for life in self._lives.values()} | {*self._leaving}
-        self._to_end |= alive - kept  # of a master that had no time to write them down
+        self._to_end |= alive - self._followed()  # of a master that had no time to write them down
         return [*self._lives]
 
     def submit(self, worker: str) -> None:
@@ -286,7 +279,6 @@ class Ec2(Backend):
         else:
             given, spare = self._launching.answered(asked, launched, errors, now)
             self._to_end.update(each.id for each in spare)
-            self._known.update(each.id for each in launched)
             self._money.launched(len(launched))
             for worker, each in given:
                 full, spot = self._money.full_price(each.pool.type), not self._options.on_demand
@@ -294,41 +286,45 @@ class Ec2(Backend):
                 self._roster.keep(instance)
                 self._lives[worker] = _Life(worker, instance)
 
+    def _refused(self, call: str, answer: Future[Any], trouble: str) -> bool:
+        """Whether a call failed, which a person hears once until it is answered again."""
+        try:
+            answer.result()
+        except CloudError as error:
+            if call not in self._told:
+                self._news.append(trouble.format(error))
+            self._told.add(call)
+            return True
+        self._told.discard(call)
+        return False
+
     def _hear_look(self, now: float) -> None:
         answer = self._aside.take("look")
         if answer is None:
             return
         self._next_look_s = now + LOOK_S
-        try:
-            seen: dict[str, Seen] = answer.result()
-        except CloudError as error:
-            if not self._told_blind:
-                self._told_blind = True
-                self._news.append(f"EC2 does not say how the instances stand, and is asked again: {error}")
+        if self._refused("look", answer, "EC2 does not say how the instances stand, and is asked again: {}"):
             return
-        self._told_blind = False
+        seen: dict[str, Seen] = answer.result()
         for life in [*self._lives.values()]:
             self._take(life, seen.get(life.instance.id), now)
         for id in [*self._leaving]:
             self._see_off(id, seen.get(id), now)
         if not self._aside.busy("launch") and not self._launching.unanswered:
             there = {id for id, each in seen.items() if is_there(each)}
-            ours = {life.instance.id for life in self._lives.values()} | {*self._leaving}
-            self._to_end |= there - ours
+            self._to_end |= there - self._followed()
+
+    def _followed(self) -> set[str]:
+        """The instances of workers, and those whose workers have ended."""
+        return {life.instance.id for life in self._lives.values()} | {*self._leaving}
 
     def _hear_ends(self, now: float) -> None:
         answer = self._aside.take("end")
         if answer is None:
             return
-        try:
-            answer.result()
-        except CloudError as error:
+        if self._refused("end", answer, "EC2 does not end instances, and is asked again: {}"):
             self._next_end_s = now + LOOK_S
-            if not self._told_powerless:
-                self._told_powerless = True
-                self._news.append(f"EC2 does not end instances, and is asked again: {error}")
             return
-        self._told_powerless = False
         self._to_end.difference_update(self._ending)
         for life in [*self._lives.values()]:
             if life.instance.id in self._ending:
@@ -338,16 +334,11 @@ class Ec2(Backend):
         answer = self._aside.take("prices")
         if answer is None:
             return
-        try:
-            self._money.learn(answer.result())
-        except CloudError as error:
+        held = "" if self._options.budget is None else " Without a price, nothing is launched within --budget."
+        if self._refused("prices", answer, f"what instances cost is not known, and asked again: {{}}{held}"):
             self._money.ask_again(now)
-            if not self._told_no_prices:
-                self._told_no_prices = True
-                held = "" if self._options.budget is None else " Without a price, nothing is launched within --budget."
-                self._news.append(f"what instances cost is not known, and asked again: {error}{held}")
-            return
-        self._told_no_prices = False
+        else:
+            self._money.learn(answer.result())
 
     def _judge_the_budget(self, now: float) -> None:
         under_way = len(self._asked.workers) if self._asked is not None and self._aside.busy("launch") else 0
@@ -417,12 +408,10 @@ class Ec2(Backend):
                 self._end(life, State.LOST, why, now)
 
     def _look_for_silence(self, now: float) -> None:
-        if self._told_out_of_reach or self._any_enrolled:
-            return
         since = [life.instance.launched_s for life in self._lives.values() if life.running]
         silent, why = is_out_of_their_reach(since, now, any_enrolled=self._any_enrolled)
-        if silent:
-            self._told_out_of_reach = True
+        if silent and "reach" not in self._told:
+            self._told.add("reach")
             self._news.append(
                 f"{why}: they may not reach this machine, which they were told is at {self._door}. Its firewall or "
                 "security group must let them in there; or resume the run with an address that they can reach: "

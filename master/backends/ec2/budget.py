@@ -115,8 +115,8 @@ class Budget:
         full = full_prices(cloud, site) if self._full is None else self._full
         if self._options.on_demand:
             return Quotes({}, full)
-        launched = [stay.launched_s for _, stay in stays(Roster(self._root))]
-        since = datetime.fromtimestamp(min([*launched, self._began_s]), UTC)
+        launched_s = [stay.launched_s for stay in stays(Roster(self._root))]
+        since = datetime.fromtimestamp(min([*launched_s, self._began_s]), UTC)
         ours = {f"{pool.type}/{pool.zone}" for pool in site.pools}
         spot = cloud.spot_prices(site.types, since)
         return Quotes({market: steps for market, steps in spot.items() if market in ours}, full)
@@ -130,7 +130,7 @@ class Budget:
         if self._full is None:
             self._full = heard.full
             roster = Roster(self._root)
-            for instance, _ in stays(roster):
+            for instance in filter(None, map(roster.instance, roster.ids())):
                 if not instance.on_demand and self.full_price(instance.type):
                     roster.keep(replace(instance, on_demand=self.full_price(instance.type)))
 
@@ -150,7 +150,7 @@ class Budget:
             return Spend.GO_ON, "there is no budget"
         if now - self._judged_s >= JUDGE_S:
             self._judged_s = now
-            there = [stay for _, stay in stays(Roster(self._root))]
+            there = stays(Roster(self._root))
             rate = sum(self._at_most(stay.type, stay.market) for stay in there if stay.ended_s is None)
             another = self._another()
             paid = spent(there, self._prices, now)

@@ -28,34 +28,34 @@ from master.backends.ec2.site import find_site, read_certificate
 from master.sftp.spending import estimated
 from master.store.settings import Settings
 
-_NO_INSTANCE, _NO_IMAGE, _NO_TEMPLATE = "i-00000000000000000", "ami-00000000000000000", "lt-00000000000000000"
+_NO_IMAGE, _NO_TEMPLATE = "ami-00000000000000000", "lt-00000000000000000"
 
-PERMISSIONS: dict[str, Callable[[Any], Any]] = {
-    "ec2:DescribeInstanceTypes": lambda ec2: ec2.describe_instance_types(DryRun=True),
-    "ec2:DescribeSubnets": lambda ec2: ec2.describe_subnets(DryRun=True),
-    "ec2:DescribeSpotPriceHistory": lambda ec2: ec2.describe_spot_price_history(DryRun=True),
-    "ec2:DescribeInstances": lambda ec2: ec2.describe_instances(DryRun=True),
-    "ec2:DescribeLaunchTemplates": lambda ec2: ec2.describe_launch_templates(DryRun=True),
-    "ec2:DescribeSecurityGroups": lambda ec2: ec2.describe_security_groups(DryRun=True),
-    "ec2:CreateSecurityGroup": lambda ec2: ec2.create_security_group(
-        GroupName="gridml-check", Description="never made", DryRun=True
-    ),
-    "ec2:CreateLaunchTemplate": lambda ec2: ec2.create_launch_template(
-        LaunchTemplateName="gridml-check", LaunchTemplateData={"ImageId": _NO_IMAGE}, DryRun=True
-    ),
-    "ec2:CreateFleet": lambda ec2: ec2.create_fleet(
-        Type="instant",
-        TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "spot"},
-        LaunchTemplateConfigs=[
+PERMISSIONS: Mapping[str, Mapping[str, Any]] = {
+    "ec2:DescribeInstanceTypes": {},
+    "ec2:DescribeSubnets": {},
+    "ec2:DescribeSpotPriceHistory": {},
+    "ec2:DescribeInstances": {},
+    "ec2:DescribeLaunchTemplates": {},
+    "ec2:DescribeSecurityGroups": {},
+    "ec2:CreateSecurityGroup": {"GroupName": "gridml-check", "Description": "never made"},
+    "ec2:CreateLaunchTemplate": {
+        "LaunchTemplateName": "gridml-check",
+        "LaunchTemplateData": {"ImageId": _NO_IMAGE},
+    },
+    "ec2:CreateFleet": {
+        "Type": "instant",
+        "TargetCapacitySpecification": {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "spot"},
+        "LaunchTemplateConfigs": [
             {"LaunchTemplateSpecification": {"LaunchTemplateId": _NO_TEMPLATE, "Version": "$Latest"}}
         ],
-        DryRun=True,
-    ),
-    "ec2:RunInstances": lambda ec2: ec2.run_instances(
-        ImageId=_NO_IMAGE, InstanceType=USUAL_TYPES["x86_64"][0], MinCount=1, MaxCount=1, DryRun=True
-    ),
+    },
+    "ec2:RunInstances": {
+        "ImageId": _NO_IMAGE,
+        "InstanceType": USUAL_TYPES["x86_64"][0],
+        **{"MinCount": 1, "MaxCount": 1},
+    },
 }
-"""Calls that change nothing: EC2 says of each whether it would be allowed."""
+"""Calls by their actions, and their parameters; EC2 says of each whether it would be allowed."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def checks(
     yield (first := _look("credentials", lambda: f"account {cloud.account()}, region {cloud.region}"))
     if not first.good:
         return
-    for action, call in PERMISSIONS.items():
-        refused = cloud.denies(call)
+    for action, asked in PERMISSIONS.items():
+        refused = cloud.denies(action, asked)
         yield Requirement(action, refused is None, refused or "allowed")
     yield _look("image", lambda: _image(cloud, image))
     yield _look("network", lambda: f"{len(cloud.subnets(()))} zones with a default subnet")

@@ -43,8 +43,7 @@ class Made:
     @property
     def runs(self) -> dict[str, str]:
         """The names of the runs, and where each has its directory."""
-        found: list[Seen | Kept] = [*self.groups, *self.templates, *self.instances]
-        return {each.run: each.place for each in found}
+        return {each.run: each.place for each in (*self.groups, *self.templates, *self.instances)}
 
     def of(self, run: str) -> Made:
         """What one of the runs has."""

@@ -10,8 +10,8 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -112,8 +112,15 @@ class Cloud:
         with in_words(service, self._session.region_name):
             return self._session.client(service, config=config, region_name=region)
 
-    def _in_words(self) -> AbstractContextManager[None]:
-        return in_words("ec2", self._session.region_name)
+    @contextmanager
+    def _asking(self, *accepted: str) -> Iterator[None]:
+        """Whatever boto3 raises inside becomes a CloudError; refusals whose codes begin so are passed over."""
+        try:
+            with in_words("ec2", self._session.region_name):
+                yield
+        except CloudError as error:
+            if not error.code.startswith(accepted):
+                raise
 
     def account(self) -> str:
         """The number of the account, as text."""
@@ -124,21 +131,12 @@ class Cloud:
     def images(self, id: str | None) -> list[MachineImage]:
         """The image with this id; or without one the account's own that are tagged as gridml's, the newest first."""
         asked = {"ImageIds": [id]} if id else {"Owners": ["self"], "Filters": [_filter("tag-key", [IMAGE])]}
-        try:
-            with self._in_words():
-                found = self._client.describe_images(**asked)["Images"]
-        except CloudError as error:
-            if not error.code.startswith("InvalidAMIID"):
-                raise
-            return []
-        images = [
-            MachineImage(
-                each["ImageId"], each.get("Name", ""), each.get("Architecture", ""), each.get("CreationDate", "")
-            )
-            for each in found
-            if each.get("State", "available") == "available"
-        ]
-        return sorted(images, key=lambda image: image.created, reverse=True)
+        found = []
+        with self._asking("InvalidAMIID"):
+            found = self._client.describe_images(**asked)["Images"]
+        found.sort(key=lambda each: each.get("CreationDate", ""), reverse=True)
+        there = (each for each in found if each.get("State", "available") == "available")
+        return [MachineImage(each["ImageId"], each.get("Name", ""), each.get("Architecture", "")) for each in there]
 
     def instance_types(self, names: Sequence[str], *, all_of_them: bool = True) -> list[InstanceType]:
         """What is known of these types. Raises UsageError for one that the region does not have, unless it need not
@@ -194,13 +192,11 @@ class Cloud:
     def make_group(self, name: str, vpc: str, tags: Mapping[str, str]) -> str:
         """Return the security group of this name in a VPC, made unless it is there: nothing gets in."""
         asked = {"GroupName": name, "Description": "Workers of a gridml run: nothing gets in", "VpcId": vpc}
-        try:
-            with self._in_words():
-                made = self._client.create_security_group(**asked, TagSpecifications=_tagged(["security-group"], tags))
-                return str(made["GroupId"])
-        except CloudError as error:
-            if error.code != "InvalidGroup.Duplicate":
-                raise
+        made = {}
+        with self._asking("InvalidGroup.Duplicate"):
+            made = self._client.create_security_group(**asked, TagSpecifications=_tagged(["security-group"], tags))
+        if made:
+            return str(made["GroupId"])
         if found := self.groups(tags[RUN]):
             return found[0].id
         raise CloudError(f"EC2 has the security group {name} and does not list it yet.", "NotListedYet", passing=True)
@@ -210,9 +206,10 @@ class Cloud:
         found = self._pages("describe_security_groups", "SecurityGroups", Filters=[_of(run)])
         return [Kept(each["GroupId"], *_run_and_place(each)) for each in found]
 
-    def remove_group(self, id: str) -> bool:
-        """Return whether it is gone: while an instance uses it, it stays."""
-        return self._removed(lambda: self._client.delete_security_group(GroupId=id), "InvalidGroup.NotFound")
+    def remove_group(self, id: str) -> None:
+        """Remove a security group; while an instance uses it, it stays."""
+        with self._asking("InvalidGroup.NotFound", "InvalidGroup.InUse", "DependencyViolation", "ResourceInUse"):
+            self._client.delete_security_group(GroupId=id)
 
     def make_template(self, template: Template, tags: Mapping[str, str]) -> None:
         """Make a launch template; one of that name stays as it is."""
@@ -225,28 +222,22 @@ class Cloud:
         }
         if template.key_name is not None:
             data["KeyName"] = template.key_name
-        try:
-            with self._in_words():
-                self._client.create_launch_template(
-                    LaunchTemplateName=template.name,
-                    LaunchTemplateData=data,
-                    TagSpecifications=_tagged(["launch-template"], tags),
-                )
-        except CloudError as error:
-            if error.code != "InvalidLaunchTemplateName.AlreadyExistsException":
-                raise
+        with self._asking("InvalidLaunchTemplateName.AlreadyExistsException"):
+            self._client.create_launch_template(
+                LaunchTemplateName=template.name,
+                LaunchTemplateData=data,
+                TagSpecifications=_tagged(["launch-template"], tags),
+            )
 
     def templates(self, run: str | None = None) -> list[Kept]:
         """The launch templates of a run, or of all."""
         found = self._pages("describe_launch_templates", "LaunchTemplates", Filters=[_of(run)])
         return [Kept(each["LaunchTemplateId"], *_run_and_place(each)) for each in found]
 
-    def remove_template(self, id: str) -> bool:
-        """Return whether it is gone."""
-        return self._removed(
-            lambda: self._client.delete_launch_template(LaunchTemplateId=id),
-            "InvalidLaunchTemplateId.NotFound",
-        )
+    def remove_template(self, id: str) -> None:
+        """Remove a launch template, unless it is gone."""
+        with self._asking("InvalidLaunchTemplateId.NotFound"):
+            self._client.delete_launch_template(LaunchTemplateId=id)
 
     def launch(self, request: FleetRequest) -> tuple[list[FleetInstance], list[PoolError]]:
         """Launch at once as many instances as can be had, and say why there are no more."""
@@ -260,7 +251,7 @@ class Cloud:
         overrides = [
             {"InstanceType": pool.type, "SubnetId": request.subnets[pool.zone], **price} for pool in request.pools
         ]
-        with self._in_words():
+        with self._asking():
             answer = self._client.create_fleet(
                 Type="instant",
                 ClientToken=request.token,
@@ -296,7 +287,7 @@ class Cloud:
 
     def _end(self, ids: list[str]) -> None:
         try:
-            with self._in_words():
+            with self._asking():
                 self._client.terminate_instances(InstanceIds=ids)
         except CloudError as error:
             if error.code != "InvalidInstanceID.NotFound":
@@ -304,11 +295,14 @@ class Cloud:
             for id in ids if len(ids) > 1 else ():  # EC2 refuses all of them for one that is gone
                 self._end([id])
 
-    def denies(self, call: Callable[[Any], Any]) -> str | None:
-        """Return why a call with DryRun is not allowed, None where it is; EC2 looks at that first."""
+    def denies(self, action: str, asked: Mapping[str, Any]) -> str | None:
+        """Return why an action such as ec2:RunInstances is not allowed, None where it is: with DryRun nothing is done,
+        and EC2 looks at that first."""
+        from botocore import xform_name
+
         try:
-            with self._in_words():
-                call(self._client)
+            with self._asking():
+                getattr(self._client, xform_name(action.removeprefix("ec2:")))(**asked, DryRun=True)
         except CloudError as error:
             return str(error) if error.code in DENIED or error.code == NOT_SENT else None
         return None
@@ -323,19 +317,8 @@ class Cloud:
             return None
         return f"{quota['Value']:.0f} vCPUs of standard spot instances"
 
-    def _removed(self, remove: Callable[[], Any], gone: str) -> bool:
-        try:
-            with self._in_words():
-                remove()
-        except CloudError as error:
-            if error.code in ("DependencyViolation", "InvalidGroup.InUse", "ResourceInUse"):
-                return False
-            if error.code != gone:
-                raise
-        return True
-
     def _pages(self, operation: str, result: str, **asked: Any) -> list[Any]:
-        with self._in_words():
+        with self._asking():
             pages = self._client.get_paginator(operation).paginate(**asked)
             return [each for page in pages for each in page[result]]
 
@@ -359,12 +342,12 @@ def _pool(each: Mapping[str, Any], zones: Mapping[str, str]) -> SpotPool:
 def _seen(each: Mapping[str, Any]) -> Seen:
     return Seen(
         each["InstanceId"],
+        *_run_and_place(each),
         each["State"]["Name"],
         each.get("StateReason", {}).get("Code", ""),
         each.get("InstanceType", ""),
         each.get("Placement", {}).get("AvailabilityZone", ""),
         each["LaunchTime"].timestamp(),
-        *_run_and_place(each),
         _moment_in(each.get("StateTransitionReason") or ""),
     )
 

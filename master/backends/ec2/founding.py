@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import secrets
 import socket
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from gridml.carriers.enrolment import BUNDLE, BUNDLE_DESCRIPTION, FILE_NAME, MOST_FILES, BundleFile
-from gridml.carriers.sftp import host_and_port
+from gridml.carriers.sftp import Address, host_and_port
 from gridml.errors import RunError, UsageError
 from gridml.protocol import bundle, outbox
 from master.backends.ec2.cloud import Cloud
@@ -60,8 +59,7 @@ def founded(directory: RunDirectory, roster: Roster, site: Site) -> tuple[FleetF
         )
     token = path.read_text() if facts is not None and path.exists() else secrets.token_urlsafe(32)
     if not path.exists():
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(token)
+        bundle.write_secret(path, token)
     name = re.sub(r"[^A-Za-z0-9-]+", "-", directory.place.name).strip("-")[:60]
     facts = FleetFacts(
         run=f"{name}-{secrets.token_hex(4)}" if facts is None else facts.run,
@@ -147,19 +145,7 @@ _CONFIG = "/etc/gridml/instance.json"
 _UNIT = "gridml-worker.service"
 
 
-@dataclass(frozen=True)
-class Door:
-    """Where instances reach the master, and the key that answers there (ed25519, base64 as in OpenSSH's files)."""
-
-    host: str
-    port: int
-    host_key: str
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
-def door_of(root: Path, address: str | None) -> Door:
+def door_of(root: Path, address: str | None) -> Address:
     """Return where the SSH server of the master of a run is, as it has written down itself. Raises RunError where it
     has not."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
@@ -173,10 +159,10 @@ def door_of(root: Path, address: str | None) -> Door:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} does not say where the master's SSH server is ({error}). Resume the run.") from error
     host = socket.getfqdn() if address is None else host_and_port(address)[0]
-    return Door(host, port, text.split()[1])
+    return Address(host, port, text.split()[1])
 
 
-def user_data(run: str, door: Door, token: str, orphan_s: float) -> str:
+def user_data(run: str, door: Address, token: str, orphan_s: float) -> str:
     """Return what cloud-init does at the first boot of an instance: a file for the boot daemon, and its start."""
     config = {"run": run, **asdict(door), "fleet_token": token, "orphan_s": orphan_s}
     written = {

@@ -97,12 +97,11 @@ class Launching:
         """A template's name has a digest of what is in it: one of an earlier master with another address is another."""
         group = self._options.security_group
         group = group or cloud.make_group(f"gridml-{self._run}", self._site.vpc, self._tags)
-        template = Template("", self._site.image.id, user_data, group, self._options.key_name)
-        values = [template.image, template.user_data, template.security_group, template.key_name or ""]
-        digest = hashlib.sha256("\0".join(values).encode()).hexdigest()[:12]
-        named = replace(template, name=f"gridml-{self._run}-{digest}")
-        cloud.make_template(named, self._tags)
-        return named.name
+        image, key_name = self._site.image.id, self._options.key_name
+        digest = hashlib.sha256("\0".join([image, user_data, group, key_name or ""]).encode()).hexdigest()[:12]
+        template = Template(f"gridml-{self._run}-{digest}", image, user_data, group, key_name)
+        cloud.make_template(template, self._tags)
+        return template.name
 
     def answered(
         self, asked: Asked, launched: Sequence[FleetInstance], errors: Sequence[PoolError], now: float

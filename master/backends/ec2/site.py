@@ -21,13 +21,8 @@ _ONE = re.compile(
 )
 
 
-def certificate_of(region: str) -> str | None:
-    """Return a region's certificate (PEM), None for a region that Amazon opened since."""
-    return certificates().get(region)
-
-
 def certificates() -> dict[str, str]:
-    """Return the certificates (PEM) by region."""
+    """Return the certificates (PEM) by region; those that Amazon opened since have none."""
     text = resources.files(__package__).joinpath("identity_certificates.pem").read_text(encoding="ascii")
     return dict(_ONE.findall(text))
 
@@ -74,7 +69,7 @@ def read_certificate(path: Path | None, region: str) -> str:
     """Return the certificate in a file (PEM), or the region's own as it came with gridml. Raises UsageError where there
     is none, or it has no RSA key."""
     if path is None:
-        if (known := certificate_of(region)) is not None:
+        if (known := certificates().get(region)) is not None:
             return known
         raise UsageError(
             f"gridml came without the certificate of {region}, by which the master knows its instances. Copy it from "
@@ -118,7 +113,9 @@ def an_image(cloud: Cloud, id: str | None, architectures: Collection[str] = ()) 
 
 def _usable(types: Sequence[InstanceType], image: MachineImage, options: Ec2Options) -> list[InstanceType]:
     """Those that run the image, and that there are spot instances of where such are wanted."""
-    wrong = {each.name: f"is {' or '.join(each.architectures)}" for each in types if not _runs(each, image)}
+    wanted = image.architecture
+    unfit = [each for each in types if wanted and wanted not in each.architectures]
+    wrong = {each.name: f"is {' or '.join(each.architectures)}" for each in unfit}
     if not options.on_demand:
         wrong |= {each.name: "has no spot instances" for each in types if not each.spot}
     if wrong and (options.instance_types or len(wrong) == len(types)):
@@ -133,10 +130,6 @@ def _usable(types: Sequence[InstanceType], image: MachineImage, options: Ec2Opti
             "asks for by itself. Name --instance-types, or another --image."
         )
     return [each for each in types if each.name not in wrong]
-
-
-def _runs(type_: InstanceType, image: MachineImage) -> bool:
-    return not image.architecture or image.architecture in type_.architectures
 
 
 def _subnets(found: Sequence[Subnet], options: Ec2Options, region: str) -> tuple[dict[str, str], str]:

@@ -41,14 +41,7 @@ class Word(StrEnum):
     TAKEN = "it was told that its instance is taken"
 
 
-_STAGES: Mapping[str, Stage] = {
-    "pending": Stage.THERE,
-    "running": Stage.THERE,
-    "shutting-down": Stage.GONE,
-    "terminated": Stage.GONE,
-    "stopping": Stage.GONE,  # it will not come again as the same worker
-    "stopped": Stage.GONE,
-}
+_GOING = ("shutting-down", "terminated", "stopping", "stopped")  # it will not come again as the same worker
 _CAUSES: Mapping[str, Cause] = {
     "Server.SpotInstanceTermination": Cause.TAKEN,
     "Server.SpotInstanceShutdown": Cause.TAKEN,
@@ -65,34 +58,21 @@ _CAUSES: Mapping[str, Cause] = {
     "Server.InternalError": Cause.BROKEN,
 }
 
+_LEFT = {Word.DONE: State.FINISHED, Word.FAILED: State.LOST, Word.TAKEN: State.EVICTED}
 ENDS: Mapping[tuple[Stage, Cause, Word], State | None] = {
+    **{(stage, cause, word): end for stage in Stage for cause in Cause for word, end in _LEFT.items()},
+    # Its system may have gone down, and the worker with status 0.
+    **{(stage, Cause.TAKEN, word): State.EVICTED for stage in Stage for word in Word},
+    **{(Stage.GONE, cause, Word.NONE): State.LOST for cause in Cause},
+    **{(Stage.GONE, cause, Word.NONE): State.EVICTED for cause in (Cause.TAKEN, Cause.ASKED)},
     **{(Stage.THERE, cause, Word.NONE): None for cause in Cause},  # the worker lives
-    **{(Stage.THERE, cause, Word.DONE): State.FINISHED for cause in Cause if cause is not Cause.TAKEN},
-    **{(Stage.THERE, cause, Word.FAILED): State.LOST for cause in Cause if cause is not Cause.TAKEN},
-    **{(Stage.THERE, Cause.TAKEN, word): State.EVICTED for word in (Word.DONE, Word.FAILED)},
-    (Stage.GONE, Cause.TAKEN, Word.NONE): State.EVICTED,
-    (Stage.GONE, Cause.TAKEN, Word.DONE): State.EVICTED,  # status 0 because its system went down
-    (Stage.GONE, Cause.TAKEN, Word.FAILED): State.EVICTED,
-    (Stage.GONE, Cause.ASKED, Word.NONE): State.EVICTED,
-    (Stage.GONE, Cause.ASKED, Word.DONE): State.FINISHED,
-    (Stage.GONE, Cause.ASKED, Word.FAILED): State.LOST,
-    (Stage.GONE, Cause.ITSELF, Word.NONE): State.LOST,
-    (Stage.GONE, Cause.ITSELF, Word.DONE): State.FINISHED,
-    (Stage.GONE, Cause.ITSELF, Word.FAILED): State.LOST,
-    (Stage.GONE, Cause.BROKEN, Word.NONE): State.LOST,
-    (Stage.GONE, Cause.BROKEN, Word.DONE): State.FINISHED,
-    (Stage.GONE, Cause.BROKEN, Word.FAILED): State.LOST,
-    (Stage.GONE, Cause.UNSAID, Word.NONE): State.LOST,
-    (Stage.GONE, Cause.UNSAID, Word.DONE): State.FINISHED,
-    (Stage.GONE, Cause.UNSAID, Word.FAILED): State.LOST,
-    **{(stage, cause, Word.TAKEN): State.EVICTED for stage in Stage for cause in Cause},
 }
 """The end of a worker that the master did not ask for, None while it lives."""
 
 
 def stage_of(state: str) -> Stage:
     """Return what a state of EC2's means; one that is new counts as being there."""
-    return _STAGES.get(state, Stage.THERE)
+    return Stage.GONE if state in _GOING else Stage.THERE
 
 
 def cause_of(reason: str) -> Cause:

@@ -24,10 +24,10 @@ def test_a_stay_ends_when_the_instance_does_and_not_with_its_worker(roster: Rost
         roster.keep(Farewell(f"i-{number}", 0, "done", 1_000.0))
     roster.keep(End("i-1", 1_100.0, "shut down"))
     roster.keep(End("i-2", 1_200.0, "interrupted", taken=True))
-    assert [(instance.worker, stay) for instance, stay in stays(roster)] == [
-        ("w1", Stay("m", "a", 100.0, 1_100.0, False, 0.5)),
-        ("w2", Stay("m", "a", 200.0, 1_200.0, True, 0.5)),
-        ("w3", Stay("m", "a", 300.0, None, False, 0.5)),
+    assert stays(roster) == [
+        Stay("m", "a", 100.0, 1_100.0, False, 0.5, id="i-1", worker="w1"),
+        Stay("m", "a", 200.0, 1_200.0, True, 0.5, id="i-2", worker="w2"),
+        Stay("m", "a", 300.0, None, False, 0.5, id="i-3", worker="w3"),
     ]
 
 
@@ -36,8 +36,7 @@ def test_a_later_master_counts_what_was_spent_before(roster: Roster, tmp_path: P
     roster.keep(End("i-1", 3_600.0, "shut down"))
     roster.keep(Instance("i-2", "w2", "m", "a", 3_600.0, 0.5))
     keep_prices(tmp_path, {"m/a": [(0.0, 0.1), (3_600.0, 0.2)]})
-    everyone = [stay for _, stay in stays(Roster(tmp_path))]
-    assert spent(everyone, kept_prices(tmp_path), 7_200.0) == pytest.approx(0.3)
+    assert spent(stays(Roster(tmp_path)), kept_prices(tmp_path), 7_200.0) == pytest.approx(0.3)
 
 
 def test_prices_come_back_as_they_were_kept(roster: Roster, tmp_path: Path) -> None:
