@@ -5,6 +5,7 @@ The events: the instance is to leave, and its worker has ended.
 
 from __future__ import annotations
 
+import argparse
 import enum
 import queue
 from collections.abc import Sequence
@@ -65,15 +66,12 @@ def last_heard_s(end: WorkerEnd, ended_s: float, arguments: Sequence[str], befor
 
 def patience_s(arguments: Sequence[str]) -> float:
     """The worker's --patience in seconds, 0 where it has none."""
-    for position, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name == "--patience":
-            text = value if equals else next(iter(arguments[position + 1 :]), "")
-            try:
-                return max(0.0, float(text))
-            except ValueError:
-                return 0.0
-    return 0.0
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--patience", type=float, default=0.0)
+    try:
+        return max(0.0, float(parser.parse_known_args(arguments)[0].patience))
+    except argparse.ArgumentError:
+        return 0.0
 
 
 def orphaned(silent_s: float, orphan_s: float) -> str | None:

@@ -18,9 +18,9 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gridml.engine.devices import SLOT
 from gridml.errors import RunError, StorageError, UsageError
@@ -32,29 +32,14 @@ _REAP_S = 0.01
 _STOPS = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
 
 
-class Asker(StrEnum):
-    """Who asked for the end of a worker."""
-
-    SCRIPT = "script"
-    MASTER = "cancelled"
-
-
 @dataclass(frozen=True)
 class Ending:
-    """A worker was asked to end at `since_s`: with SIGTERM first if `graceful`, and with SIGKILL from `kill_s` on."""
+    """A worker was asked to end by the script, or by the master (`cancelled`): with SIGTERM first if `graceful`, and
+    with SIGKILL from `kill_s` on."""
 
-    asker: Asker
-    since_s: float
     kill_s: float
     graceful: bool
-
-
-@dataclass(frozen=True)
-class Kills:
-    """How often the script ended a worker, with SIGTERM first and without."""
-
-    graceful: int = 0
-    sudden: int = 0
+    cancelled: bool = False
 
 
 @dataclass
@@ -142,7 +127,6 @@ class Local(Backend):
         self._jobs: dict[str, _Job] = {}
         self._submitted: set[str] = set()
         self._events: list[JobEvent] = []
-        self._kills: dict[str, Kills] = {}
         self._closed = False
         self._resting: frozenset[str] = frozenset()  # machines that take no worker
 
@@ -154,7 +138,7 @@ class Local(Backend):
             raise UsageError(f"got the worker name {worker!r}, expected one that is new in this run and has no slash")
         self._submitted.add(worker)
         self._queue.append(worker)
-        self._events.append(JobEvent(self._clock(), worker, State.QUEUED))
+        self._record(worker, State.QUEUED)
 
     def poll(self) -> list[JobEvent]:
         now = self._now()
@@ -163,7 +147,7 @@ class Local(Backend):
         for job in self._jobs.values():
             self._look_whether_stopped(job)
             if job.ending is None and job.ends_s is not None and job.ends_s <= now:
-                self._end(job, Asker.SCRIPT, job.life.grace_s if job.life.graceful else 0.0, now)
+                self._end(job, now, job.life.grace_s if job.life.graceful else 0.0)
             elif job.ending is not None and job.ending.kill_s <= now:
                 self._kill(job)
         self._start(now)
@@ -177,24 +161,22 @@ class Local(Backend):
             while (changed := os.waitid(os.P_PID, job.process.pid, _STOPS)) is not None:
                 stopped = changed.si_code == os.CLD_STOPPED
                 if stopped != job.stopped:
-                    job.stopped, pid = stopped, job.process.pid
+                    job.stopped = stopped
                     state, detail = (State.SUSPENDED, "stopped") if stopped else (State.RUNNING, "goes on")
-                    self._events.append(JobEvent(self._clock(), job.worker, state, machine, detail, pid=pid))
+                    self._record(job.worker, state, machine, detail, pid=job.process.pid)
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         """As the contract says; a cancelled job is EVICTED, and its detail says so. Without grace it gets SIGKILL."""
         now = self._now()
         if worker in self._queue:
             self._queue.remove(worker)
-            self._events.append(
-                JobEvent(self._clock(), worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
-            )
+            self._record(worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
         elif (job := self._jobs.get(worker)) is not None:
             if job.ending is None:
-                self._end(job, Asker.MASTER, grace_s, now)
+                self._end(job, now, grace_s, cancelled=True)
             elif now + grace_s < job.ending.kill_s:
                 # The script came first and stays the cause; the master may only shorten the grace.
-                job.ending = Ending(job.ending.asker, job.ending.since_s, now + grace_s, job.ending.graceful)
+                job.ending = replace(job.ending, kill_s=now + grace_s)
 
     def scale(self, workers: int) -> None:
         """As the contract says; the machines of a trace are those that it has."""
@@ -229,10 +211,6 @@ class Local(Backend):
         planned = [change for change in changes if change is not None]
         return max(0.0, min(planned) - now) if planned else None
 
-    def kill_counts(self) -> dict[str, Kills]:
-        """The script's kills so far, by machine; cancelled workers are not among them."""
-        return dict(self._kills)
-
     def exhausted(self) -> str | None:
         """As the contract says: a script may come to an end, with all its machines gone. Those that rest come again."""
         now = self._now()
@@ -242,6 +220,9 @@ class Local(Backend):
 
     def more_machines(self, resume: str) -> str:
         return f"Begin again with a longer trace, or play their times from the beginning: {resume}"
+
+    def _record(self, worker: str, state: State, machine: str = "", detail: str = "", **facts: Any) -> None:
+        self._events.append(JobEvent(self._clock(), worker, state, machine, detail, **facts))
 
     def _now(self) -> float:
         return self._clock() - self._start_s
@@ -285,29 +266,23 @@ class Local(Backend):
                     start_new_session=True,
                 )
         except OSError as error:
-            self._events.append(
-                JobEvent(self._clock(), worker, State.LOST, machine, detail=f"could not be started: {error}")
-            )
+            self._record(worker, State.LOST, machine, f"could not be started: {error}")
             return
         slot.taken = True
         slot.hosted += 1
         job = _Job(worker, slot, life, process, now, life.ends_s(now))
         self._jobs[worker] = job
-        plan = (
-            "no end"
-            if job.ends_s is None
-            else f"{'SIGTERM' if life.graceful else 'SIGKILL'} after {job.ends_s - now:.1f} s"
-        )
+        first = "SIGTERM" if life.graceful else "SIGKILL"
+        plan = "no end" if job.ends_s is None else f"{first} after {job.ends_s - now:.1f} s"
         detail = f"life {slot.hosted} of {machine}, planned: {plan}"
-        self._events.append(JobEvent(self._clock(), worker, State.RUNNING, machine, detail=detail, pid=process.pid))
+        self._record(worker, State.RUNNING, machine, detail, pid=process.pid)
 
-    def _end(self, job: _Job, asker: Asker, grace_s: float, now: float) -> None:
+    def _end(self, job: _Job, now: float, grace_s: float, *, cancelled: bool = False) -> None:
         """Ask a worker to end, unless it has ended already: the next `_reap` then says how."""
         if _has_ended(job.process):
             return
-        graceful = grace_s > 0
-        job.ending = Ending(asker, now, now + grace_s, graceful)
-        if graceful:
+        job.ending = Ending(now + grace_s, graceful=grace_s > 0, cancelled=cancelled)
+        if job.ending.graceful:
             job.process.send_signal(signal.SIGTERM)
         else:
             self._kill(job)
@@ -331,28 +306,15 @@ class Local(Backend):
         slot.life = self._script.life(slot.number, slot.hosted, now)
         state, graceful, why = classify(code, job.ending)
         detail = f"{why} after {now - job.began_s:.1f} s"
-        if state is State.EVICTED and job.ending is not None:
-            if job.ending.asker is Asker.SCRIPT:
-                detail += f" (script: life {slot.hosted} of {machine})"
-                before = self._kills.get(machine, Kills())
-                self._kills[machine] = Kills(before.graceful + graceful, before.sudden + (not graceful))
-            else:
-                detail += " (cancelled)"
+        cancelled = state is State.EVICTED and job.ending is not None and job.ending.cancelled
+        if cancelled:
+            detail += " (cancelled)"
+        elif state is State.EVICTED:
+            detail += f" (script: life {slot.hosted} of {machine})"
         elif state is State.LOST:
             detail += f"; see {job.worker}.log"
-        self._events.append(
-            JobEvent(
-                self._clock(),
-                job.worker,
-                state,
-                machine,
-                detail=detail,
-                graceful=graceful,
-                exit_code=code,
-                pid=job.process.pid,
-                cancelled=state is State.EVICTED and job.ending is not None and job.ending.asker is Asker.MASTER,
-            )
-        )
+        facts = {"graceful": graceful, "exit_code": code, "pid": job.process.pid, "cancelled": cancelled}
+        self._record(job.worker, state, machine, detail, **facts)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

@@ -72,8 +72,8 @@ class Script(ABC):
 
 
 @dataclass(frozen=True)
-class Steady(Script):
-    """`workers` machines, there from the start; none is ever taken away."""
+class _Chosen(Script):
+    """As many machines as there are `workers`."""
 
     workers: int
 
@@ -87,12 +87,17 @@ class Steady(Script):
     def grown(self, workers: int) -> Script:
         return replace(self, workers=max(workers, self.workers))
 
+
+@dataclass(frozen=True)
+class Steady(_Chosen):
+    """`workers` machines, there from the start; none is ever taken away."""
+
     def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife:
         return PlannedLife(opens_s=free_s)
 
 
 @dataclass(frozen=True)
-class ScriptedLives(Script):
+class ScriptedLives(_Chosen):
     """`workers` machines, each with one life after another drawn from `lifetime`, counted from the start of its worker.
 
     A share `graceful_share` of the lives ends with SIGTERM and `grace_s`, the others with SIGKILL. The kinds are dealt
@@ -102,7 +107,6 @@ class ScriptedLives(Script):
     life.
     """
 
-    workers: int
     lifetime: Lifetime
     seed: int = 0
     graceful_share: float = 0.5
@@ -112,19 +116,12 @@ class ScriptedLives(Script):
     speedup: float = 1.0
 
     def __post_init__(self) -> None:
-        _at_least("workers", self.workers, 1)
+        super().__post_init__()
         _settings(self.seed, self.graceful_share, self.grace_s, self.speedup)
         if not (math.isfinite(self.gap_s) and self.gap_s >= 0):
             raise UsageError(f"gap_s is {self.gap_s}, expected a finite number of seconds, 0 or more")
         if self.late is not None and not 0 <= self.late <= self.workers:
             raise UsageError(f"late is {self.late}, expected 0 to {self.workers} (workers), or None for a quarter")
-
-    @property
-    def slots(self) -> int:
-        return self.workers
-
-    def grown(self, workers: int) -> Script:
-        return replace(self, workers=max(workers, self.workers))
 
     def opens_s(self, slot: int) -> float:
         """When a slot opens for the first time."""

@@ -16,17 +16,20 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import paramiko
 
 from gridml.carriers.base import QUOTA
 from gridml.protocol.outbox import job_of
 
+P = ParamSpec("P")
+T = TypeVar("T")
 MESSAGES = 6  # of the longest, in bytes: one, the next half written, an answer, and what a broken line leaves behind
 
 
@@ -129,6 +132,19 @@ class Jail:
     room: Room
 
 
+def _answering(call: Callable[P, T]) -> Callable[P, T | int]:
+    """What the system refuses becomes the status that is answered."""
+
+    @wraps(call)
+    def answer(*args: P.args, **kwargs: P.kwargs) -> T | int:
+        try:
+            return call(*args, **kwargs)
+        except OSError as error:
+            return int(_STATUS.get(error.errno or 0, paramiko.SFTP_FAILURE))
+
+    return answer
+
+
 class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
     """The files that a job may see. What is not overridden here, paramiko refuses."""
 
@@ -137,66 +153,58 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
         self._jail, self._root, self._job = jail, jail.root, jail.job
         self._open: set[_File] = set()
 
+    @_answering
     def list_folder(self, path: str) -> Any:
         parts = allowed(self._job, path)
         if not parts or parts[0] != "mail" or len(parts) == 3:
             return _DENIED
-        try:
-            with self._folder(parts) as folder:
-                names = os.listdir(folder)
-        except OSError as error:
-            return _status(error)
+        with self._folder(parts) as folder:
+            names = os.listdir(folder)
         return [_named(name) for name in names if len(parts) == 2 or owns(self._job, name)]
 
     def canonicalize(self, path: str) -> str:
         """Paths are relative to the run directory, also for OpenSSH's sftp, which asks where it stands."""
         return "" if path == "." else path
 
+    @_answering
     def lstat(self, path: str) -> Any:
         parts = allowed(self._job, path)
         if not parts:
             return _DENIED
         is_folder = parts[0] == "mail" and len(parts) < 3
-        try:
-            with self._folder(parts if is_folder else parts[:-1]) as folder:
-                found = os.fstat(folder) if is_folder else os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
-        except OSError as error:
-            return _status(error)
+        with self._folder(parts if is_folder else parts[:-1]) as folder:
+            found = os.fstat(folder) if is_folder else os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
         return paramiko.SFTPAttributes.from_stat(found)
 
     stat = lstat  # no link is followed
 
+    @_answering
     def open(self, path: str, flags: int, attr: Any) -> Any:
         parts = allowed(self._job, path)
         message = len(parts) == 3
         if not (message or (parts[:1] in _READ_ONLY and flags & _FLAGS == os.O_RDONLY)) or len(self._open) >= FILES:
             return _DENIED
         room, quota = self._jail.room, self._jail.quota
-        try:
-            with room.turn(), self._folder(parts[:-1]) as folder:
-                if flags & os.O_CREAT and not room.holds_file(quota, parts[1], parts[2]):
-                    return paramiko.SFTP_FAILURE
-                extra = os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would be waited for
-                number = os.open(parts[-1], flags & _FLAGS | extra, 0o600, dir_fd=folder)
-                if not stat.S_ISREG(os.fstat(number).st_mode):
-                    os.close(number)
-                    return _DENIED
-                room.opened(number)
-        except OSError as error:
-            return _status(error)
+        with room.turn(), self._folder(parts[:-1]) as folder:
+            if flags & os.O_CREAT and not room.holds_file(quota, parts[1], parts[2]):
+                return paramiko.SFTP_FAILURE
+            extra = os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would be waited for
+            number = os.open(parts[-1], flags & _FLAGS | extra, 0o600, dir_fd=folder)
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                os.close(number)
+                return _DENIED
+            room.opened(number)
         file = _File(number, self._jail, parts[1], self._open)
         self._open.add(file)
         return file
 
+    @_answering
     def remove(self, path: str) -> int:
         parts = allowed(self._job, path)
         if len(parts) != 3:
             return _DENIED
-        try:
-            with self._folder(parts[:-1]) as folder:
-                os.unlink(parts[-1], dir_fd=folder)
-        except OSError as error:
-            return _status(error)
+        with self._folder(parts[:-1]) as folder:
+            os.unlink(parts[-1], dir_fd=folder)
         return int(paramiko.SFTP_OK)
 
     def rename(self, oldpath: str, newpath: str) -> int:
@@ -204,15 +212,13 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
         taken = isinstance(self.lstat(newpath), paramiko.SFTPAttributes)
         return int(paramiko.SFTP_FAILURE) if taken else self.posix_rename(oldpath, newpath)
 
+    @_answering
     def posix_rename(self, oldpath: str, newpath: str) -> int:
         old, new = allowed(self._job, oldpath), allowed(self._job, newpath)
         if len(old) != 3 or len(new) != 3 or old[1] != new[1]:  # from one mailbox to another would pass by its quota
             return _DENIED
-        try:
-            with self._folder(old[:-1]) as folder:
-                os.replace(old[-1], new[-1], src_dir_fd=folder, dst_dir_fd=folder)
-        except OSError as error:
-            return _status(error)
+        with self._folder(old[:-1]) as folder:
+            os.replace(old[-1], new[-1], src_dir_fd=folder, dst_dir_fd=folder)
         return int(paramiko.SFTP_OK)
 
     @contextlib.contextmanager
@@ -241,24 +247,20 @@ class _File(paramiko.SFTPHandle):  # type: ignore[misc]
             with self._jail.room.turn():
                 self._jail.room.close(self._number)
 
+    @_answering
     def read(self, offset: int, length: int) -> Any:
         """Says EOF where nothing is left: paramiko's hash of a file would otherwise read on for ever."""
-        try:
-            return os.pread(self._number, min(length, LARGEST_READ), offset) or paramiko.SFTP_EOF
-        except OSError as error:
-            return _status(error)
+        return os.pread(self._number, min(length, LARGEST_READ), offset) or paramiko.SFTP_EOF
 
+    @_answering
     def write(self, offset: int, data: bytes) -> int:
         room, rest = self._jail.room, memoryview(data)
-        try:
-            with room.turn():
-                if not room.holds_bytes(self._jail.quota, self._box, self._number, offset + len(rest)):
-                    return int(paramiko.SFTP_FAILURE)
-                while rest:
-                    written = os.pwrite(self._number, rest, offset)
-                    rest, offset = rest[written:], offset + written
-        except OSError as error:
-            return _status(error)
+        with room.turn():
+            if not room.holds_bytes(self._jail.quota, self._box, self._number, offset + len(rest)):
+                return int(paramiko.SFTP_FAILURE)
+            while rest:
+                written = os.pwrite(self._number, rest, offset)
+                rest, offset = rest[written:], offset + written
         return int(paramiko.SFTP_OK)
 
     def stat(self) -> Any:
@@ -275,7 +277,3 @@ def _named(name: str) -> Any:
     attributes = paramiko.SFTPAttributes()
     attributes.filename = name
     return attributes
-
-
-def _status(error: OSError) -> int:
-    return int(_STATUS.get(error.errno or 0, paramiko.SFTP_FAILURE))

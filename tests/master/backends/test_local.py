@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ import pytest
 from chunk_model.families import Normal
 from chunk_model.traces import parse_trace
 from gridml.errors import StorageError, UsageError
-from master.backends.local import Asker, Ending, Kills, Local, classify
+from master.backends.local import Ending, Local, classify
 from master.backends.script import PlannedLife, Replay, Script, ScriptedLives, Steady
 from master.simulation.faulty_network import VirtualClock
 from master.state.jobs import JobEvent, State
@@ -73,6 +74,11 @@ class Pool:
 
     def last(self, worker: str) -> JobEvent:
         return [event for event in self.events if event.worker == worker][-1]
+
+    @property
+    def kills(self) -> Counter[tuple[str, bool | None]]:
+        """How often the script ended a worker, by machine and whether SIGTERM came first."""
+        return Counter((event.machine, event.graceful) for event in self.of(State.EVICTED) if not event.cancelled)
 
     def state(self, worker: str) -> State:
         return self.last(worker).state
@@ -137,7 +143,7 @@ def test_sigterm_with_grace_lets_the_worker_push(make: Make) -> None:
     end = pool.until_ended("w1")
     assert (end.state, end.graceful, end.exit_code) == (State.EVICTED, True, 0)
     assert end.detail == "SIGTERM, left with exit status 0 after 8.1 s (script: life 1 of slot-1)"
-    assert "pushed" in pool.log("w1") and pool.backend.kill_counts() == {"slot-1": Kills(graceful=1)}
+    assert "pushed" in pool.log("w1") and pool.kills == {("slot-1", True): 1}
 
 
 @pytest.mark.real
@@ -154,7 +160,7 @@ def test_a_worker_that_ignores_sigterm_gets_sigkill_after_the_grace_and_not_befo
     end = pool.until_ended("w1")
     assert (end.state, end.graceful, end.exit_code) == (State.EVICTED, True, -signal.SIGKILL)
     assert end.detail == "SIGTERM, then SIGKILL after 38.0 s (script: life 1 of slot-1)"
-    assert pool.backend.kill_counts() == {"slot-1": Kills(graceful=1)} and not psutil.pid_exists(pid)
+    assert pool.kills == {("slot-1", True): 1} and not psutil.pid_exists(pid)
 
 
 @pytest.mark.real
@@ -165,7 +171,7 @@ def test_sigkill_without_grace_gives_the_worker_no_chance(make: Make) -> None:
     end = pool.until_ended("w1")
     assert (end.state, end.graceful, end.exit_code) == (State.EVICTED, False, -signal.SIGKILL)
     assert end.detail == "SIGKILL after 8.0 s (script: life 1 of slot-1)" and "pushed" not in pool.log("w1")
-    assert pool.backend.kill_counts() == {"slot-1": Kills(sudden=1)}
+    assert pool.kills == {("slot-1", False): 1}
 
 
 @pytest.mark.real
@@ -195,7 +201,7 @@ def test_a_second_cancel_never_lengthens_the_grace(make: Make) -> None:
     pool.backend.cancel("w1", grace_s=500.0)
     pool.at(6.0)
     end = pool.until_ended("w1")
-    assert end.detail == "SIGTERM, then SIGKILL after 6.0 s (cancelled)" and pool.backend.kill_counts() == {}
+    assert end.detail == "SIGTERM, then SIGKILL after 6.0 s (cancelled)" and not pool.kills
 
 
 @pytest.mark.real
@@ -219,10 +225,12 @@ def test_seeded_lives_kill_every_slot_again_and_again_half_of_them_with_sigkill(
         assert wait_s is not None
         pool.at(pool.clock.now_s - 1000.0 + wait_s + 1e-6)
         pool.until(partial(pool.ended, number + 1))
-    kills = pool.backend.kill_counts()
-    assert sorted(kills) == ["slot-1", "slot-2", "slot-3", "slot-4"]
-    assert all(abs(each.graceful - each.sudden) <= 1 <= min(each.graceful, each.sudden) for each in kills.values())
-    assert sum(each.graceful + each.sudden for each in kills.values()) == 16
+    kills = pool.kills
+    slots = [f"slot-{number}" for number in range(1, 5)]
+    assert {slot for slot, _ in kills} == {*slots}
+    for graceful, sudden in [(kills[slot, True], kills[slot, False]) for slot in slots]:
+        assert abs(graceful - sudden) <= 1 <= min(graceful, sudden)
+    assert kills.total() == 16
     for slot in range(4):
         begun, ended = (pool.of(*states, machine=f"slot-{slot + 1}") for states in ([State.RUNNING], ENDS))
         for k, (begin, end) in enumerate(zip(begun, ended, strict=False)):
@@ -285,7 +293,7 @@ def test_replay_of_a_trace(make: Make) -> None:
     pool.backend.submit("w4")
     pool.poll()
     assert pool.state("w4") is State.QUEUED and pool.backend.next_change_s() is None
-    assert pool.backend.kill_counts() == {"a": Kills(sudden=1), "b": Kills(sudden=1)}
+    assert pool.kills == {("a", False): 1, ("b", False): 1}
 
 
 @pytest.mark.real
@@ -304,7 +312,7 @@ def test_a_worker_that_ended_before_its_kill_is_not_counted_as_killed(make: Make
         pool.at(pool.clock.now_s - 1000.0 + 100.0)
         end = pool.until_ended(worker)
         assert end.state is state and end.detail.startswith(detail)
-    assert pool.backend.kill_counts() == {} and "see w3.log" in pool.last("w3").detail
+    assert not pool.kills and "see w3.log" in pool.last("w3").detail
 
 
 @pytest.mark.real
@@ -357,8 +365,8 @@ def test_settings_out_of_range_are_refused(tmp_path: Path) -> None:
         Local(lambda worker: ["true"], Steady(1), tmp_path / "file" / "logs")
 
 
-SUDDEN = Ending(Asker.SCRIPT, 8.0, 8.0, graceful=False)
-GRACE = Ending(Asker.SCRIPT, 8.0, 38.0, graceful=True)
+SUDDEN = Ending(8.0, graceful=False)
+GRACE = Ending(38.0, graceful=True)
 
 
 @pytest.mark.parametrize(
