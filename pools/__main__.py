@@ -31,7 +31,7 @@ def up(
         kind = "workers behind firewalls" if there.workers else "one host"
         raise NoCondor(f"a pool of {kind} is up in {folder} already; end it with: {_down(folder)}")
     if there is None:
-        there = pool.raise_firewalled(folder, workers=workers) if firewalled else pool.raise_personal(folder)
+        there = pool.firewalled(folder, workers=workers) if firewalled else pool.personal(folder)
         typer.echo(f"HTCondor {there.release.version} is up after {time.monotonic() - began:.1f} s. To use it:")
     else:
         typer.echo(f"HTCondor {there.release.version} is up in {folder} already. To use it:")

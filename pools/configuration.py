@@ -5,7 +5,6 @@ Everything waits a second or two instead of a minute. Pools of people differ in 
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +32,7 @@ class Host:
 
 
 def write(host: Host, release: Release, signing_key: str) -> None:
-    """Make the folder of a host and its `condor_config`."""
+    """Make the folder of a host and its `condor_config`. The daemons of one pool know each other by `signing_key`."""
     for name in ("log", "spool", "execute", "run", "lock", "passwords.d", "tokens.d"):
         (host.folder / name).mkdir(parents=True, exist_ok=True)
     for name in ("passwords.d", "tokens.d"):
@@ -44,11 +43,6 @@ def write(host: Host, release: Release, signing_key: str) -> None:
     lines = {**_places(host, release), **_network(host), **_security(host), **_QUICK, **_SLOTS}
     settings = "".join(f"{name} = {value}\n" for name, value in lines.items())
     host.config.write_text(f"use security:recommended\nuse feature:PartitionableSlot\n{settings}{host.more}")
-
-
-def new_key() -> str:
-    """What the daemons of one pool know each other by."""
-    return secrets.token_urlsafe(48)
 
 
 def _places(host: Host, release: Release) -> dict[str, object]:

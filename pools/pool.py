@@ -15,12 +15,13 @@ import getpass
 import json
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,12 +120,19 @@ table inet gridml {
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool whose daemons run. `submit` holds the queue; `workers` offer slots, None of them in a personal pool."""
+    """A pool whose daemons run until it is taken down, as `with` does at its end. `submit` holds the queue; `workers`
+    offer slots, None of them in a personal pool."""
 
     release: Release
     submit: Host
     workers: tuple[Host, ...] = ()
     subnet: int = 0  # 10.<subnet>.0.0/16, when there are namespaces
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        take_down(self)
 
     @property
     def config(self) -> Path:
@@ -154,31 +162,12 @@ class Pool:
         )
 
 
-@contextlib.contextmanager
-def personal(folder: Path, *, cpus: int = 8, more: str = "") -> Iterator[Pool]:
-    """A pool of one host, up while inside `with`."""
-    pool = raise_personal(folder, cpus=cpus, more=more)
-    try:
-        yield pool
-    finally:
-        take_down(pool)
-
-
-@contextlib.contextmanager
-def firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: int = 77) -> Iterator[Pool]:
-    """A submit host and `workers` hosts behind firewalls, up while inside `with`. `more` configures the workers."""
-    pool = raise_firewalled(folder, workers=workers, more=more, subnet=subnet)
-    try:
-        yield pool
-    finally:
-        take_down(pool)
-
-
-def raise_personal(folder: Path, *, cpus: int = 8, more: str = "") -> Pool:
+def personal(folder: Path, *, cpus: int = 8, more: str = "") -> Pool:
+    """Raise a pool of one host."""
     release = find()
     host = Host(folder.absolute(), user(), port=_free_port(), more=f"NUM_CPUS = {cpus}\n{more}")
     pool = Pool(release, host)
-    configuration.write(host, release, configuration.new_key())
+    configuration.write(host, release, secrets.token_urlsafe(48))
     _remember(pool)
     start(host, release)
     try:
@@ -189,13 +178,14 @@ def raise_personal(folder: Path, *, cpus: int = 8, more: str = "") -> Pool:
     return pool
 
 
-def raise_firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: int = 77) -> Pool:
+def firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: int = 77) -> Pool:
+    """Raise a pool of a submit host and `workers` hosts behind firewalls, which `more` configures."""
     if os.geteuid() != 0:
         raise NoCondor("network namespaces take root: run it as root, or use a personal pool (make pool)")
     ip = shutil.which("ip", path=_PATH)
     if ip is None:
         raise NoCondor("network namespaces take ip: install iproute2")
-    release, key, folder = find(), configuration.new_key(), folder.absolute()
+    release, key, folder = find(), secrets.token_urlsafe(48), folder.absolute()
     nft = _nft(release)
     center = f"10.{subnet}.0.1"
     submit = Host(

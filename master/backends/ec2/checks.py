@@ -206,8 +206,7 @@ def describe(settings: Settings, cloud: Cloud) -> str:
         lines.append(f"at most         ${options.max_price:g} for an hour of an instance")
     if options.on_demand:
         return "\n".join([*lines, _on_demand(full_prices(cloud, site), settings.workers)])
-    estimate = estimated(offers(cloud, site, options), settings.workers, budget=options.budget)
-    return "\n".join([*lines, *estimate.lines()])
+    return "\n".join([*lines, *estimated(offers(cloud, site, options), settings.workers, options.budget)])
 
 
 def _on_demand(full: Mapping[str, float], instances: int) -> str:

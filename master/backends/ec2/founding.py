@@ -86,11 +86,16 @@ def write_bundle(settings: Settings, directory: RunDirectory, site: Site) -> Non
     write_code(code)
     sources = {CODE: code, **_modules(settings.program, directory)}
     files = [_keep(name, path.read_bytes(), folder) for name, path in sources.items()]
+    # A thread for each vCPU. Where types have different numbers of them, libraries take what they find.
+    threads = {} if site.vcpus is None else dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(site.vcpus))
+    # Its name, its carrier and its program are added by a worker's instance.
+    arguments = ["--seed", str(settings.seed), "--device", settings.device]
+    arguments += ["--patience", f"{settings.silent_s:g}", "--keep", str(outbox.share(settings.workers))]
     described = {
         "files": [asdict(file) for file in files],
         "program": settings.program.name,
-        "arguments": _arguments(settings),
-        "environment": _environment(site),
+        "arguments": arguments,
+        "environment": threads,
     }
     bundle.write_atomic(folder / BUNDLE_DESCRIPTION, json.dumps(described, indent=1).encode(), durable=False)
     kept = {BUNDLE_DESCRIPTION, *(file.sha256 for file in files)}
@@ -126,19 +131,6 @@ def _keep(name: str, payload: bytes, folder: Path) -> BundleFile:
     digest = bundle.digest(payload)
     bundle.write_atomic(folder / digest, payload, durable=False)
     return BundleFile(name, digest)
-
-
-def _arguments(settings: Settings) -> list[str]:
-    """Of a worker, but for its name, its carrier and its program, which its instance adds."""
-    patience, keep = f"{settings.silent_s:g}", str(outbox.share(settings.workers))
-    return ["--seed", str(settings.seed), "--device", settings.device, "--patience", patience, "--keep", keep]
-
-
-def _environment(site: Site) -> dict[str, str]:
-    """A thread for each vCPU. Where types have different numbers of them, libraries take what they find."""
-    if site.vcpus is None:
-        return {}
-    return {"OMP_NUM_THREADS": str(site.vcpus), "MKL_NUM_THREADS": str(site.vcpus)}
 
 
 _CONFIG = "/etc/gridml/instance.json"

@@ -16,7 +16,7 @@ from pools.submitted import WORKERS
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """A pool of this module's own, or a skipped test that says why there is none."""
     try:
-        found = pool.raise_personal(tmp_path_factory.mktemp("own"), cpus=WORKERS)
+        found = pool.personal(tmp_path_factory.mktemp("own"), cpus=WORKERS)
     except NoCondor as why:
         pytest.skip(str(why))
     yield found
