@@ -171,10 +171,7 @@ def _builder(ec2: Any, name: str, say: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         with _said(say, f"an instance with the tag {BUILDER}={name} may be left behind; terminate it"):
-            asked = [{"Name": f"tag:{BUILDER}", "Values": [name]}]
-            found = ec2.describe_instances(Filters=asked)["Reservations"]
-            ids = [instance["InstanceId"] for reservation in found for instance in reservation["Instances"]]
-            if ids:
+            if ids := [instance["InstanceId"] for instance in _instances(ec2, f"tag:{BUILDER}", name)]:
                 ec2.terminate_instances(InstanceIds=ids)
 
 
@@ -222,20 +219,23 @@ def _create(ec2: Any, id: str) -> str:
     return str(created["ImageId"])
 
 
+def _instances(ec2: Any, what: str, value: str) -> list[Any]:
+    """Those whose filter of EC2's has this value."""
+    found = ec2.describe_instances(Filters=[{"Name": what, "Values": [value]}])["Reservations"]
+    return [instance for reservation in found for instance in reservation["Instances"]]
+
+
 def _state(ec2: Any, id: str) -> str:
     """EC2's word for an instance's state; "pending" as long as it does not show it. Raises RunError for one that is
     gone: nobody but this build may end it."""
-    asked = [{"Name": "instance-id", "Values": [id]}]
     with in_words():
-        found = ec2.describe_instances(Filters=asked)["Reservations"]
-    values = next((instance for reservation in found for instance in reservation["Instances"]), None)
+        values = next(iter(_instances(ec2, "instance-id", id)), None)
     if values is None:
         return "pending"
     state = str(values["State"]["Name"])
     if state in ("shutting-down", "terminated"):
-        why = (
-            values.get("StateReason", {}).get("Message") or values.get("StateTransitionReason") or "no reason is given"
-        )
+        why = values.get("StateReason", {}).get("Message") or values.get("StateTransitionReason")
+        why = why or "no reason is given"
         raise RunError(f"instance {id}, which was to make the image, was terminated: {why}. Try again.")
     return state
 

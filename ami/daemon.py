@@ -27,7 +27,7 @@ from typing import Protocol
 
 from ami import decisions, run_files
 from ami import imds as instances
-from ami.decisions import Ended, LeaveInstance, Then, Words, WorkerEnd
+from ami.decisions import Ended, LeaveInstance, Words, WorkerEnd
 from ami.imds import ADDRESS, Identity, Imds, OwnInstance
 from ami.supervise import supervise
 from gridml.carriers.enrolment import Assignment, EnrolmentLine, Refused, is_key, new_key
@@ -193,18 +193,12 @@ class Daemon:
             raise Over(f"the worker cannot be started: {error}", GridmlError.exit_status) from None
         ended_s, self._output = around.clock(), ended.output
         leave = self._leave()
-        end = WorkerEnd(
-            ended.status,
-            ended_s - began_s,
-            ended.last_words,
-            leave.why if leave else None,
-            evicted=leave is not None and leave.evicted,
-            short_lives=self._short_lives,
-        )
+        why_told = None if leave is None else leave.why
+        end = WorkerEnd(ended.status, ended_s - began_s, ended.last_words, why_told, self._short_lives)
         self._heard_s = decisions.last_heard_s(end, ended_s, assignment.arguments, self._heard_s)
         self._short_lives = self._short_lives + 1 if end.lived_s < decisions.SHORT_LIFE_S else 0
-        then, why = decisions.after_worker(end)
-        if then is not Then.AGAIN:
+        another, why = decisions.is_followed(end)
+        if not another:
             raise Over(why, ended.status)
         around.log(f"the worker is started again: {why}")
         self._pause(decisions.pause_s(self._short_lives + 1, around.draw()))

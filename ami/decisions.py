@@ -6,7 +6,6 @@ The events: the instance is to leave, and its worker has ended.
 from __future__ import annotations
 
 import argparse
-import enum
 import queue
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +19,6 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
 
-class Then(enum.Enum):
-    AGAIN = "again"  # ask the master, and start a worker in the same folder
-    LEAVE = "leave"  # say goodbye, and switch the instance off
-    WAIT = "wait"  # say goodbye, and let EC2 take the instance: interrupted in its first hour it costs nothing
-
-
 @dataclass(frozen=True)
 class WorkerEnd:
     """How a worker ended. `why_told` is what it had been told to stop for, None where it ended by itself; `short_lives`
@@ -35,23 +28,21 @@ class WorkerEnd:
     lived_s: float
     last_words: str = ""
     why_told: str | None = None
-    evicted: bool = False
     short_lives: int = 0
 
 
-def after_worker(end: WorkerEnd) -> tuple[Then, str]:
-    """What follows the end of a worker, and why."""
-    if end.evicted:
-        return Then.WAIT, end.why_told or "EC2 takes this instance"
+def is_followed(end: WorkerEnd) -> tuple[bool, str]:
+    """Whether the master is asked again after the end of a worker, and another starts in the same folder; and why."""
+    last_words = f": {end.last_words}" if end.last_words else ""
     if end.why_told is not None:
-        return Then.LEAVE, end.why_told
+        return False, end.why_told
     if end.status not in (SAVED, RunError.exit_status):
-        return Then.LEAVE, f"the worker ended with status {end.status}" + (f": {end.last_words}" * bool(end.last_words))
+        return False, f"the worker ended with status {end.status}{last_words}"
     if end.lived_s < SHORT_LIFE_S and end.short_lives + 1 >= SHORT_LIVES:
-        return Then.LEAVE, f"{SHORT_LIVES} workers ended within {SHORT_LIFE_S:.0f} s, with status {end.status} at last"
+        return False, f"{SHORT_LIVES} workers ended within {SHORT_LIFE_S:.0f} s, with status {end.status} at last"
     if end.status == SAVED:
-        return Then.AGAIN, "the worker had no answer for long, and kept its push"
-    return Then.AGAIN, "the worker could not reach the master" + (f": {end.last_words}" * bool(end.last_words))
+        return True, "the worker had no answer for long, and kept its push"
+    return True, f"the worker could not reach the master{last_words}"
 
 
 def last_heard_s(end: WorkerEnd, ended_s: float, arguments: Sequence[str], before_s: float) -> float:

@@ -108,10 +108,9 @@ def base(ec2: Any, asked: str | None, architecture: str) -> Image:
     """The image to build on: the newest Debian 12, unless another is asked for. Raises UsageError, RunError."""
     region = ec2.meta.region_name
     if asked is not None:
-        found = _described(ec2, Filters=[{"Name": "image-id", "Values": [asked]}])
-        if not found:
+        if (image := find(ec2, asked)) is None:
             raise UsageError(f"--base {asked} is not there in {region}, or is not shared with you. Name another image.")
-        return found[0]
+        return image
     wanted = {
         "name": f"debian-12-{ARCHITECTURES[architecture]}-*",
         "virtualization-type": "hvm",

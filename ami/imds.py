@@ -63,25 +63,25 @@ class Imds:
 
     def interruption(self) -> EvictionNotice | None:
         """What EC2 says that it will do to this spot instance; None as long as it says nothing."""
-        text = self.get("meta-data/spot/instance-action")
+        said = self._said("meta-data/spot/instance-action")
+        return None if said is None else EvictionNotice(said.get("action", "unknown"), said.get("time", "unknown"))
+
+    def rebalance(self) -> str | None:
+        """When EC2 recommended to move elsewhere, ISO 8601 in UTC; None where it did not."""
+        said = self._said("meta-data/events/recommendations/rebalance")
+        return None if said is None else said.get("noticeTime", "unknown")
+
+    def _said(self, path: str) -> dict[str, str] | None:
+        """What lies at a path by name, nothing where it cannot be read: that there is something to say is what counts,
+        and the worker must not stay for a word that nobody understands. None where there is nothing."""
+        text = self.get(path)
         if text is None:
             return None
         try:
             values = json.loads(text)
-            return EvictionNotice(str(values["action"]), str(values["time"]))
-        except (ValueError, TypeError, KeyError):
-            # That there is something to say is what counts: the worker must not stay for a word it cannot read.
-            return EvictionNotice("unknown", "unknown")
-
-    def rebalance(self) -> str | None:
-        """When EC2 recommended to move elsewhere, ISO 8601 in UTC; None where it did not."""
-        text = self.get("meta-data/events/recommendations/rebalance")
-        if text is None:
-            return None
-        try:
-            return str(json.loads(text)["noticeTime"])
-        except (ValueError, TypeError, KeyError):
-            return "unknown"
+        except ValueError:
+            values = None
+        return {name: str(value) for name, value in values.items()} if isinstance(values, dict) else {}
 
     def get(self, path: str) -> str | None:
         """What lies at a path; None where there is nothing."""

@@ -270,13 +270,11 @@ class Registrar:
         self, facts: FleetFacts, token: str, document: str, signature: str, public_key: str
     ) -> EnrolmentRequest:
         """Who has not the token costs a SHA-256; only a genuine document has the roster looked at."""
-        if not token_fits(token, facts.token_sha256):
-            return EnrolmentRequest(public_key, False, False, None, None)
-        if not signed(document, signature, facts.certificate):
-            return EnrolmentRequest(public_key, True, False, None, None)
-        identity = identity_of(document)
+        fits = token_fits(token, facts.token_sha256)
+        genuine = fits and signed(document, signature, facts.certificate)
+        identity = identity_of(document) if genuine else None
         launched = None if identity is None else self._launched(identity.instance)
-        return EnrolmentRequest(public_key, True, True, identity, launched)
+        return EnrolmentRequest(public_key, fits, genuine, identity, launched)
 
     def _launched(self, id: str) -> Launched | None:
         roster = self._roster

@@ -19,13 +19,13 @@ The roster says how long each instance stayed. Prices are kept beside it, since 
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +92,11 @@ class Charge:
 def dollars_between(steps: Steps, start_s: float, stop_s: float) -> float:
     """Return the integral of a price over time, in dollars. Before the first of the steps (at least one) its price is
     taken to hold."""
-    total, at_s = 0.0, start_s
-    index = max(0, bisect_right(steps, start_s, key=lambda step: step[0]) - 1)
-    while at_s < stop_s:
-        until_s = min(stop_s, steps[index + 1][0]) if index + 1 < len(steps) else stop_s
-        if until_s > at_s:
-            total += steps[index][1] * (until_s - at_s) / HOUR_S
-            at_s = until_s
-        index += 1
-    return total
+    first, last = (bisect_right(steps, at_s, key=lambda step: step[0]) for at_s in (start_s, stop_s))
+    times_s = [start_s, *(step[0] for step in steps[first:last]), stop_s]
+    prices = [price_at(steps, start_s), *(step[1] for step in steps[first:last])]
+    held_s = (end_s - begin_s for begin_s, end_s in pairwise(times_s))
+    return math.fsum(price * for_s for price, for_s in zip(prices, held_s, strict=True)) / HOUR_S
 
 
 def price_at(steps: Steps, at_s: float) -> float:
@@ -282,15 +278,13 @@ def kept_prices(root: Path) -> dict[str, list[list[float]]]:
 
 
 def _are_steps(steps: Any) -> bool:
-    if not isinstance(steps, list) or not steps:
+    try:
+        times, prices = zip(*steps, strict=True)
+    except (TypeError, ValueError):
         return False
-    for step in steps:
-        match step:
-            case [int() | float() as at_s, int() | float() as price] if math.isfinite(at_s) and 0 <= price < math.inf:
-                pass
-            case _:
-                return False
-    return all(before[0] <= after[0] for before, after in itertools.pairwise(steps))
+    if not all(type(each) in (int, float) and math.isfinite(each) for each in (*times, *prices)):
+        return False
+    return min(prices) >= 0 and [*times] == sorted(times)
 
 
 def _damaged(path: Path, why: str) -> str:

@@ -22,6 +22,7 @@ PORT = 5000
 NO_CAPACITY = "InsufficientInstanceCapacity"
 USUAL_PRICE = 0.05  # dollars an hour, of a type that nobody gave a price
 FULL = 3.0
+_JSON, _XML = "application/x-amz-json-1.1", "text/xml;charset=UTF-8"
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _OVERRIDES = {"InstanceType": "instanceType", "SubnetId": "subnetId", "AvailabilityZone": "availabilityZone"}
 _Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -65,10 +66,10 @@ class Api:
         body = environ["wsgi.input"].read(length) if length else b""
         environ["wsgi.input"] = BytesIO(body)
         if environ.get("HTTP_X_AMZ_TARGET", "").endswith(".GetProducts"):
-            return _json(start_response, self._products(json.loads(body)))
+            return _sent(start_response, _JSON, json.dumps(self._products(json.loads(body))))
         form = dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
         if form.get("Action") == "DescribeSpotPriceHistory":
-            return _xml(start_response, self._price_history(form))
+            return _sent(start_response, _XML, self._price_history(form))
         if form.get("Action") == "CreateFleet" and form.get("DryRun") != "true":
             with self._one_at_a_time:
                 return self._fleet(environ, start_response, form)
@@ -80,7 +81,7 @@ class Api:
             if self._refusals:
                 self._refusals -= 1
                 self._happened(f"no capacity: {NO_CAPACITY}")
-                return _xml(start_response, _no_capacity(form))
+                return _sent(start_response, _XML, _no_capacity(form))
             status: list[Any] = []
             body = b"".join(self._moto(environ, lambda *told: status.extend(told)))
             self._answers[token] = (status[0], status[1], body)
@@ -135,15 +136,9 @@ def _answer(action: str, content: str) -> str:
     return f'<{action}Response xmlns="{_NAMESPACE}">{request}{content}</{action}Response>'
 
 
-def _xml(start_response: Callable[..., Any], text: str) -> list[bytes]:
+def _sent(start_response: Callable[..., Any], kind: str, text: str) -> list[bytes]:
     body = text.encode()
-    start_response("200 OK", [("Content-Type", "text/xml;charset=UTF-8"), ("Content-Length", str(len(body)))])
-    return [body]
-
-
-def _json(start_response: Callable[..., Any], content: Mapping[str, Any]) -> list[bytes]:
-    body = json.dumps(content).encode()
-    start_response("200 OK", [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))])
+    start_response("200 OK", [("Content-Type", kind), ("Content-Length", str(len(body)))])
     return [body]
 
 

@@ -74,11 +74,7 @@ class Control:
 def served(cloud: GuestCloud) -> Iterator[str]:
     """Serve a cloud's control while inside `with`; its URL."""
     deeds: Mapping[str, Callable[..., Any]] = {
-        "interrupt": cloud.interrupt,
-        "rebalance": cloud.rebalance,
-        "crash": cloud.crash,
-        "refuse": cloud.refuse,
-        "mute": cloud.mute,
+        **{name: getattr(cloud, name) for name in ("interrupt", "rebalance", "crash", "refuse", "mute")},
         "events": lambda: [asdict(event) for event in list(cloud.events)],
     }
     server = http.server.ThreadingHTTPServer(("127.0.0.1", PORT), type("Handler", (_Handler,), {"deeds": deeds}))

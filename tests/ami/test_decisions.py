@@ -10,9 +10,8 @@ from ami.decisions import (
     LONGEST_PAUSE_S,
     SHORT_LIFE_S,
     SHORT_LIVES,
-    Then,
     WorkerEnd,
-    after_worker,
+    is_followed,
     last_heard_s,
     orphaned,
     patience_s,
@@ -25,29 +24,27 @@ LONG_S = 2 * SHORT_LIFE_S
 
 
 @pytest.mark.parametrize(
-    ("end", "then", "why"),
+    ("end", "followed", "why"),
     [
-        (WorkerEnd(0, LONG_S), Then.LEAVE, "the worker ended with status 0"),
-        (WorkerEnd(UNFIT, 1.0, "no torch"), Then.LEAVE, "the worker ended with status 69: no torch"),
-        (WorkerEnd(SAVED, LONG_S), Then.AGAIN, "had no answer for long"),
-        (WorkerEnd(RunError.exit_status, LONG_S, "no route"), Then.AGAIN, "could not reach the master: no route"),
-        (WorkerEnd(SAVED, 1.0, short_lives=SHORT_LIVES - 1), Then.LEAVE, "3 workers ended within 60 s"),
-        (WorkerEnd(SAVED, LONG_S, short_lives=SHORT_LIVES - 1), Then.AGAIN, "had no answer"),
-        (WorkerEnd(SAVED, LONG_S, why_told="spot interruption", evicted=True), Then.WAIT, "spot interruption"),
-        (WorkerEnd(-9, LONG_S, why_told="spot interruption", evicted=True), Then.WAIT, "spot interruption"),
-        (WorkerEnd(SAVED, LONG_S, why_told="shutting down"), Then.LEAVE, "shutting down"),
+        (WorkerEnd(0, LONG_S), False, "the worker ended with status 0"),
+        (WorkerEnd(UNFIT, 1.0, "no torch"), False, "the worker ended with status 69: no torch"),
+        (WorkerEnd(SAVED, LONG_S), True, "had no answer for long"),
+        (WorkerEnd(RunError.exit_status, LONG_S, "no route"), True, "could not reach the master: no route"),
+        (WorkerEnd(SAVED, 1.0, short_lives=SHORT_LIVES - 1), False, "3 workers ended within 60 s"),
+        (WorkerEnd(SAVED, LONG_S, short_lives=SHORT_LIVES - 1), True, "had no answer"),
+        (WorkerEnd(SAVED, LONG_S, why_told="spot interruption"), False, "spot interruption"),
+        (WorkerEnd(-9, LONG_S, why_told="spot interruption"), False, "spot interruption"),
+        (WorkerEnd(SAVED, LONG_S, why_told="shutting down"), False, "shutting down"),
     ],
 )
-def test_after_a_worker(end: WorkerEnd, then: Then, why: str) -> None:
-    found, reason = after_worker(end)
-    assert found is then and why in reason
+def test_after_a_worker(end: WorkerEnd, followed: bool, why: str) -> None:
+    found, reason = is_followed(end)
+    assert found is followed and why in reason
 
 
 @given(st.integers(-15, 255), st.floats(0, 1e6), st.integers(0, 10))
 def test_who_is_told_to_leave_never_begins_again(status: int, lived_s: float, short_lives: int) -> None:
-    for evicted in (True, False):
-        then, _ = after_worker(WorkerEnd(status, lived_s, "", "told", evicted, short_lives))
-        assert then is (Then.WAIT if evicted else Then.LEAVE)
+    assert is_followed(WorkerEnd(status, lived_s, "", "told", short_lives)) == (False, "told")
 
 
 def test_the_master_was_last_heard() -> None:
