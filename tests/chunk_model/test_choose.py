@@ -20,6 +20,7 @@ from chunk_model.fit import FAMILIES, fit
 from chunk_model.goodput import Costs, chunk_goodput
 from chunk_model.lifetime import Lifetime
 from chunk_model.observations import Observations
+from tests.support.effort import examples
 
 COSTS = Costs(exec_s=0.1, copy_s=0.01, start_s=180, end_s=10, wait_s=60, boot_s=90)
 PUSHED = replace(COSTS, push_s=0.5)
@@ -73,7 +74,7 @@ def sweep(life: Lifetime, costs: Costs, work: Work) -> float:
     return float(law(life, costs, n[at], push_every=m[at]).max())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(lifetimes, costs_of_any_kind, st.booleans())
 @example(Weibull(9.0, 9.0), Costs(exec_s=0.1, copy_s=0.0, start_s=0.0, push_s=0.1), True)  # a hill for each number
 def test_within_a_hundredth_of_a_dense_sweep(life: Lifetime, costs: Costs, many: bool) -> None:

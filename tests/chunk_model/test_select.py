@@ -11,6 +11,7 @@ from chunk_model.families import Exponential, LogNormal, Mixture, Normal, Weibul
 from chunk_model.fit import FAMILIES, fit, select
 from chunk_model.lifetime import Lifetime, LifetimeError
 from chunk_model.observations import ObservationError, Observations
+from tests.support.effort import examples
 
 
 def censored(life: Lifetime, n: int, seed: int) -> Observations:
@@ -106,7 +107,7 @@ def test_the_same_seed_gives_the_same_choice() -> None:
     assert one.scores == two.scores and one.reason == two.reason and one.scores != other.scores
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.lists(
         st.tuples(st.one_of(st.sampled_from([0.0, 60.0]), st.floats(0, 1e7)), st.booleans(), st.integers(0, 60)),

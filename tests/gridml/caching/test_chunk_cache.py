@@ -18,6 +18,7 @@ from gridml.model.chunk import Chunk, cut
 from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS, MOST_CACHED, Sync, sync_from, to_json
 from master.caching.known_payloads import CarriedFiles, CarriedPayloads
+from tests.support.effort import examples
 
 ROWS = 240
 DAY_S = 86_400.0
@@ -125,7 +126,7 @@ def ranges(draw: st.DrawFn) -> list[int]:
     return np.random.default_rng(draw(st.integers(0, 9))).permutation(np.arange(first, last + 1)).tolist()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     chunks=st.lists(ranges(), min_size=2, max_size=6),
     data=st.data(),

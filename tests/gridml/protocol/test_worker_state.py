@@ -34,6 +34,7 @@ from gridml.protocol.worker_actions import (
     Wait,
 )
 from gridml.protocol.worker_state import ABANDONED_S, LAST_WORDS_S, WorkerOptions, WorkerState
+from tests.support.effort import examples
 
 LEASE = Lease(1, 1, 0, 100, 120, "lease-1", "")
 NEXT = Lease(2, 1, 0, 120, 140, "lease-2", "")
@@ -413,7 +414,7 @@ HAPPENINGS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(HAPPENINGS, st.sampled_from([None, 1, 2]), st.sampled_from([None, PUSH]), st.integers(1, 6))
 def test_whatever_happens_the_invariants_hold(
     happenings: list[object], chunks: int | None, undelivered: Push | None, batch: int

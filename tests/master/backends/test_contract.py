@@ -27,6 +27,7 @@ from master.state.jobs import JobEvent
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from pools.pool import wait_until
+from tests.support.effort import examples
 
 pytestmark = pytest.mark.real
 
@@ -246,7 +247,7 @@ def test_any_sequence_gives_each_worker_one_end(
     for fixture in harness_type.fixtures:
         request.getfixturevalue(fixture)
 
-    @settings(max_examples=harness_type.examples, deadline=None)
+    @settings(max_examples=examples(harness_type.examples), deadline=None)
     @given(steps=steps)
     def check(steps: list[Step]) -> None:
         check_steps(harness_type(tmp_path_factory.mktemp("any")), steps)

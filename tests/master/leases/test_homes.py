@@ -23,6 +23,7 @@ from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.settings import Settings
 from master.store.spec import KeptPlacement, RunSpec, keep
+from tests.support.effort import examples
 
 SIZES, CHUNK = (100, 100, 60), 25
 COUNT = sum(SIZES)
@@ -172,7 +173,7 @@ def test_less_than_a_batch_is_not_left_behind_at_the_end_of_a_part(tmp_path: Pat
     assert stops == [32, 64, SIZES[0]], "and not 96"
 
 
-@settings(max_examples=30, deadline=None)  # each has a ledger of its own
+@settings(max_examples=examples(30), deadline=None)  # each has a ledger of its own
 @given(st.integers(0, 2**32), st.integers(1, 6))
 def test_every_vertex_is_leased_once_whoever_dies(
     tmp_path_factory: pytest.TempPathFactory, seed: int, workers: int

@@ -21,6 +21,7 @@ from master.state.lease_records import LeaseState
 from master.state.spans import Span
 from master.store.ledger import Ledger
 from master.store.ledger_rows import WriteBatch
+from tests.support.effort import examples
 
 COUNT = 20
 FAILED = Failed("w1", "slot-1", COUNT)
@@ -174,7 +175,9 @@ def perform(ledger: Ledger, operation: str, which: int, much: int) -> None:
         )
 
 
-@settings(max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(150), deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 @given(transactions=st.lists(st.lists(Operation, min_size=1, max_size=4), max_size=15))
 def test_the_mirror_is_what_a_fresh_read_of_the_file_gives(
     made: Callable[[Path], Ledger], transactions: list[list[tuple[str, int, int]]]

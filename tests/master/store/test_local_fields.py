@@ -18,6 +18,7 @@ from gridml.model import ragged
 from gridml.model.graph import Graph
 from gridml.protocol.push import Fields, decode
 from master.store.local_fields import LocalFields
+from tests.support.effort import examples
 
 COUNT = 6
 Array = NDArray[np.generic]
@@ -174,7 +175,9 @@ Pushes = st.lists(st.tuples(st.lists(st.integers(0, COUNT - 1), min_size=1, uniq
                   min_size=1, max_size=3)  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(100), deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 @given(st.lists(Pushes, min_size=1, max_size=5), st.integers(0, 5), st.integers(0, 3), st.integers(0, 5))
 def test_fields_are_what_the_ledger_names(
     tmp_path_factory: pytest.TempPathFactory,

@@ -21,6 +21,7 @@ from gridml.protocol.push import RowValues, encode_replica
 from master.store import replica as replica_file
 from master.store.replica import Replica
 from master.store.versions import Base, Versions, initial
+from tests.support.effort import examples
 
 torch = pytest.importorskip("torch")
 Array = NDArray[np.generic]
@@ -220,7 +221,9 @@ def test_a_file_that_is_not_what_the_ledger_says_is_refused(replica: Replica, tm
 rows = st.lists(st.integers(0, COUNT - 1), unique=True, max_size=COUNT)
 
 
-@settings(max_examples=100, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(100), deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 @given(st.lists(rows, max_size=6), rows, st.integers(0, 6))
 def test_staleness_is_per_row_and_a_pull_brings_a_worker_up_to_date(
     tmp_path_factory: pytest.TempPathFactory, versions: list[list[int]], touched: list[int], have: int

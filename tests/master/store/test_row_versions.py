@@ -27,6 +27,7 @@ from master.store import versions as versions_file
 from master.store.replica import RECORD_BYTES, OverwrittenRows, Replica
 from master.store.version_chain import Parent
 from master.store.versions import Changes, ReplicaState, Versions
+from tests.support.effort import examples
 
 Array = NDArray[Any]
 WORDS, TAGS = 600, 4
@@ -209,7 +210,9 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(60), deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 @given(st.lists(steps, max_size=14), st.sampled_from([0, 5_000, 1 << 20]), st.sampled_from([0, 2, 256]))
 def test_versions_and_bases_are_what_whole_copies_are(
     tmp_path_factory: pytest.TempPathFactory, does: list[Any], most_bytes: int, longest: int

@@ -18,6 +18,7 @@ from master.store.versions import ReplicaState
 from master.sync.contraction import ABOVE, OVERSHOT, SAMPLED, Contractions
 from tests.master.sync import least_squares
 from tests.master.sync.least_squares import VERTICES, Array, Master, Place, Problem
+from tests.support.effort import examples
 
 ALONE = Merge(60, 50, 1, 1, 2)
 
@@ -80,7 +81,7 @@ def test_many_workers_are_worth_one_where_rows_are_hardly_pulled(tmp_path: Path)
     assert many - one < 0.4 * (averaged - one)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(
     seed=st.integers(0, 1_000),
     rows=st.sampled_from([1, 2, 8, 50, 300]),

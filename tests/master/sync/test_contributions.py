@@ -30,6 +30,7 @@ from master.store.versions import ReplicaState, Versions, initial
 from master.sync.gate import REMEMBERED
 from master.sync.merger import Merger
 from remote.stepped import Trainer
+from tests.support.effort import examples
 
 Array = NDArray[np.float64]
 KINDS, WORKERS = 8, 4
@@ -102,7 +103,7 @@ def check_streams(folder: Path, tail: str, seed: int, pushes: int) -> None:
     np.testing.assert_array_equal(sums, right)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(sorted(TAILS)), st.integers(0, 2**32 - 1), st.integers(1, 20))
 def test_sums_are_exact_whatever_their_sizes(
     tmp_path_factory: pytest.TempPathFactory, tail: str, seed: int, pushes: int

@@ -19,6 +19,7 @@ from master.store.versions import Versions, initial
 from master.sync.merger import Merger
 from tests.master.sync import least_squares
 from tests.master.sync.least_squares import WIDTH, Master, Place, Problem
+from tests.support.effort import examples
 
 KEY, NAME = ("Network", 0), "Network/0/model/weight"
 
@@ -57,7 +58,7 @@ def test_many_workers_are_worth_one_where_rows_are_hardly_pulled(tmp_path: Path)
     assert many - one < 0.5 * (averaged - one)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(
     seed=st.integers(0, 1_000),
     rows=st.sampled_from([1, 2, 8, 50, 300]),

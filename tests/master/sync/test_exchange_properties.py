@@ -42,6 +42,7 @@ from master.state.jobs import Backend, JobEvent, State
 from master.store.settings import Settings
 from remote.courier import StepCourier
 from remote.session import Session, SessionOptions
+from tests.support.effort import examples
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 LIES = ("nan replica", "nan field", "shape", "dtype", "missing", "beyond", "short", "term", "sequence", "base",
@@ -517,10 +518,10 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np.memmap, "flush", lambda column: None)
 
 
-def quick(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A hundred cases or so at each change; `test_many_more` plays thousands of each program for `make verify`."""
+def quick(whole: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """So many cases in `make verify`, in which `test_many_more` plays thousands of each program, too; fewer before."""
     return settings(
-        max_examples=examples,
+        max_examples=examples(whole),
         deadline=None,
         database=None,
         derandomize=True,
