@@ -20,6 +20,7 @@ from master.simulation.world import play_scenario
 from master.store.settings import Settings
 from master.views.report import report
 from remote.stepped import Trainer
+from tests.support.effort import first
 
 COSTS = Costs(exec_s=0.5, start_s=2.0, push_s=0.1, boot_s=1.0)
 FAULTS = Chances(lose=0.05, repeat=0.05, truncate=0.03, corrupt=0.03, delay_s=5.0)
@@ -28,7 +29,7 @@ SUMS = (Path(__file__).parents[2] / "programs" / "in_turn.py").read_text()
 COUNT, EPOCHS = 120, 5
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first(2, [1, 2, 0, 3]))  # with spot checks and without
 def test_sums_are_whole_whatever_happens_to_machines_messages_and_masters(tmp_path: Path, seed: int) -> None:
     source = tmp_path / "sums.py"
     source.write_text(SUMS.replace("= 17, 5, 4", f"= {COUNT}, 5, {EPOCHS}"))

@@ -24,6 +24,7 @@ from master.simulation.world import play_scenario
 from master.store.settings import Settings
 from master.telemetry.measures import Measures
 from master.views.report import report
+from tests.support.effort import first
 
 COSTS = Costs(exec_s=0.1, start_s=1.0, push_s=0.1, boot_s=2.0)
 
@@ -113,8 +114,8 @@ def sizes_of(run: Played) -> tuple[float, float]:
 def test_sizes_follow_lifetimes(play: Play) -> None:
     # Chunks of machines that live for long must be worth their start; those that die at once push before they do.
     costs = Costs(exec_s=0.1, start_s=5.0, push_s=0.2)
-    short_chunk, short_push = sizes_of(play(living(16, 60.0), 300_000, costs=costs))
-    long_chunk, long_push = sizes_of(play(living(16, 3600.0), 300_000, costs=costs))
+    short_chunk, short_push = sizes_of(play(living(8, 60.0), 150_000, costs=costs))
+    long_chunk, long_push = sizes_of(play(living(8, 3600.0), 150_000, costs=costs))
     print(f"chunks {short_chunk:.0f} and {long_chunk:.0f}, pushes {short_push:.0f} and {long_push:.0f} vertices")
     assert long_chunk > short_chunk
     assert long_push > 1.5 * short_push
@@ -230,17 +231,13 @@ def sizes_of_kinds(run: Played) -> dict[str, tuple[int, float]]:
     return sizes
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first(1, range(3)))
 def test_machines_with_avx_get_more_vertices_and_as_much_work(play: Play, seed: int) -> None:
     costs = Costs(exec_s=0.5, start_s=5.0, push_s=0.5, boot_s=10.0)
     speeds = MachineSpeeds(fast=0.12, factor=4.0)
     # Without grace: a push from a slow machine that leaves early would size both kinds, in seconds, which then hold.
     lives = living(100, 300.0, seed, graceful_share=0.0)
-    first = play(lives, 60_000, costs=costs, speeds=speeds, seed=seed)
-    if seed == 0:
-        again = play(lives, 60_000, costs=costs, speeds=speeds, seed=seed)
-        assert fingerprint(first.root) == fingerprint(again.root)
-    reported = sizes_of_kinds(first)
+    reported = sizes_of_kinds(play(lives, 60_000, costs=costs, speeds=speeds, seed=seed))
     assert reported.keys() == {"x86_64", "x86_64 avx"}
     (plain, plain_s), (fast, fast_s) = reported["x86_64"], reported["x86_64 avx"]
     print(f"{plain} and {fast} vertices, {plain_s:g} and {fast_s:g} s of work")

@@ -191,10 +191,10 @@ def test_where_f_cannot_be_repeated_nobody_is_accused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("careful", [False, True])
 def test_a_drift_as_long_as_honest_steps_is_found(careful: bool, tmp_path: Path, programs: Path) -> None:
-    file, root = programs / "perceptron.py", tmp_path / "run"
-    play(file, root, Company(file, careful=careful), 0.0, chunk=64, epochs=12)
-    assert not quarantined(root), "no bound on lengths can tell"
-    root = tmp_path / "checked"
+    file, root = programs / "perceptron.py", tmp_path / "checked"
+    if not careful:  # where nothing is checked the careful one does the same
+        play(file, tmp_path / "run", Company(file, careful=careful), 0.0, chunk=64, epochs=12)
+        assert not quarantined(tmp_path / "run"), "no bound on lengths can tell"
     play(file, root, Company(file, careful=careful), 0.5, chunk=64, epochs=12)
     (reason,) = quarantined(root).values()
     assert quarantined(root).keys() == {HOSTILE}
