@@ -50,6 +50,20 @@ def once_an_epoch(point: str) -> bool:
     return any(event in point for event in ("base", "backup", "metrics"))
 
 
+RARE, OFTEN = ([point for point in POINTS if once_an_epoch(point) is rare] for rare in (True, False))
+
+
+@pytest.mark.parametrize("points", [OFTEN[k::3] + RARE[k::3] for k in range(3)], ids=" ".join)
+def test_killed_at_one_commit_point_after_another(points: list[str], programs: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    for point in points:
+        nth = 1 if once_an_epoch(point) else 3
+        assert drive(programs / "counts.py", root, point, nth) == -signal.SIGKILL, point
+    assert drive(programs / "counts.py", root) == 0
+    assert_exact(root, programs)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_a_commit_point(point: str, programs: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
