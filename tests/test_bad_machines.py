@@ -84,8 +84,14 @@ def test_one_bad_worker_of_four_does_not_end_a_run(tmp_path: Path, bad: str) -> 
     assert len(rows(root, "SELECT worker FROM workers")) <= 12
 
 
-@pytest.mark.parametrize("workers", ["1", "4"])
-@pytest.mark.parametrize("bad", ["raise ValueError('nonsense')", "import sys; sys.exit(0)", "raise KeyboardInterrupt"])
+@pytest.mark.parametrize(
+    ("bad", "workers"),
+    [
+        *(("raise ValueError('nonsense')", workers) for workers in ("1", "4")),
+        ("import sys; sys.exit(0)", "4"),
+        ("raise KeyboardInterrupt", "1"),
+    ],
+)
 def test_an_f_that_always_fails_stops_the_run_and_nobody_is_replaced(tmp_path: Path, bad: str, workers: str) -> None:
     done = gridml("run", program(tmp_path, f"    {bad}\n"), "--workers", workers, "--run-dir", tmp_path / "run")
     assert done.returncode == 4 and "failed 3 times" in done.stderr, done.stdout + done.stderr

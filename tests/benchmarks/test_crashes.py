@@ -17,8 +17,8 @@ from benchmarks.loop_disks import NoDisks, disk, mounted
 @pytest.mark.parametrize("program", CHAINS, ids=lambda program: program.stem)
 def test_kills(program: Path, folder: Path) -> None:
     begin(program, folder / "warm")
-    ends = list(kills(program, folder, 12, seed=2))
-    assert sum(result is None for _, result in ends) == 12
+    ends = list(kills(program, folder, 6, seed=2))
+    assert sum(result is None for _, result in ends) == 6
     assert {result for _, result in ends if result is not None} == {Result(Outcome.EXACT)}
 
 

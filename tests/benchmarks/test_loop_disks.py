@@ -32,8 +32,13 @@ def mounts_below(folder: Path) -> list[str]:
     return [line for line in Path("/proc/mounts").read_text().splitlines() if f" {folder}/" in line]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize(
+    ("maker", "number"),
+    [
+        *((MAKERS["in memory"], number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)),
+        *((MAKERS[kind], signal.SIGTERM) for kind in ("lasting", "volatile")),
+    ],
+)
 def test_who_is_asked_to_end_unmounts(tmp_path: Path, maker: str, number: signal.Signals) -> None:
     try:
         with small_disk(1, tmp_path / "try"):
