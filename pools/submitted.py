@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,21 @@ PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "slow_count.py"
 VERTICES, EPOCHS, WORKERS = 4_000, 2, 3
 LIMIT_S = 180.0  # for whatever is waited for
 _GRIDML = (sys.executable, "-P", "-m", "gridml")
+# `gridml status --json` again and again, for each line that is a run: a process for each look would take all of a core.
+_LOOKS = """
+import sys
+from pathlib import Path
+from gridml.cli.look import say_status
+
+for line in sys.stdin:
+    say_status(Path(line.removesuffix("\\n")), as_json=True, in_one_line=True)
+    sys.stdout.flush()
+"""
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with process:  # closes its pipes, and waits
+        process.kill()
 
 
 class Submitted:
@@ -30,6 +46,7 @@ class Submitted:
 
     def __init__(self, pool: Pool, root: Path, *options: str, workers: int = WORKERS, foreground: bool = False) -> None:
         self.pool, self.root = pool, root
+        self._looks: subprocess.Popen[str] | None = None
         command_line = (
             "submit", str(PROGRAM), "--workers", str(workers), "--request-memory", "256MB", "--request-disk", "100MB",
             "--run-dir", str(root), "--chunk", "500", "--json", *options,
@@ -59,7 +76,18 @@ class Submitted:
         )
 
     def status(self) -> dict[str, object]:
-        status: dict[str, object] = json.loads(self.gridml("status", str(self.root), "--json"))
+        if self._looks is None:
+            self._looks = subprocess.Popen(
+                [sys.executable, "-P", "-c", _LOOKS],
+                env=self.pool.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            weakref.finalize(self, _end, self._looks)
+        assert self._looks.stdin is not None and self._looks.stdout is not None
+        self._looks.stdin.write(f"{self.root}\n")
+        self._looks.stdin.flush()
+        said = self._looks.stdout.readline()
+        assert said, "gridml status failed, see above"
+        status: dict[str, object] = json.loads(said)
         return status
 
     def wait(self, true: Callable[[dict[str, object]], bool], what: str) -> dict[str, object]:

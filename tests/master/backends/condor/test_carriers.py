@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from gridml.errors import RunError, UsageError
+from gridml.errors import LedgerError, RunError, UsageError
 from gridml.protocol import bundle
 from master.store import rundir
+from master.store.reader import opened
+from master.views.progress import read_progress
 from pools.pool import Pool
 
 pytestmark = pytest.mark.real
@@ -69,9 +71,12 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)  # between two looks
 
 
-def credited(pool: Pool, root: Path) -> int:
-    said = gridml(pool, "status", str(root), "--json")
-    return int(json.loads(said.stdout)["all_credited"]) if said.returncode == 0 else 0
+def credited(root: Path) -> int:
+    try:
+        with opened(root) as ledger:
+            return read_progress(ledger, time.time()).all_credited
+    except LedgerError:  # it is not there yet
+        return 0
 
 
 def evictions(root: Path) -> int:
@@ -81,7 +86,7 @@ def evictions(root: Path) -> int:
 def test_a_run_by_sftp_ends_exactly_and_leaves_no_key_behind(condor_pool: Pool, tmp_path: Path) -> None:
     root = tmp_path / "run"
     with submitted(condor_pool, root, "--carrier", "sftp", "--address", "127.0.0.1") as running:
-        wait_until(lambda: credited(condor_pool, root) > 0 or running.poll() is not None, "a first credit")
+        wait_until(lambda: credited(root) > 0 or running.poll() is not None, "a first credit")
         jobs = condor_pool.tool("condor_q", "-constraint", f'GridmlRun == "{root}"', "-long").stdout
         keys = [path for path in (root / "sftp").iterdir() if "." not in path.name]
         assert len(keys) == 3 and "WantIOProxy" not in jobs
@@ -99,7 +104,7 @@ def test_a_run_by_sftp_ends_exactly_and_leaves_no_key_behind(condor_pool: Pool, 
 def test_a_run_by_sftp_ends_exactly_in_spite_of_evictions(condor_pool: Pool, tmp_path: Path, how: list[str]) -> None:
     root = tmp_path / "run"
     with submitted(condor_pool, root, "--carrier", "sftp", "--address", "127.0.0.1") as running:
-        wait_until(lambda: credited(condor_pool, root) > 0, "a first credit")
+        wait_until(lambda: credited(root) > 0, "a first credit")
         told = condor_pool.tool("condor_vacate_job", *how, "-constraint", f'GridmlRun == "{root}"')
         assert told.returncode == 0, told.stderr
         assert running.wait(LIMIT_S) == 0, (tmp_path / "terminal").read_text()
@@ -112,11 +117,11 @@ def test_workers_find_a_master_again_that_was_killed(condor_pool: Pool, tmp_path
     asked = ["--carrier", "sftp", "--address", "127.0.0.1", "--run-dir", str(root), *ASKED]
     said = gridml(condor_pool, "submit", str(PROGRAM), *asked)
     assert said.returncode == 0, said.stderr
-    wait_until(lambda: credited(condor_pool, root) > 0, "a first credit")
+    wait_until(lambda: credited(root) > 0, "a first credit")
     before = {path.name: path.read_text() for path in (root / "sftp").iterdir()}
     os.kill(int((root / "master.lock").read_text().split()[1]), signal.SIGKILL)
-    at = credited(condor_pool, root)
-    wait_until(lambda: credited(condor_pool, root) > at, "credits by the next master")
+    at = credited(root)
+    wait_until(lambda: credited(root) > at, "credits by the next master")
     after = {path.name: path.read_text() for path in (root / "sftp").iterdir()}
     assert after["server.json"] == before["server.json"]
     assert {name: after[name] for name in before if name in after} == {n: before[n] for n in before if n in after}
