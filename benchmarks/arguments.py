@@ -6,16 +6,20 @@ Each has a smallest form, `--smallest`, in which it takes seconds: so that tests
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
 _SMALLEST = "--smallest"
+_TINY = "GRIDML_TINY"  # programs that read it are small, wherever they run
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser whose `--help` is the text at the top of a file."""
+    """Return a parser whose `--help` is the text at the top of a file. In the smallest form programs are small, too."""
+    if smallest():
+        os.environ[_TINY] = "1"
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

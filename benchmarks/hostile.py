@@ -41,7 +41,7 @@ from tests.support.hostile_files import FILE_ATTACKS
 from tests.support.hostile_worker import HostileWorker
 
 MNIST = Path(__file__).parents[1] / "examples" / "mnist.py"
-SMALL = Path(__file__).parent / "programs" / "small_lenet.py"
+SMALL = Path(__file__).parent / "programs" / "adult.py"
 HONEST = 2  # workers
 MACHINE = "hostile-machine-"  # and a number: a name for each of its workers
 A_TURN = 60  # messages at most between two looks of the master's, which takes the newest

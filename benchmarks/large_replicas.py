@@ -37,8 +37,8 @@ RUN_S, RUN_MB = (
 )  # that training the samples of a run takes two workers, more or less; longer of more MB
 LOOP_S = sized(12.0, 0.5)  # of the plain loop
 LOOK_S = 0.02  # between two looks at the memory of a process
-BATCH, FEATURES, INNER = 256, 784, 5_000  # of wide_net
-WORKERS = 2
+BATCH, FEATURES, INNER = 256, 784, sized(5_000, 50)  # of wide_net
+WORKERS = sized(2, 1)
 LEAST_GOODPUT, MOST_REPLICAS, MOST_FROZEN = 0.85, 3.0, 1.2
 
 
@@ -229,7 +229,7 @@ def plain_loop() -> Loop:
 def run(program: str, root: Path) -> Run:
     """Be the master of one run at default settings."""
     began = resource.getrusage(resource.RUSAGE_SELF)
-    with start(Settings(PROGRAMS / program), root, Environment(make)) as running:
+    with start(Settings(PROGRAMS / program, workers=WORKERS), root, Environment(make)) as running:
         running.finish()
         master_push_s = running.parts.exchange.pace.push_s
         measures = running.parts.leases.sizing.measures

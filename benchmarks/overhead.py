@@ -31,7 +31,7 @@ from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
 PROGRAM = Path(__file__).parent / "programs" / "lenet.py"
-EPOCHS = sized(3, 1)
+EPOCHS, PUSH_EVERY = sized((3, None), (1, 256))
 
 
 def main() -> None:
@@ -108,7 +108,7 @@ def workers(count: int) -> tuple[float, float]:
         return Watched(worker_command(settings, directory), Steady(count), directory.logs)
 
     try:
-        settings = Settings(program=PROGRAM, workers=count, epochs=EPOCHS * count)
+        settings = Settings(program=PROGRAM, workers=count, epochs=EPOCHS * count, push_every=PUSH_EVERY)
         with start(settings, root / "run", Environment(pool)) as run:
             run.finish()
         with sqlite3.connect(f"file:{root / 'run' / 'ledger.db'}?mode=ro", uri=True) as ledger:

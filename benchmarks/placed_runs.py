@@ -70,7 +70,7 @@ class Sized:
 # The larger ones are trained faster in the simulator, so that an epoch takes as long, and as many workers die in it.
 SIZES = {
     "small": {
-        "clicks": Sized(sized(10_000, 400), sized(4, 1), 32, 1e-3, 6.0),
+        "clicks": Sized(sized(10_000, 400), sized(4, 2), 32, 1e-3, 6.0),
         "ratings": Sized(200_000, 4, 32, 1e-3, 6.0),
     },
     "large": {"clicks": Sized(100_000, 4, 128, 1e-4, 30.0), "ratings": Sized(10_000_000, 2, 2048, 2e-5, 150.0)},

@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Iterable
 
-from benchmarks.arguments import parser_of, sized
+from benchmarks.arguments import parser_of, sized, smallest
 from benchmarks.averaging.runs import TASKS, Task
 
 SMALL = "MNIST, LeNet"
@@ -17,13 +17,13 @@ def parser(description: str, workers: str = "4,16") -> argparse.ArgumentParser:
     made = parser_of(description)
     made.add_argument("--workers", default=sized(workers, "2"), help="numbers of them, with commas between")
     made.add_argument("--task", action="append", choices=list(TASKS), help="only these; may be given again")
-    made.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="runs that are made at once")
+    made.add_argument("--processes", type=int, default=sized(os.cpu_count() or 1, 1), help="runs that are made at once")
     return made
 
 
 def tasks_of(options: argparse.Namespace, usual: Iterable[str] = TASKS) -> list[Task]:
     """The tasks that were asked for, otherwise the `usual` ones. Ends the program where their data is not named."""
-    if "GRIDML_DATA" not in os.environ:
+    if "GRIDML_DATA" not in os.environ and not smallest():
         raise SystemExit("GRIDML_DATA is not set; expected the folder that the programs of the tasks read from.")
     return [TASKS[name] for name in options.task or sized(list(usual), [SMALL])]
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 from unittest import mock
 
+from benchmarks.arguments import sized
 from benchmarks.averaging.options import counts_of, parser, tasks_of
 from benchmarks.averaging.runs import Case, Task
 from benchmarks.table import Cell, write
@@ -54,7 +55,7 @@ class Ran:
 
 def main() -> None:
     given = parser("Whether the simulator says what real workers do.", workers="4")
-    given.add_argument("--seeds", type=int, default=3)
+    given.add_argument("--seeds", type=int, default=sized(3, 1))
     options = given.parse_args()
     rows = [
         row

@@ -40,7 +40,7 @@ BUDGET = Settings.push_budget
 CACHE = "averaging_runs.jsonl"
 TRAVEL_S, BOOT_S = 0.05, 1.0
 SIGMA = 0.3  # of the logarithm of machines' speeds
-RATES = (0.5, 1.0, 2.0)  # times the program's, that a loop with a larger batch is tuned over
+RATES = sized((0.5, 1.0, 2.0), (1.0,))  # times the program's, that a loop with a larger batch is tuned over
 WIDE = (*RATES, 4.0, 8.0)  # for a task whose best was the largest of them
 
 
@@ -89,7 +89,7 @@ class Task:
 TASKS = {
     task.name: task
     for task in (
-        Task("MNIST, LeNet", "small_lenet", 6_000, sized(6, 1), 64, 0.05),
+        Task("MNIST, LeNet", "small_lenet", sized(6_000, 512), sized(6, 2), 64, 0.05),
         Task("CIFAR-10, GroupNorm", "cifar", 10_000, 8, 64, 0.0125, variant=(("NORM", "group"),)),
         Task("CIFAR-10, BatchNorm", "cifar", 10_000, 8, 64, 0.025, variant=(("NORM", "batch"),)),
         Task("MNIST, LeNet, Adam", "small_lenet", 6_000, 6, 64, 0.008, variant=(("OPTIMISER", "Adam"),)),

@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from benchmarks.arguments import sized
 from benchmarks.averaging.comparison import lag, loop, make, tuned
 from benchmarks.averaging.options import counts_of, parser, tasks_of
 from benchmarks.averaging.runs import (
@@ -56,7 +57,7 @@ def main() -> None:
     tasks, counts = tasks_of(options), counts_of(options)
     lines = [
         (trace, task, count)
-        for trace in options.trace or TRACES
+        for trace in options.trace or sized([*TRACES], ["EC2 p3"])
         for task in tasks
         for count in counts
         if trace != SMALL or count <= FEW

@@ -20,8 +20,9 @@ from pools import pool
 from pools.pool import Pool
 from pools.release import NoCondor
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist.py"
-WORKERS, SUBNET = 4, 80
+_ROOT = Path(__file__).parents[2]
+EXAMPLE = _ROOT / sized("examples/mnist.py", "benchmarks/programs/adult.py")
+WORKERS, SUBNET = sized(4, 2), 80
 LIFE_S = 20
 _GRIDML = (sys.executable, "-P", "-m", "gridml")
 # A startd looks once a second (POLLING_INTERVAL), and hosts are named worker1, worker2, ...

@@ -19,7 +19,7 @@ from master.store.reader import opened
 from pools import pool, submitted
 from pools.release import NoCondor
 
-WORKERS, EPOCHS, LIFE_S, MEMORY = 4, 60, 15, "128MB..2GB"
+WORKERS, EPOCHS, LIFE_S, MEMORY = sized(4, 2), 60, 15, "128MB..2GB"
 
 
 def policy(life_s: int) -> str:

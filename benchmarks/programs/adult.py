@@ -12,7 +12,8 @@ import numpy as np
 
 import gridml
 
-FEATURES, TESTED = 124, 8_000
+TINY = "GRIDML_TINY" in os.environ  # drawn by chance, to see that it works
+FEATURES, TESTED = 124, 100 if TINY else 8_000
 BATCH, RATE = int(os.environ.get("BATCH", "32")), float(os.environ.get("RATE", "0.5"))
 RULE = os.environ.get("RULE", "stale_mean")
 
@@ -40,6 +41,10 @@ def train(people: gridml.Batch[Person], features: gridml.Batch[Feature]) -> None
 @cache
 def people() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(rich float32 (n,), offsets int64 (n+1,), features int64 (m,)); feature 0 is everybody's."""
+    if TINY:
+        rng = np.random.default_rng(0)
+        drawn = rng.integers(0, FEATURES, 5_000)
+        return (drawn[::5] < FEATURES // 4).astype(np.float32), np.arange(0, 5_001, 5), drawn
     rich, offsets, features = [], [0], []
     with gzip.open(Path(os.environ["GRIDML_DATA"]) / "libsvm" / "a9a.gz", "rt") as lines:
         for line in lines:

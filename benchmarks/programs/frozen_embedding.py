@@ -11,7 +11,7 @@ from torch import nn
 
 import gridml
 
-COUNT = int(os.environ.get("EMBEDDING_ROWS", "16384"))
+COUNT = int(os.environ.get("EMBEDDING_ROWS", "1024" if "GRIDML_TINY" in os.environ else "16384"))
 WORDS, WIDTH, LENGTH = 50_000, 120, 16
 OUTSIDE = os.environ.get("EMBEDDING") == "outside"
 

@@ -10,7 +10,8 @@ from torch import nn
 
 import gridml
 
-COUNT, TESTED = 6_000, 4_000
+TINY = "GRIDML_TINY" in os.environ  # to see that it works
+COUNT, TESTED = (512, 256) if TINY else (6_000, 4_000)
 BATCH, RATE = int(os.environ.get("BATCH", "64")), float(os.environ.get("RATE", "0.05"))
 
 

@@ -13,8 +13,9 @@ from torch import nn
 
 import gridml
 
-COUNT = int(os.environ.get("WIDE_ROWS", "24576"))
-FEATURES, INNER, OUTER = 784, 5_000, int(os.environ.get("WIDE_OUTER", "4215"))
+TINY = "GRIDML_TINY" in os.environ  # to see that it works
+COUNT = 1_024 if TINY else int(os.environ.get("WIDE_ROWS", "24576"))
+FEATURES, INNER, OUTER = 784, 50 if TINY else 5_000, int(os.environ.get("WIDE_OUTER", "4215"))
 
 
 class Wide(nn.Sequential):

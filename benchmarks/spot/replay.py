@@ -108,12 +108,13 @@ def _counts(zone: str) -> Record:
     return count_trace(f"preemption/4-node/aws-08-03-2023/{zone}_v100_1.json")
 
 
-SETTINGS = (
+_ALL = (
     Setting(mnist(333), "c3.xlarge", 4, 0.21),
     *(Setting(mnist(10_000), "p3.2xlarge", 4, FULL_V100, zones) for zones in COUNTED),
     Setting(imagenet(100), "g2.2xlarge", 16, 0.65),
     *(Setting(imagenet(360), "p3.2xlarge", 4, FULL_V100, zones) for zones in COUNTED),
 )
+SETTINGS = sized(_ALL, _ALL[:1])
 ALONE, FLEET = "on demand, one instance", "on demand, gridml"
 ONE, STEP = "checkpoint and restart, one", "checkpoint and restart, all in step"
 PAPER, UNTOLD, GRIDML = "the paper's bid and chunks", "gridml, notices unheard", "gridml"
@@ -160,7 +161,7 @@ def _paper(setting: Setting, start_s: float, number: int) -> Outcome:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--starts", type=int, default=sized(8, 1), help="moments that each trace is replayed from")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=sized(2, 1))
     parser.add_argument("--again", action="store_true", help="play what was played before, too")
     options = parser.parse_args()
     if not os.environ.get("GRIDML_DATA"):
