@@ -57,21 +57,22 @@ lint: $(STAMP)
 docs: $(STAMP)
 	@$(BIN)/python -m docs.site
 
-# What raises daemons waits most of the time: lint, the documentation and all other tests run beside it, yield to it, and
-# are shown afterwards, so that pytest's summary is the last line; before it stand the tests that were skipped, and why.
-# A test that failed is run once more, since machines are shared, and named as RERUN among the last lines.
+# What raises daemons waits most of the time: two files of it at once, and beside them lint, the documentation and all other
+# tests, which yield to it, and are shown afterwards, so that pytest's summary is the last line; before it stand the tests
+# that were skipped, and why. Of what raises daemons a test that failed is run once more, since it keeps times of its own
+# on a machine that is shared, and named as RERUN among the last lines.
 PYTEST := $(BIN)/python -m pytest -rfERs
 
 test: $(STAMP)
 	@mkdir -p build; echo "tests that raise daemons; beside them lint and docs, into build/lint.log, and the rest, into build/rest.log"; \
 	nice $(MAKE) --no-print-directory lint docs > build/lint.log 2>&1 & lint=$$!; \
-	nice $(PYTEST) --reruns 1 -m "not alone and not long" -n 2 --dist worksteal > build/rest.log 2>&1 & rest=$$!; \
+	nice $(PYTEST) -m "not alone and not long" -n 2 --dist worksteal > build/rest.log 2>&1 & rest=$$!; \
 	trap 'kill $$lint $$rest' INT TERM; \
-	$(PYTEST) --reruns 1 -m "alone and not long" | tee build/alone.log; alone=$$?; \
+	$(PYTEST) --reruns 1 -m "alone and not long" -n 2 --dist loadfile | tee build/alone.log; alone=$$?; \
 	wait $$lint; lint=$$?; wait $$rest; rest=$$?; \
 	cat build/lint.log; sed '$$d' build/rest.log; \
 	if [ $$lint -ne 0 ]; then echo "FAILED lint or docs, see build/lint.log"; fi; \
-	grep -hE '^(SKIPPED|RERUN|FAILED|ERROR)' build/alone.log; grep -hE '^RERUN' build/rest.log; tail -n 1 build/rest.log; \
+	grep -hE '^(SKIPPED|RERUN|FAILED|ERROR)' build/alone.log; tail -n 1 build/rest.log; \
 	[ "$$alone $$lint $$rest" = "0 0 0" ]
 
 # What differs from the last commit, or the last commit itself, is looked at for at most two minutes.
@@ -83,9 +84,9 @@ quick: $(STAMP)
 	wait $$types; types=$$?; if [ $$types -eq 124 ]; then echo "mypy was not done within 110 s"; fi; \
 	[ "$$types $$tests" = "0 0" ]
 
-# pytest leaves with 5 when no test is marked `long`.
+# Properties are tried with all of their examples, of which `make test` tries a third.
 verify: $(STAMP)
-	$(BIN)/python -m pytest -m long || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest --hypothesis-profile whole -m "long or hypothesis"
 	GRIDML_MAKE_ROOT=1 $(BIN)/python -m pytest tests/pools/ec2
 	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(BIN)/python -m benchmarks.$$benchmark; done
 
