@@ -263,8 +263,8 @@ assert " vertices" in out.getvalue().splitlines()[0], out.getvalue()
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in PACKAGES:  # with what is compiled, for processes here compile and keep nothing
+        shutil.copytree(ROOT / package, tmp_path / package)
     shutil.copy(ROOT / "tests" / "programs" / "counts.py", tmp_path / "program.py")
     return tmp_path
 

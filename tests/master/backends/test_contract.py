@@ -239,6 +239,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("name", HARNESSES)
 def test_any_sequence_gives_each_worker_one_end(
     name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
