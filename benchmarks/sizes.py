@@ -79,7 +79,7 @@ class Played:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("repeats", nargs="?", type=int, default=sized(3, 1))
-    parser.add_argument("which", nargs="?", choices=["rows", "replica"], help="both by default")
+    parser.add_argument("which", nargs="?", choices=["rows", "replica"], default=sized(None, "rows"), help="or both")
     options = parser.parse_args()
     repeats, which = options.repeats, options.which or ""
     rows: list[dict[str, Cell]] = []

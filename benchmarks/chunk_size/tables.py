@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def _paper(rows: list[dict[str, Cell]]) -> list[str]:
     return [
         f"the paper: a bad size costs up to two orders of magnitude. Here, all or nothing, one chunk a life, "
         "the best is "
-        f"{min(ratios):.3g} to {max(ratios):.3g} times as good as the worst of the four decades, and in {never} of "
+        f"{min(ratios, default=math.nan):.3g} to {max(ratios, default=math.nan):.3g} times as good as the worst of the four decades, and in {never} of "
         f"{len(bare)} rows nothing at all finishes at the worst",
         f"the paper's choices there: deterministic, n = T/(t_c + t_x), has {100 * min(kept['deterministic']):.2g} to "
         f"{100 * max(kept['deterministic']):.2g}% of the best goodput; stochastic as printed, always the largest size, "

@@ -64,8 +64,8 @@ def write_data(folder: Path) -> None:
         for number, day in enumerate(days):
             dollars = 0.05 if number % 5 else 0.3
             prices.writelines(f"{day},c3.xlarge,us-east-1{zone},Linux,{dollars}\n" for zone in "abc")
-    hours = ((8 * k + at, "add" if at == 0 else "remove", k) for k in range(3) for at in (0, 7))
-    trace = "".join(f"{3_600_000 * hour},{what},n{k}\n" for hour, what, k in sorted(hours))
+    events = ((0, "add", 1), (0, "add", 2), (7, "remove", 1), (8, "remove", 2), (9, "add", 3), (9, "add", 4))  # hours
+    trace = "".join(f"{3_600_000 * hour},{what},n{node}\n" for hour, what, node in events)
     (folder / "spot" / "bamboo" / "p3-trace.csv").write_text(trace)
     with gzip.open(folder / "snap" / "ca-condmat-cc1.edges.gz", "wt") as edges:
         edges.writelines(f"{k} {(7 * k + step) % 300}\n" for k in range(300) for step in (1, 5, 30))
