@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from master.views.report import report
+from tests.support.effort import first
+
 pytestmark = pytest.mark.real
 LIMIT_S = 100
 GRIDML = shutil.which("gridml", path=str(Path(sys.executable).parent)) or "gridml"
@@ -52,10 +55,8 @@ def program(folder: Path, before: str, text: str = COUNTS) -> Path:
 
 
 def exact(root: Path) -> None:
-    done = gridml("report", root, "--json")
-    assert done.returncode == 0, done.stderr
-    for epoch in json.loads(done.stdout)["epochs"]:
-        assert (epoch["credited"], epoch["duplicated"], epoch["lost"]) == (3000, 0, 0)
+    epochs = report(root).epochs
+    assert epochs and {(epoch.credited, epoch.duplicated, epoch.lost) for epoch in epochs} == {(3000, 0, 0)}
 
 
 def rows(root: Path, query: str) -> list[tuple[object, ...]]:
@@ -65,13 +66,16 @@ def rows(root: Path, query: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize(
     "bad",
-    [
-        "raise OSError('no such device')",
-        "documents.score[:] = np.nan",
-        "sys.exit(0)",
-        "os._exit(0)",
-        "os.kill(os.getpid(), 11)",
-    ],
+    first(
+        3,  # it raises, it lies, it ends
+        [
+            "raise OSError('no such device')",
+            "documents.score[:] = np.nan",
+            "os.kill(os.getpid(), 11)",
+            "sys.exit(0)",
+            "os._exit(0)",
+        ],
+    ),
 )
 def test_one_bad_worker_of_four_does_not_end_a_run(tmp_path: Path, bad: str) -> None:
     root = tmp_path / "run"

@@ -53,6 +53,7 @@ def _paper(rows: list[dict[str, Cell]]) -> list[str]:
     bare = [row for row in rows if row["mode"] == str(MODES[0])]
     ratios = [float(str(row["best/worst"])) for row in bare if str(row["best/worst"])[0].isdigit()]
     never = len(bare) - len(ratios)
+    least, most = (end(ratios, default=math.nan) for end in (min, max))
     kept = {
         name: [_of(row, f"paper, {name}") / _of(row, "best") for row in bare]
         for name in ("deterministic", "stochastic")
@@ -60,7 +61,7 @@ def _paper(rows: list[dict[str, Cell]]) -> list[str]:
     return [
         f"the paper: a bad size costs up to two orders of magnitude. Here, all or nothing, one chunk a life, "
         "the best is "
-        f"{min(ratios, default=math.nan):.3g} to {max(ratios, default=math.nan):.3g} times as good as the worst of the four decades, and in {never} of "
+        f"{least:.3g} to {most:.3g} times as good as the worst of the four decades, and in {never} of "
         f"{len(bare)} rows nothing at all finishes at the worst",
         f"the paper's choices there: deterministic, n = T/(t_c + t_x), has {100 * min(kept['deterministic']):.2g} to "
         f"{100 * max(kept['deterministic']):.2g}% of the best goodput; stochastic as printed, always the largest size, "
