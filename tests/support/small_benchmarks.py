@@ -22,6 +22,7 @@ HELPERS = {  # what others run in processes of their own
 ALONE = {"carriers", *("condor.chunks", "condor.evictions", "condor.holds", "condor.latency"), "unattended"}
 LEFT_OUT = {
     "local_ec2": "it boots machines from an image that takes minutes to make, as root",
+    "large_replicas": "seven processes with torch take half a minute of CPU",
     "placement.figures": "tests/benchmarks/placement/test_figures.py runs it",
 }
 
