@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -95,6 +96,25 @@ def local_pool(script: Script | None = None) -> Callable[[Settings, RunDirectory
         return Local(worker_command(settings, directory), script or Steady(settings.workers), directory.logs)
 
     return make
+
+
+@pytest.fixture
+def command(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command of gridml here, where all is imported that a process of its own would take seconds for."""
+    from gridml.cli.main import main
+
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        words = [str(argument) for argument in arguments]
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code is None or isinstance(ended.value.code, int)
+        return subprocess.CompletedProcess(words, ended.value.code or 0, *capfd.readouterr())
+
+    return run
 
 
 @pytest.fixture

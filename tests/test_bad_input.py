@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from master.views.report import report
 pytestmark = pytest.mark.real
 LIMIT_S = 120
 GRIDML = shutil.which("gridml", path=str(Path(sys.executable).parent)) or "gridml"
+Command = Callable[..., subprocess.CompletedProcess[str]]
 HEAD = "import numpy as np\nimport gridml\n"
 COUNTS = (Path(__file__).parent / "programs" / "counts.py").read_text()
 PERCEPTRON = (Path(__file__).parent / "programs" / "perceptron.py").read_text()
@@ -58,40 +59,40 @@ def exact(root: Path) -> None:
     assert epochs and {(epoch.credited, epoch.duplicated, epoch.lost) for epoch in epochs} == {(3000, 0, 0)}
 
 
-def test_no_such_file(tmp_path: Path) -> None:
-    assert_said(gridml("run", tmp_path / "nothing.py"), 2, "no such file", "nothing.py")
+def test_no_such_file(tmp_path: Path, command: Command) -> None:
+    assert_said(command("run", tmp_path / "nothing.py"), 2, "no such file", "nothing.py")
 
 
-def test_a_file_without_a_program(tmp_path: Path) -> None:
-    assert_said(gridml("run", write(tmp_path, "x = 1\n")), 3, "exactly one gridml.Program", "found none")
+def test_a_file_without_a_program(tmp_path: Path, command: Command) -> None:
+    assert_said(command("run", write(tmp_path, "x = 1\n")), 3, "exactly one gridml.Program", "found none")
 
 
-def test_a_file_with_two_programs(tmp_path: Path) -> None:
+def test_a_file_with_two_programs(tmp_path: Path, command: Command) -> None:
     text = COUNTS + "\nother = gridml.Program(graph, train)\n"
-    assert_said(gridml("run", write(tmp_path, text)), 3, "exactly one gridml.Program", "found 2 (program, other)")
+    assert_said(command("run", write(tmp_path, text)), 3, "exactly one gridml.Program", "found 2 (program, other)")
 
 
-def test_arrays_of_unequal_length(tmp_path: Path, root: Path) -> None:
+def test_arrays_of_unequal_length(tmp_path: Path, root: Path, command: Command) -> None:
     text = COUNTS.replace("visits=np.zeros(COUNT, np.int64)", "visits=np.zeros(COUNT - 1, np.int64)")
-    assert_said(gridml("run", write(tmp_path, text), "--run-dir", root), 3, "unequal length", "2,999", "3,000")
+    assert_said(command("run", write(tmp_path, text), "--run-dir", root), 3, "unequal length", "2,999", "3,000")
     assert not root.exists()
 
 
-def test_edges_to_missing_vertices(tmp_path: Path, root: Path) -> None:
+def test_edges_to_missing_vertices(tmp_path: Path, root: Path, command: Command) -> None:
     text = COUNTS.replace(".integers(0, WORDS,", ".integers(0, WORDS + 1,")
-    assert_said(gridml("run", write(tmp_path, text), "--run-dir", root), 3, "edge to Word 50", "there are 50 Word")
+    assert_said(command("run", write(tmp_path, text), "--run-dir", root), 3, "edge to Word 50", "there are 50 Word")
     assert not root.exists()
 
 
-def test_f_that_raises_stops_the_run_and_can_be_mended(tmp_path: Path, root: Path) -> None:
+def test_f_that_raises_stops_the_run_and_can_be_mended(tmp_path: Path, root: Path, command: Command) -> None:
     bad = "    if 1234 in documents.ids:\n        raise ValueError('vertex 1234 is odd')\n"
     source = write(tmp_path, COUNTS.replace("    documents.visits += 1\n", bad + "    documents.visits += 1\n"))
-    done = gridml("run", source, "--run-dir", root)
+    done = command("run", source, "--run-dir", root)
     assert_said(done, 4, "vertex 1234 is odd", "Document", "chunk [", "failed 3 times", f"gridml resume {root}")
     assert done.stderr.count("Traceback (most recent call last)") == 1
     assert "program.py" in done.stderr and "in train" in done.stderr
     write(tmp_path, COUNTS)
-    done = gridml("resume", root, "--with-changes")
+    done = command("resume", root, "--with-changes")
     assert done.returncode == 0, done.stderr
     exact(root)
 
@@ -102,33 +103,33 @@ def test_f_that_kills_its_process_stops_the_run(tmp_path: Path, root: Path) -> N
     assert_said(gridml("run", source, "--run-dir", root), 4, "exit status 7", "chunk [", "failed 3 times")
 
 
-def test_an_aggregate_that_returns_the_wrong_shape(tmp_path: Path, root: Path) -> None:
+def test_an_aggregate_that_returns_the_wrong_shape(tmp_path: Path, root: Path, command: Command) -> None:
     wrong = "self.model[0].weight = torch.nn.Parameter(torch.zeros(2, 2))"
     own = f"    def aggregate(self, replica, merge):\n        {wrong}\n"
     text = PERCEPTRON.replace("momentum=0.9))\n", "momentum=0.9))\n\n" + own, 1)
-    done = gridml("run", write(tmp_path, text), "--workers", "1", "--run-dir", root)
+    done = command("run", write(tmp_path, text), "--workers", "1", "--run-dir", root)
     assert_said(done, 4, "Network.aggregate made float32 (2, 2) of Network/0/model/0.weight", "expected float32")
 
 
-def test_an_aggregate_that_raises(tmp_path: Path, root: Path) -> None:
+def test_an_aggregate_that_raises(tmp_path: Path, root: Path, command: Command) -> None:
     own = "    def aggregate(self, replica, merge):\n        raise KeyError('g is unwell')\n"
     text = PERCEPTRON.replace("momentum=0.9))\n", "momentum=0.9))\n\n" + own, 1)
-    done = gridml("run", write(tmp_path, text), "--workers", "1", "--run-dir", root)
+    done = command("run", write(tmp_path, text), "--workers", "1", "--run-dir", root)
     assert_said(done, 4, "Network.aggregate failed", "g is unwell", "in aggregate")
     assert done.stderr.count("Traceback (most recent call last)") == 1
 
 
-def test_a_loss_that_is_not_a_number(tmp_path: Path, root: Path) -> None:
+def test_a_loss_that_is_not_a_number(tmp_path: Path, root: Path, command: Command) -> None:
     text = PERCEPTRON.replace("F.cross_entropy(model(values), label)", "F.cross_entropy(model(values), label) * np.nan")
-    done = gridml("run", write(tmp_path, text), "--workers", "1", "--run-dir", root)
+    done = command("run", write(tmp_path, text), "--workers", "1", "--run-dir", root)
     assert_said(done, 4, "the loss is nan", "Lower the learning rate", "failed 3 times", "Point")
 
 
-def test_an_evaluate_that_raises_keeps_the_training(tmp_path: Path, root: Path) -> None:
+def test_an_evaluate_that_raises_keeps_the_training(tmp_path: Path, root: Path, command: Command) -> None:
     text = COUNTS.replace('return {"counted"', 'raise OSError("no judge")\n    return {"counted"')
-    assert_said(gridml("run", write(tmp_path, text), "--run-dir", root), 4, "evaluate failed", "no judge")
+    assert_said(command("run", write(tmp_path, text), "--run-dir", root), 4, "evaluate failed", "no judge")
     write(tmp_path, COUNTS)
-    assert gridml("resume", root, "--with-changes").returncode == 0
+    assert command("resume", root, "--with-changes").returncode == 0
     exact(root)
 
 
@@ -146,13 +147,13 @@ def test_a_damaged_ledger(programs: Path, root: Path) -> None:
     exact(root)
 
 
-def test_not_a_run(tmp_path: Path) -> None:
-    assert_said(gridml("resume", tmp_path), 7, "is not a run", "gridml run PROGRAM")
+def test_not_a_run(tmp_path: Path, command: Command) -> None:
+    assert_said(command("resume", tmp_path), 7, "is not a run", "gridml run PROGRAM")
 
 
-def test_a_run_directory_that_holds_a_run(programs: Path, root: Path) -> None:
-    assert gridml("run", programs / "counts.py", "--run-dir", root).returncode == 0
-    assert_said(gridml("run", programs / "counts.py", "--run-dir", root), 2, "holds a run already", "gridml resume")
+def test_a_run_directory_that_holds_a_run(programs: Path, root: Path, command: Command) -> None:
+    assert command("run", programs / "counts.py", "--run-dir", root).returncode == 0
+    assert_said(command("run", programs / "counts.py", "--run-dir", root), 2, "holds a run already", "gridml resume")
 
 
 def test_a_second_master_is_refused(programs: Path, root: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ COMMAND = [sys.executable, "-P", "-m", "gridml"]
 COUNTS = (Path(__file__).parent / "programs" / "slow_count.py").read_text()
 LINE = "    time.sleep(0.02)\n"
 ENVIRONMENT = {**os.environ, "COLUMNS": "200"}
+Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -94,33 +96,34 @@ program = gridml.Program(graph, train, epochs=1)
 """
 
 
-def test_another_network_is_refused_at_once_and_the_run_stays_what_it_was(tmp_path: Path) -> None:
+def test_another_network_is_refused_at_once_and_the_run_stays_what_it_was(tmp_path: Path, command: Command) -> None:
     program, root = tmp_path / "network.py", tmp_path / "run"
     program.write_text(NETWORK)
-    assert gridml("run", program, "--run-dir", root, "--workers", "1").returncode == 0
+    assert command("run", program, "--run-dir", root, "--workers", "1").returncode == 0
     program.write_text(NETWORK.replace("Linear(3, 2)", "Linear(3, 5, bias=False)"))
     for _ in range(2):
-        refused = gridml("resume", root, "--with-changes")
+        refused = command("resume", root, "--with-changes")
+        said = refused.stderr
         assert refused.returncode != 0
-        assert "Network/0/model/weight was float32 (2, 3), and is float32 (5, 3)" in refused.stderr
-        assert "Network/0/model/bias was float32 (2,), and is not there" in refused.stderr
-        assert "Traceback" not in refused.stderr
+        assert "Network/0/model/weight was float32 (2, 3), and is float32 (5, 3)" in said
+        assert "Network/0/model/bias was float32 (2,), and is not there" in said
+        assert "Traceback" not in said
     assert (root / "program" / "network.py").read_text() == NETWORK
-    assert gridml("resume", root).returncode == 0
+    assert command("resume", root).returncode == 0
 
 
-def test_a_program_that_is_refused_does_not_become_the_runs(tmp_path: Path) -> None:
+def test_a_program_that_is_refused_does_not_become_the_runs(tmp_path: Path, command: Command) -> None:
     program, other, root = tmp_path / "network.py", tmp_path / "other.py", tmp_path / "run"
     program.write_text(NETWORK)
     other.write_text(NETWORK.replace("Linear(3, 2)", "Linear(3, 5)"))
-    assert gridml("run", program, "--run-dir", root, "--workers", "1").returncode == 0
+    assert command("run", program, "--run-dir", root, "--workers", "1").returncode == 0
     before = (root / "settings.json").read_text()
-    assert "was float32" in gridml("resume", root, "--program", other).stderr
+    assert "was float32" in command("resume", root, "--program", other).stderr
     assert (root / "settings.json").read_text() == before
     told = "SELECT count(*) FROM events WHERE text LIKE '%changed since%'"
     for text, times in ((NETWORK, 0), (NETWORK + "# mended", 1)):
         program.write_text(text)
-        again = gridml("resume", root)
+        again = command("resume", root)
         assert again.returncode == 0, again.stderr
         with sqlite3.connect(root / "ledger.db") as ledger:
             assert ledger.execute(told).fetchone() == (times,)

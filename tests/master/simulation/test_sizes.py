@@ -114,8 +114,8 @@ def sizes_of(run: Played) -> tuple[float, float]:
 def test_sizes_follow_lifetimes(play: Play) -> None:
     # Chunks of machines that live for long must be worth their start; those that die at once push before they do.
     costs = Costs(exec_s=0.1, start_s=5.0, push_s=0.2)
-    short_chunk, short_push = sizes_of(play(living(8, 60.0), 150_000, costs=costs))
-    long_chunk, long_push = sizes_of(play(living(8, 3600.0), 150_000, costs=costs))
+    short_chunk, short_push = sizes_of(play(living(16, 60.0), 300_000, costs=costs))
+    long_chunk, long_push = sizes_of(play(living(16, 3600.0), 300_000, costs=costs))
     print(f"chunks {short_chunk:.0f} and {long_chunk:.0f}, pushes {short_push:.0f} and {long_push:.0f} vertices")
     assert long_chunk > short_chunk
     assert long_push > 1.5 * short_push
