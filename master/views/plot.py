@@ -19,10 +19,11 @@ from gridml.placement.quality import Quality
 from master.planning.plan import Plan, all_or_nothing, replay_sizes
 from master.store.reader import opened, read_clock
 from master.views.render_plan import rounded
-from master.views.report import Report
+from master.views.report import KILLED
+from master.views.report_parts import Figures
 
 
-def plot_report(report: Report, root: Path, file: Path) -> None:
+def plot_report(report: Figures, root: Path, file: Path) -> None:
     """Draw a run's report into `file`, whose ending says the format (.png, .pdf, .svg).
 
     Raises UsageError when matplotlib is not installed, or the file cannot be written.
@@ -77,8 +78,7 @@ def _credit(axes: Any, root: Path) -> None:
         clock = read_clock(connection, root)
         rows = connection.execute("SELECT at_s, stop - start FROM credits ORDER BY at_s").fetchall()
         kills = connection.execute(
-            "SELECT ended_s, graceful FROM workers WHERE state = 'evicted' AND started_s IS NOT NULL "
-            "AND NOT coalesce(cancelled, 0)"
+            f"SELECT ended_s, graceful FROM workers WHERE started_s NOTNULL AND {KILLED}"
         ).fetchall()
     credits = np.array(rows, np.float64).reshape(-1, 2)
     at_s = np.array([clock.at(t) for t in credits[:, 0]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +22,6 @@ from master.views.distrust import (
     read_avoided_machines,
     read_quarantined,
 )
-from master.views.report import measured_goodput
 
 PUSHES = 50  # that the mean staleness looks back on
 WINDOW_S = 30.0  # that the speed looks back on
@@ -135,8 +135,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> RunProgress:
     staleness = one(
         "SELECT avg(staleness) FROM (SELECT staleness FROM credits ORDER BY rowid DESC LIMIT ?)", (PUSHES,)
     ).fetchone()[0]
-    total, helpful = facts.get("total"), facts.get("helpful") or {}
-    asked = facts.get("asked") or {}
+    total = facts.get("total")
     since = max((to for _, to in facts.get("gaps", [])), default=0.0)  # when this master began
     per_second = _speed(connection, since, now)
     alive = states.get((State.RUNNING, 1), 0) + states.get((State.OUT_OF_REACH, 1), 0)
@@ -163,16 +162,31 @@ def read_progress(connection: sqlite3.Connection, now: float) -> RunProgress:
         quarantined=read_quarantined(connection),
         avoided_machines=now_avoided(read_avoided_machines(connection, now)),
         wanted=facts.get("workers"),
-        asked=asked.get("workers"),
-        asked_because=asked.get("reason"),
         held=sum(len(group.workers) for group in held),
         held_because=held,
         warnings=[Warned(max(0.0, now - at_s), text) for at_s, text in facts.get(WARNINGS, []) if at_s >= since],
-        helpful=helpful.get("workers"),
-        helpful_because=helpful.get("reason"),
-        placement=facts.get(FACT, {}).get("text"),
-        settings=[told["text"] for told in facts.get(TOLD_SETTINGS, [])],
+        **read_told(facts),
     )
+
+
+def read_told(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how many workers a run asks for, how many would help, and why; what they train with, and how vertices are
+    placed: by the fields of a progress and of a report."""
+    asked, helpful = facts.get("asked") or {}, facts.get("helpful") or {}
+    return {
+        "asked": asked.get("workers"),
+        "asked_because": asked.get("reason"),
+        "helpful": helpful.get("workers"),
+        "helpful_because": helpful.get("reason"),
+        "settings": [told["text"] for told in facts.get(TOLD_SETTINGS, [])],
+        "placement": facts.get(FACT, {}).get("text"),
+    }
+
+
+def measured_goodput(spent_s: float, worker_s: float) -> float | None:
+    """Return the share of the workers' time that went into credited vertices, given the sum of `credited_s` of all of
+    them; None before any was credited."""
+    return spent_s / worker_s if spent_s > 0 and worker_s > 0 else None
 
 
 def at_rest(progress: RunProgress) -> RunProgress:

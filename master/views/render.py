@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -12,16 +12,27 @@ from rich.table import Table
 from rich.text import Text
 
 from master.store.rundir import RunStatus, command
+from master.views.console import PlainConsole
 from master.views.money import LifeCost, Money, in_hours
-from master.views.report import Report
+from master.views.report_parts import Choices, CreditSums, Figures, RunSpeed, Troubles
 
 ALTERED = {"shortened": "shortened", "clipped": "clipped", "left_out": "in part left out", "refused": "refused"}
 MACHINES = 20  # lines of a table of machines
+WIDE = 132  # columns of a report that no terminal limits
+T = TypeVar("T")
 
 
-def render_report(report: Report) -> RenderableType:
+def as_text(report: Figures) -> str:
+    """Return a report as text, its tables as wide as they are."""
+    console = PlainConsole(width=WIDE)
+    with console.capture() as shown:
+        console.print(render_report(report))
+    return "\n".join(line.rstrip() for line in shown.get().rstrip().splitlines())  # tables fill up their columns
+
+
+def render_report(report: Figures) -> RenderableType:
     """Return the report as tables for a terminal."""
-    parts: list[RenderableType] = [_header(report), Text(), _epoch_table(report)]
+    parts: list[RenderableType] = [grid(_header(report)), Text(), _epoch_table(report)]
     evaluated = [e for e in report.epochs if e.metrics]
     for name, value in evaluated[-1].metrics.items() if evaluated else ():
         if isinstance(value, list):
@@ -43,73 +54,96 @@ def render_report(report: Report) -> RenderableType:
     return Group(*parts)
 
 
-def _header(report: Report) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim")
-    grid.add_column()
+def _header(report: Figures) -> Iterator[tuple[str, RenderableType]]:
     style = {RunStatus.FINISHED: "green", RunStatus.RUNNING: "cyan"}.get(report.status, "red")
     title = Text.assemble((report.program, "bold"), "  ", (report.status, style))
     if report.status not in (RunStatus.FINISHED, RunStatus.RUNNING):
         title.append(f"  (go on: {command('resume', Path(report.run_dir))})", "dim")
-    grid.add_row("program", title)
-    grid.add_row("run", report.run_dir)
+    yield "program", title
+    yield "run", report.run_dir
     extra = f", {report.masters} masters one after another" if report.masters > 1 else ""
-    grid.add_row("workers", f"{report.workers} on the {report.backend} back end, {report.lives} lives{extra}")
+    yield "workers", f"{report.workers} on the {report.backend} back end, {report.lives} lives{extra}"
     crashed = f", and {report.crashed} crashed" if report.crashed else ""
-    grid.add_row("kills", f"{report.kills}: {report.sigterm} by SIGTERM, {report.sigkill} by SIGKILL{crashed}")
-    speed = "" if report.vertices_per_s is None else f", {report.vertices_per_s:,.0f} vertices/s"
-    grid.add_row("time", f"{duration(report.wall_s)} of the run, {duration(report.worker_s)} of workers{speed}")
-    flops = "" if report.flops is None else f", {in_units(report.flops, 'FLOPS')} credited"
-    share = "unknown" if report.goodput is None else f"{report.goodput:.1%} of the workers' time"
-    grid.add_row("goodput", share + flops)
-    stale = "" if report.staleness is None else f", staleness {report.staleness:.2f}"
-    moved = f"{in_units(report.bytes_up, 'B')} up, {in_units(report.bytes_down, 'B')} down"
-    grid.add_row("pushes", f"{report.pushes:,} in {report.versions:,} versions{stale}, {moved}")
+    yield "kills", f"{report.kills}: {report.sigterm} by SIGTERM, {report.sigkill} by SIGKILL{crashed}"
+    yield from _speed(report)
+    yield "pushes", _pushes(report)
     if report.altered_pushes:
         totals = {words: sum(getattr(each, how) for each in report.altered_pushes) for how, words in ALTERED.items()}
-        grid.add_row("altered", ", ".join(f"{count:,} {words}" for words, count in totals.items() if count))
-    if report.asked is not None:
-        grid.add_row("asked for", f"{report.asked:,} workers, {report.asked_because}")
-    if report.helpful is not None:
-        grid.add_row("helpful", f"about {report.helpful:,} workers: {report.helpful_because}")
-    if report.settings:
-        grid.add_row("settings", "\n".join(report.settings))
-    if report.placement is not None:
-        grid.add_row("placed", report.placement)
-    if report.best is not None:
-        best = report.best
-        grid.add_row("best", f"{best['goal']} {_number(best['value'])}, after epoch {best['epoch']}")
-    if report.stopped_early is not None:
-        grid.add_row("stopped early", report.stopped_early)
+        yield "altered", ", ".join(f"{count:,} {words}" for words, count in totals.items() if count)
+    yield from _choices(report)
     if report.money is not None:
-        grid.add_row("money", _money_line(report.money))
+        yield "money", _money_line(report.money)
     if report.repetitions:
-        grid.add_row("checked", f"{report.repetitions:,} times another worker trained again what was pushed")
-    return grid
+        yield "checked", f"{report.repetitions:,} times another worker trained again what was pushed"
 
 
-def _table(title: str | None = None, padding: int = 2) -> Table:
-    return Table(
-        title=title,
-        title_justify="left",
-        title_style="dim",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, padding, 0, 0),
-    )
+def _speed(speed: RunSpeed) -> Iterator[tuple[str, str]]:
+    rate = "" if speed.vertices_per_s is None else f", {speed.vertices_per_s:,.0f} vertices/s"
+    yield "time", f"{duration(speed.wall_s)} of the run, {duration(speed.worker_s)} of workers{rate}"
+    flops = "" if speed.flops is None else f", {in_units(speed.flops, 'FLOPS')} credited"
+    share = "unknown" if speed.goodput is None else f"{speed.goodput:.1%} of the workers' time"
+    yield "goodput", share + flops
 
 
-def _epoch_table(report: Report) -> Table:
-    table = _table()
-    names = [n for n, v in _last_metrics(report).items() if not isinstance(v, list)]
-    left = any(e.left for e in report.epochs)
-    counts = ["credited", "duplicated", "lost", *(["left"] if left else []), "wasted"]
+def _pushes(sums: CreditSums) -> str:
+    stale = "" if sums.staleness is None else f", staleness {sums.staleness:.2f}"
+    moved = f"{in_units(sums.bytes_up, 'B')} up, {in_units(sums.bytes_down, 'B')} down"
+    return f"{sums.pushes:,} in {sums.versions:,} versions{stale}, {moved}"
+
+
+def _choices(choices: Choices) -> Iterator[tuple[str, str]]:
+    if choices.asked is not None:
+        yield "asked for", f"{choices.asked:,} workers, {choices.asked_because}"
+    if choices.helpful is not None:
+        yield "helpful", f"about {choices.helpful:,} workers: {choices.helpful_because}"
+    if choices.settings:
+        yield "settings", "\n".join(choices.settings)
+    if choices.placement is not None:
+        yield "placed", choices.placement
+    if (best := choices.best) is not None:
+        yield "best", f"{best['goal']} {_number(best['value'])}, after epoch {best['epoch']}"
+    if choices.stopped_early is not None:
+        yield "stopped early", choices.stopped_early
+
+
+def grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """Return facts by name, a line each."""
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column()
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def table(*headings: str, left: Collection[str] = (), title: str | None = None, padding: int = 2) -> Table:
+    """Return a table without rows. The columns of the headings `left` begin at the left, all others end at the
+    right."""
+    style = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "padding": (0, padding, 0, 0)}
+    made = Table(title=title, title_justify="left", title_style="dim", **style)  # type: ignore[arg-type]
+    for heading in headings:
+        made.add_column(heading, justify="left" if heading in left else "right")
+    return made
+
+
+def _shown(values: Sequence[T], by: Callable[[T], float]) -> tuple[Sequence[T], Sequence[T]]:
+    """Return what a table shows, and what it leaves out: all where there are few, else those that have most."""
+    if len(values) <= MACHINES:
+        return values, ()
+    ordered = sorted(values, key=by, reverse=True)
+    return ordered[:MACHINES], ordered[MACHINES:]
+
+
+def _epoch_table(report: Figures) -> Table:
+    metrics: dict[str, Any] = next((e.metrics for e in reversed(report.epochs) if e.metrics), {})
+    names = [name for name, value in metrics.items() if not isinstance(value, list)]
+    left = ["left"] if any(e.left for e in report.epochs) else []
     logged = list(dict.fromkeys(name for epoch in report.epochs for name in epoch.logged))
-    for title in ("epoch", *counts, "staleness", "at", *(_heading(name, names) for name in logged), *names):
-        table.add_column(title, justify="right")
+    # What f logged is told from a metric of the same name.
+    headings = (*(f"{name} (f)" if name in names else name for name in logged), *names)
+    made = table("epoch", "credited", "duplicated", "lost", *left, "wasted", "staleness", "at", *headings)
     for epoch in report.epochs:
-        cells: list[str | Text] = [
+        made.add_row(
             str(epoch.epoch),
             f"{epoch.credited:,}",
             _alarm(epoch.duplicated),
@@ -120,54 +154,39 @@ def _epoch_table(report: Report) -> Table:
             "open" if epoch.closed_s is None else duration(epoch.closed_s),
             *(_number(epoch.logged.get(name)) for name in logged),
             *(Text(_number(epoch.metrics.get(name)), "bold") for name in names),
-        ]
-        table.add_row(*cells)
-    return table
-
-
-def _heading(name: str, metrics: Sequence[str]) -> str:
-    """Return the heading of what f logged, told from a metric of the same name."""
-    return f"{name} (f)" if name in metrics else name
+        )
+    return made
 
 
 def _list_table(title: str, values: Sequence[Any]) -> Table:
     """Return a list-valued metric as a row: with MNIST what the paper's Figure 3 shows, the accuracy of each digit."""
-    table = _table(title, padding=1)
-    shown = values[:20]
-    for index in range(len(shown)):
-        table.add_column(str(index), justify="right")
-    table.add_row(*(_number(value) for value in shown))
-    return table
+    made = table(*map(str, range(len(values[:20]))), title=title, padding=1)
+    made.add_row(*map(_number, values[:20]))
+    return made
 
 
-def _altered_table(report: Report) -> Table:
-    table = _table("pushes that were not taken as they came, by worker")
-    for title in ("worker", "machine", *ALTERED.values(), "vertices", "the last one"):
-        table.add_column(title, justify="left" if title in ("worker", "machine", "the last one") else "right")
-    for each in report.altered_pushes[:MACHINES]:
+def _altered_table(troubles: Troubles) -> Table:
+    left = ("worker", "machine", "the last one")
+    title = "pushes that were not taken as they came, by worker"
+    made = table("worker", "machine", *ALTERED.values(), "vertices", "the last one", left=left, title=title)
+    shown, rest = _shown(troubles.altered_pushes, lambda each: each.vertices)
+    for each in shown:
         counts = (f"{getattr(each, name):,}" for name in (*ALTERED, "vertices"))
-        table.add_row(each.worker, each.machine, *counts, each.because)
-    if len(report.altered_pushes) > MACHINES:
-        table.add_row(f"and {len(report.altered_pushes) - MACHINES:,} more: --json has all")
-    return table
+        made.add_row(each.worker, each.machine, *counts, each.because)
+    if rest:
+        made.add_row(f"and {len(rest):,} more: --json has all")
+    return made
 
 
-def _machine_table(report: Report) -> Table:
-    table = _table("kills by machine")
-    for title in ("machine", "lives", "SIGTERM", "SIGKILL"):
-        table.add_column(title, justify="left" if title == "machine" else "right")
-    shown = report.machines
-    if len(shown) > MACHINES:  # those that were taken away most
-        shown = sorted(shown, key=lambda m: m.sigterm + m.sigkill, reverse=True)[:MACHINES]
+def _machine_table(troubles: Troubles) -> Table:
+    made = table("machine", "lives", "SIGTERM", "SIGKILL", left=("machine",), title="kills by machine")
+    shown, rest = _shown(troubles.machines, lambda machine: machine.sigterm + machine.sigkill)
     for machine in shown:
-        table.add_row(machine.machine, str(machine.workers), str(machine.sigterm), str(machine.sigkill))
-    if len(report.machines) > len(shown):
-        rest = report.machines[:]
-        for machine in shown:
-            rest.remove(machine)
-        lives, sigterm, sigkill = (sum(getattr(m, what) for m in rest) for what in ("workers", "sigterm", "sigkill"))
-        table.add_row(f"{len(rest):,} others", f"{lives:,}", f"{sigterm:,}", f"{sigkill:,}")
-    return table
+        made.add_row(machine.machine, str(machine.workers), str(machine.sigterm), str(machine.sigkill))
+    if rest:
+        sums = (sum(getattr(machine, what) for machine in rest) for what in ("workers", "sigterm", "sigkill"))
+        made.add_row(f"{len(rest):,} others", *(f"{count:,}" for count in sums))
+    return made
 
 
 def _money_line(money: Money) -> str:
@@ -181,27 +200,21 @@ def _money_line(money: Money) -> str:
 
 def render_money(money: Money) -> list[RenderableType]:
     """Return what instances cost, by market and by instance, and what that rests on."""
-    markets = _table("dollars by type and zone")
-    for title in ("type", "zone", "instances", "taken", "free", "time", "paid", "on demand"):
-        markets.add_column(title, justify="left" if title in ("type", "zone") else "right")
+    headings = ("type", "zone", "instances", "taken", "free", "time", "paid", "on demand")
+    markets = table(*headings, left=("type", "zone"), title="dollars by type and zone")
     for each in money.markets:
         counts = (f"{count:,}" for count in (each.instances, each.taken, each.free))
-        paid, full = dollars(each.dollars), _if_known(each.on_demand)
-        markets.add_row(each.type, each.zone, *counts, in_hours(each.seconds), paid, full)
-    lives = _table("dollars by instance")
-    for title in ("worker", "instance", "type", "zone", "time", "paid", ""):
-        lives.add_column(title, justify="right" if title in ("time", "paid") else "left")
-    shown = money.lives
-    if len(shown) > MACHINES:  # those that cost most
-        shown = sorted(shown, key=lambda life: life.dollars, reverse=True)[:MACHINES]
+        full = "" if each.on_demand is None else dollars(each.on_demand)
+        markets.add_row(each.type, each.zone, *counts, in_hours(each.seconds), dollars(each.dollars), full)
+    words = ("worker", "instance", "type", "zone")
+    lives = table(*words, "time", "paid", "", left=(*words, ""), title="dollars by instance")
+    shown, rest = _shown(money.lives, lambda life: life.dollars)
     for life in shown:
-        lives.add_row(
-            life.worker, life.id, life.type, life.zone, in_hours(life.seconds), dollars(life.dollars), _end_of(life)
-        )
-    if len(money.lives) > len(shown):
-        rest_s = sum(life.seconds for life in money.lives) - sum(life.seconds for life in shown)
-        rest = money.dollars - sum(life.dollars for life in shown)
-        lives.add_row(f"{len(money.lives) - len(shown):,} others", "", "", "", in_hours(rest_s), dollars(rest), "")
+        cost = in_hours(life.seconds), dollars(life.dollars)
+        lives.add_row(life.worker, life.id, life.type, life.zone, *cost, _end_of(life))
+    if rest:
+        costs = in_hours(sum(life.seconds for life in rest)), dollars(sum(life.dollars for life in rest))
+        lives.add_row(f"{len(rest):,} others", "", "", "", *costs, "")
     return [markets, Text(), lives, *(Text(sentence, "dim") for sentence in money.assumed)]
 
 
@@ -211,17 +224,9 @@ def _end_of(life: LifeCost) -> str:
     return ("taken, free" if life.free else "taken") if life.taken else ""
 
 
-def _if_known(amount: float | None) -> str:
-    return "" if amount is None else dollars(amount)
-
-
 def dollars(amount: float) -> str:
     """Return an amount with the digits that say something: $12.34, $0.0123."""
     return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.3g}"
-
-
-def _last_metrics(report: Report) -> dict[str, Any]:
-    return next((e.metrics for e in reversed(report.epochs) if e.metrics), {})
 
 
 def _alarm(count: int) -> Text:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -21,7 +20,7 @@ from master.placing.placing import PlannedPlacement
 from master.planning.master_load import MasterLoad
 from master.planning.plan import Plan
 from master.views.console import PlainConsole
-from master.views.render import duration, in_units
+from master.views.render import duration, grid, in_units, table
 
 WIDTH = 100  # of what goes into a file or a pipe
 
@@ -33,7 +32,7 @@ def print_plan(plan: Plan) -> None:
 
 def render_plan(plan: Plan) -> RenderableType:
     """Return the choice, why, what to beware of, and what other sizes would be worth."""
-    parts: list[RenderableType] = [_header(plan)]
+    parts: list[RenderableType] = [grid(_header(plan))]
     parts += [Text(f"warning: {text}", "yellow") for text in plan.choice.warnings]
     parts += [Text(), _candidates(plan)]
     if plan.estimate.selected is not None and len(plan.estimate.selected.scores) > 1:
@@ -41,28 +40,24 @@ def render_plan(plan: Plan) -> RenderableType:
     return Group(*parts)
 
 
-def _header(plan: Plan) -> Table:
+def _header(plan: Plan) -> Iterator[tuple[str, RenderableType]]:
     choice = plan.choice
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column()
-    grid.add_row("chunk", Text(f"{choice.chunk:,} vertices", "bold"))
+    yield "chunk", Text(f"{choice.chunk:,} vertices", "bold")
     if choice.push_every is None or choice.push_interval_s is None:
-        grid.add_row("pushes", "none: a chunk counts when it ends, or not at all")
+        yield "pushes", "none: a chunk counts when it ends, or not at all"
     else:
-        grid.add_row("pushes", f"every {choice.push_every:,} vertices, {_time(choice.push_interval_s)}")
-    grid.add_row("goodput", f"{_percent(choice.goodput)} of the machines' time")
+        yield "pushes", f"every {choice.push_every:,} vertices, {_time(choice.push_interval_s)}"
+    yield "goodput", f"{_percent(choice.goodput)} of the machines' time"
     if plan.useful is not None:
-        grid.add_row("workers", f"{plan.useful[0]:,} at most are of use: {plan.useful[1]}")
+        yield "workers", f"{plan.useful[0]:,} at most are of use: {plan.useful[1]}"
     if plan.load is not None:
-        grid.add_row("master", _load(plan, plan.load))
+        yield "master", _load(plan, plan.load)
     if plan.placement is not None:
-        grid.add_row("placement", _placement(plan.placement))
-    grid.add_row("lives", f"{rounded(choice.lifetime)}: {plan.estimate.origin}")
+        yield "placement", _placement(plan.placement)
+    yield "lives", f"{rounded(choice.lifetime)}: {plan.estimate.origin}"
     if plan.estimate.selected is not None:
-        grid.add_row("", plan.estimate.selected.reason)
-    grid.add_row("reason", choice.reason)
-    return grid
+        yield "", plan.estimate.selected.reason
+    yield "reason", choice.reason
 
 
 def _placement(planned: PlannedPlacement) -> str:
@@ -101,29 +96,21 @@ def _short(number: re.Match[str]) -> str:
 
 
 def _candidates(plan: Plan) -> Table:
-    table = _table()
-    for title in ("", "vertices", "pushes", "time", "goodput"):
-        table.add_column(title, justify="right" if title else "left")
+    made = table("", "vertices", "pushes", "time", "goodput", left=("",))
     for size in plan.candidates:
         pushes = "none" if size.push_every is None else f"{-(-size.chunk // size.push_every):,}"
         row = (size.name, f"{size.chunk:,}", pushes, _time(size.job_s), _percent(size.goodput))
-        table.add_row(*row, style="bold" if size.name == "chosen" else "")
-    return table
+        made.add_row(*row, style="bold" if size.name == "chosen" else "")
+    return made
 
 
 def _families(plan: Plan) -> Table:
     selected = plan.estimate.selected
     assert selected is not None
-    table = _table()
-    table.add_column("family")
-    table.add_column("score", justify="right")
+    made = table("family", "score", left=("family",))
     for family, score in sorted(selected.scores.items(), key=lambda pair: -pair[1]):
-        table.add_row(family, f"{score:.4f}", style="bold" if family == selected.family else "")
-    return table
-
-
-def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+        made.add_row(family, f"{score:.4f}", style="bold" if family == selected.family else "")
+    return made
 
 
 def _percent(share: float) -> str:
@@ -153,29 +140,26 @@ def print_quality(quality: Quality) -> None:
 
 def render_quality(quality: Quality) -> RenderableType:
     """Return what was placed and how, and the table of the method's figures and random's."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column()
-    grid.add_row("graph", f"{quality.rows:,} rows, {quality.columns:,} columns, {quality.edges:,} edges")
-    grid.add_row("parts", f"{quality.parts:,}")
-    grid.add_row("method", Text(quality.method, "bold"))
-    grid.add_row("why", quality.why)
-    grid.add_row("took", f"{quality.seconds:.2f} s, {quality.peak_mb:,.0f} MB of memory with the graph's reading")
+    facts: dict[str, RenderableType] = {
+        "graph": f"{quality.rows:,} rows, {quality.columns:,} columns, {quality.edges:,} edges",
+        "parts": f"{quality.parts:,}",
+        "method": Text(quality.method, "bold"),
+        "why": quality.why,
+        "took": f"{quality.seconds:.2f} s, {quality.peak_mb:,.0f} MB of memory with the graph's reading",
+    }
     note = f"Memory: {_columns(quality)} that a part touches. Traffic: what of it travels to and from it in a round"
     note += ", all of it: a star." if quality.options.topology == STAR else "."
-    return Group(grid, Text(), _figures(quality), Text(), Text(note, "dim"))
+    return Group(grid(facts.items()), Text(), _figures(quality), Text(), Text(note, "dim"))
 
 
 def _figures(quality: Quality) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("", quality.method, "random", "improvement"):
-        table.add_column(title, justify="right" if title else "left")
+    made = table("", quality.method, "random", "improvement", left=("",))
     for name, (placed, chance) in quality.figures.items():
         shown = ",.3g" if isinstance(placed, float) else ","
         better = f"{improvement(chance, placed):.1f}%"
-        table.add_row(_TITLES[name], f"{placed:{shown}}", f"{chance:{shown}}", better)
-    table.add_row("balance", f"{quality.placed.balance:.3f}", f"{quality.at_random.balance:.3f}", "")
-    return table
+        made.add_row(_TITLES[name], f"{placed:{shown}}", f"{chance:{shown}}", better)
+    made.add_row("balance", f"{quality.placed.balance:.3f}", f"{quality.at_random.balance:.3f}", "")
+    return made
 
 
 def _columns(quality: Quality) -> str:

@@ -26,7 +26,7 @@ from master.store.reader import connect, explained, holder, read_ahead, read_fac
 from master.store.rundir import RunDirectory, RunStatus, command, facts_from
 from master.views.console import PlainConsole, json_text
 from master.views.live import EventLines, Follower, Lines, LiveView, Screen, json_line
-from master.views.render import render_report
+from master.views.render import as_text, render_report
 from master.views.report import Report, report
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 LOOK_S = 0.25  # how often `follow` looks for news
-WIDE = 132  # columns of a report that no terminal limits
 RESTART_S = (60.0, 600.0)  # how long it waits for a batch system to start a master: again, and for the first time
 
 
@@ -127,20 +126,12 @@ def view_of(title: str, *, as_json: bool) -> LiveView:
     return Screen(PlainConsole(), title) if sys.stdout.isatty() else Lines(sys.stdout)
 
 
-def report_text(report: Report) -> str:
-    """Return a report as text, its tables as wide as they are."""
-    console = PlainConsole(width=WIDE)
-    with console.capture() as shown:
-        console.print(render_report(report))
-    return "\n".join(line.rstrip() for line in shown.get().rstrip().splitlines())  # tables fill up their columns
-
-
 def print_report(report: Report) -> None:
     """Print a report as tables on standard output."""
     if sys.stdout.isatty():
         PlainConsole().print(render_report(report))
     else:  # a file or a pipe gets the tables as wide as they are
-        typer.echo(report_text(report))
+        typer.echo(as_text(report))
 
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a command: Ctrl-C, a kill, a terminal that closes

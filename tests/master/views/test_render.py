@@ -7,7 +7,8 @@ import io
 from rich.console import Console
 
 from master.views.render import MACHINES, _machine_table
-from master.views.report import MachineReport, Report
+from master.views.report import Report
+from master.views.report_parts import MachineReport
 
 
 def shown(machines: list[MachineReport]) -> list[list[str]]:
