@@ -36,7 +36,15 @@ class UnguardedError(ProgramError):
     """A file begins a run while it is itself loaded as a program."""
 
 
-class UserCodeError(GridmlError):
+class _TracedError(GridmlError):
+    """An error of code that is not gridml's, with that code's own traceback."""
+
+    def __init__(self, message: str, traceback_text: str = "") -> None:
+        super().__init__(message)
+        self.traceback_text = traceback_text
+
+
+class UserCodeError(_TracedError):
     """The user's f, g or evaluate raised, or returned what cannot be merged.
 
     `traceback_text` is the user's own traceback, already cut to the frames that matter.
@@ -44,22 +52,14 @@ class UserCodeError(GridmlError):
 
     exit_status = 4
 
-    def __init__(self, message: str, traceback_text: str = "") -> None:
-        super().__init__(message)
-        self.traceback_text = traceback_text
 
-
-class DataError(GridmlError):
+class DataError(_TracedError):
     """A data set cannot be had, or its content is not what its checksum says.
 
     `traceback_text` is that of the data set's own code, where that failed.
     """
 
     exit_status = 5
-
-    def __init__(self, message: str, traceback_text: str = "") -> None:
-        super().__init__(message)
-        self.traceback_text = traceback_text
 
 
 class StorageError(GridmlError):

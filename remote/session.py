@@ -24,34 +24,12 @@ from gridml.model.chunk import Chunk
 from gridml.model.program import user_traceback
 from gridml.model.schedule import Progress
 from gridml.model.shared import SharedFileError
+from gridml.protocol import worker_actions as actions
 from gridml.protocol.compression import NONE
 from gridml.protocol.foreign import MESSAGE, TRACEBACK, described, printable
 from gridml.protocol.messages import Failure, Lease, Logged, Verdict
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart
-from gridml.protocol.worker_actions import (
-    Action,
-    Adopt,
-    Began,
-    BeginChunk,
-    ChunkFailed,
-    Content,
-    Copied,
-    Event,
-    Evicted,
-    KeepOnly,
-    Leave,
-    MailboxClosed,
-    Reason,
-    Replied,
-    Send,
-    TakeSnapshot,
-    Train,
-    Trained,
-    TrainingFailed,
-    Use,
-    Wait,
-)
 from gridml.protocol.worker_state import WorkerOptions, WorkerState
 from remote.courier import Courier
 
@@ -93,7 +71,7 @@ class Session:
         self._cache = options.cache
         unanswered = options.unanswered
         self._state = WorkerState(options, clock(), None if unanswered is None else unanswered.push)
-        self._reason: Reason | None = None  # why it left
+        self._reason: actions.Reason | None = None  # why it left
         self._snapshot: Snapshot | None = None  # of the last push,
         self._content: Callable[[], PushContent] = PushContent  # and what travels with it,
         self._logged: tuple[Logged, ...] = ()  # what f logged of it, too
@@ -121,29 +99,29 @@ class Session:
     @property
     def saving(self) -> bool:
         """Whether it ended only to have a push carried where it outlives this machine."""
-        return self._reason is Reason.SAVING
+        return self._reason is actions.Reason.SAVING
 
     def run(self) -> None:
         """Train until there is nothing more to do or the machine is taken away. The mailbox stays open."""
         try:
             for action in self.life():
-                if isinstance(action, Wait):
+                if isinstance(action, actions.Wait):
                     self._courier.wait(min(action.seconds, LOOK_S))
         finally:
             self._courier.close()
 
-    def life(self) -> Iterator[Action]:
+    def life(self) -> Iterator[actions.Action]:
         """Do all that a worker does. Yields each action that takes time: once it is done, so that a clock may be moved
         by what it took, and a Wait for whoever drives to wait, which a reply or an eviction may cut short."""
         while True:
             self._look_up()
             action = self._state.next_action(self._clock())
-            if isinstance(action, Leave):
+            if isinstance(action, actions.Leave):
                 self._reason = action.reason
                 self._mailbox.beat(LEFT, 0)
                 return
             event = self._perform(action)
-            if not isinstance(action, Send | Adopt | KeepOnly):
+            if not isinstance(action, actions.Send | actions.Adopt | actions.KeepOnly):
                 yield action
             if event is not None:
                 self._state.handle(event, self._clock())
@@ -162,30 +140,30 @@ class Session:
                 self._engine.keep_rows()
             if not self._brought:
                 self._snapshot = None  # it can be large
-            replied = Replied(reply, bool(self._brought), self._courier.last_push_s, self._courier.last_travel_s)
-            self._state.handle(replied, self._clock())
+            costs = self._courier.last_push_s, self._courier.last_travel_s
+            self._state.handle(actions.Replied(reply, bool(self._brought), *costs), self._clock())
         elif self._courier.gone:
-            self._state.handle(MailboxClosed(), self._clock())
+            self._state.handle(actions.MailboxClosed(), self._clock())
         if self._evicted():
-            self._state.handle(Evicted(), self._clock())
+            self._state.handle(actions.Evicted(), self._clock())
 
-    def _perform(self, action: Action) -> Event | None:
+    def _perform(self, action: actions.Action) -> actions.Event | None:
         match action:
-            case Train():
+            case actions.Train():
                 return self._train(action)
-            case BeginChunk():
+            case actions.BeginChunk():
                 return self._begin(action)
-            case TakeSnapshot():
+            case actions.TakeSnapshot():
                 return self._take_snapshot(action)
-            case Send():
+            case actions.Send():
                 self._send(action)
-            case Adopt():
+            case actions.Adopt():
                 self._adopt(action)
-            case KeepOnly():
+            case actions.KeepOnly():
                 self._keep_only(action)
         return None
 
-    def _begin(self, action: BeginChunk) -> Event:
+    def _begin(self, action: actions.BeginChunk) -> actions.Event:
         lease = action.lease
         self._mailbox.beat(lease.id, lease.start)  # first: what the chunk may do to this process is then known of
         try:
@@ -195,19 +173,19 @@ class Session:
                 incomplete, chunk = chunk, self._cache.completed(chunk)
                 self._cache.put(lease.sha256, payload, incomplete)  # not before: it may make room for it
         except (OSError, ValueError):
-            return ChunkFailed()
+            return actions.ChunkFailed()
         try:
             self._engine.begin(chunk)
         except SharedFileError as error:
-            return TrainingFailed(Failure(lease.id, lease.term, str(error), "", -1, -1))
+            return actions.TrainingFailed(Failure(lease.id, lease.term, str(error), "", -1, -1))
         if self._arrived:  # nothing was trained since it was asked for
             self._engine.restart(self._arrived)
             self._arrived = ReplicaPart()
             for note in self._engine.notes:
                 print(note, file=sys.stderr)
-        return Began()
+        return actions.Began()
 
-    def _train(self, action: Train) -> Event:
+    def _train(self, action: actions.Train) -> actions.Event:
         """Train one batch."""
         lease, start = action.lease, action.start
         program, batch = self._engine.program, self._engine.program.update.batch or 1
@@ -215,7 +193,7 @@ class Session:
         trained = min(action.stop, lease.stop - lease.untrained - lease.start)  # what lies beyond is credited with it
         if trained <= start:
             self._mailbox.beat(lease.id, lease.start + action.stop)
-            return Trained(action.stop, whole=True)
+            return actions.Trained(action.stop, whole=True)
         # The batches of one worker alone are the loop's, with a short one at an epoch's end.
         alike = action.live > 1 or bool((lease.start + start) % batch)
         count = next_batch(trained - start, size, lease.fewest, alike=alike)
@@ -231,16 +209,17 @@ class Session:
             return self._failed(lease, failure)
         stop = action.stop if stop == trained else stop
         self._mailbox.beat(lease.id, lease.start + stop)
-        return Trained(stop, whole, self._engine.gathering)
+        return actions.Trained(stop, whole, self._engine.gathering)
 
-    def _failed(self, lease: Lease, failure: BatchFailed) -> TrainingFailed:
+    def _failed(self, lease: Lease, failure: BatchFailed) -> actions.TrainingFailed:
         cause = failure.__cause__ or failure
         if isinstance(cause, SharedFileError):  # the machine's, and not f's
-            return TrainingFailed(Failure(lease.id, lease.term, str(cause), "", -1, -1))
+            return actions.TrainingFailed(Failure(lease.id, lease.term, str(cause), "", -1, -1))
         trace = printable(user_traceback(cause, self._options.source), TRACEBACK)
-        return TrainingFailed(Failure(lease.id, lease.term, described(cause), trace, failure.first, failure.last))
+        said = described(cause), trace, failure.first, failure.last
+        return actions.TrainingFailed(Failure(lease.id, lease.term, *said))
 
-    def _take_snapshot(self, action: TakeSnapshot) -> Event:
+    def _take_snapshot(self, action: actions.TakeSnapshot) -> actions.Event:
         try:
             snapshot = self._engine.snapshot(self._master.modules)
         except BatchFailed as failure:
@@ -260,9 +239,9 @@ class Session:
         else:
             content = carried()
             self._content = lambda: content
-        return Copied()
+        return actions.Copied()
 
-    def _send(self, action: Send) -> None:
+    def _send(self, action: actions.Send) -> None:
         content: Callable[[], PushContent] = PushContent
         sync = action.sync
         if sync.wants and self._cache is not None:
@@ -270,36 +249,36 @@ class Session:
         if self._engine.notes:
             sync = sync._replace(note=_joined(sync.note, self._engine.notes))
             self._engine.notes.clear()
-        if action.content is Content.SNAPSHOT:
+        if action.content is actions.Content.SNAPSHOT:
             content, self._content = self._content, PushContent
             assert sync.push is not None, "a snapshot is taken to be pushed"
             sync = sync._replace(push=sync.push._replace(logged=self._logged))
-        elif action.content is Content.OUTBOX and self._options.unanswered is not None:
+        elif action.content is actions.Content.OUTBOX and self._options.unanswered is not None:
             unanswered = self._options.unanswered.content  # but moments: nobody has asked this process for any
             unanswered = replace(unanswered, replica=replace(unanswered.replica, moments={}))
             content = lambda: unanswered  # noqa: E731
         self._courier.post(sync, content)
 
-    def _adopt(self, action: Adopt) -> None:
+    def _adopt(self, action: actions.Adopt) -> None:
         brought, self._brought = self._brought, ReplicaPart()
         snapshot, self._snapshot = self._snapshot, None
         if action.forget_optimisers:
             self._engine.forget_optimisers()
             self._arrived = replace(self._arrived, moments={})
         match action.use:
-            case Use.DROP:
+            case actions.Use.DROP:
                 self._arrived = ReplicaPart()
                 self._master.forget()
                 self._engine.forget_rows()
                 self._engine.forget_logged()
-            case Use.KEEP:
+            case actions.Use.KEEP:
                 self._engine.take_rows(brought)
                 self._arrived = self._arrived.updated(ReplicaPart(brought.modules, moments=brought.moments))
-            case Use.REBASE:
+            case actions.Use.REBASE:
                 assert snapshot is not None, "what was pushed last is kept until its answer comes"
                 self._engine.rebase(snapshot, brought, action.live)
 
-    def _keep_only(self, action: KeepOnly) -> None:
+    def _keep_only(self, action: actions.KeepOnly) -> None:
         self._engine.keep_only(action.modules)
         self._master.keep_only(action.modules)
         arrived = {key: tensors for key, tensors in self._arrived.modules.items() if key in action.modules}

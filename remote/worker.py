@@ -18,7 +18,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 from gridml.caching.chunk_cache import ChunkCache
 from gridml.carriers.base import WorkerMailbox
@@ -109,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
         device = Device()
         if loaded.uses_torch:
             device = _prepare_torch(f"{options.seed}/{options.name}", options.device)
-        status = _work(options, carrier, loaded, device, evicted.is_set)
+        status = _work(options, carrier, loaded, device, evicted)
     except DeviceFailedError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         status = error.exit_status  # at once: what holds memory of a broken device may fail to give it back
@@ -225,27 +224,12 @@ def _mailboxes(options: argparse.Namespace, carrier: Carrier) -> Iterator[tuple[
         raise RunError(f"the master's mailboxes cannot be reached: {errors[0]}. {carrier.hint}")
 
 
-class _Flag:
-    def __init__(self) -> None:
-        self._set = False
-
-    def set(self) -> None:
-        self._set = True
-
-    def is_set(self) -> bool:
-        return self._set
-
-
-def _on_sigterm() -> _Flag:
-    """A flag that SIGTERM raises: the session looks at it between two batches."""
-    flag = _Flag()
-
-    def raise_flag(number: int, frame: FrameType | None) -> None:
-        flag.set()
-
-    signal.signal(signal.SIGTERM, raise_flag)
+def _on_sigterm() -> Callable[[], bool]:
+    """Whether SIGTERM has come, which the session asks between two batches."""
+    came: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is the master's to handle
-    return flag
+    return lambda: bool(came)
 
 
 def _prepare_torch(seed: str, asked: str) -> Device:

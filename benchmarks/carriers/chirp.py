@@ -18,7 +18,8 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
 from benchmarks.carriers.clients import NotMeasured, Served, Work, client
-from gridml.carriers.chirp import ChirpWorker
+from gridml.carriers.chirp import proxy_of_job
+from gridml.carriers.file_link import FileMailbox
 from master.backends.condor.submit_description import word
 from pools.pool import Pool, personal, pid
 
@@ -87,7 +88,7 @@ def _say_errors(own: Path) -> None:
 
 def main(worker: str, size: str, times: str, sha256: str, meeting: str) -> None:
     """What a job runs."""
-    box = ChirpWorker(worker, Path(os.environ["_CONDOR_CHIRP_CONFIG"]))
+    box = FileMailbox(worker, lambda: proxy_of_job(Path(os.environ["_CONDOR_CHIRP_CONFIG"])))
     with Client(meeting, "AF_UNIX") as told:
         client({worker: box}, Work(int(size), int(times), sha256), told)
 

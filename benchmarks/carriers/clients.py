@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from gridml.carriers.base import WorkerMailbox, message_name
+from gridml.carriers.base import WorkerMailbox, name_of
 from gridml.carriers.directory import DirectoryMailbox
 from gridml.carriers.file_link import FileMailbox
 from gridml.carriers.sftp import Credential, SftpLine, SftpLink
 from gridml.protocol import bundle
+from gridml.protocol.bundle import digest
 
 PROCESSES = 4  # of clients that are no jobs, at most; more share one, a thread each
 SMALL = b"small"  # the content of a chunk that a client fetches first, so that it is connected
@@ -88,7 +89,7 @@ def client(boxes: Mapping[str, WorkerMailbox], work: Work, told: Connection) -> 
             before = time.process_time()
             failed = sum(threads.map(functools.partial(failures, act), boxes.values()))
             told.send((time.process_time() - before, failed))
-    told.send(dict.fromkeys(boxes, message_name("sync", 1, payload)))
+    told.send(dict.fromkeys(boxes, name_of("sync", 1, digest(payload))))
     for box in boxes.values():
         box.close()
 

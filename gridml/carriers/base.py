@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from gridml.protocol import bundle
 from gridml.protocol.foreign import LARGEST
 from gridml.protocol.payload import Arrived, Payload, Piece
 
@@ -173,11 +172,6 @@ class MessageFile(NamedTuple):
     number: int
     name: str
     sha256: str
-
-
-def message_name(direction: Direction, number: int, payload: Payload) -> str:
-    """Return the name of a message's file."""
-    return name_of(direction, number, bundle.digest(payload))
 
 
 def name_of(direction: Direction, number: int, sha256: str) -> str:

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-from gridml.carriers.file_link import HEARTBEAT_S, FileLink, FileMailbox, temporary_path
+from gridml.carriers.file_link import FileLink, FileMailbox, temporary_path
 from gridml.carriers.registry import Carrier, Connection
 from gridml.errors import RunError
 from gridml.protocol.payload import Payload, Received, in_pieces
@@ -28,6 +30,7 @@ SLOWEST = 1e5  # bytes per second of the slowest line that is waited for
 PIECE = 1 << 23  # bytes that one command carries: starter and shadow hold them up to three times in memory each
 _LONGEST_LINE = 5120
 CONFIG = "GRIDML_CHIRP_CONFIG"  # the back end says with it where the starter wrote host, port and cookie
+_GONE = "the job's Chirp proxy has gone"
 _SIZE = 7  # where a file's size stands in what stat says: device, inode, mode, links, user, group, device, size, ...
 _OWNERS = 0o600  # the mode of what is written; the protocol wants it in decimal
 _ERRORS = {
@@ -64,7 +67,7 @@ class ChirpLink(FileLink):
         self._timeout_s = timeout_s
         self._piece = piece
         self._socket: socket.socket | None = None
-        self._rest = b""  # received, not yet used
+        self._received: BinaryIO = io.BytesIO()  # what comes on the socket
         self._lock = threading.Lock()
 
     def list(self, folder: str) -> list[str]:
@@ -91,9 +94,9 @@ class ChirpLink(FileLink):
 
     def close(self) -> None:
         if self._socket is not None:
+            self._received.close()
             self._socket.close()
             self._socket = None
-        self._rest = b""
 
     @contextlib.contextmanager
     def _exchange(self, path: str) -> Iterator[None]:
@@ -103,7 +106,7 @@ class ChirpLink(FileLink):
                 self._connect()
                 yield
             except _Refused as refused:
-                raise OSError(refused.number, os.strerror(refused.number), path) from None
+                raise OSError(*refused.args, os.strerror(*refused.args), path) from None
             except (OSError, ValueError) as error:
                 self.close()  # what is still to come of this answer must not be taken for the next one's
                 raise error if isinstance(error, OSError) else OSError(errno.EPROTO, str(error)) from error
@@ -112,6 +115,7 @@ class ChirpLink(FileLink):
         if self._socket is None:
             self._socket = socket.create_connection(self._address, self._timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._received = self._socket.makefile("rb")
             self._ask(f"cookie {self._cookie}")
 
     def _ask(self, line: str) -> int:
@@ -212,45 +216,20 @@ class ChirpLink(FileLink):
             link.settimeout(self._timeout_s)
 
     def _line(self) -> bytes:
-        while b"\n" not in self._rest:
-            self._receive()
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line
+        line = self._received.readline()
+        if not line.endswith(b"\n"):
+            raise ConnectionResetError(errno.ECONNRESET, _GONE)
+        return line[:-1]
 
     def _read(self, count: int) -> bytes:
-        parts, missing = [self._rest[:count]], count - len(self._rest)
-        self._rest = self._rest[count:]
-        while missing > 0:
-            self._receive()
-            parts.append(self._rest[:missing])
-            self._rest = self._rest[missing:]
-            missing -= len(parts[-1])
-        return b"".join(parts)
-
-    def _receive(self) -> None:
-        assert self._socket is not None
-        received = self._socket.recv(1 << 18)
-        if not received:
-            raise ConnectionResetError(errno.ECONNRESET, "the job's Chirp proxy has gone")
-        self._rest += received
+        content = self._received.read(count)
+        if len(content) < count:
+            raise ConnectionResetError(errno.ECONNRESET, _GONE)
+        return content
 
 
 class _Refused(Exception):
-    """The server refused a command; the connection is as good as before."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-class ChirpWorker(FileMailbox):
-    """A worker's end inside a job that was submitted from the run directory.
-
-    Raises RunError when the job has no Chirp proxy.
-    """
-
-    def __init__(self, worker: str, config: Path | None = None, heartbeat_s: float = HEARTBEAT_S) -> None:
-        super().__init__(worker, lambda: proxy_of_job(config), heartbeat_s)
+    """The server refused a command, with this errno; the connection is as good as before."""
 
 
 class Chirp(Carrier):

@@ -164,20 +164,11 @@ _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5
 
 
 @dataclass(frozen=True)
-class Credential:
-    """What lets one job into its mailboxes. Keys are as in OpenSSH's files: `host_key` public and without its type,
-    `private_key` whole; both ed25519.
-    """
+class Credential(Address):
+    """What lets one job into its mailboxes at an address. `private_key` is whole as in OpenSSH's files, ed25519."""
 
-    host: str
-    port: int
-    host_key: str
     user: str
     private_key: str
-
-    @property
-    def address(self) -> Address:
-        return Address(self.host, self.port, self.host_key)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -192,7 +183,7 @@ class Credential:
             raise ValueError(f"not a credential: {error}") from None
 
     def __repr__(self) -> str:  # a traceback or a log must not show the key
-        return f"Credential({self.user!r} at {self.host}:{self.port})"
+        return f"Credential({self.user!r} at {self})"
 
 
 class SftpLine:
@@ -208,10 +199,10 @@ class SftpLine:
         """A new SFTP session, a paramiko.SFTPClient. Raises OSError."""
         paramiko = importlib.import_module("paramiko")
         wanted = self.credential
-        with self._lock, as_oserror(paramiko, str(wanted.address)):
+        with self._lock, as_oserror(paramiko, str(wanted)):
             if self._transport is None or not self._transport.is_active():
                 self._transport = None  # nothing is left of it when the next line fails
-                self._transport = connected(wanted.address, wanted.user, wanted.private_key, self.timeout_s)
+                self._transport = connected(wanted, wanted.user, wanted.private_key, self.timeout_s)
             try:
                 return paramiko.SFTPClient(subsystem(self._transport, "sftp", self.timeout_s))
             except BaseException:

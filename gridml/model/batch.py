@@ -222,14 +222,7 @@ class Batch(Generic[V]):
     @classmethod
     def _over(cls, rows: Rows, at: slice | Ids, links: dict[str, Neighbours] | None = None) -> Batch[V]:
         batch: Batch[V] = object.__new__(cls)
-        for name, value in (
-            ("_rows", rows),
-            ("_at", at),
-            ("_copies", {}),
-            ("_lent", {}),
-            ("_links", links or {}),
-        ):
-            object.__setattr__(batch, name, value)
+        batch.__dict__.update(_rows=rows, _at=at, _copies={}, _lent={}, _links=links or {})  # past __setattr__
         return batch
 
     @property

@@ -6,14 +6,12 @@ change travels with each batch, and what has changed comes home when f returns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
 
-from gridml.model.batch import Array, Ids, Rows, home
+from gridml.model.batch import Array, Rows, home
 from gridml.model.device_memory import host_memory
-from gridml.model.vertex import VertexType
 from gridml.protocol.payload import aligned_tensor
 
 BLOCK = 64 << 20  # bytes that are staged at once: the device copies some while the next are staged
@@ -21,19 +19,10 @@ BLOCK = 64 << 20  # bytes that are staged at once: the device copies some while 
 
 @final
 class DeviceRows(Rows):
-    """Rows of a chunk of a program with modules; `device` is in torch's words."""
+    """Rows of a chunk of a program with modules, made as `Rows` are; `device` is in torch's words."""
 
-    def __init__(
-        self,
-        vertex_type: VertexType,
-        ids: Ids,
-        fields: Mapping[str, Array],
-        changed: frozenset[str],
-        *,
-        device: str,
-        before: bool = False,
-    ) -> None:
-        super().__init__(vertex_type, ids, fields, changed, torch=True, before=before)
+    def __init__(self, *rows: Any, device: str, before: bool = False) -> None:
+        super().__init__(*rows, torch=True, before=before)
         self.device = device
         self._columns: dict[str, Any] = {}  # on the device, of fields that f only reads
 

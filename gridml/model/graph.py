@@ -92,13 +92,8 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
             f"the targets as one array (m,)."
         )
     offsets = np.asarray(offsets, np.int64)
-    if (
-        offsets.ndim != 1
-        or len(offsets) == 0
-        or offsets[0] != 0
-        or offsets[-1] != len(targets)
-        or np.any(np.diff(offsets) < 0)
-    ):
+    covers = offsets.ndim == 1 and len(offsets) > 0 and offsets[0] == 0 and offsets[-1] == len(targets)
+    if not covers or np.any(np.diff(offsets) < 0):
         raise ProgramError(
             f"csr got offsets that do not describe {len(targets)} targets; expected a non-decreasing array "
             f"from 0 to {len(targets)}, one longer than the number of vertices."
@@ -298,8 +293,7 @@ def _edges(vertex_type: VertexType, name: str, value: Any, count: int) -> Edges:
         if targets.ndim not in (1, 2) or targets.dtype.kind not in "iu":
             raise ProgramError(
                 f"{vertex_type.name}.{name} got {targets.dtype} targets of shape {targets.shape}; expected integers "
-                f"of shape (count,) or "
-                f"(count, k), a VertexSet, or gridml.csr(...)."
+                f"of shape (count,) or (count, k), a VertexSet, or gridml.csr(...)."
             )
         edges = Edges(len(targets), targets.reshape(-1), degree=1 if targets.ndim == 1 else targets.shape[1])
     if edges.count != count:
@@ -308,11 +302,8 @@ def _edges(vertex_type: VertexType, name: str, value: Any, count: int) -> Edges:
             f"fields {count:,}."
         )
     if (declared.weight is None) != (edges.weight is None):
-        wanted = (
-            "no weight"
-            if declared.weight is None
-            else f"a {declared.weight} weight on every edge (gridml.csr(..., weight))"
-        )
+        each = f"a {declared.weight} weight on every edge (gridml.csr(..., weight))"
+        wanted = "no weight" if declared.weight is None else each
         raise ProgramError(f"{vertex_type.name}.{name} is declared with {wanted}, which is not what it got.")
     if edges.weight is not None and declared.weight is not None and edges.weight.dtype != declared.weight:
         weight = converted(f"the weight of {vertex_type.name}.{name}", edges.weight, declared.weight)

@@ -59,10 +59,6 @@ class PlacedParts:
         """Return the part that a position of an epoch is in."""
         return int(np.searchsorted(self.offsets, position, side="right")) - 1
 
-    def part_end(self, position: int) -> int:
-        """Return where the part of a position ends."""
-        return int(self.offsets[self.part_of(position) + 1])
-
 
 class EpochOrder:
     """The order of one epoch over `count` vertices.

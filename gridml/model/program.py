@@ -12,7 +12,6 @@ import math
 import os
 import re
 import traceback
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -139,16 +138,17 @@ def user_traceback(error: BaseException, path: Path) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [i for i, f in enumerate(frames) if Path(f.filename).resolve() == path.resolve()]
     shown = [f for f in frames[own[0] :] if not _is_ours(f.filename)] if own else []
-    lines = ["Traceback (most recent call last):\n", *traceback.format_list(shown)] if shown else []
-    words = [str(error)] if isinstance(error, GridmlError) else traceback.format_exception_only(error)
-    return printable("".join([*lines, *words]).rstrip(), TRACEBACK)
+    return _formatted(shown, [str(error)] if isinstance(error, GridmlError) else traceback.format_exception_only(error))
 
 
 def called_traceback(error: BaseException) -> str:
     """Return the traceback of an error below the frame that caught it, printable and short."""
-    frames = traceback.format_list(traceback.extract_tb(error.__traceback__)[1:])
-    lines = ["Traceback (most recent call last):\n", *frames] if frames else []
-    return printable("".join([*lines, *traceback.format_exception_only(error)]).rstrip(), TRACEBACK)
+    return _formatted(traceback.extract_tb(error.__traceback__)[1:], traceback.format_exception_only(error))
+
+
+def _formatted(frames: Sequence[traceback.FrameSummary], words: Sequence[str]) -> str:
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    return printable("".join([*lines, *words]).rstrip(), TRACEBACK)
 
 
 def _is_ours(file: str) -> bool:
@@ -158,6 +158,7 @@ def _is_ours(file: str) -> bool:
 Metrics = dict[str, Any]
 
 MOST_EPOCHS = 10**9
+_STOPPING, _LOGGERS = 'gridml.early_stopping("loss")', 'a list of names, such as ["tensorboard"]'
 
 
 @dataclass(frozen=True)
@@ -200,36 +201,24 @@ class Program:
         for name, value in given.items():
             if not callable(value) and (name != "evaluate" or value is not None):
                 raise ProgramError(f"Program got {value!r} as its {name}; expected the function, without calling it.")
-        if type(self.epochs) is not int or self.epochs < 1:
-            raise ProgramError(f"Program got epochs={self.epochs!r}; expected at least 1, as a whole number.")
-        if self.epochs > MOST_EPOCHS:
-            raise ProgramError(f"Program got epochs={self.epochs}; expected at most {MOST_EPOCHS:,}.")
-        if self.shuffle not in (None, *typing.get_args(Shuffle)):
-            raise ProgramError(f"Program got shuffle={self.shuffle!r}; expected one of {typing.get_args(Shuffle)}.")
-        if not isinstance(self.placement, str):
-            raise ProgramError(
-                f"Program got placement={self.placement!r}; expected 'auto', 'none' or a method's name, as text."
-            )
-        if type(self.overlap) is not bool:
-            raise ProgramError(
-                f"Program got overlap={self.overlap!r}; expected True, or False for epochs that open in turn."
-            )
-        if type(self.evaluate_every) is not int or not 1 <= self.evaluate_every <= MOST_EPOCHS:
-            raise ProgramError(
-                f"Program got evaluate_every={self.evaluate_every!r}; expected a whole number of epochs, from 1 on."
-            )
-        if not isinstance(self.early_stopping, EarlyStopping | None):
-            raise ProgramError(
-                f'Program got early_stopping={self.early_stopping!r}; expected gridml.early_stopping("loss"), or None.'
-            )
+        every, names = self.evaluate_every, self.loggers
+        expectations = (
+            ("epochs", type(self.epochs) is int and self.epochs >= 1, "at least 1, as a whole number"),
+            ("epochs", type(self.epochs) is not int or self.epochs <= MOST_EPOCHS, f"at most {MOST_EPOCHS:,}"),
+            ("shuffle", self.shuffle in (None, *get_args(Shuffle)), f"one of {get_args(Shuffle)}"),
+            ("placement", isinstance(self.placement, str), "'auto', 'none' or a method's name, as text"),
+            ("overlap", type(self.overlap) is bool, "True, or False for epochs that open in turn"),
+            ("evaluate_every", type(every) is int and 1 <= every <= MOST_EPOCHS, "a whole number of epochs, from 1 on"),
+            ("early_stopping", isinstance(self.early_stopping, EarlyStopping | None), f"{_STOPPING}, or None"),
+            ("loggers", not isinstance(names, str) and all(isinstance(n, str) for n in names), _LOGGERS),
+        )
+        for name, holds, expected in expectations:
+            if not holds:
+                raise ProgramError(f"Program got {name}={getattr(self, name)!r}; expected {expected}.")
         for name in ("early_stopping", "keep"):
             if getattr(self, name) is not None and self.evaluate is None:
                 raise ProgramError(f"Program got {name} without evaluate, whose metrics it goes by; give both.")
         _ = self.kept_goal
-        if isinstance(self.loggers, str) or not all(isinstance(name, str) for name in self.loggers):
-            raise ProgramError(
-                f'Program got loggers={self.loggers!r}; expected a list of names, such as ["tensorboard"].'
-            )
 
     @property
     def kept_goal(self) -> Goal | None:

@@ -206,7 +206,23 @@ class Lists(Sequence[Any]):
         return (self[at] for at in range(len(self)))
 
 
-class ragged:
+class Declared:
+    """A field that a vertex class declares, under the `name` that it has there: read and written where the values of
+    a vertex are."""
+
+    name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, vertex: Any, owner: type) -> Any:
+        return self if vertex is None else vertex._home.read(self.name, vertex._at)
+
+    def __set__(self, vertex: Any, value: Any) -> None:
+        vertex._home.write(self.name, vertex._at, value)
+
+
+class ragged(Declared):
     """A field of which each vertex has its own number of values, each of `shape` and `dtype`: the tokens of a
     sentence, the points of a track. f reads it and does not change it. In f, a vertex's reads as an array (k, *shape),
     a batch's as `Lists`.
@@ -217,16 +233,6 @@ class ragged:
     def __init__(self, dtype: Any, shape: tuple[int, ...] = ()) -> None:
         self.dtype = number_of(dtype, "gridml.ragged")
         self.shape = shape_of(shape, "gridml.ragged")
-        self.name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, vertex: Any, owner: type) -> Any:
-        return self if vertex is None else vertex._home.read(self.name, vertex._at)
-
-    def __set__(self, vertex: Any, value: Any) -> None:
-        vertex._home.write(self.name, vertex._at, value)
 
     def column(self, type_name: str, given: Any) -> Ragged:
         """Return the field of all vertices from what `graph.add` was given. Raises ProgramError with the first vertex

@@ -10,7 +10,7 @@ for it in every batch: there losses stay until the next snapshot, which leaves o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -39,11 +39,11 @@ class _Window:
 
 
 class _Unread(NamedTuple):
-    """A number on a device that must be finite, the rows of its batch, and what raises the error that it is not."""
+    """A number on a device that must be finite, the rows of its batch, and what the number is."""
 
     value: Any
     rows: tuple[int, int]
-    check: Callable[[float], None]
+    what: str
 
 
 @final
@@ -78,7 +78,7 @@ class Stepping:
         touched; of those on a device `read` does so.
         """
         _check_kind(loss)
-        self._look(loss, _check_loss)
+        self._look(loss, "the loss is")
         if self.idle:
             return
         if not loss.requires_grad:
@@ -110,7 +110,7 @@ class Stepping:
         unread, self._unread = self._unread, []
         for each, value in zip(unread, brought([each.value for each in unread]), strict=True):
             try:
-                each.check(value)
+                _check_finite(value, each.what)
             except NotFiniteError as error:
                 return each.rows, error
         return None
@@ -156,15 +156,15 @@ class Stepping:
         parameters = [p for o in window.optimisers for group in o.param_groups for p in group["params"]]
         norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
         if strict:
-            self._look(norm, _check_norm)
+            self._look(norm, "the gradients have norm")
 
-    def _look(self, value: Any, check: Callable[[float], None]) -> None:
+    def _look(self, value: Any, what: str) -> None:
         """Have a number checked: now, or, where that would wait for a device, by `read`."""
         value = value.detach()
         if self.eager or value.device.type == CPU:
-            check(float(value))
+            _check_finite(float(value), what)
         else:
-            self._unread.append(_Unread(value, self.rows, check))
+            self._unread.append(_Unread(value, self.rows, what))
 
 
 def _check(clip_norm: Any, accumulate: Any) -> None:
@@ -190,16 +190,8 @@ def _check_kind(loss: Any) -> None:
         )
 
 
-def _check_loss(value: float) -> None:
-    _check_finite(value, f"the loss is {value}")
-
-
-def _check_norm(value: float) -> None:
-    _check_finite(value, f"the gradients have norm {value}")
-
-
-def _check_finite(value: float, got: str) -> None:
+def _check_finite(value: float, what: str) -> None:
     if not math.isfinite(value):
         raise NotFiniteError(
-            f"{got}; expected a finite number. Lower the learning rate, or look at the inputs of this batch."
+            f"{what} {value}; expected a finite number. Lower the learning rate, or look at the inputs of this batch."
         )

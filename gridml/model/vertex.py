@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from gridml.aggregates import Aggregate, ByName
 from gridml.errors import ProgramError, UsageError
 from gridml.model.device_memory import parse
-from gridml.model.ragged import dtype_of, number_of, shape_of
+from gridml.model.ragged import Declared, dtype_of, number_of, shape_of
 from gridml.model.ragged import ragged as ragged_field
 from gridml.model.stepping import StepOptions, Stepping
 from gridml.protocol.foreign import printable
@@ -31,7 +31,7 @@ class VertexId(NamedTuple):
     index: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody needs here
 
 
-class array:
+class array(Declared):
     """An array field: every vertex of the type holds one `shape` of `dtype`.
 
     `shared=True` says that the column is a memory-mapped file that workers reach by the same path, or have in their own
@@ -50,19 +50,9 @@ class array:
             )
         self.mutable = mutable
         self.shared = shared
-        self.name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, vertex: Vertex | None, owner: type) -> Any:
-        return self if vertex is None else vertex._home.read(self.name, vertex._at)
-
-    def __set__(self, vertex: Vertex, value: Any) -> None:
-        vertex._home.write(self.name, vertex._at, value)
 
 
-class module:
+class module(Declared):
     """A torch module field, made by `factory()`, with its worker-local optimiser made by `optimiser(parameters)`.
 
     The module's state travels; the optimiser's state stays with the worker process, but for second moments, which
@@ -101,19 +91,9 @@ class module:
         self.factory = factory
         self.optimiser = optimiser
         self.device = device
-        self.name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, vertex: Vertex | None, owner: type) -> Any:
-        return self if vertex is None else vertex._home.read(self.name, vertex._at)
-
-    def __set__(self, vertex: Vertex, value: Any) -> None:
-        vertex._home.write(self.name, vertex._at, value)
 
 
-class edge:
+class edge(Declared):
     """Edges from each vertex of this type to vertices of `target` (a class, or its name where it is defined later).
 
     `weight` is the dtype of a number on every edge (a rating, a count), or None.
@@ -126,10 +106,6 @@ class edge:
         self.weight = None if weight is None else dtype_of(weight)
         if self.weight is not None and self.weight.kind not in "biuf":
             raise ProgramError(f"gridml.edge got weight {self.weight}; expected the dtype of a number on every edge.")
-        self.name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
 
     def __get__(self, vertex: Vertex | None, owner: type) -> Any:
         return self if vertex is None else vertex._home.neighbours(self.name, vertex._at)
@@ -343,7 +319,7 @@ def check_plain(function: Any, name: str, arguments: int | None = None) -> None:
     if arguments is None and kinds - {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}:
         raise ProgramError(f"{name} takes {taken}; expected arguments by position, without *, ** or keywords alone.")
     try:
-        taken.bind(*range(arguments or 0)) if arguments is not None else None
+        _ = taken.bind(*range(arguments)) if arguments is not None else None
     except TypeError as error:
         raise ProgramError(f"{name} takes {taken}, which is not {arguments} arguments: {error}.") from error
 
@@ -353,15 +329,11 @@ _NOT_PLAIN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.
 
 def _declaration(cls: type[Vertex]) -> VertexType:
     declared = VertexType(cls)
+    arrays, modules, edges, lists = declared.arrays, declared.modules, declared.edges, declared.ragged
+    kinds: dict[type, dict[str, Any]] = {array: arrays, module: modules, edge: edges, ragged_field: lists}
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
-            descriptors: tuple[tuple[type, dict[str, Any]], ...] = (
-                (array, declared.arrays),
-                (module, declared.modules),
-                (edge, declared.edges),
-                (ragged_field, declared.ragged),
-            )
-            for descriptor, into in descriptors:
+            for descriptor, into in kinds.items():
                 into.pop(name, None)  # declared again by a subclass, perhaps as something else
                 if isinstance(value, descriptor):
                     into[name] = value
@@ -377,17 +349,15 @@ def _declaration(cls: type[Vertex]) -> VertexType:
             f"{cls.__name__} has a field called {taken[0]}, a name that vertices and batches use themselves. Call it "
             f"something else; names with a leading underscore and {', '.join(sorted(RESERVED))} are taken."
         )
-    if declared.modules and declared.arrays:
+    if modules and arrays:
         raise ProgramError(
-            f"{cls.__name__} has both modules ({', '.join(declared.modules)}) and arrays "
-            f"({', '.join(declared.arrays)}). "
-            f"Put the arrays on a vertex type of their own."
+            f"{cls.__name__} has both modules ({', '.join(modules)}) and arrays ({', '.join(arrays)}). Put the arrays "
+            f"on a vertex type of their own."
         )
     if declared.own_rule and (not callable(cls.aggregate) or isinstance(cls.aggregate, type)):
         raise ProgramError(
             f"{cls.__name__}.aggregate is {cls.aggregate!r}; expected a rule such as gridml.stale_mean(), "
-            f"gridml.by_name({{...}}) "
-            f"or a method aggregate(self, replica, merge)."
+            f"gridml.by_name({{...}}) or a method aggregate(self, replica, merge)."
         )
     if declared.own_rule:
         check_plain(cls.aggregate, f"{cls.__name__}.aggregate", 3)

@@ -15,7 +15,7 @@ import itertools
 import os
 import reprlib
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def whole(least: int = 0) -> Bound:
 
     def take(value: Any) -> int:
         if type(value) is not int or not least <= value <= LARGEST:
-            raise _refused(value, f"a whole number from {least} to 2**53")
+            raise refused(value, f"a whole number from {least} to 2**53")
         return value
 
     return take
@@ -79,14 +79,14 @@ def whole(least: int = 0) -> Bound:
 def seconds(value: Any) -> float:
     """Bound a duration: 0, or what a clock can measure."""
     if type(value) not in (int, float) or not 0 <= value <= LONGEST_S:  # NaN neither
-        raise _refused(value, f"seconds from 0 to {LONGEST_S:g}")
+        raise refused(value, f"seconds from 0 to {LONGEST_S:g}")
     return float(value) if value >= TICK_S else 0.0
 
 
 def flag(value: Any) -> bool:
     """Bound yes or no."""
     if type(value) is not bool:
-        raise _refused(value, "true or false")
+        raise refused(value, "true or false")
     return value
 
 
@@ -95,32 +95,34 @@ def text(limit: int = NAME) -> Bound:
 
     def take(value: Any) -> str:
         if type(value) is not str:
-            raise _refused(value, "text")
+            raise refused(value, "text")
         return printable(value, limit)
 
     return take
 
 
-def numbers(most: int) -> Bound:
-    """Bound lists of at most `most` whole numbers from 0 on."""
-    each = whole()
+def several(each: Bound, most: int, what: str = "") -> Bound:
+    """Bound lists of at most `most` values that `each` takes, `what` they are in an error."""
 
-    def take(value: Any) -> tuple[int, ...]:
+    def take(value: Any) -> tuple[Any, ...]:
         if type(value) not in (list, tuple) or len(value) > most:
-            raise _refused(value, f"a list of at most {most} numbers")
-        return tuple(each(number) for number in value)
+            raise refused(value, f"a list of at most {most}{what}")
+        return tuple(each(item) for item in value)
 
     return take
 
 
-def record(make: Callable[..., Any], fields: Mapping[str, Bound], *, optional: bool = False) -> Bound:
-    """Bound objects with exactly these fields, of which `make` makes a value; null too, where they are `optional`."""
+def optional(bound: Bound) -> Bound:
+    """Bound what `bound` does, and null."""
+    return lambda value: None if value is None else bound(value)
+
+
+def record(make: Callable[..., Any], fields: Mapping[str, Bound]) -> Bound:
+    """Bound objects with exactly these fields, of which `make` makes a value."""
 
     def take(value: Any) -> Any:
-        if value is None and optional:
-            return None
         if not isinstance(value, Mapping):
-            raise _refused(value, "an object")
+            raise refused(value, "an object")
         if differ := value.keys() ^ fields.keys():
             names = printable(reprlib.repr(sorted(differ, key=str)), NAME)
             raise ValueError(f"it lacks, or has beyond what is expected, the fields {names}")
@@ -135,7 +137,8 @@ def record(make: Callable[..., Any], fields: Mapping[str, Bound], *, optional: b
     return take
 
 
-def _refused(value: Any, expected: str) -> ValueError:
+def refused(value: Any, expected: str) -> ValueError:
+    """Return the error for a value that is not as expected."""
     return ValueError(f"got {printable(reprlib.repr(value), NAME)}, expected {expected}")
 
 
@@ -174,9 +177,7 @@ def read_regular(path: Path, longest: int) -> bytes:
 
 def receive_regular(path: Path, longest: int) -> Received:
     """Return what `read_regular` does, hashed while it is read. Raises as that does."""
-    handle = _open(path)
-    try:
-        size = _size(handle, path)
+    with _opened(path) as (handle, size):
         if size > longest:
             raise ForeignFile(f"{path.name} has {size:,} bytes, expected at most {longest:,}")
         content = Received(size)
@@ -184,18 +185,15 @@ def receive_regular(path: Path, longest: int) -> Received:
         if os.read(handle, 1):
             raise ForeignFile(f"{path.name} grew while it was read")
         return content
-    finally:
-        os.close(handle)
 
 
 def read_end(path: Path, longest: int) -> bytes:
     """Return the last `longest` bytes of a regular file, or all where it has fewer. Raises as `read_regular` does."""
-    handle = _open(path)
-    try:
-        os.lseek(handle, max(0, _size(handle, path) - longest), os.SEEK_SET)
-        return _read(handle, longest)
-    finally:
-        os.close(handle)
+    with _opened(path) as (handle, size):
+        os.lseek(handle, max(0, size - longest), os.SEEK_SET)
+        content = Received(min(size, longest))
+        content.read(handle)
+        return bytes(content)
 
 
 def remove(path: Path) -> None:
@@ -212,22 +210,22 @@ def remove(path: Path) -> None:
             _remove_tree(path)
 
 
-def _open(path: Path) -> int:
-    """A handle of whatever lies there, which was neither followed nor waited for."""
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, int]]:
+    """A handle of a regular file, which was neither followed nor waited for, and its bytes."""
     try:
-        return os.open(path, _FLAGS)
+        handle = os.open(path, _FLAGS)
     except OSError as error:
         if error.errno not in THEIRS:
             raise
         raise ForeignFile(f"{path.name} cannot be opened: {error.strerror}") from error
-
-
-def _size(handle: int, path: Path) -> int:
-    """The bytes of a regular file."""
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode):
-        raise ForeignFile(f"{path.name} is no regular file")
-    return status.st_size
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise ForeignFile(f"{path.name} is no regular file")
+        yield handle, status.st_size
+    finally:
+        os.close(handle)
 
 
 def _remove_tree(path: Path) -> None:
@@ -252,12 +250,3 @@ def _remove_tree(path: Path) -> None:
             os.rmdir(name, dir_fd=parent)
     finally:
         os.close(parent)
-
-
-def _read(handle: int, longest: int) -> bytes:
-    """Read up to the end, or to `longest` bytes: one call may give less than was asked for."""
-    parts = []
-    while longest > 0 and (part := os.read(handle, longest)):
-        parts.append(part)
-        longest -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from gridml.protocol.compression import NONE
 from gridml.protocol.foreign import (
     LARGEST,
     LEAST_VERTEX_S,
     MESSAGE,
-    NAME,
     TRACEBACK,
     Bound,
     flag,
-    numbers,
-    printable,
+    optional,
     record,
+    refused,
     seconds,
+    several,
     text,
     whole,
 )
@@ -219,8 +218,7 @@ def to_json(message: Sync | Reply) -> dict[str, Any]:
 def sync_from(message: object) -> Sync:
     """A Sync from its JSON, within its bounds. Raises ValueError when a field is missing, unknown or beyond them."""
     try:
-        sync: Sync = _SYNC(message)
-        return sync
+        return cast(Sync, _SYNC(message))
     except ValueError as error:
         raise ValueError(f"not a sync message: {error}") from error
 
@@ -250,25 +248,17 @@ MOST_HELD = 256  # leases that a worker names: it works on one, and one comes ah
 
 def _logged(value: object) -> tuple[Logged, ...]:
     """Bound what f logged: names once each, means within what a float32 holds."""
-    if type(value) not in (list, tuple) or len(value) > MOST_LOGGED:  # type: ignore[arg-type]
-        raise ValueError(f"got {printable(reprlib.repr(value), NAME)}, expected a list of at most {MOST_LOGGED}")
-    logged = tuple(_one_logged(each) for each in value)  # type: ignore[attr-defined]
+    logged: tuple[Logged, ...] = several(_one_logged, MOST_LOGGED)(value)
     if len({each.name for each in logged}) < len(logged):
         raise ValueError("a name stands twice in what was logged")
     return logged
 
 
-def _cached(value: object) -> tuple[str, ...] | None:
-    """Bound the payloads that a worker names."""
-    if value is None:
-        return None
-    if type(value) not in (list, tuple) or len(value) > MOST_CACHED:  # type: ignore[arg-type]
-        raise ValueError(f"got {printable(reprlib.repr(value), NAME)}, expected a list of at most {MOST_CACHED}")
-    for each in value:  # type: ignore[attr-defined]
-        if type(each) is not str or not _DIGITS.fullmatch(each):
-            shown = printable(reprlib.repr(each), NAME)
-            raise ValueError(f"got {shown}, expected {CACHED_DIGITS} hexadecimal digits")
-    return tuple(value)  # type: ignore[arg-type]
+def _digits(value: object) -> str:
+    """Bound what a worker names a payload by."""
+    if type(value) is not str or not _DIGITS.fullmatch(value):
+        raise refused(value, f"{CACHED_DIGITS} hexadecimal digits")
+    return value
 
 
 def _one_logged(value: object) -> Logged:
@@ -278,8 +268,7 @@ def _one_logged(value: object) -> Logged:
         counted = type(total) in (int, float) and type(vertices) is int and 1 <= vertices <= LARGEST
         if named and counted and abs(total) <= LARGEST_LOGGED * vertices:  # NaN neither
             return Logged(name, float(total), vertices)
-    shown = printable(reprlib.repr(value), NAME)
-    raise ValueError(f"got {shown}, expected a name of at most {LONGEST_LOGGED} characters, a sum and its vertices")
+    raise refused(value, f"a name of at most {LONGEST_LOGGED} characters, a sum and its vertices")
 
 
 PUSH_BOUNDS: dict[str, Bound] = {
@@ -304,13 +293,13 @@ SYNC_BOUNDS: dict[str, Bound] = {
     "worker": text(),
     "process": text(),
     "have": whole(-1),
-    "holds": numbers(MOST_HELD),
+    "holds": several(whole(), MOST_HELD, " numbers"),
     "heard": text(),
-    "copies": record(Copies, COPIES_BOUNDS, optional=True),
+    "copies": optional(record(Copies, COPIES_BOUNDS)),
     "wants": flag,
     "leaving": flag,
-    "push": record(Push, PUSH_BOUNDS, optional=True),
-    "failure": record(Failure, FAILURE_BOUNDS, optional=True),
+    "push": optional(record(Push, PUSH_BOUNDS)),
+    "failure": optional(record(Failure, FAILURE_BOUNDS)),
     "trained": whole(),
     "train_s": seconds,
     "push_s": seconds,
@@ -320,7 +309,7 @@ SYNC_BOUNDS: dict[str, Bound] = {
     "begun_vertices": whole(),
     "begin_s": seconds,
     "end_s": seconds,
-    "cached": _cached,
+    "cached": optional(several(_digits, MOST_CACHED)),
     "note": text(MESSAGE),
 }
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -192,23 +193,8 @@ def _address(values: Array) -> int:
     return int(values.__array_interface__["data"][0])
 
 
-NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "afs",
-        "9p",
-        "ceph",
-        "lustre",
-        "gpfs",
-        "beegfs",
-        "glusterfs",
-        "panfs",
-        "orangefs",
-    }
+_NETWORK = re.compile(
+    r"nfs4?|cifs|smb3|smbfs|afs|9p|ceph|lustre|gpfs|beegfs|glusterfs|panfs|orangefs|fuse\.(?!(ext4|overlayfs)$).*"
 )
 MOUNTS = Path("/proc/mounts")
 
@@ -229,7 +215,4 @@ def network_disk(path: Path, mounts: Path = MOUNTS) -> str | None:
         point = parts[1].replace("\\040", " ")
         if here.is_relative_to(point) and len(point) >= len(longest):
             longest, file_system = point, parts[2]
-    is_network = file_system in NETWORK_FILE_SYSTEMS or (
-        file_system.startswith("fuse.") and file_system not in ("fuse.ext4", "fuse.overlayfs")
-    )
-    return file_system if is_network else None
+    return file_system if _NETWORK.fullmatch(file_system) else None

@@ -107,7 +107,7 @@ class WorkerState:
         self.trained = 0  # vertices trained in this life
         self.undelivered = undelivered
         self._options = options
-        self._chunks_left = options.chunks
+        self._chunks_left = math.inf if options.chunks is None else options.chunks
         self._pace = Pace()
         self._version = -1  # of the replica
         self._heard = ""  # the last reply
@@ -129,9 +129,9 @@ class WorkerState:
         self._action_s = now_s  # when the last action was given
         self._counted = 0  # the vertices trained that pace.credited counts
         self._ended_s: float | None = None  # when the last lease was trained to its end, until another is in hand
-        self._train_s = self._begin_s = self._end_s = 0.0  # as in Sync
-        self._copy_s = self._carry_s = self._travel_s = 0.0
-        self._begun = self._begun_vertices = 0
+        self._said = Sync(options.worker, kind=options.kind)  # in every sync: who it is, and what its work costs
+        self._train_s = 0.0  # as in Sync
+        self._copy_s = self._carry_s = 0.0  # what the last push took of training, and of this machine
 
     # --- events
 
@@ -170,14 +170,16 @@ class WorkerState:
         lease, self._beginning = self._beginning, None
         assert lease is not None, "a chunk is begun when there is one to begin"
         self._work = _Work(lease, lease.stop - lease.start)
-        self._chunks_left = None if self._chunks_left is None else self._chunks_left - 1
-        self._begun, self._begun_vertices = self._begun + 1, self._work.count
-        self._begin_s = now_s - self._action_s
+        self._chunks_left -= 1
+        self._said = self._said._replace(
+            begun=self._said.begun + 1, begun_vertices=self._work.count, begin_s=now_s - self._action_s
+        )
 
     def _handle_reply(self, replied: Replied, now_s: float) -> None:
         answered, self._under_way = self._under_way, None
         assert answered is not None, "a reply is the reply to something"
-        reply, _, self._carry_s, self._travel_s = replied
+        reply, self._carry_s = replied.reply, replied.carry_s
+        self._said = self._said._replace(travel_s=replied.travel_s)
         self.answered = True
         self._version, self._pace, self._counted = reply.version, reply.pace, answered.trained
         self._heard = reply.answer
@@ -252,13 +254,15 @@ class WorkerState:
         if self._reason is not None:
             return Leave(self._reason)
         if self._to_copy is not None:
-            return self._snapshot_of(self._to_copy)
+            return self._copy(self._to_copy)
         if self._to_push is not None:
             return self._push(self._to_push, now_s)
         if self.undelivered is not None:
-            return self._wait(now_s) if self._under_way else self._send(Content.OUTBOX, push=self.undelivered)
+            said = self._said._replace(push=self.undelivered)
+            return self._wait(now_s) if self._under_way else self._send(said, Content.OUTBOX)
         if self._failure is not None:
-            return self._wait(now_s) if self._under_way else self._send(failure=self._failure)
+            said = self._said._replace(failure=self._failure)
+            return self._wait(now_s) if self._under_way else self._send(said)
         if self._evicted:
             return self._wait(now_s) if self._under_way else self._say_goodbye()
         if self._work is not None:
@@ -296,19 +300,16 @@ class WorkerState:
             return BeginChunk(self._beginning)
         if self._under_way is not None:
             return self._wait(now_s)
-        if not self._wants_chunks:
-            return self._send(leaving=True)
+        if self._chunks_left <= 0:
+            return self._send(self._said._replace(leaving=True))
         if now_s < self._ask_again_s:
             return Wait(self._ask_again_s - now_s)
-        return self._send(wants=True)
+        return self._send(self._said._replace(wants=True))
 
     def _measure_end(self, now_s: float) -> None:
         if self._ended_s is not None:
-            self._end_s, self._ended_s = now_s - self._ended_s, None
-
-    @property
-    def _wants_chunks(self) -> bool:
-        return self._chunks_left is None or self._chunks_left > 0
+            self._said = self._said._replace(end_s=now_s - self._ended_s)
+            self._ended_s = None
 
     def _push_is_due(self, work: _Work, now_s: float) -> bool:
         every = self._pace.push_every
@@ -343,10 +344,6 @@ class WorkerState:
 
     def _copy(self, work: _Work) -> TakeSnapshot:
         self._to_copy = work
-        return self._snapshot_of(work)
-
-    @staticmethod
-    def _snapshot_of(work: _Work) -> TakeSnapshot:
         return TakeSnapshot(work.lease, work.pushed, work.at)
 
     def _push(self, work: _Work, now_s: float) -> Send:
@@ -356,12 +353,8 @@ class WorkerState:
         push = Push(lease.id, lease.term, work.sequence, self._version, lease.start + work.at, work.at - work.pushed)
         work.pushed = work.at
         self._pushed_s = now_s
-        send = self._send(
-            Content.SNAPSHOT,
-            wants=not self._evicted and self._wants_ahead(work),
-            leaving=self._evicted,
-            push=push,
-        )
+        wants = not self._evicted and self._wants_ahead(work)
+        send = self._send(self._said._replace(wants=wants, leaving=self._evicted, push=push), Content.SNAPSHOT)
         assert self._under_way is not None
         self._under_way.work = work
         return send
@@ -371,14 +364,14 @@ class WorkerState:
         answer. Where this push ends its lease, the one that is ahead is about to begin."""
         ahead = len(self._ahead)
         ready = ahead - (work.at >= work.count)
-        return ready < 1 and (self._chunks_left is None or self._chunks_left > ahead)
+        return ready < 1 and self._chunks_left > ahead
 
     def _say_goodbye(self) -> Action:
         """On eviction push what there is, if it may end there; the machine gives little time."""
         work = self._work
         if work is not None and work.whole and work.pushed < work.at <= work.count:
             return self._copy(work)
-        return self._send(leaving=True)
+        return self._send(self._said._replace(leaving=True))
 
     def _wait(self, now_s: float) -> Action:
         """Wait for the reply, but not for ever."""
@@ -400,38 +393,14 @@ class WorkerState:
         self._leave(reason)
         return Leave(reason)
 
-    def _send(
-        self,
-        content: Content = Content.NOTHING,
-        *,
-        wants: bool = False,
-        leaving: bool = False,
-        push: Push | None = None,
-        failure: Failure | None = None,
-    ) -> Send:
+    def _send(self, said: Sync, content: Content = Content.NOTHING) -> Send:
+        """Send what is `said`, with what is so at every sync."""
         assert self._under_way is None, "the reply to the last sync comes first"
         ahead = [lease.id for lease in self._ahead]
         holds = tuple(ahead) if self._work is None else (self._work.lease.id, *ahead)
-        sync = Sync(
-            worker=self._options.worker,
-            have=self._version,
-            holds=holds,
-            heard=self._heard,
-            copies=None if holds or push is not None else self._copies,
-            wants=wants,
-            leaving=leaving,
-            push=push,
-            failure=failure,
-            trained=self.trained,
-            train_s=self._train_s,
-            push_s=self._carry_s + self._copy_s,
-            travel_s=self._travel_s,
-            kind=self._options.kind,
-            begun=self._begun,
-            begun_vertices=self._begun_vertices,
-            begin_s=self._begin_s,
-            end_s=self._end_s,
-        )
+        copies = None if holds or said.push is not None else self._copies
+        sync = said._replace(have=self._version, holds=holds, heard=self._heard, copies=copies)
+        sync = sync._replace(trained=self.trained, train_s=self._train_s, push_s=self._carry_s + self._copy_s)
         self._under_way = _UnderWay(sync, None, self.trained)
         return Send(sync, content)
 

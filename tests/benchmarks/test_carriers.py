@@ -12,7 +12,8 @@ import pytest
 from benchmarks.carriers import comparison as carriers
 from benchmarks.carriers.clients import NotMeasured, Served, Work
 from benchmarks.carriers.comparison import MB, arrived, check_room, measure, row
-from gridml.carriers.base import message_name
+from gridml.carriers.base import name_of
+from gridml.protocol.bundle import digest
 from pools.release import NoCondor, Release
 
 
@@ -72,7 +73,7 @@ def test_where_there_is_no_condor_the_other_carriers_are_measured(monkeypatch: p
 
 
 def test_what_is_damaged_or_not_there_did_not_arrive(tmp_path: Path) -> None:
-    name = message_name("sync", 1, b"a message")
+    name = name_of("sync", 1, digest(b"a message"))
     assert not arrived(tmp_path, name)
     (tmp_path / name).write_bytes(b"another")
     assert not arrived(tmp_path, name)

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gridml.carriers.base import HEARTBEAT, SUFFIX, message_name
+from gridml.carriers.base import HEARTBEAT, SUFFIX, name_of
+from gridml.protocol.bundle import digest
 
 SPARSE = 1 << 41  # bytes: 2 TB
 MANY = 2_000
@@ -78,7 +79,7 @@ def heartbeat(rng: random.Random, box: Path, name: str) -> None:
 def answers(rng: random.Random, box: Path, name: str) -> None:
     """Folders and links where answers are looked for."""
     for number in range(5):
-        rng.choice((folder, link))(rng, box, message_name("reply", number, rng.randbytes(4)))
+        rng.choice((folder, link))(rng, box, name_of("reply", number, digest(rng.randbytes(4))))
 
 
 def no_mailbox(rng: random.Random, box: Path, name: str) -> None:
@@ -94,7 +95,7 @@ def mailboxes_of_nobody(rng: random.Random, box: Path, name: str) -> None:
             made = Path(os.fsdecode(os.fsencode(box.parent) + b"/" + other))
             made.mkdir()
             payload = rng.randbytes(64)
-            (made / message_name("sync", 1, payload)).write_bytes(payload)
+            (made / name_of("sync", 1, digest(payload))).write_bytes(payload)
 
 
 FILE_ATTACKS: Final[dict[str, FileAttack]] = {

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gridml.carriers.chirp import ChirpLink, ChirpWorker
+from gridml.carriers.chirp import ChirpLink, proxy_of_job
 from gridml.carriers.directory import DirectoryMailboxes
+from gridml.carriers.file_link import FileMailbox
 from gridml.errors import RunError
 from tests.support.chirp_server import proxy
 
@@ -210,13 +211,13 @@ def test_a_silent_proxy_is_given_up_after_a_while(config: Path) -> None:
 
 def test_a_job_without_chirp_says_what_to_ask_for(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="want_io_proxy"):
-        ChirpWorker("w1", tmp_path / "none")
+        FileMailbox("w1", lambda: proxy_of_job(tmp_path / "none"))
 
 
 def test_of_many_heartbeats_the_last_one_stays(tmp_path: Path, config: Path) -> None:
     (tmp_path / "mail" / "w1").mkdir(parents=True)
     with proxy(tmp_path, config):
-        worker = ChirpWorker("w1", config, heartbeat_s=0.01)
+        worker = FileMailbox("w1", lambda: proxy_of_job(config), heartbeat_s=0.01)
         for upto in range(1000):
             worker.beat(1, upto)
         worker.close()
@@ -226,7 +227,7 @@ def test_of_many_heartbeats_the_last_one_stays(tmp_path: Path, config: Path) -> 
 def test_a_proxy_that_never_answers_does_not_hold_up_training(tmp_path: Path, config: Path) -> None:
     done = threading.Event()
     with server(lambda connection: done.wait(60) and None, config):
-        worker = ChirpWorker("w1", config)
+        worker = FileMailbox("w1", lambda: proxy_of_job(config))
         for upto in range(1000):
             worker.beat(1, upto)  # each would take seconds
         done.set()

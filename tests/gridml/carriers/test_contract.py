@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gridml.carriers import directory as directory_file
-from gridml.carriers.chirp import ChirpWorker
+from gridml.carriers.chirp import proxy_of_job
 from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
 from gridml.carriers.file_link import FileMailbox
 from gridml.carriers.sftp import SftpLink, line_of_job
@@ -33,7 +33,9 @@ def chirp(root: Path) -> Iterator[CarrierPair]:
     config = root / ".chirp.config"
     with proxy(root, config):
         yield CarrierPair(
-            DirectoryMailboxes(root), lambda name: ChirpWorker(name, config, heartbeat_s=0), damage_in_files(root)
+            DirectoryMailboxes(root),
+            lambda name: FileMailbox(name, lambda: proxy_of_job(config), heartbeat_s=0),
+            damage_in_files(root),
         )
 
 

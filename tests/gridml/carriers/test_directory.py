@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from gridml.carriers import directory
-from gridml.carriers.base import QUOTA, message_name
+from gridml.carriers.base import QUOTA, name_of
 from gridml.carriers.directory import LIST_S, SETTLED_S, DirectoryMailbox, DirectoryMailboxes
+from gridml.protocol.bundle import digest
 from master.simulation.faulty_network import VirtualClock
 from tests.support.hostile_files import FILE_ATTACKS
 
@@ -135,7 +136,7 @@ def test_of_a_flood_of_whole_messages_the_newest_is_left_and_told_of_once(carrie
 
 def test_a_reply_where_a_folder_lies_is_a_problem_of_its_worker(carrier: Carrier) -> None:
     carrier.worker.send(1, PAYLOAD)
-    (carrier.root / "mail" / "w1" / message_name("reply", 1, b"welcome")).mkdir()
+    (carrier.root / "mail" / "w1" / name_of("reply", 1, digest(b"welcome"))).mkdir()
     carrier.master.answer("w1", 1, b"welcome")
     (problem,) = carrier.master.collect()
     assert problem.problem and problem.number == 0

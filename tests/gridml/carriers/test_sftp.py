@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from gridml.carriers.base import message_name
+from gridml.carriers.base import name_of
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.file_link import FileMailbox, temporary_path
 from gridml.carriers.sftp import WRITE, Credential, Sftp, SftpLine, SftpLink, line_of_job
 from gridml.errors import RunError, UsageError
+from gridml.protocol.bundle import digest
 from master.sftp.server import MailServer
 
 TIMEOUT_S = 60.0  # no test waits for it: so long a machine may be busy with something else
@@ -345,7 +346,7 @@ def test_a_place_that_others_may_reach_is_taken(monkeypatch: pytest.MonkeyPatch)
 
 
 def message_of(payload: bytes) -> str:
-    return f"mail/w1/{message_name('sync', 1, payload)}"
+    return f"mail/w1/{name_of('sync', 1, digest(payload))}"
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_whatever_optimisers_remember_is_counted() -> None:
 
     memory = OptimiserMemory()
     memory.keep(0, [stepped(partial(Counting, lr=0.1))])
-    assert memory._nbytes == {0: 5 * 4}
+    assert {index: nbytes for index, (_, nbytes) in memory._states.items()} == {0: 5 * 4}
 
 
 def test_of_many_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

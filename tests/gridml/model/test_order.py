@@ -149,7 +149,7 @@ def test_a_part_stands_at_the_same_positions_in_every_epoch_and_holds_the_same_v
         if shuffle == "none":
             np.testing.assert_array_equal(order.vertices(start, stop), expected)
         for position in (start, stop - 1):
-            assert (parts.part_of(position), parts.part_end(position)) == (part, stop)
+            assert (parts.part_of(position), parts.offsets[part + 1]) == (part, stop)
     again = EpochOrder(count, seed, epoch, shuffle, parts=parts)
     np.testing.assert_array_equal(again.vertices(0, count), order.vertices(0, count))
 

@@ -48,7 +48,7 @@ class Desk:
             lease = self.leases.grant(record, Sync(worker, wants=True), 0.0)
         if lease is not None:
             parts = self.placement.parts
-            assert parts.part_end(lease.start) >= lease.stop, "it crosses a border"
+            assert parts.offsets[parts.part_of(lease.start) + 1] >= lease.stop, "it crosses a border"
             self.parts.append(parts.part_of(lease.start))
         return lease
 

@@ -17,11 +17,12 @@ from typing import Any
 import paramiko
 import pytest
 
-from gridml.carriers.base import Forwarding, MasterMailboxes, message_name
+from gridml.carriers.base import Forwarding, MasterMailboxes, name_of
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.enrolment import new_key
 from gridml.carriers.file_link import FileMailbox
 from gridml.carriers.sftp import Credential, SftpLine, SftpLink, connected, hang_up
+from gridml.protocol.bundle import digest
 from gridml.protocol.outbox import job_of
 from gridml.testing.carriers import CHECKS, CarrierPair, damage_in_files
 from master.sftp import server as mail_server
@@ -118,7 +119,7 @@ def test_a_job_sees_its_own_mailboxes_and_the_chunks(link: SftpLink, root: Path)
     assert sorted(link.list("mail")) == ["w7", "w7.1"]
     assert link.get("mail/w7.1/message") == b"message of w7.1" and link.get("chunks/chunk") == b"rows"
     payload = os.urandom(3_000_000)
-    path = f"mail/w7/{message_name('sync', 1, payload)}"
+    path = f"mail/w7/{name_of('sync', 1, digest(payload))}"
     link.put(path, payload)
     assert (root / path).read_bytes() == payload
     found = (root / path).stat()
@@ -247,7 +248,7 @@ def test_an_account_that_another_owners_run_left_is_made_anew(jails: Jails, root
 
 def test_an_interrupted_put_goes_on_there_too(link: SftpLink, root: Path) -> None:
     payload = os.urandom(5_000_000)
-    name = message_name("sync", 1, payload)
+    name = name_of("sync", 1, digest(payload))
     half = root / "mail" / "w7" / f".{name}.tmp"
     half.write_bytes(payload[:3_000_000])
     os.chown(half, OWNER, OWNER)
@@ -261,7 +262,7 @@ def test_fifty_strangers_are_not_turned_away(link: SftpLink) -> None:
     credential = link._line.credential
     silent = [socket.create_connection((credential.host, credential.port), TIMEOUT_S) for _ in range(50)]
     assert all(connection.recv(4) == b"SSH-" for connection in silent)
-    hang_up(connected(credential.address, credential.user, credential.private_key, TIMEOUT_S))
+    hang_up(connected(credential, credential.user, credential.private_key, TIMEOUT_S))
     for connection in silent:
         connection.close()
 
