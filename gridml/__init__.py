@@ -41,16 +41,8 @@ if TYPE_CHECKING:
     from gridml.api.simulating import simulate as simulate
 
 # Not among `__all__`: a worker that imports all of that has no master.
-_CALLS = {
-    "Event": "handle",
-    "Run": "handle",
-    "launch": "beginning",
-    "load": "handle",
-    "resume": "beginning",
-    "run": "beginning",
-    "simulate": "simulating",
-    "submit": "beginning",
-}
+_CALLS = dict.fromkeys(("Event", "Run", "load"), "handle")
+_CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "beginning") | {"simulate": "simulating"}
 
 __all__ = [
     "Aggregate",

@@ -21,13 +21,27 @@ RESEND_S = 15.0  # a sync without a reply is sent again: the carrier may have lo
 FULL_DISK_S = 1.0  # how long to wait before a sync that could not be stored is tried again
 
 
+Answer = tuple[Reply, ReplicaPart]  # and what travels beside it
+
+
 class Courier(ABC):
-    """Carries syncs and brings replies, one at a time: `post` only when the reply to the last one was taken."""
+    """Carries syncs and brings replies, one at a time: `post` only when the reply to the last one was taken. Messages
+    count from `number`, and are those of `process`."""
 
     unanswered: UnansweredPush | None = None  # the push under way, until its reply is here
     gone = False  # the mailbox does not exist any more: the master has given this worker up
     last_push_s = 0.0  # CPU seconds that carrying the last push and opening its answer cost
     last_travel_s = 0.0  # from sending the last push to its answer
+
+    def __init__(self, carrier: WorkerMailbox, clock: Callable[[], float], number: int, process: str) -> None:
+        self._carrier = carrier
+        self._process = process
+        self._clock = clock
+        self._number = number - 1  # of the last message
+        self._payload: Pieces | None = None
+        self._reply: Answer | None = None
+        self._posted_s = 0.0  # when the sync under way was posted,
+        self._again_s = 0.0  # and when it is sent (again)
 
     @property
     @abstractmethod
@@ -39,7 +53,7 @@ class Courier(ABC):
         """Send `sync` with what `content()` gives; that may be called on another thread."""
 
     @abstractmethod
-    def take(self) -> tuple[Reply, ReplicaPart] | None:
+    def take(self) -> Answer | None:
         """The reply, if it has come; afterwards another sync may be posted. Never blocks."""
 
     @abstractmethod
@@ -50,17 +64,48 @@ class Courier(ABC):
     def close(self) -> None:
         """Stop carrying. Idempotent."""
 
+    def _begin(self, sync: Sync, content: PushContent) -> None:
+        """Send a sync for the first time."""
+        self._number += 1
+        message = UnansweredPush(self._number, sync._replace(process=self._process), content)
+        self._payload = message.payload
+        self.unanswered = message if sync.push is not None else None
+        self._posted_s = self._again_s = self._clock()
+        self._send()
+
+    def _send(self) -> None:
+        if self._payload is None or self._clock() < self._again_s:
+            return
+        try:
+            self._carrier.send(self._number, self._payload)
+            self._again_s = self._clock() + RESEND_S
+        except FileNotFoundError:
+            self.gone = True
+        except OSError:  # a full disk: what was trained is kept in memory and sent when there is room again
+            self._again_s = self._clock() + FULL_DISK_S
+
+    def _look(self) -> Answer | None:
+        """Fetch the reply if it has come; else send again when due."""
+        try:
+            payload = self._carrier.receive(self._number)
+        except FileNotFoundError:
+            self.gone = True
+            return None
+        reply = None if payload is None else opened(payload, self._process, self._carrier)
+        if reply is None:
+            self._send()
+        elif self.unanswered is not None:
+            self.last_travel_s = self._clock() - self._posted_s
+        return reply
+
 
 @final
 class ThreadCourier(Courier):
     """Carries on a thread of its own, under real time. `take` raises what went wrong there."""
 
     def __init__(self, carrier: WorkerMailbox, number: int = 1) -> None:
-        self._carrier = carrier
-        self._process = secrets.token_hex(4)
-        self._number = number  # of the next message
+        super().__init__(carrier, time.perf_counter, number, secrets.token_hex(4))
         self._outgoing: tuple[Sync, Callable[[], PushContent]] | None = None
-        self._reply: tuple[Reply, ReplicaPart] | None = None
         self._error: Exception | None = None
         self._changed = threading.Condition()
         self._closed = False
@@ -77,7 +122,7 @@ class ThreadCourier(Courier):
             self._outgoing = (sync, content)
             self._changed.notify_all()
 
-    def take(self) -> tuple[Reply, ReplicaPart] | None:
+    def take(self) -> Answer | None:
         if self._error is not None:
             raise self._error
         if self._reply is None:
@@ -114,52 +159,25 @@ class ThreadCourier(Courier):
         except Exception as error:  # the worker's own thread would wait for ever
             self._error = error
         with self._changed:
-            self._outgoing, self._reply = None, reply
+            self._outgoing, self._reply, self._payload = None, reply, None
             self.gone = reply is None
             self._changed.notify_all()
 
-    def _exchange(self, sync: Sync, content: Callable[[], PushContent]) -> tuple[Reply, ReplicaPart] | None:
+    def _exchange(self, sync: Sync, content: Callable[[], PushContent]) -> Answer | None:
         """Send until there is a reply; None when there will be none."""
         began = time.thread_time()
-        message = UnansweredPush(self._number, sync._replace(process=self._process), content())
-        number, payload = message.number, message.payload
-        self._number += 1
-        self.unanswered = message if sync.push is not None else None
-        sent_s = time.perf_counter()
-        while not self._closed:
-            try:
-                self._carrier.send(number, payload)
-            except FileNotFoundError:
-                return None
-            except OSError:  # a full disk: what was trained is kept in memory and sent when there is room again
-                self._pause(FULL_DISK_S)
-                continue
-            try:
-                answer = self._await(number)
-            except FileNotFoundError:
-                return None
-            if answer is not None:
-                if sync.push is not None:
+        self._begin(sync, content())
+        step, longest = self._carrier.poll_s
+        while not (self._closed or self.gone):
+            if (answer := self._look()) is not None:
+                if self.unanswered is not None:
                     self.last_push_s = time.thread_time() - began
-                    self.last_travel_s = time.perf_counter() - sent_s
                 self.unanswered = None
                 return answer
-        return None
-
-    def _await(self, number: int) -> tuple[Reply, ReplicaPart] | None:
-        waited, (step, longest) = 0.0, self._carrier.poll_s
-        while waited < RESEND_S and not self._closed:
-            payload = self._carrier.receive(number)
-            if payload is not None and (answer := opened(payload, self._process, self._carrier)) is not None:
-                return answer
-            self._pause(step)
-            waited += step
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, step)
             step = min(longest, step * 1.5)
         return None
-
-    def _pause(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed, seconds)
 
 
 @final
@@ -172,14 +190,7 @@ class StepCourier(Courier):
     def __init__(
         self, carrier: WorkerMailbox, clock: Callable[[], float], number: int = 1, process: str = "only"
     ) -> None:
-        self._carrier = carrier
-        self._process = process
-        self._clock = clock
-        self._number = number - 1  # of the last message
-        self._payload: Pieces | None = None
-        self._reply: tuple[Reply, ReplicaPart] | None = None
-        self._posted_s = 0.0  # when the sync under way was posted,
-        self._again_s = 0.0  # and when it is sent (again)
+        super().__init__(carrier, clock, number, process)
 
     @property
     def busy(self) -> bool:
@@ -187,29 +198,14 @@ class StepCourier(Courier):
 
     def post(self, sync: Sync, content: Callable[[], PushContent]) -> None:
         assert not self.busy, "one sync at a time"
-        self._number += 1
-        message = UnansweredPush(self._number, sync._replace(process=self._process), content())
-        self._payload = message.payload
-        self.unanswered = message if sync.push is not None else None
-        self._posted_s = self._again_s = self._clock()
-        self._send()
+        self._begin(sync, content())
 
     def look(self) -> None:
         """Fetch the reply if it has come, however long it lies here before it is taken; else send again when due."""
-        if self._payload is None or self._reply is not None:
-            return
-        try:
-            payload = self._carrier.receive(self._number)
-        except FileNotFoundError:
-            self.gone = True
-            return
-        self._reply = None if payload is None else opened(payload, self._process, self._carrier)
-        if self._reply is None:
-            self._send()
-        elif self.unanswered is not None:
-            self.last_travel_s = self._clock() - self._posted_s
+        if self._payload is not None and self._reply is None:
+            self._reply = self._look()
 
-    def take(self) -> tuple[Reply, ReplicaPart] | None:
+    def take(self) -> Answer | None:
         self.look()
         reply, self._reply = self._reply, None
         if reply is not None:
@@ -217,25 +213,13 @@ class StepCourier(Courier):
         return reply
 
     def wait(self, seconds: float) -> None:
-        if self._payload is not None:
-            self._send()
+        self._send()
 
     def close(self) -> None:
         self._payload = None
 
-    def _send(self) -> None:
-        if self._payload is None or self._clock() < self._again_s:
-            return
-        try:
-            self._carrier.send(self._number, self._payload)
-            self._again_s = self._clock() + RESEND_S
-        except FileNotFoundError:
-            self.gone = True
-        except OSError:
-            self._again_s = self._clock() + FULL_DISK_S
 
-
-def opened(payload: Arrived, process: str, carrier: WorkerMailbox) -> tuple[Reply, ReplicaPart] | None:
+def opened(payload: Arrived, process: str, carrier: WorkerMailbox) -> Answer | None:
     """The reply in a payload and what travels beside it or is stored, None when it was meant for an earlier process of
     this worker, or what is stored cannot be had: who asks again gets another one.
 

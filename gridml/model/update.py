@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -26,24 +26,16 @@ class Parameter:
     single: bool
 
 
+@dataclass(eq=False)
 class Update:
     """f with its batch size. `batch` None means that f takes one vertex at a time."""
 
-    def __init__(
-        self,
-        function: Callable[..., None],
-        batch: int | None,
-        min_batch: int,
-        *,
-        drop_last: bool = False,
-        accumulate: int = 1,
-    ) -> None:
-        self.function = function
-        self.batch = batch
-        self.min_batch = min_batch
-        self.drop_last = drop_last
-        self.accumulate = accumulate
-        self._progress_at: int | None = None  # where among its arguments f takes a Progress
+    function: Callable[..., None]
+    batch: int | None
+    min_batch: int
+    drop_last: bool = False
+    accumulate: int = 1
+    _progress_at: int | None = field(default=None, init=False)  # where among its arguments f takes a Progress
 
     def __call__(self, *args: Any) -> None:
         self.function(*args)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_type_hints
 
 from gridml.protocol.compression import NONE
 from gridml.protocol.foreign import (
@@ -271,47 +271,27 @@ def _one_logged(value: object) -> Logged:
     raise refused(value, f"a name of at most {LONGEST_LOGGED} characters, a sum and its vertices")
 
 
-PUSH_BOUNDS: dict[str, Bound] = {
-    "lease": whole(),
-    "term": whole(),
-    "sequence": whole(),
-    "base": whole(-1),
-    "upto": whole(),
-    "vertices": whole(),
-    "logged": _logged,
-}
-COPIES_BOUNDS: dict[str, Bound] = {"lease": whole(), "version": whole(-1)}
-FAILURE_BOUNDS: dict[str, Bound] = {
-    "lease": whole(),
-    "term": whole(),
-    "message": text(MESSAGE),
-    "traceback": text(TRACEBACK),
-    "first": whole(-1),
-    "last": whole(-1),
-}
-SYNC_BOUNDS: dict[str, Bound] = {
-    "worker": text(),
-    "process": text(),
-    "have": whole(-1),
-    "holds": several(whole(), MOST_HELD, " numbers"),
-    "heard": text(),
-    "copies": optional(record(Copies, COPIES_BOUNDS)),
-    "wants": flag,
-    "leaving": flag,
-    "push": optional(record(Push, PUSH_BOUNDS)),
-    "failure": optional(record(Failure, FAILURE_BOUNDS)),
-    "trained": whole(),
-    "train_s": seconds,
-    "push_s": seconds,
-    "travel_s": seconds,
-    "kind": text(),
-    "begun": whole(),
-    "begun_vertices": whole(),
-    "begin_s": seconds,
-    "end_s": seconds,
-    "cached": optional(several(_digits, MOST_CACHED)),
-    "note": text(MESSAGE),
-}
+_OF_TYPE: dict[type, Bound] = {int: whole(), float: seconds, bool: flag, str: text()}
+
+
+def _bounds(of: type, **own: Bound) -> dict[str, Bound]:
+    """A bound for every field: its own, else that of its type."""
+    return {name: own.get(name) or _OF_TYPE[kind] for name, kind in get_type_hints(of).items()}
+
+
+PUSH_BOUNDS = _bounds(Push, base=whole(-1), logged=_logged)
+COPIES_BOUNDS = _bounds(Copies, version=whole(-1))
+FAILURE_BOUNDS = _bounds(Failure, message=text(MESSAGE), traceback=text(TRACEBACK), first=whole(-1), last=whole(-1))
+SYNC_BOUNDS = _bounds(
+    Sync,
+    have=whole(-1),
+    holds=several(whole(), MOST_HELD, " numbers"),
+    copies=optional(record(Copies, COPIES_BOUNDS)),
+    push=optional(record(Push, PUSH_BOUNDS)),
+    failure=optional(record(Failure, FAILURE_BOUNDS)),
+    cached=optional(several(_digits, MOST_CACHED)),
+    note=text(MESSAGE),
+)
 
 
 def _possible(**fields: Any) -> Sync:
