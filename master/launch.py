@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from gridml.engine.pace import settings_of
 from gridml.errors import GridmlError, LedgerError, ProgramError
 from gridml.model.loading import load
 from gridml.model.program import Program
@@ -151,7 +150,7 @@ def _make_ledger(spec: RunSpec, begun: Begun, directory: RunDirectory, environme
                 events.record("first values", facts, text)
             useful, _ = useful_workers(spec, epochs.total, averages=merger.averages)
             workers = spec.settings.workers if useful is None else min(useful, spec.settings.workers)
-            tell_settings(settings_of(spec.program), workers, ledger, events)
+            tell_settings(spec.program, workers, ledger, events)
     finally:
         events.close()
         ledger.close()

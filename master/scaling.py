@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gridml.engine.pace import MOST_PARTS, ProgramSettings, UsedSettings, schedule_name, settings_of, used_settings
+from gridml.engine.pace import MOST_PARTS, UsedSettings, schedule_name, used_settings
 from gridml.errors import LedgerError, RunError, UsageError
+from gridml.model.program import Program
 from gridml.protocol import bundle
 from gridml.protocol.foreign import described, read_regular, remove
 from master.backends.registry import BACKENDS, read_settings
@@ -149,10 +150,10 @@ MIN_USED_S = 60.0  # that other settings are used before they are worth a line,
 MIN_SHARE = 0.1  # of the time in which any worker trained
 
 
-def tell_settings(program: ProgramSettings, workers: int, ledger: Ledger, events: Events) -> None:
+def tell_settings(program: Program, workers: int, ledger: Ledger, events: Events) -> None:
     """Log what each of so many workers trains with, unless it was logged last, or there is nothing to change: neither a
     batch to share nor a rate. Must be called inside the ledger's transaction."""
-    if not program.has_any:
+    if not program.has_settings:
         return
     used, text = used_settings(program, workers)
     told: list[dict[str, Any]] = ledger.get(TOLD_SETTINGS, [])
@@ -161,8 +162,8 @@ def tell_settings(program: ProgramSettings, workers: int, ledger: Ledger, events
     facts = {
         "workers": workers,
         "batch": used.batch,
-        "program_batch": program.batch or 1,
-        "accumulate": program.accumulate,
+        "program_batch": program.update.batch or 1,
+        "accumulate": program.update.accumulate,
         "rate_factor": used.rate_factor,
         "program_rates": None if program.rates is None else list(program.rates),
         "schedule": schedule_name(program.schedule),
@@ -187,7 +188,7 @@ class ToldSettings:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._program = settings_of(parts.spec.program)
+        self._program = parts.spec.program
         self._asked = 0
         self._told: set[int] = set()  # batches
         self._used_s: dict[int, float] = {}  # for how long each batch was used
@@ -196,7 +197,7 @@ class ToldSettings:
 
     def look(self, now: float) -> None:
         """Log what the workers use that are asked for, and what others do that have trained for a while."""
-        if not self._program.has_any:
+        if not self._program.has_settings:
             return
         if (asked := self._parts.workers.asked) != self._asked:
             self._asked = asked

@@ -135,7 +135,7 @@ class Session:
             self._compress = reply.pace.compress
             self._gather |= reply.moments  # answers that come before the next push do not take it back
             if reply.verdict in (Verdict.MERGED, Verdict.REPEATED):
-                self._engine.settle()
+                self._engine.replicated.settle()
             if reply.forget_rows:
                 self._engine.keep_rows()
             if not self._brought:
@@ -270,9 +270,9 @@ class Session:
                 self._arrived = ReplicaPart()
                 self._master.forget()
                 self._engine.forget_rows()
-                self._engine.forget_logged()
+                self._engine.recorder.forget()
             case actions.Use.KEEP:
-                self._engine.take_rows(brought)
+                self._engine.replicated.take(brought.rows)
                 self._arrived = self._arrived.updated(ReplicaPart(brought.modules, moments=brought.moments))
             case actions.Use.REBASE:
                 assert snapshot is not None, "what was pushed last is kept until its answer comes"

@@ -56,10 +56,10 @@ class Engine:
         self._tables: dict[str, Rows | ModuleRows] = {}
         self._calling: Calling | None = None  # of the chunk in hand
         self._rebasing = Rebasing(self._types)
-        self._replicated = ReplicatedRows(self._types, self._rebasing)
+        self.replicated = ReplicatedRows(self._types, self._rebasing)
         self._used: set[VertexId] = set()
         self._views: dict[VertexKey, dict[str, Array]] = {}
-        self._recorder = Recorder()
+        self.recorder = Recorder()
         self._driver = program.update.driver.__name__
         self.chunk: Chunk | None = None
         self.notes: list[str] = []  # what the user should know and nothing stops for; whoever reports them clears them
@@ -83,7 +83,7 @@ class Engine:
                 continue
             fields = dict(table.fields)
             if declared.replicated:
-                fields = self._replicated.values(table.type, table.ids)
+                fields = self.replicated.values(table.type, table.ids)
             changed = frozenset(fields if declared.replicated else declared.mutable if name == table.type else ())
             before = name.endswith(BEFORE)
             self._tables[name] = made = self._columns(declared, table.ids, fields, changed, before=before)
@@ -98,7 +98,7 @@ class Engine:
             rows.homes[edges.target] = self._tables[edges.target]
         if self._trial:
             self._rows(self._driver).reweighted = set()
-        self._calling = Calling(self.program.update, self._recorder, self._tables)
+        self._calling = Calling(self.program.update, self.recorder, self._tables)
 
     def _columns(
         self, declared: VertexType, ids: Ids, fields: dict[str, Array], changed: frozenset[str], *, before: bool
@@ -132,7 +132,7 @@ class Engine:
         self._stepping.rows = start, stop
         schedule = self.program.schedule
         failed = True
-        self._recorder.listen()
+        self.recorder.listen()
         try:
             for modules in self._modules.values():
                 modules.set_rate(factor, share)
@@ -146,7 +146,7 @@ class Engine:
             cause = read_only.explained(error, self._tables.values())
             raise self._blamed(start, stop, error) from cause
         finally:
-            self._recorder.end(failed=failed)
+            self.recorder.end(failed=failed)
         self._mark(start, stop)
 
     def _blamed(self, start: int, stop: int, error: BaseException) -> BatchFailed:
@@ -245,10 +245,10 @@ class Engine:
         for type_name, table in self._replicated_rows():
             rows[type_name] = RowValues(table.ids, table.fields).take(np.flatnonzero(table.dirty))
             table.dirty[:] = False
-        self._replicated.under_way = rows
+        self.replicated.under_way = rows
         used = frozenset(self._used)
         self._used.clear()
-        return Snapshot(ReplicaPart(modules, rows), used, self._recorder.take(), arriving=tuple(arriving))
+        return Snapshot(ReplicaPart(modules, rows), used, self.recorder.take(), arriving=tuple(arriving))
 
     def moments(self) -> dict[str, Array]:
         """Return what the optimisers of all module vertices remember that others can go on with, by "entry/NAME"."""
@@ -268,17 +268,9 @@ class Engine:
             {key: tensors for key, tensors in replica.modules.items() if key in snapshot.used}, replica.rows
         )
 
-    def settle(self) -> None:
-        """The last push was merged: the master has its rows as they were pushed, but for those that it brings."""
-        self._replicated.settle()
-
-    def take_rows(self, newest: ReplicaPart) -> None:
-        """Have rows as the master has them, for the chunks that follow."""
-        self._replicated.take(newest.rows)
-
     def keep_rows(self) -> None:
         """Forget all rows but those of the chunk in hand."""
-        self._replicated.keep({type_name: table.ids for type_name, table in self._replicated_rows()})
+        self.replicated.keep({type_name: table.ids for type_name, table in self._replicated_rows()})
 
     def keep_only(self, kept: Collection[VertexKey]) -> None:
         """Let go of all module vertices but these: the master has what was trained of them."""
@@ -289,7 +281,7 @@ class Engine:
     def forget_rows(self) -> None:
         """Have no rows, and no gradients gathered: what was trained from them is not wanted."""
         self._stepping.forget()
-        self._replicated.forget()
+        self.replicated.forget()
 
     def changed_fields(self, start: int, stop: int) -> dict[str, RowValues]:
         """Return the mutable fields of local vertices that f changed, by type.
@@ -331,12 +323,8 @@ class Engine:
     def rebase(self, pushed: Snapshot, newest: ReplicaPart, live: int) -> None:
         """Take the master's replica, keep what was trained since `pushed`: by default newest + (local - pushed)."""
         pushed.wait()
-        self.settle()
+        self.replicated.settle()
         self._take(newest, pushed, live)
-
-    def forget_logged(self) -> None:
-        """What was trained since the last snapshot is not wanted, nor is what it logged."""
-        self._recorder.forget()
 
     def forget_optimisers(self) -> None:
         """Start every optimiser's state afresh, after work that was refused."""
@@ -358,7 +346,7 @@ class Engine:
             self._modules[key[0]].put(key[1], tensors)
         for type_name, rows in newest.rows.items():
             table = self._rows(type_name) if type_name in self._tables else None
-            self._replicated.take_into(table, type_name, rows, live, keeps=pushed is not None)
+            self.replicated.take_into(table, type_name, rows, live, keeps=pushed is not None)
 
     def _follow(self, key: VertexKey) -> dict[str, Array]:
         """Return the views of a vertex, of the tensors that its module has by now. Raises ProgramError where f has made

@@ -24,7 +24,7 @@ from gridml.model.layers import layers_of
 from gridml.model.order import Shuffle
 from gridml.model.schedule import Progress, Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
 from gridml.model.update import Update, argument_hints, progress_place, vertex_class
-from gridml.model.vertex import VertexType, describe, reachable
+from gridml.model.vertex import VertexType, describe, module, reachable
 from gridml.protocol.foreign import TRACEBACK, described, printable
 
 Mode = Literal["min", "max"]
@@ -292,7 +292,7 @@ class Program:
         _ = self.update.parameters
         check_schedule(self.schedule)
         if isinstance(self.schedule, TorchSchedule):
-            self.schedule.try_on([m.optimiser for t in self.types().values() for m in t.modules.values()])
+            self.schedule.try_on([m.optimiser for m in self.modules])
         if self.evaluate is not None:
             name = self.evaluate.__name__ if inspect.isfunction(self.evaluate) else "evaluate"
             hints = argument_hints(self.evaluate, name)
@@ -310,8 +310,7 @@ class Program:
         """The smallest batch that a worker which is one of many may use: no other than the program's own where f moves
         vertices by a rate of its own, which nobody else can scale along, or where a layer takes statistics of its
         batch, which explode where a small one has no variance."""
-        modules = [m for t in self.types().values() for m in t.modules.values()]
-        shared = any(m.optimiser is not None for m in modules) and not self._normalises
+        shared = any(m.optimiser is not None for m in self.modules) and not self.normalises
         return self.update.min_batch if shared else self.update.batch or 1
 
     @cached_property
@@ -319,15 +318,35 @@ class Program:
         """The fewest vertices of any batch, at a chunk's end, too: what is asked for, and two where a layer takes
         statistics of its batch."""
         two = min(2, self.update.batch or 1)
-        return max(self.update.min_batch, two) if self._normalises else self.update.min_batch
+        return max(self.update.min_batch, two) if self.normalises else self.update.min_batch
+
+    @property
+    def modules(self) -> list[module]:
+        """The modules that its types declare."""
+        return [declared for each in self.types().values() for declared in each.modules.values()]
 
     @cached_property
-    def _normalises(self) -> bool:
-        return any(layers_of(m).by_batch for t in self.types().values() for m in t.modules.values())
+    def normalises(self) -> bool:
+        """Whether a layer takes statistics of its batch."""
+        return any(layers_of(declared).by_batch for declared in self.modules)
+
+    @cached_property
+    def rates(self) -> tuple[float, ...] | None:
+        """The distinct learning rates of the optimisers, () without one; None where they are not known. Modules and
+        optimisers are made once, to read them."""
+        rates: tuple[float, ...] | None = ()
+        for each in (layers_of(declared) for declared in self.modules if declared.optimiser is not None):
+            rates = None if rates is None or each.rates is None else tuple(dict.fromkeys((*rates, *each.rates)))
+        return rates
+
+    @property
+    def has_settings(self) -> bool:
+        """Whether there is a batch of several vertices to share, or a learning rate."""
+        return (self.update.batch or 1) > 1 or self.rates != ()
 
     @cached_property
     def uses_torch(self) -> bool:
-        return any(t.modules for t in self.types().values())
+        return bool(self.modules)
 
     @cached_property
     def bsp(self) -> bool:

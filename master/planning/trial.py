@@ -24,7 +24,7 @@ from gridml.engine.calling import BatchFailed
 from gridml.engine.devices import Device, errors_told, find
 from gridml.engine.engine import Engine
 from gridml.engine.modules import Trainable
-from gridml.engine.pace import MOST_PARTS, next_batch, settings_of, used_settings
+from gridml.engine.pace import MOST_PARTS, next_batch, used_settings
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
 from gridml.model.device_memory import AUTO, CPU, parse
 from gridml.model.graph import Graph
@@ -180,8 +180,7 @@ def _fitting_nothing(graph: Graph, state: ReplicaState) -> Iterator[str]:
 
 def _settings(program: Program) -> tuple[str, ...]:
     """What one worker and so many as share a batch most train with; nothing where no program could differ."""
-    settings = settings_of(program)
-    return tuple(used_settings(settings, workers)[1] for workers in (1, MOST_PARTS) if settings.has_any)
+    return tuple(used_settings(program, workers)[1] for workers in (1, MOST_PARTS) if program.has_settings)
 
 
 def _written_in_vain(engine: Engine, graph: Graph) -> Iterator[str]:

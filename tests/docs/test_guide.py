@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import gridml
-from gridml.engine.pace import settings_of, used_settings
+from gridml.engine.pace import used_settings
 from gridml.model.loading import load
 from gridml.model.order import EpochOrder
 from gridml.protocol import bundle
@@ -79,18 +79,18 @@ def test_one_worker_makes_of_the_program_what_the_loop_makes_bit_for_bit(
 
 
 def test_the_line_that_the_page_shows_is_the_one_that_a_run_begins_with(program: Path) -> None:
-    _, text = used_settings(settings_of(load(program)), 4)
+    _, text = used_settings(load(program), 4)
     assert f"\ntraining  {text}\n" in PAGE
 
 
 def test_the_batches_and_rates_that_the_page_names_are_those_that_are_used(program: Path) -> None:
-    settings = settings_of(load(program))
+    settings = load(program)
     for workers, said in ((2, "two with batches of 16 at a rate of 0.141"), (4, "four with 8 at 0.1")):
         used, _ = used_settings(settings, workers)
         assert said in PAGE and f"{used.batch}" in said and f"{0.2 * used.rate_factor:.3g}" in said
     with_its_own = program.read_text().replace("@gridml.update(batch=32)", "@gridml.update(batch=32, min_batch=32)")
     program.write_text(with_its_own)
-    used, _ = used_settings(settings_of(load(program)), 4)
+    used, _ = used_settings(load(program), 4)
     assert "`@gridml.update(batch=32, min_batch=32)`" in PAGE and (used.batch, used.rate_factor) == (32, 1.0)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import gridml
-from gridml.engine.pace import MOST_PARTS, PAGE, STALENESS_STEP, ProgramSettings, batch_size, rate_scale, used_settings
+from gridml.engine.pace import MOST_PARTS, PAGE, STALENESS_STEP, batch_size, rate_scale, used_settings
 from gridml.model.order import BLOCK
 from master.evaluation.recalibration import ROWS
 from master.store.settings import STEPS_EACH, Settings
@@ -21,8 +23,9 @@ CHANGES = TEXT.partition("## What gridml changes\n")[2].partition("\n## ")[0]
 
 
 def test_its_line_is_one_that_a_run_begins_with() -> None:
-    program = ProgramSettings(64, 1, 1, 1, (0.05,), by_batch=False, schedule=gridml.linear_decay)
-    _, text = used_settings(program, 4)
+    update = SimpleNamespace(batch=64, accumulate=1)
+    own = {"least_batch": 1, "fewest": 1, "rates": (0.05,), "normalises": False, "schedule": gridml.linear_decay}
+    _, text = used_settings(cast(Any, SimpleNamespace(update=update, **own)), 4)
     assert f"\ntraining  {text}\n" in CHANGES
     assert (ROOT / PAGE).samefile(ROOT / "docs" / "training.md")
 

@@ -16,7 +16,7 @@ from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
 from gridml.api.beginning import made
 from gridml.cli.main import command_line
-from gridml.engine.pace import UsedSettings, settings_of, used_settings
+from gridml.engine.pace import UsedSettings, used_settings
 from gridml.model.loading import load
 from master.backends.script import ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
@@ -203,7 +203,7 @@ def test_what_a_run_says_that_it_uses_is_what_f_is_given(name: str, workers: int
     case = CASES[name]
     file = case.written(tmp_path)
     seen = played(file, workers, tmp_path / "run")
-    settings = settings_of(load(file))
+    settings = load(file)
     if workers == 4:
         assert told(tmp_path / "run") == [f"4 workers: {case.line}: docs/training.md"]
     assert told(tmp_path / "run") == report(tmp_path / "run").settings == [used_settings(settings, workers)[1]]

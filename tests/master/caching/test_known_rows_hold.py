@@ -199,18 +199,18 @@ class Watched:
         chunk, stop = session._engine.chunk, min(action.start + BATCH, action.stop)
         assert chunk is not None
         for edges in chunk.edges.values():
-            if edges.target not in session._engine._replicated.caches:
+            if edges.target not in session._engine.replicated.caches:
                 continue
             ids = chunk.tables[edges.target].ids
             self._check(
                 session, action.lease, edges.target, ids[np.unique(edges.index[edges.span(action.start, stop)])]
             )
             self.seen["batches"] += 1
-            self.seen["kept"] += len(session._engine._replicated.caches[edges.target]) > len(ids)
+            self.seen["kept"] += len(session._engine.replicated.caches[edges.target]) > len(ids)
 
     def _check(self, session: Session, lease: Lease, type_name: str, ids: np.ndarray[Any, Any]) -> None:
         version = self.history[session._state._version][type_name]
-        for name, values in session._engine._replicated.caches[type_name].values(ids).items():
+        for name, values in session._engine.replicated.caches[type_name].values(ids).items():
             if not np.array_equal(values, version[name][ids]):
                 self.doubted.add((session._options.worker, lease.id))
 
