@@ -70,7 +70,7 @@ class Session:
         self._clock = clock
         self._cache = options.cache
         unanswered = options.unanswered
-        self._state = WorkerState(options, clock(), None if unanswered is None else unanswered.push)
+        self.state = WorkerState(options, clock(), None if unanswered is None else unanswered.push)
         self._reason: actions.Reason | None = None  # why it left
         self._snapshot: Snapshot | None = None  # of the last push,
         self._content: Callable[[], PushContent] = PushContent  # and what travels with it,
@@ -82,19 +82,9 @@ class Session:
         self._arrived = ReplicaPart()  # to start the next chunk from
 
     @property
-    def answered(self) -> bool:
-        """Whether the master ever answered."""
-        return self._state.answered
-
-    @property
-    def trained(self) -> int:
-        """Vertices trained in this life."""
-        return self._state.trained
-
-    @property
     def undelivered(self) -> UnansweredPush | None:
         """The push of an earlier process, as long as it has no answer."""
-        return None if self._state.undelivered is None else self._options.unanswered
+        return None if self.state.undelivered is None else self._options.unanswered
 
     @property
     def saving(self) -> bool:
@@ -115,7 +105,7 @@ class Session:
         by what it took, and a Wait for whoever drives to wait, which a reply or an eviction may cut short."""
         while True:
             self._look_up()
-            action = self._state.next_action(self._clock())
+            action = self.state.next_action(self._clock())
             if isinstance(action, actions.Leave):
                 self._reason = action.reason
                 self._mailbox.beat(LEFT, 0)
@@ -124,7 +114,7 @@ class Session:
             if not isinstance(action, actions.Send | actions.Adopt | actions.KeepOnly):
                 yield action
             if event is not None:
-                self._state.handle(event, self._clock())
+                self.state.handle(event, self._clock())
 
     def _look_up(self) -> None:
         """Report what has happened meanwhile. Raises what made the courier fail."""
@@ -141,11 +131,11 @@ class Session:
             if not self._brought:
                 self._snapshot = None  # it can be large
             costs = self._courier.last_push_s, self._courier.last_travel_s
-            self._state.handle(actions.Replied(reply, bool(self._brought), *costs), self._clock())
+            self.state.handle(actions.Replied(reply, bool(self._brought), *costs), self._clock())
         elif self._courier.gone:
-            self._state.handle(actions.MailboxClosed(), self._clock())
+            self.state.handle(actions.MailboxClosed(), self._clock())
         if self._evicted():
-            self._state.handle(actions.Evicted(), self._clock())
+            self.state.handle(actions.Evicted(), self._clock())
 
     def _perform(self, action: actions.Action) -> actions.Event | None:
         match action:

@@ -150,7 +150,7 @@ def _work(
             mailbox.close()
         if session.saving and courier.unanswered is not None:
             status = outbox.SAVED
-        if session.answered or session.saving or evicted():
+        if session.state.answered or session.saving or evicted():
             break
     return status
 

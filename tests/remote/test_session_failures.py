@@ -57,7 +57,7 @@ def test_any_error_of_f_becomes_a_failure_that_can_travel(error: Exception, word
     failure = event.failure
     assert failure.message.startswith(words) and (failure.first, failure.last) == (7, 7)
     assert len(failure.message) <= MESSAGE and len(failure.traceback) <= TRACEBACK
-    sync = to_json(session._state._send(failure=failure).sync)
+    sync = to_json(session.state._send(failure=failure).sync)
     assert sync_from(sync).failure == failure  # the master takes it as it is
 
 
@@ -83,8 +83,8 @@ def test_a_machine_without_a_shared_file_says_so_and_is_given_other_work() -> No
     assert isinstance(event, TrainingFailed)
     assert event.failure.first == -1
     assert "/nowhere/rows.npy: No such file or directory" in event.failure.message
-    session._state.handle(event, 0.0)
-    said = session._state.next_action(0.0)
+    session.state.handle(event, 0.0)
+    said = session.state.next_action(0.0)
     assert isinstance(said, Send)
     assert said.sync.failure == event.failure
     assert said.sync.holds == ()

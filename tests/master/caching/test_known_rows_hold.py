@@ -158,7 +158,7 @@ class Watched:
             return train(session, action)
 
         def copied(session: Session, action: TakeSnapshot) -> Any:
-            work = session._state._to_copy
+            work = session.state._to_copy
             assert work is not None
             for type_name, table in session._engine._replicated_rows():
                 self._check(session, work.lease, type_name, table.ids[table.dirty])
@@ -209,14 +209,14 @@ class Watched:
             self.seen["kept"] += len(session._engine.replicated.caches[edges.target]) > len(ids)
 
     def _check(self, session: Session, lease: Lease, type_name: str, ids: np.ndarray[Any, Any]) -> None:
-        version = self.history[session._state._version][type_name]
+        version = self.history[session.state._version][type_name]
         for name, values in session._engine.replicated.caches[type_name].values(ids).items():
             if not np.array_equal(values, version[name][ids]):
                 self.doubted.add((session._options.worker, lease.id))
 
     def _check_modules(self, session: Session, lease: Lease) -> None:
         """Compare what a worker takes for the master's of modules that it has used since its last push."""
-        master, version = session._master._modules, self.modules.get(session._state._version, {})
+        master, version = session._master._modules, self.modules.get(session.state._version, {})
         for key in session._engine._used:
             self.seen["modules"] += 1
             held = master.get(key, {})

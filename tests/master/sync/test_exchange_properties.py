@@ -419,10 +419,10 @@ class World:
         self.rests += 1
         assert self.rests < CALM_LIMIT, "the run does not come to an end"
         self.tell_late_news()
-        before = sum(w.session.trained for w in self.workers)
+        before = sum(w.session.state.trained for w in self.workers)
         for worker in list(self.workers):
             self.step(worker, 8)
-        idle = sum(w.session.trained for w in self.workers) == before
+        idle = sum(w.session.state.trained for w in self.workers) == before
         self.clock.sleep(max(seconds, 2.0 if idle else 0.1))
 
     # --- what must hold at any time
