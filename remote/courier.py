@@ -8,6 +8,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent import futures
+from concurrent.futures import Future
 from typing import final
 
 from gridml.carriers.base import WorkerMailbox
@@ -39,7 +41,6 @@ class Courier(ABC):
         self._clock = clock
         self._number = number - 1  # of the last message
         self._payload: Pieces | None = None
-        self._reply: Answer | None = None
         self._posted_s = 0.0  # when the sync under way was posted,
         self._again_s = 0.0  # and when it is sent (again)
 
@@ -101,81 +102,66 @@ class Courier(ABC):
 
 @final
 class ThreadCourier(Courier):
-    """Carries on a thread of its own, under real time. `take` raises what went wrong there."""
+    """Carries each sync on a thread of its own, under real time. `take` raises what went wrong there."""
 
     def __init__(self, carrier: WorkerMailbox, number: int = 1) -> None:
         super().__init__(carrier, time.perf_counter, number, secrets.token_hex(4))
-        self._outgoing: tuple[Sync, Callable[[], PushContent]] | None = None
-        self._error: Exception | None = None
-        self._changed = threading.Condition()
-        self._closed = False
-        self._thread = threading.Thread(target=self._work, name="courier", daemon=True)
-        self._thread.start()
+        self._under_way: Future[Answer | None] | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
 
     @property
     def busy(self) -> bool:
-        return self._outgoing is not None or self._reply is not None
+        return self._under_way is not None
 
     def post(self, sync: Sync, content: Callable[[], PushContent]) -> None:
-        with self._changed:
-            assert not self.busy, "one sync at a time"
-            self._outgoing = (sync, content)
-            self._changed.notify_all()
+        assert not self.busy, "one sync at a time"
+        self._under_way = Future()
+        work = self._under_way, sync, content
+        self._thread = threading.Thread(target=self._carry, args=work, name="courier", daemon=True)
+        self._thread.start()
 
     def take(self) -> Answer | None:
-        if self._error is not None:
-            raise self._error
-        if self._reply is None:
-            return None  # without the lock: this is asked between any two batches
-        with self._changed:
-            reply, self._reply = self._reply, None
-            return reply
+        if self._under_way is None or not self._under_way.done():
+            return None
+        answer = self._under_way.result()
+        self._under_way = None
+        return answer
 
     def wait(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._reply is not None or self.gone, seconds)
+        if self._under_way is None:
+            self._closed.wait(seconds)
+        else:
+            futures.wait([self._under_way], seconds)
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._thread.join(timeout=5)
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._outgoing is not None or self._closed)
-                if self._outgoing is None:
-                    return
-            self._carry(*self._outgoing)
-            if self.gone:
-                return
-
-    def _carry(self, sync: Sync, content: Callable[[], PushContent]) -> None:
+    def _carry(self, under_way: Future[Answer | None], sync: Sync, content: Callable[[], PushContent]) -> None:
         """Carry one sync. Nothing of it is held afterwards: it and its answer are replicas' worth of memory."""
-        reply = None
         try:
-            reply = self._exchange(sync, content)
+            answer = self._exchange(sync, content)
         except Exception as error:  # the worker's own thread would wait for ever
-            self._error = error
-        with self._changed:
-            self._outgoing, self._reply, self._payload = None, reply, None
-            self.gone = reply is None
-            self._changed.notify_all()
+            self.gone = True
+            under_way.set_exception(error)
+        else:
+            self.gone = answer is None
+            under_way.set_result(answer)
 
     def _exchange(self, sync: Sync, content: Callable[[], PushContent]) -> Answer | None:
         """Send until there is a reply; None when there will be none."""
         began = time.thread_time()
         self._begin(sync, content())
         step, longest = self._carrier.poll_s
-        while not (self._closed or self.gone):
+        while not (self._closed.is_set() or self.gone):
             if (answer := self._look()) is not None:
                 if self.unanswered is not None:
                     self.last_push_s = time.thread_time() - began
-                self.unanswered = None
+                self._payload = self.unanswered = None
                 return answer
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed, step)
+            self._closed.wait(step)
             step = min(longest, step * 1.5)
         return None
 
@@ -191,6 +177,7 @@ class StepCourier(Courier):
         self, carrier: WorkerMailbox, clock: Callable[[], float], number: int = 1, process: str = "only"
     ) -> None:
         super().__init__(carrier, clock, number, process)
+        self._reply: Answer | None = None
 
     @property
     def busy(self) -> bool:

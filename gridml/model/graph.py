@@ -151,9 +151,7 @@ class Graph:
                 f"graph.add({vertex_type.name}, ...) {' and '.join(wrong)}; it declares arrays "
                 f"{[*vertex_type.arrays, *vertex_type.ragged]} and edges {list(vertex_type.edges)}.{hint}"
             )
-        columns = {
-            name: _column(vertex_type.name, vertex_type.arrays[name], values[name]) for name in vertex_type.arrays
-        }
+        columns = {name: _column(vertex_type.name, each, values[name]) for name, each in vertex_type.arrays.items()}
         ragged = {name: each.column(vertex_type.name, values[name]) for name, each in vertex_type.ragged.items()}
         lengths = {name: len(column) for name, column in columns.items()}
         lengths |= {name: len(column) for name, column in ragged.items()}

@@ -24,7 +24,7 @@ from gridml.model.layers import layers_of
 from gridml.model.order import Shuffle
 from gridml.model.schedule import Progress, Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
 from gridml.model.update import Update, argument_hints, progress_place, vertex_class
-from gridml.model.vertex import VertexType, describe, module, reachable
+from gridml.model.vertex import Vertex, VertexType, describe, module, reachable
 from gridml.protocol.foreign import TRACEBACK, described, printable
 
 Mode = Literal["min", "max"]
@@ -254,7 +254,12 @@ class Program:
         if not isinstance(made, Graph):
             raise ProgramError(f"graph returned {type(made).__name__}; expected the gridml.Graph it built.")
         made.check()
-        self._check_evaluate(made)
+        for argument, cls in self._evaluated().items():
+            if describe(cls).name not in made.tables:
+                raise ProgramError(
+                    f"argument {argument} of evaluate is {cls.__name__}, of which the graph has no vertices. Add them "
+                    f"in graph(), or leave the argument out."
+                )
         return made
 
     def driving(self, graph: Graph) -> str:
@@ -264,17 +269,14 @@ class Program:
             raise ProgramError(f"the graph has no {driver} vertices; f has nothing to run on. Add them in graph().")
         return driver
 
-    def _check_evaluate(self, graph: Graph) -> None:
-        """Raise ProgramError where evaluate wants vertices that the graph does not have."""
-        for argument, hint in argument_hints(self.evaluate, "evaluate").items() if self.evaluate is not None else ():
-            if hint is Progress:
-                continue
-            cls, _ = vertex_class(hint, "evaluate", argument)
-            if describe(cls).name not in graph.tables:
-                raise ProgramError(
-                    f"argument {argument} of evaluate is {cls.__name__}, of which the graph has no vertices. Add them "
-                    f"in graph(), or leave the argument out."
-                )
+    def _evaluated(self) -> dict[str, type[Vertex]]:
+        """The vertex types that evaluate takes, by argument. Raises ProgramError where its annotations name none."""
+        if self.evaluate is None:
+            return {}
+        name = self.evaluate.__name__ if inspect.isfunction(self.evaluate) else "evaluate"
+        hints = argument_hints(self.evaluate, name)
+        progress_place(hints, name)
+        return {each: vertex_class(hint, name, each)[0] for each, hint in hints.items() if hint is not Progress}
 
     def check(self) -> None:
         """Raise ProgramError for what would otherwise fail on a worker, or after the first epoch."""
@@ -293,13 +295,7 @@ class Program:
         check_schedule(self.schedule)
         if isinstance(self.schedule, TorchSchedule):
             self.schedule.try_on([m.optimiser for m in self.modules])
-        if self.evaluate is not None:
-            name = self.evaluate.__name__ if inspect.isfunction(self.evaluate) else "evaluate"
-            hints = argument_hints(self.evaluate, name)
-            progress_place(hints, name)
-            for argument, hint in hints.items():
-                if hint is not Progress:
-                    vertex_class(hint, name, argument)
+        self._evaluated()
 
     def factor(self, at: Progress) -> float:
         """The learning-rate factor when the run is there."""
