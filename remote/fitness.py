@@ -6,8 +6,8 @@ another one where it lacks what the job could have brought along, which other ma
 
 from __future__ import annotations
 
-import os
 import platform
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -183,7 +183,6 @@ def _limits(membership: Path, cgroups: Path) -> list[int]:
 
 def _free(folder: Path) -> int | None:
     try:
-        disk = os.statvfs(folder)
+        return shutil.disk_usage(folder).free
     except OSError:
         return None
-    return disk.f_bavail * disk.f_frsize

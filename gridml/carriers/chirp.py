@@ -14,6 +14,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterable, Iterator
@@ -256,6 +257,4 @@ def proxy_of_job(config: Path | None = None) -> ChirpLink:
 
 
 def _quoted(path: str) -> str:
-    for character in "\\ \n\t\r":
-        path = path.replace(character, f"\\{character}")
-    return path
+    return re.sub(r"[\\ \n\t\r]", r"\\\g<0>", path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Collection, Iterator
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -55,11 +56,7 @@ def _field(values: list[Any], names: set[str], tables: list[Rows]) -> tuple[Rows
 def _on_the_lines(traceback: TracebackType | None) -> Iterator[tuple[list[Any], set[str]]]:
     """Yield of each frame, the innermost first, the variables on the line that it stands at and the names of the
     attributes there."""
-    frames = []
-    while traceback is not None:
-        frames.append((traceback.tb_frame, traceback.tb_lineno))
-        traceback = traceback.tb_next
-    for frame, line in reversed(frames):
+    for frame, line in reversed([*walk_tb(traceback)]):
         try:
             nodes = [*ast.walk(ast.parse(linecache.getline(frame.f_code.co_filename, line).strip()))]
         except SyntaxError:  # a line that is a part of a statement

@@ -121,9 +121,7 @@ def block_digest(block: Array) -> str:
 
 def block_digests(values: Array) -> list[str]:
     """Return the digest of each block of `values`, in order."""
-    with ThreadPoolExecutor(
-        min(MOST_CORES, os.cpu_count() or 1)
-    ) as several:  # hashing leaves the interpreter to others
+    with ThreadPoolExecutor(min(MOST_CORES, os.cpu_count() or 1)) as several:  # hashing leaves Python to others
         return list(several.map(lambda rows: block_digest(values[rows]), blocks(values)))
 
 

@@ -206,13 +206,9 @@ def network_disk(path: Path, mounts: Path = MOUNTS) -> str | None:
         lines = mounts.read_text().splitlines()
     except OSError:
         return None
-    longest, file_system = "", ""
-    here = path.resolve()
-    for line in lines:
-        parts = line.split(" ")
-        if len(parts) < 3:
-            continue
-        point = parts[1].replace("\\040", " ")
-        if here.is_relative_to(point) and len(point) >= len(longest):
-            longest, file_system = point, parts[2]
+    here, file_system = path.resolve(), ""
+    mounts_there = [line.split(" ", 3) for line in lines if line.count(" ") > 1]
+    for _, point, kind, *_ in sorted(mounts_there, key=lambda parts: len(parts[1])):
+        if here.is_relative_to(point.replace("\\040", " ")):
+            file_system = kind  # of the innermost, and of those at one place the last
     return file_system if _NETWORK.fullmatch(file_system) else None
