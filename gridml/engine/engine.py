@@ -28,7 +28,7 @@ from gridml.model.device_rows import DeviceRows
 from gridml.model.program import Program
 from gridml.model.schedule import Progress, TorchSchedule
 from gridml.model.stepping import Stepping
-from gridml.model.vertex import VertexId, VertexType
+from gridml.model.vertex import VertexId
 from gridml.protocol.push import ModuleTensors, ReplicaPart, RowValues, VertexKey
 
 Array = NDArray[Any]
@@ -85,9 +85,18 @@ class Engine:
             if declared.replicated:
                 fields = self.replicated.values(table.type, table.ids)
             changed = frozenset(fields if declared.replicated else declared.mutable if name == table.type else ())
-            before = name.endswith(BEFORE)
-            self._tables[name] = made = self._columns(declared, table.ids, fields, changed, before=before)
-            made.ragged, made.shared = table.ragged, table.shared
+            on_device = self._torch and self.device.accelerates
+            self._tables[name] = (DeviceRows if on_device else Rows)(
+                declared,
+                table.ids,
+                fields,
+                changed,
+                torch=self._torch,
+                before=name.endswith(BEFORE),
+                device=self.device.name if on_device else None,
+                ragged=table.ragged,
+                shared=table.shared,
+            )
             for column in table.shared.values():
                 column.opened()  # now, and not inside f, it is found to be missing
         for name, edges in chunk.edges.items():
@@ -99,14 +108,6 @@ class Engine:
         if self._trial:
             self._rows(self._driver).reweighted = set()
         self._calling = Calling(self.program.update, self.recorder, self._tables)
-
-    def _columns(
-        self, declared: VertexType, ids: Ids, fields: dict[str, Array], changed: frozenset[str], *, before: bool
-    ) -> Rows:
-        """The rows of a type, where f reads them on the engine's device."""
-        if self._torch and self.device.accelerates:
-            return DeviceRows(declared, ids, fields, changed, device=self.device.name, before=before)
-        return Rows(declared, ids, fields, changed, torch=self._torch, before=before)
 
     def batch_end(self, at: int, size: int, stop: int) -> tuple[int, bool]:
         """Return where the batch that begins at row `at` ends, and whether a push may end there too.

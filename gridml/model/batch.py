@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -22,12 +23,13 @@ Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
 
+@dataclass(eq=False, repr=False)
 class Rows:
     """Rows of one type in memory, `fields[name]` (n, *shape); the home of its vertices.
 
     `changed` are the fields f may write, `dirty` bool (n,) the rows it may have written; rows `before` a superstep are
     never written. Other fields cannot be written in place either, except through a torch tensor, which has no such
-    guard. `edges`, `homes`, `ragged` and `shared` are set by the engine once all tables of a chunk exist. `followed`
+    guard. `edges` and `homes` are set by the engine once all tables of a chunk exist. `followed`
     are the edge fields of which f has looked up where they lead, `reweighted` those whose weights a batch has written:
     only a trial asks, and has them compared; it is None elsewhere.
 
@@ -35,33 +37,28 @@ class Rows:
     those comes home when it returns. Not so without `aligned`: evaluate sees whole columns as they lie.
     """
 
-    def __init__(
-        self,
-        vertex_type: VertexType,
-        ids: Ids,
-        fields: Mapping[str, Array],
-        changed: frozenset[str],
-        *,
-        torch: bool,
-        before: bool = False,
-        aligned: bool = True,
-    ) -> None:
-        self.vertex_type = vertex_type
-        self.ids = ids
-        self.fields = {n: v if torch or n in changed else _read_only(v) for n, v in fields.items()}
-        self.changed = changed
-        self.dirty = np.zeros(len(ids), np.bool_)
-        self.torch = torch
-        self.aligns = torch and aligned
-        self.device: str | None = None  # where f reads them, if that is not the host's own memory
-        self.before = before
-        self.edges: dict[str, ChunkEdges] = {}
-        self.homes: dict[str, Any] = {}
-        self.ragged: Mapping[str, Ragged] = {}
-        self.shared: Mapping[str, SharedColumn] = {}
-        self.followed: set[str] = set()
-        self.reweighted: set[str] | None = None
-        self._lent: dict[tuple[str, int], tuple[Any, Array]] = {}  # by field and row: f's tensor, what it was
+    vertex_type: VertexType
+    ids: Ids
+    fields: Mapping[str, Array]
+    changed: frozenset[str]
+    _: KW_ONLY
+    torch: bool
+    before: bool = False
+    aligned: bool = True
+    device: str | None = None  # where f reads them, if that is not the host's own memory
+    edges: dict[str, ChunkEdges] = field(default_factory=dict)
+    homes: dict[str, Any] = field(default_factory=dict)
+    ragged: Mapping[str, Ragged] = field(default_factory=dict)
+    shared: Mapping[str, SharedColumn] = field(default_factory=dict)
+    followed: set[str] = field(default_factory=set)
+    reweighted: set[str] | None = None
+    _lent: dict[tuple[str, int], tuple[Any, Array]] = field(default_factory=dict)  # f's tensor of a row, what it was
+
+    def __post_init__(self) -> None:
+        free = self.fields if self.torch else self.changed
+        self.fields = {name: v if name in free else _read_only(v) for name, v in self.fields.items()}
+        self.dirty = np.zeros(len(self.ids), np.bool_)
+        self.aligns = self.torch and self.aligned
 
     def present(self, values: Array) -> Any:
         """Return an array as f sees it: when the program uses torch a tensor, on the same memory if that is writable

@@ -6,6 +6,7 @@ change travels with each batch, and what has changed comes home when f returns.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -18,13 +19,11 @@ BLOCK = 64 << 20  # bytes that are staged at once: the device copies some while 
 
 
 @final
+@dataclass(eq=False, repr=False)
 class DeviceRows(Rows):
-    """Rows of a chunk of a program with modules, made as `Rows` are; `device` is in torch's words."""
+    """Rows of a chunk of a program with modules; `device` is in torch's words."""
 
-    def __init__(self, *rows: Any, device: str, before: bool = False) -> None:
-        super().__init__(*rows, torch=True, before=before)
-        self.device = device
-        self._columns: dict[str, Any] = {}  # on the device, of fields that f only reads
+    _columns: dict[str, Any] = field(default_factory=dict)  # on the device, of fields that f only reads
 
     def present(self, values: Array) -> Any:
         """Return an array as f sees it: a tensor on the device. It comes there by memory that the device copies from

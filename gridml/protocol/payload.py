@@ -207,8 +207,8 @@ def network_disk(path: Path, mounts: Path = MOUNTS) -> str | None:
     except OSError:
         return None
     here, file_system = path.resolve(), ""
-    mounts_there = [line.split(" ", 3) for line in lines if line.count(" ") > 1]
-    for _, point, kind, *_ in sorted(mounts_there, key=lambda parts: len(parts[1])):
+    mounted = [line.split(" ", 3) for line in lines if line.count(" ") > 1]
+    for _, point, kind, *_ in sorted(mounted, key=lambda parts: len(parts[1])):
         if here.is_relative_to(point.replace("\\040", " ")):
             file_system = kind  # of the innermost, and of those at one place the last
     return file_system if _NETWORK.fullmatch(file_system) else None

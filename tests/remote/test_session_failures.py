@@ -57,7 +57,7 @@ def test_any_error_of_f_becomes_a_failure_that_can_travel(error: Exception, word
     failure = event.failure
     assert failure.message.startswith(words) and (failure.first, failure.last) == (7, 7)
     assert len(failure.message) <= MESSAGE and len(failure.traceback) <= TRACEBACK
-    sync = to_json(session.state._send(failure=failure).sync)
+    sync = to_json(session.state._send(session.state._said._replace(failure=failure)).sync)
     assert sync_from(sync).failure == failure  # the master takes it as it is
 
 

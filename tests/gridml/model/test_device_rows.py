@@ -21,7 +21,7 @@ class Image(gridml.Vertex):
 
 
 def rows_of(**fields: np.ndarray) -> DeviceRows:
-    return DeviceRows(describe(Image), np.arange(5), fields, frozenset(), device=NAME)
+    return DeviceRows(describe(Image), np.arange(5), fields, frozenset(), torch=True, device=NAME)
 
 
 def read_only(values: np.ndarray) -> np.ndarray:
