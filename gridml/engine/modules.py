@@ -4,7 +4,8 @@ that of a mirror where they train on a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -94,6 +95,18 @@ def still(views: dict[str, Array], before: Mapping[str, Array]) -> dict[str, Arr
     return views if len(views) == len(before) else {name: views[name] for name in before}
 
 
+@dataclass
+class _Made:
+    """A vertex that was made: its modules and their optimisers, by field."""
+
+    modules: dict[str, Any]
+    optimisers: dict[str, Any]
+    base: list[list[dict[str, Any]]]  # the settings of the optimisers' groups, as they were made
+    mirrors: Sequence[Mirror] = ()  # of the tensors that the host has no memory of
+    viewed: tuple[list[tuple[Any, int]], dict[str, Array]] | None = None  # (tensors and where, their views)
+    rates: Sequence[TorchRates] = ()
+
+
 class Modules:
     """All module vertices of one type that this process holds; positions are vertex indices. They train on `device`;
     None stands for where nothing is trained but merged and evaluated: there a compiled module is what it was made of.
@@ -103,12 +116,7 @@ class Modules:
         self.vertex_type = vertex_type
         self.stepping = Stepping() if stepping is None else stepping  # one for all types that f steps
         self._device = device
-        self._mirrors: dict[int, list[Mirror]] = {}  # of the tensors that the host has no memory of
-        self._viewed: dict[int, tuple[list[tuple[Any, int]], dict[str, Array]]] = {}  # (tensors and where, their views)
-        self._made: dict[int, dict[str, Any]] = {}
-        self._optimisers: dict[int, dict[str, Any]] = {}
-        self._base: dict[int, list[list[dict[str, Any]]]] = {}  # the settings of their groups, as they were made
-        self._torch_rates: dict[int, list[TorchRates]] = {}
+        self._made: dict[int, _Made] = {}
         self._remembered = OptimiserMemory()
 
     def make(self, index: int) -> None:
@@ -138,24 +146,20 @@ class Modules:
                 if not isinstance(optimiser, torch.optim.Optimizer):
                     raise ProgramError(f"{field} got {optimiser!r} as its optimiser; expected a torch.optim.Optimizer.")
                 optimisers[name] = optimiser
-        self._made[index] = made
-        self._optimisers[index] = optimisers
-        self._base[index] = [
+        base = [
             [{name: value for name, value in group.items() if name != "params"} for group in o.param_groups]
             for o in optimisers.values()
         ]
+        self._made[index] = _Made(made, optimisers, base)
         self._remembered.give_back(index, [*optimisers.values()])
 
     def keep_only(self, kept: Container[int]) -> None:
         """Free the modules of all vertices but these; what their optimisers remember is kept to go on with."""
         for index in [index for index in self._made if index not in kept]:
-            for module in self._made.pop(index).values():
+            made = self._made.pop(index)
+            for module in made.modules.values():
                 module.__dict__.pop("average_with", None)  # bound to the module: it would wait for Python's collector
-            self._mirrors.pop(index, None)
-            self._viewed.pop(index, None)
-            self._remembered.keep(index, [*self._optimisers.pop(index).values()])
-            del self._base[index]
-            self._torch_rates.pop(index, None)
+            self._remembered.keep(index, [*made.optimisers.values()])
 
     def vertex(self, index: int) -> Vertex:
         self.make(index)
@@ -173,19 +177,18 @@ class Modules:
         tensor.
         """
         self.make(index)
+        made = self._made[index]
         present = [
             (tensor, tensor.data_ptr())
-            for module in self._made[index].values()
+            for module in made.modules.values()
             for part in module.modules()
             for tensors in (part._parameters, part._buffers)
             for name, tensor in tensors.items()
             if tensor is not None and name not in part._non_persistent_buffers_set
         ]
-        before, views = self._viewed.get(index, ([], {}))
-        if index not in self._viewed or not _same(present, before):
-            views = self._made_views(index)
-            self._viewed[index] = present, views
-        return views
+        if made.viewed is None or not _same(present, made.viewed[0]):
+            made.viewed = present, self._made_views(index)
+        return made.viewed[1]
 
     def _made_views(self, index: int) -> dict[str, Array]:
         views: dict[str, Array] = {}
@@ -198,12 +201,13 @@ class Modules:
                 views[first] = _NO_VALUES  # it keeps its place among the others
                 continue
             views[first] = tensor.detach().numpy()
-        before = {mirror.device: mirror for mirror in self._mirrors.get(index, ())}
-        self._mirrors[index] = [
+        made = self._made[index]
+        before = {mirror.device: mirror for mirror in made.mirrors}
+        made.mirrors = [
             before[device] if device in before and before[device].follow(tensors) else Mirror(tensors, device)
             for device, tensors in mirrored.items()
         ]
-        for mirror in self._mirrors[index]:
+        for mirror in made.mirrors:
             views.update(mirror.arrays)
         return views
 
@@ -220,7 +224,7 @@ class Modules:
         first with the same memory is called in `views`."""
         self.make(index)
         seen: dict[Any, str] = {}
-        for field, made in self._made[index].items():
+        for field, made in self._made[index].modules.items():
             for name, tensor in made.state_dict(keep_vars=True).items():
                 whole = f"{self.vertex_type.name}/{index}/{field}/{plain(name)}"
                 memory = tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
@@ -228,18 +232,19 @@ class Modules:
 
     def capture(self, index: int) -> list[Capture]:
         """Begin to bring home what vertex `index` holds of which the host has not the memory, by names of `views`."""
-        return [mirror.capture() for mirror in self._mirrors.get(index, ())]
+        return [mirror.capture() for mirror in self._made[index].mirrors] if index in self._made else []
 
     def pull(self, index: int | None = None) -> None:
         """Bring home what vertex `index`, or every one, holds by now: afterwards `views` are up to date."""
-        for each in [each for each in self._mirrors if index in (None, each)]:
-            self.views(each)  # of the tensors that the module has by now
-            for mirror in self._mirrors[each]:
-                mirror.pull()
+        for each, made in self._made.items():
+            if made.viewed is not None and index in (None, each):
+                self.views(each)  # of the tensors that the module has by now
+                for mirror in made.mirrors:
+                    mirror.pull()
 
     def put(self, index: int, names: Collection[str]) -> None:
         """Have vertex `index` hold what was written into its views of these names."""
-        for mirror in self._mirrors.get(index, ()):
+        for mirror in self._made[index].mirrors if index in self._made else ():
             mirror.put(names)
 
     def trained(self, index: int) -> set[str]:
@@ -248,18 +253,18 @@ class Modules:
         self.make(index)
         return {
             f"{self.vertex_type.name}/{index}/{field}/{plain(name)}"
-            for field, made in self._made[index].items()
+            for field, made in self._made[index].modules.items()
             for name, parameter in made.named_parameters()
             if parameter.requires_grad
         }
 
     def trainable(self) -> Iterator[Trainable]:
         """What the optimisers of all vertices made so far may move, and what has become of it, field by field."""
-        for index, optimisers in self._optimisers.items():
-            for field, optimiser in optimisers.items():
+        for index, made in self._made.items():
+            for field, optimiser in made.optimisers.items():
                 groups = optimiser.param_groups
                 own = {id(parameter) for group in groups for parameter in group["params"]}
-                named = self._made[index][field].named_parameters()
+                named = made.modules[field].named_parameters()
                 parameters = {plain(name): p for name, p in named if p.requires_grad and id(p) in own}
                 yield Trainable(
                     (self.vertex_type.name, index, field),
@@ -273,7 +278,7 @@ class Modules:
     def evaluation_mode(self) -> None:
         """Put every module into evaluation mode: no dropout, BatchNorm by its running statistics."""
         for made in self._made.values():
-            for module in made.values():
+            for module in made.modules.values():
                 module.eval()
 
     def gather_statistics(self) -> dict[VertexKey, dict[str, Array]]:
@@ -284,13 +289,12 @@ class Modules:
         their names in `views`. A layer that sees no batch keeps its statistics, with a count of 0.
         """
         self.stepping.idle = True
-        for optimisers in self._optimisers.values():
-            for optimiser in optimisers.values():
-                optimiser.step = _no_step
         gathered: dict[VertexKey, dict[str, Array]] = {}
         for index, made in self._made.items():
+            for optimiser in made.optimisers.values():
+                optimiser.step = _no_step
             names: list[str] = []
-            for field, module in made.items():
+            for field, module in made.modules.items():
                 for path, layer in batch_norms(module):
                     if layer.running_mean is None:
                         continue
@@ -306,7 +310,7 @@ class Modules:
     def moments(self, index: int) -> dict[str, Array]:
         """Return what others can go on with of what the optimisers of vertex `index` remember, by "entry/NAME"."""
         names = {id(tensor): first for _, _, tensor, first in self._tensors(index)}
-        of_each = [gathered(optimiser, names) for optimiser in self._optimisers[index].values()]
+        of_each = [gathered(optimiser, names) for optimiser in self._made[index].optimisers.values()]
         return {name: values for moments in of_each for name, values in moments.items()}
 
     def inherit(self, index: int, moments: Mapping[str, Array]) -> list[str]:
@@ -314,8 +318,8 @@ class Modules:
         Return why some of it is not taken."""
         names = {id(tensor): first for _, _, tensor, first in self._tensors(index)}
         problems: list[str] = []
-        for field, optimiser in self._optimisers[index].items():
-            made, declared = self._made[index][field], self.vertex_type.modules[field].optimiser
+        for field, optimiser in self._made[index].optimisers.items():
+            made, declared = self._made[index].modules[field], self.vertex_type.modules[field].optimiser
             try:
                 of_each = entries_of(declared, weights_of(made)) if declared is not None else {}
             except Exception as error:  # it needs gradients of another kind, perhaps: it gathers its own
@@ -329,21 +333,19 @@ class Modules:
 
     def set_rate(self, factor: float, share: float = 1.0) -> None:
         """Set every optimiser's learning rate to the user's times `factor`, for batches of `share` of the program's."""
-        for index, optimisers in self._optimisers.items():
-            for optimiser, made in zip(optimisers.values(), self._base[index], strict=True):
-                for group, settings in zip(optimiser.param_groups, made, strict=True):
+        for made in self._made.values():
+            for optimiser, base in zip(made.optimisers.values(), made.base, strict=True):
+                for group, settings in zip(optimiser.param_groups, base, strict=True):
                     group["lr"] = settings["lr"] * factor * rate_scale(share)
 
     def follow(self, schedule: TorchSchedule, at: Progress, share: float = 1.0) -> None:
         """Give every optimiser the settings that torch's scheduler gives it there, its rate scaled for batches of
         `share` of the program's. Raises ProgramError for a scheduler that cannot be made."""
-        for index, optimisers in self._optimisers.items():
-            rates = self._torch_rates.get(index)
-            if rates is None or any(each.steps != at.steps for each in rates):
-                pairs = zip(optimisers.values(), self._base[index], strict=True)
-                rates = [TorchRates(schedule, o.defaults, made, at.steps) for o, made in pairs]
-                self._torch_rates[index] = rates
-            for optimiser, each in zip(optimisers.values(), rates, strict=True):
+        for made in self._made.values():
+            if not made.rates or any(each.steps != at.steps for each in made.rates):
+                pairs = zip(made.optimisers.values(), made.base, strict=True)
+                made.rates = [TorchRates(schedule, o.defaults, base, at.steps) for o, base in pairs]
+            for optimiser, each in zip(made.optimisers.values(), made.rates, strict=True):
                 for group, settings in zip(optimiser.param_groups, each.at(schedule.place(at)), strict=True):
                     group.update(settings)
                     group["lr"] = settings["lr"] * rate_scale(share)
@@ -351,21 +353,20 @@ class Modules:
     def forget_optimisers(self) -> None:
         """Start every optimiser's state afresh, after work that was refused."""
         self._remembered.clear()
-        for index, made in self._made.items():
-            declared = {name: d.optimiser for name, d in self.vertex_type.modules.items()}
-            self._optimisers[index] = {
-                name: declare(made[name].parameters()) for name, declare in declared.items() if declare is not None
-            }
+        for made in self._made.values():
+            for name, declared in self.vertex_type.modules.items():
+                if declared.optimiser is not None:
+                    made.optimisers[name] = declared.optimiser(made.modules[name].parameters())
 
     def identify(self, at: int) -> VertexId:
         return VertexId(self.vertex_type.name, at)
 
     def read(self, name: str, at: int) -> Any:
-        return self._made[at][name]
+        return self._made[at].modules[name]
 
     def write(self, name: str, at: int, value: Any) -> None:
         """Give the vertex the state of another module, or of a state dict."""
-        mine = self._made[at][name]
+        mine = self._made[at].modules[name]
         if value is not mine:
             state = value.state_dict() if hasattr(value, "state_dict") else value
             own = {plain(key): key for key in mine.state_dict()}
@@ -378,7 +379,7 @@ class Modules:
         return []
 
     def optimisers(self, at: int) -> dict[str, Any]:
-        return self._optimisers[at]
+        return self._made[at].optimisers
 
 
 def _no_step(*arguments: Any, **options: Any) -> None:

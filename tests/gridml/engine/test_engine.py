@@ -847,7 +847,7 @@ def test_networks_that_are_let_go_of_are_freed() -> None:
     engine.train(0, 12, 1.0)
     at_expert(engine, g, 1)
     made = engine._modules["Expert"]._made
-    weights = [weakref.ref(made[which]["model"][0].weight) for which in range(3)]
+    weights = [weakref.ref(made[which].modules["model"][0].weight) for which in range(3)]
     arrays = [weakref.ref(engine._views["Expert", which][f"Expert/{which}/model/0.weight"]) for which in range(3)]
     gc.disable()
     try:
