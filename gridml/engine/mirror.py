@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
@@ -32,23 +33,21 @@ Array = NDArray[Any]
 
 
 @final
+@dataclass(eq=False)
 class PendingCopy:
-    """A copy to the host that is under way. What it reads from is kept until it has come. `on_device` makes the device
-    the current one of a thread: one that has none would be given a context on the first GPU, by waiting."""
+    """A copy to the host that is under way. What it reads from is kept, `staged`, until it has come. `on_device` makes
+    the device the current one of a thread: one that has none would be given a context on the first GPU, by waiting."""
 
-    def __init__(
-        self, event: Any, staged: Sequence[Tensor], on_device: Callable[[], AbstractContextManager[Any]]
-    ) -> None:
-        self._event = event
-        self._staged: Sequence[Tensor] | None = staged
-        self._on_device = on_device
+    event: Any
+    staged: Sequence[Tensor] | None
+    on_device: Callable[[], AbstractContextManager[Any]]
 
     def wait(self) -> None:
         """Return once the host has it. May be called on any thread, and again. Raises what the device fails with."""
-        if self._staged is not None:
-            with self._on_device():
-                self._event.synchronize()
-                self._staged = None
+        if self.staged is not None:
+            with self.on_device():
+                self.event.synchronize()
+                self.staged = None
 
 
 def _staged(tensors: Sequence[Tensor], into: Sequence[Tensor]) -> list[Tensor] | None:
@@ -193,25 +192,24 @@ def needs_mirror(tensor: Tensor) -> bool:
 
 
 @final
+@dataclass(eq=False)
 class Capture:
-    """The values of some tensors at one moment, on their way to the host: `arrays` have them once it was waited for."""
+    """The values of some tensors at one moment, on their way to the host: `arrays` have them once it was waited for.
+    What the tensors were `given` is as in `Mirror`."""
 
-    def __init__(
-        self, arrays: Mapping[str, Array], given: Mapping[str, tuple[Array, Array]], arrival: PendingCopy | None
-    ) -> None:
-        self.arrays = arrays
-        self._given = given
-        self._arrival = arrival
-        self._came = False
+    arrays: Mapping[str, Array]
+    given: Mapping[str, tuple[Array, Array]]
+    arrival: PendingCopy | None
+    has_come: bool = False
 
     def wait(self) -> None:
         """Return when they are here. May be called on any thread, and again. Raises what the device fails with."""
-        if self._came:
+        if self.has_come:
             return
-        if self._arrival is not None:
-            self._arrival.wait()
-        _refine(self.arrays, self._given)
-        self._came = True
+        if self.arrival is not None:
+            self.arrival.wait()
+        _refine(self.arrays, self.given)
+        self.has_come = True
 
 
 @final

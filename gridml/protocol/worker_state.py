@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import final
 
-from gridml.protocol.messages import NO_PUSH, Copies, Failure, Lease, Pace, Push, Reply, Sync, Verdict
+from gridml.protocol.messages import NO_PUSH, Copies, Failure, Lease, Pace, Push, Sync, Verdict
 from gridml.protocol.worker_actions import (
     Action,
     Adopt,
@@ -197,7 +197,8 @@ class WorkerState:
             self._failure = None if failed else self._failure
             self._drop(forget_optimisers=failed or reply.drop_optimiser)
         else:
-            self._copies = _copies(answered.sync.push, reply) or self._copies
+            if (push := answered.sync.push) is not None:  # what its copies are for certain
+                self._copies = Copies(push.lease, reply.version if reply.fast_forward else push.base)
             if replied.brings and not answered.sync.leaving:  # a goodbye has no snapshot to rebase on
                 use = Use.KEEP if self._work is None else Use.REBASE
                 self._adopt = Adopt(use, reply.pace.live, reply.lease is not None and reply.lease.afresh)
@@ -403,8 +404,3 @@ class WorkerState:
         sync = sync._replace(trained=self.trained, train_s=self._train_s, push_s=self._carry_s + self._copy_s)
         self._under_way = _UnderWay(sync, None, self.trained)
         return Send(sync, content)
-
-
-def _copies(push: Push | None, reply: Reply) -> Copies | None:
-    """Return of which version a worker's copies are for certain after the answer to a push, None without one."""
-    return None if push is None else Copies(push.lease, reply.version if reply.fast_forward else push.base)
