@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import gridml
+from gridml.caching.row_cache import Rebasing, ReplicatedRows
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import Engine
 from gridml.engine.snapshot import Snapshot
@@ -27,6 +28,7 @@ class SlowEngine(Engine):
         self.program = program
         self.notes = []
         self._stepping = Stepping()
+        self.replicated = ReplicatedRows({}, Rebasing({}))
         self._time = clock
 
     def begin(self, chunk: Any) -> None:
@@ -41,9 +43,6 @@ class SlowEngine(Engine):
     def snapshot(self, known: object = None) -> Snapshot:
         self._time.sleep(0.25)
         return Snapshot(ReplicaPart(), frozenset())
-
-    def settle(self) -> None:
-        pass
 
     def changed_fields(self, start: int, stop: int) -> Any:
         return {}
