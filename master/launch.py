@@ -14,7 +14,6 @@ from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.protocol import bundle
 from gridml.protocol.foreign import remove
-from gridml.protocol.payload import network_disk
 from master.backends.registry import BACKENDS, read_settings
 from master.leases.epochs import Epochs
 from master.placing.placing import Told, place
@@ -52,11 +51,8 @@ def start(settings: Settings, root: Path, environment: Environment) -> MasterRun
 def create(settings: Settings, root: Path, environment: Environment) -> None:
     """Make a new run in `root` for a master that is still to come: `resume` begins it. Raises as `start` does."""
     _, directory, lock = _create(settings, root, environment)
-    with _taken(directory, environment) as ledger:
-        with ledger.transaction():
-            ledger.set("status", RunStatus.SUBMITTED)
-        ledger.close()
-    lock.release()
+    with lock, contextlib.closing(Ledger.of(directory, durable=environment.durable)) as ledger, ledger.transaction():
+        ledger.set("status", RunStatus.SUBMITTED)
 
 
 def _create(settings: Settings, root: Path, environment: Environment) -> tuple[RunSpec, RunDirectory, MasterLock]:
@@ -96,8 +92,7 @@ def _spec(settings: Settings, program: Program, placement: KeptPlacement | None 
 @contextlib.contextmanager
 def _taken(directory: RunDirectory, environment: Environment) -> Iterator[Ledger]:
     """A run's ledger, which is closed where no master comes of it."""
-    shared_disk = network_disk(directory.root) is not None
-    ledger = Ledger(directory.ledger, shared_disk=shared_disk, durable=environment.durable)
+    ledger = Ledger.of(directory, durable=environment.durable)
     try:
         yield ledger
     except BaseException:
@@ -270,13 +265,14 @@ def _write_settings(directory: RunDirectory, ledger: Ledger, settings: Settings,
 
 def _leave_word(directory: RunDirectory, error: GridmlError) -> None:
     """Why a master ended before it began: nobody may have been there to read what it printed."""
-    with contextlib.suppress(GridmlError, sqlite3.Error, OSError):
-        ledger = Ledger(directory.ledger, shared_disk=network_disk(directory.root) is not None)
-        with ledger.transaction():
-            if ledger.get("status") == RunStatus.SUBMITTED:
-                ledger.set("status", RunStatus.FAILED)
-                ledger.set("stopped_because", str(error))
-        ledger.close()
+    with (
+        contextlib.suppress(GridmlError, sqlite3.Error, OSError),
+        contextlib.closing(Ledger.of(directory)) as ledger,
+        ledger.transaction(),
+    ):
+        if ledger.get("status") == RunStatus.SUBMITTED:
+            ledger.set("status", RunStatus.FAILED)
+            ledger.set("stopped_because", str(error))
 
 
 def _listed(value: object) -> object:

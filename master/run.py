@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict
-from types import TracebackType
 
 from gridml.errors import CancelledError, GridmlError, LedgerError, SupersededError
 from gridml.protocol import bundle
@@ -68,9 +67,7 @@ class MasterRun:
     def __enter__(self) -> MasterRun:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
             if self._leaving:
                 self.parts.backend.leave()

@@ -17,7 +17,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +27,6 @@ from gridml.errors import CancelledError, DamagedError, GridmlError, LedgerError
 from gridml.protocol.foreign import remove
 from gridml.protocol.outbox import is_attempt, job_of
 from gridml.protocol.outbox import read as read_outbox
-from gridml.protocol.payload import network_disk
 from master.backends.registry import read_settings
 from master.fleet.fleet import RESERVED_S, Fleet, Workplace
 from master.leases.leases import Leases
@@ -234,23 +233,19 @@ def counted(root: Path, environment: Environment) -> Iterator[None]:
         yield
     finally:
         if beginning is not None:
-            with contextlib.suppress(GridmlError, sqlite3.Error, OSError), _opened(directory) as ledger:
+            with contextlib.suppress(GridmlError, sqlite3.Error, OSError), closing(Ledger.of(directory)) as ledger:
                 _forget(ledger, beginning, all_before=True)
 
 
 def _begin(directory: RunDirectory, environment: Environment) -> Beginning:
-    lock = MasterLock(directory)
-    try:
-        with _opened(directory) as ledger:
-            beginning, killed = _noted(ledger, environment.clock())
-            try:
-                _hesitate(directory, ledger, environment, killed)
-            except BaseException:
-                _forget(ledger, beginning, all_before=False)  # it was not killed
-                raise
-            return beginning
-    finally:
-        lock.release()
+    with MasterLock(directory), closing(Ledger.of(directory)) as ledger:
+        beginning, killed = _noted(ledger, environment.clock())
+        try:
+            _hesitate(directory, ledger, environment, killed)
+        except BaseException:
+            _forget(ledger, beginning, all_before=False)  # it was not killed
+            raise
+        return beginning
 
 
 def _hesitate(directory: RunDirectory, ledger: Ledger, environment: Environment, killed: int) -> None:
@@ -309,15 +304,6 @@ def _stop(directory: RunDirectory, ledger: Ledger, environment: Environment, err
     raise type(error)(text)
 
 
-@contextmanager
-def _opened(directory: RunDirectory) -> Iterator[Ledger]:
-    ledger = Ledger(directory.ledger, shared_disk=network_disk(directory.root) is not None)
-    try:
-        yield ledger
-    finally:
-        ledger.close()
-
-
 @dataclass(frozen=True)
 class RolledBack:
     """Where a run now stands, and what was undone for that."""
@@ -335,15 +321,8 @@ def rollback(root: Path, to: str, clock: Callable[[], float] = time.time) -> Rol
     directory = RunDirectory(root)
     if not directory.ledger.is_file():
         raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
-    lock = MasterLock(directory)
-    try:
-        ledger = Ledger(directory.ledger, shared_disk=network_disk(directory.root) is not None)
-        try:
-            return _roll_back(ledger, directory, to, clock())
-        finally:
-            ledger.close()
-    finally:
-        lock.release()
+    with MasterLock(directory), closing(Ledger.of(directory)) as ledger:
+        return _roll_back(ledger, directory, to, clock())
 
 
 def _roll_back(ledger: Ledger, directory: RunDirectory, to: str, now: float) -> RolledBack:

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
 from gridml.api.handle import Event, Run, explained, undisturbed
@@ -149,10 +148,8 @@ class Heard(LiveView):
         self._view.__enter__()
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._view.__exit__(error_type, error, traceback)
+    def __exit__(self, *error: object) -> None:
+        self._view.__exit__(*error)
 
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
         self._view.event(at_s, topic, text, facts)

@@ -13,7 +13,7 @@ import resource
 import shlex
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -45,41 +45,33 @@ class FileTrouble(StrEnum):
     OTHER = "other"
 
 
-_BY_ERRNO = {
-    errno.ENOSPC: FileTrouble.FULL,
-    errno.EDQUOT: FileTrouble.FULL,
-    errno.EFBIG: FileTrouble.FULL,
-    errno.EMFILE: FileTrouble.DESCRIPTORS,
-    errno.ENFILE: FileTrouble.DESCRIPTORS,
-    errno.EACCES: FileTrouble.FORBIDDEN,
-    errno.EPERM: FileTrouble.FORBIDDEN,
-    errno.EROFS: FileTrouble.FORBIDDEN,
-    errno.EIO: FileTrouble.BROKEN,
-    errno.ENXIO: FileTrouble.BROKEN,
-    errno.EPIPE: FileTrouble.UNREAD,
-    errno.ESTALE: FileTrouble.GONE,
-    errno.ENOENT: FileTrouble.GONE,
-    errno.ENOTDIR: FileTrouble.GONE,
-    errno.EISDIR: FileTrouble.GONE,
-    errno.ENODEV: FileTrouble.GONE,
-    errno.EBUSY: FileTrouble.LOCKED,
-    errno.ENOLCK: FileTrouble.LOCKED,
-    errno.ENOMEM: FileTrouble.MEMORY,
-}
-_BY_SQLITE = {
-    sqlite3.SQLITE_FULL: FileTrouble.FULL,
-    sqlite3.SQLITE_BUSY: FileTrouble.LOCKED,
-    sqlite3.SQLITE_LOCKED: FileTrouble.LOCKED,
-    sqlite3.SQLITE_PROTOCOL: FileTrouble.LOCKED,
-    sqlite3.SQLITE_PERM: FileTrouble.FORBIDDEN,
-    sqlite3.SQLITE_READONLY: FileTrouble.FORBIDDEN,
-    sqlite3.SQLITE_IOERR: FileTrouble.BROKEN,
-    sqlite3.SQLITE_CANTOPEN: FileTrouble.GONE,
-    sqlite3.SQLITE_NOMEM: FileTrouble.MEMORY,
-    sqlite3.SQLITE_CORRUPT: FileTrouble.DAMAGED,
-    sqlite3.SQLITE_NOTADB: FileTrouble.DAMAGED,
-    sqlite3.SQLITE_IOERR_SHORT_READ: FileTrouble.DAMAGED,
-}
+def _by_code(codes: Mapping[FileTrouble, Sequence[int]]) -> dict[int, FileTrouble]:
+    return {code: trouble for trouble, each in codes.items() for code in each}
+
+
+_BY_ERRNO = _by_code(
+    {
+        FileTrouble.FULL: (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+        FileTrouble.DESCRIPTORS: (errno.EMFILE, errno.ENFILE),
+        FileTrouble.FORBIDDEN: (errno.EACCES, errno.EPERM, errno.EROFS),
+        FileTrouble.BROKEN: (errno.EIO, errno.ENXIO),
+        FileTrouble.UNREAD: (errno.EPIPE,),
+        FileTrouble.GONE: (errno.ESTALE, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENODEV),
+        FileTrouble.LOCKED: (errno.EBUSY, errno.ENOLCK),
+        FileTrouble.MEMORY: (errno.ENOMEM,),
+    }
+)
+_BY_SQLITE = _by_code(
+    {
+        FileTrouble.FULL: (sqlite3.SQLITE_FULL,),
+        FileTrouble.LOCKED: (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL),
+        FileTrouble.FORBIDDEN: (sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY),
+        FileTrouble.BROKEN: (sqlite3.SQLITE_IOERR,),
+        FileTrouble.GONE: (sqlite3.SQLITE_CANTOPEN,),
+        FileTrouble.MEMORY: (sqlite3.SQLITE_NOMEM,),
+        FileTrouble.DAMAGED: (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR_SHORT_READ),
+    }
+)
 _UNSAID = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)  # for whatever reason
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TextIO
 
 from gridml.protocol.foreign import printable
-from gridml.protocol.payload import network_disk
 from master.store.ledger import Ledger
 from master.store.rundir import EventFacts, RunDirectory, RunStatus
 
@@ -120,11 +119,7 @@ class WallClock:
 
 def mark_cancelled(directory: RunDirectory) -> None:
     """Leave word that a run which was not over is cancelled. The caller holds the master's lock."""
-    ledger = Ledger(directory.ledger, shared_disk=network_disk(directory.root) is not None)
-    try:
-        with ledger.transaction():
-            if ledger.get("status") in (RunStatus.SUBMITTED, RunStatus.RUNNING):
-                ledger.set("status", RunStatus.CANCELLED)
-                ledger.set("stopped_because", f"{directory.root} was cancelled while no master drove it.")
-    finally:
-        ledger.close()
+    with contextlib.closing(Ledger.of(directory)) as ledger, ledger.transaction():
+        if ledger.get("status") in (RunStatus.SUBMITTED, RunStatus.RUNNING):
+            ledger.set("status", RunStatus.CANCELLED)
+            ledger.set("stopped_because", f"{directory.root} was cancelled while no master drove it.")

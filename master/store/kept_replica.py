@@ -100,7 +100,7 @@ class BestKeeper:
         message = {"version": best.version, "epoch": best.epoch + 1, "goal": best.goal, "value": best.value}
         pieces = bundle.pieces(message, tensors)
         bundle.write_atomic(self._directory.next_best, pieces)
-        return Best(best.version, best.epoch, best.goal, best.value, pieces.sha256)
+        return replace(best, sha256=pieces.sha256)
 
     def name(self, best: Best) -> None:
         """Name what was staged as the best. Must be called inside the ledger's transaction."""

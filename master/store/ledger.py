@@ -15,6 +15,7 @@ from typing import Any
 
 from gridml.errors import DamagedError
 from gridml.protocol.messages import Logged
+from gridml.protocol.payload import network_disk
 from master.state.failures import Failed, standing
 from master.state.lease_records import LeaseState, LeaseTable
 from master.state.spans import FreeSpans, Span
@@ -29,8 +30,9 @@ from master.store.credits import (
     undo_credits,
 )
 from master.store.ledger_file import LedgerFile
-from master.store.ledger_rows import WorkerRows, WriteBatch, failed_from
+from master.store.ledger_rows import WorkerRows, WriteBatch, by_name, failed_from
 from master.store.local_fields import FieldsBase
+from master.store.rundir import RunDirectory
 from master.store.schema import LoggedMean, read_evaluated_since, read_since, seal, unseal
 
 NO_METRICS = seal({}).text  # of an epoch that was not evaluated, and will not be
@@ -42,6 +44,11 @@ class Ledger(LedgerFile, WorkerRows):
     def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:
         self._borders: tuple[int, ...] = ()  # of parts, in every epoch
         super().__init__(path, shared_disk=shared_disk, create=create, durable=durable)
+
+    @classmethod
+    def of(cls, directory: RunDirectory, *, durable: bool = True) -> Ledger:
+        """Open the ledger of a run that is there. Raises as `LedgerFile` does."""
+        return cls(directory.ledger, shared_disk=network_disk(directory.root) is not None, durable=durable)
 
     def _read_mirror(self) -> None:
         self.leases = LeaseTable(
@@ -66,6 +73,7 @@ class Ledger(LedgerFile, WorkerRows):
 
     def _write_batch(self) -> None:
         self._batch.write(self._db, *self.free_spans.changes())
+        self._batch = WriteBatch()
 
     def _drop_batch(self) -> None:
         self._batch = WriteBatch()
@@ -219,9 +227,7 @@ class Ledger(LedgerFile, WorkerRows):
         self._db.execute("UPDATE epochs SET metrics = NULL, metrics_crc32 = NULL WHERE epoch = ?", (epoch,))
 
     def epochs(self) -> list[dict[str, Any]]:
-        columns = "epoch", "vertices", "credited", "opened_s", "closed_s", "version", "metrics", "metrics_crc32"
-        rows = self._db.execute(f"SELECT {', '.join(columns)} FROM epochs ORDER BY epoch")
-        return [dict(zip(columns, row, strict=True)) for row in rows]
+        return by_name(self._db.execute("SELECT * FROM epochs ORDER BY epoch"))
 
     def divide(self, borders: Sequence[int]) -> None:
         """From now on no free span crosses one of these positions, at which parts meet; what does is cut there. To be

@@ -14,6 +14,7 @@ import json
 import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from gridml.protocol.foreign import LARGEST
@@ -26,6 +27,12 @@ from master.store.rundir import ORPHANED
 from master.store.schema import seal
 
 
+def by_name(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
+    """Return rows as their columns by name."""
+    names = [column for column, *_ in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
 def failed_text(failed: Sequence[Failed]) -> str:
     """Return failures as a column holds them: "" for none, which is nearly always."""
     return json.dumps(failed) if failed else ""
@@ -36,10 +43,29 @@ def failed_from(text: str) -> tuple[Failed, ...]:
     return tuple(Failed(*failure) for failure in json.loads(text)) if text else ()
 
 
+_OPEN = """
+INSERT INTO leases (id, term, epoch, start, worker, reason, opened_s, stop, upto, sequence, trained)
+VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0)
+"""
+_STATE = attrgetter("stop", "upto", "worker", "sequence", "trained", "version", "reserved_until_s")
+_CHANGE = """
+UPDATE leases SET stop = ?, upto = ?, worker = ?, sequence = ?, trained = ?, version = ?, reserved_until_s = ?,
+  failed = ?, closed_s = ?, closed_because = ?, overtaken = ? WHERE id = ?
+"""
+_HEAR = """
+UPDATE workers SET first_sync_s = coalesce(first_sync_s, :at_s), trained = max(trained, :trained),
+  train_s = max(train_s, :train_s), credited = credited + :credited, bytes_up = bytes_up + :up,
+  bytes_down = bytes_down + :down, kind = coalesce(nullif(:kind, ''), kind),
+  push_every = coalesce(:push_every, push_every), push_reason = coalesce(:push_reason, push_reason)
+WHERE worker = :worker
+"""
+
+
 @dataclass
 class _WorkerChange:
     """What was heard of one worker and sent to it."""
 
+    worker: str
     at_s: float | None = None
     trained: int = 0
     train_s: float = 0.0
@@ -79,7 +105,7 @@ class WriteBatch:
         self.change(lease)
         self._credits.append((lease.epoch, start, lease.upto, lease.id, lease.version, lease.worker, staleness, at_s))
         self._epochs[lease.epoch] = self._epochs.get(lease.epoch, 0) + lease.upto - start
-        self._workers.setdefault(lease.worker, _WorkerChange()).credited += lease.upto - start
+        self._of(lease.worker).credited += lease.upto - start
 
     def log(self, lease: LeaseState, logged: Sequence[Logged]) -> None:
         """Sum what f logged of what was just credited."""
@@ -93,7 +119,7 @@ class WriteBatch:
         self._closed[lease.id] = at_s, because, overtaken
 
     def report(self, sync: Sync, at_s: float, up: int) -> None:
-        change = self._workers.setdefault(sync.worker, _WorkerChange())
+        change = self._of(sync.worker)
         change.at_s = at_s if change.at_s is None else change.at_s
         change.trained, change.train_s = max(change.trained, sync.trained), max(change.train_s, sync.train_s)
         change.up += up
@@ -101,79 +127,43 @@ class WriteBatch:
         change.kind = sync.kind
 
     def sent(self, worker: str, down: int, at_s: float) -> None:
-        self._workers.setdefault(worker, _WorkerChange()).down += down
+        self._of(worker).down += down
         self._pass(at_s, 0, down)
 
     def paced(self, worker: str, push_every: int, reason: str) -> None:
-        change = self._workers.setdefault(worker, _WorkerChange())
+        change = self._of(worker)
         change.push_every, change.push_reason = push_every, reason
 
     def write(self, db: sqlite3.Connection, gone: Sequence[tuple[int, int]], spans: Sequence[Span]) -> None:
-        """Write all of it, and the free spans that changed (`gone` names those to delete); then nothing is left."""
-        if gone:
-            db.executemany("DELETE FROM spans WHERE epoch = ? AND start = ?", gone)
-        if spans:
-            db.executemany(
+        """Write all of it, and the free spans that changed (`gone` names those to delete)."""
+        for query, rows in (
+            ("DELETE FROM spans WHERE epoch = ? AND start = ?", gone),
+            (
                 "INSERT INTO spans VALUES (?, ?, ?, ?)",
                 [(s.epoch, s.start, s.stop, failed_text(s.failed)) for s in spans],
-            )
-        if self._opened:
-            db.executemany(
-                "INSERT INTO leases (id, term, epoch, start, worker, reason, opened_s, stop, upto, sequence, trained) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0)",
-                self._opened,
-            )
-        if self._changed:
-            db.executemany(
-                "UPDATE leases SET stop = ?, upto = ?, worker = ?, sequence = ?, trained = ?, version = ?, "
-                "reserved_until_s = ?, failed = ?, closed_s = ?, closed_because = ?, overtaken = ? WHERE id = ?",
-                [self._lease_row(lease) for lease in self._changed.values()],
-            )
-        if self._credits:
-            db.executemany("INSERT INTO credits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self._credits)
-            db.executemany(
-                "UPDATE epochs SET credited = credited + ? WHERE epoch = ?", [(n, e) for e, n in self._epochs.items()]
-            )
-        if self._logged:
-            db.executemany(
+            ),
+            (_OPEN, self._opened),
+            (_CHANGE, [self._lease_row(lease) for lease in self._changed.values()]),
+            ("INSERT INTO credits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self._credits),
+            (
+                "UPDATE epochs SET credited = credited + ? WHERE epoch = ?",
+                [(count, epoch) for epoch, count in self._epochs.items()],
+            ),
+            (
                 "INSERT INTO logged VALUES (?, ?, ?, ?, ?, ?)",
                 [(*row, seal(row).crc32) for row in ((*key, *sums) for key, sums in self._logged.items())],
-            )
-        if self._workers:
-            db.executemany(
-                "UPDATE workers SET first_sync_s = coalesce(first_sync_s, ?), trained = max(trained, ?), "
-                "train_s = max(train_s, ?), credited = credited + ?, bytes_up = bytes_up + ?, "
-                "bytes_down = bytes_down + ?, "
-                "kind = coalesce(nullif(?, ''), kind), push_every = coalesce(?, push_every), "
-                "push_reason = coalesce(?, push_reason) WHERE worker = ?",
-                [
-                    (
-                        c.at_s,
-                        c.trained,
-                        c.train_s,
-                        c.credited,
-                        c.up,
-                        c.down,
-                        c.kind,
-                        c.push_every,
-                        c.push_reason,
-                        worker,
-                    )
-                    for worker, c in self._workers.items()
-                ],
-            )
-        if self._traffic:
-            db.executemany(
-                "INSERT INTO traffic VALUES (?, ?, ?)", [(at_s, up, down) for at_s, (up, down) in self._traffic.items()]
-            )
-        self._opened.clear()
-        self._changed.clear()
-        self._closed.clear()
-        self._credits.clear()
-        self._logged.clear()
-        self._epochs.clear()
-        self._workers.clear()
-        self._traffic.clear()
+            ),
+            (_HEAR, [vars(change) for change in self._workers.values()]),
+            ("INSERT INTO traffic VALUES (?, ?, ?)", [(at_s, *sums) for at_s, sums in self._traffic.items()]),
+        ):
+            if rows:
+                db.executemany(query, rows)
+
+    def _of(self, worker: str) -> _WorkerChange:
+        change = self._workers.get(worker)
+        if change is None:
+            change = self._workers[worker] = _WorkerChange(worker)
+        return change
 
     def _pass(self, at_s: float, up: int, down: int) -> None:
         """Count bytes of all workers together: a turn of the master has one time, and so one row."""
@@ -183,18 +173,8 @@ class WriteBatch:
             sums[1] += down
 
     def _lease_row(self, lease: LeaseState) -> tuple[object, ...]:
-        return (
-            lease.stop,
-            lease.upto,
-            lease.worker,
-            lease.sequence,
-            lease.trained,
-            lease.version,
-            lease.reserved_until_s,
-            failed_text(lease.failed),
-            *self._closed.get(lease.id, (None, None, 0)),
-            lease.id,
-        )
+        closed = self._closed.get(lease.id, (None, None, 0))
+        return (*_STATE(lease), failed_text(lease.failed), *closed, lease.id)
 
 
 class WorkerRows:
@@ -255,9 +235,7 @@ class WorkerRows:
         return workers, spoke
 
     def workers(self) -> list[dict[str, Any]]:
-        cursor = self._db.execute("SELECT * FROM workers ORDER BY submitted_s, worker")
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
+        return by_name(self._db.execute("SELECT * FROM workers ORDER BY submitted_s, worker"))
 
     def add_blame(self, worker: str, lease: int, reason: str, at_s: float) -> None:
         """Write down that a push was shortened or refused for what was in it."""
@@ -312,6 +290,4 @@ class WorkerRows:
 
     def machines(self) -> list[dict[str, Any]]:
         """What counts against machines, by the fields of their records."""
-        names = "name", "failures", "distrusted", "avoided_until_s", "reason"
-        rows = self._db.execute(f"SELECT {', '.join(names)} FROM machines ORDER BY name")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return by_name(self._db.execute("SELECT * FROM machines ORDER BY name"))

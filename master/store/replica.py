@@ -21,7 +21,7 @@ from gridml.model.graph import Graph
 from gridml.model.order import Touched, ascending
 from gridml.protocol.push import Array, Ids, ModuleTensors, ReplicaPart, RowValues, VertexKey
 from master.store.version_chain import Parent
-from master.store.versions import Base, Changes, ReplicaState, Versions, fill, part_of, row_bytes
+from master.store.versions import Base, Changes, InParts, ReplicaState, Versions, fill, row_bytes
 
 RECORD_BYTES = 1 << 10  # of a record itself, beside its arrays
 
@@ -108,7 +108,7 @@ class OverwrittenRows:
 
 
 @dataclass(frozen=True)
-class OlderVersion:
+class OlderVersion(InParts):
     """A version on the memory of a newer `state`, for as long as the records reach back to it."""
 
     version: int
@@ -125,10 +125,6 @@ class OlderVersion:
             left = fill(values, later, ids, self.overwritten.since(self.version, type_name))
             assert not len(left), "what changed was overwritten"
         return values
-
-    def part(self, wanted: Mapping[str, Ids]) -> ReplicaPart:
-        """Return the vertices `wanted`, ids by type, as they travel."""
-        return part_of(self, wanted)
 
 
 _NONE: Ids = np.empty(0, np.int64)

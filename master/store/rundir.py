@@ -67,74 +67,45 @@ def base_name(field: str, version: int) -> str:
 
 
 @dataclass(frozen=True)
+class _Inside:
+    """A path in the folder of a run."""
+
+    name: str
+
+    def __get__(self, run: RunDirectory, owner: type[RunDirectory]) -> Path:
+        return run.root / self.name
+
+
+@dataclass(frozen=True)
 class RunDirectory:
     """Paths of one run. Everything in it can be read with ordinary tools; README.txt in it says what is what."""
 
     root: Path
+    ledger = _Inside("ledger.db")
+    ledger_copy = _Inside("ledger.backup.db")
+    settings = _Inside("settings.json")
+    settings_copy = _Inside("settings.backup.json")
+    versions = _Inside("versions")
+    fields = _Inside("fields")
+    logs = _Inside("logs")
+    events = _Inside("events.log")
+    final = _Inside("final.safetensors")
+    best = _Inside("best.safetensors")
+    #: what takes the place of the best once the ledger names it
+    next_best = _Inside("best.next.safetensors")
+    #: the part of each vertex, where vertices are placed
+    placement = _Inside("placement.safetensors")
+    #: where jobs leave the push that they got no answer to, under their names
+    recovered = _Inside("recovered")
 
     @property
     def place(self) -> Path:
         """Where it lies, whatever links lead there: what a run is known by to others."""
         return self.root.resolve()
 
-    @property
-    def ledger(self) -> Path:
-        return self.root / "ledger.db"
-
-    @property
-    def ledger_copy(self) -> Path:
-        return self.root / "ledger.backup.db"
-
-    @property
-    def settings(self) -> Path:
-        return self.root / "settings.json"
-
-    @property
-    def settings_copy(self) -> Path:
-        return self.root / "settings.backup.json"
-
-    @property
-    def versions(self) -> Path:
-        return self.root / "versions"
-
-    @property
-    def fields(self) -> Path:
-        return self.root / "fields"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def events(self) -> Path:
-        return self.root / "events.log"
-
-    @property
-    def final(self) -> Path:
-        return self.root / "final.safetensors"
-
-    @property
-    def best(self) -> Path:
-        return self.root / "best.safetensors"
-
-    @property
-    def next_best(self) -> Path:
-        """What takes the place of the best once the ledger names it."""
-        return self.root / "best.next.safetensors"
-
     def kept_program(self, original: Path) -> KeptProgram:
         """The run's own copy of a program."""
         return KeptProgram(self.root / "program", original)
-
-    @property
-    def placement(self) -> Path:
-        """The part of each vertex, where vertices are placed."""
-        return self.root / "placement.safetensors"
-
-    @property
-    def recovered(self) -> Path:
-        """Where jobs leave the push that they got no answer to, under their names."""
-        return self.root / "recovered"
 
     def newest_log(self) -> int:
         """Return the highest number of a job that has a log, 0 without any."""
@@ -211,6 +182,12 @@ class MasterLock:
         self._file.truncate(0)
         self._file.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
         self._file.flush()
+
+    def __enter__(self) -> MasterLock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Let another master have the run. Idempotent; the end of the process does the same."""

@@ -69,22 +69,25 @@ class Base(Protocol):
         """Return the vertices `wanted`, ids by type, as they travel: rows in copies, without buffers."""
 
 
-def part_of(base: Base, wanted: Mapping[str, Ids]) -> ReplicaPart:
-    """Return the vertices `wanted` of a version, as its `part` does."""
-    modules: dict[VertexKey, dict[str, Array]] = {}
-    rows: dict[str, RowValues] = {}
-    for type_name, ids in wanted.items():
-        if fields := base.rows(type_name, ids):
-            if len(ids):
-                rows[type_name] = RowValues(ids, fields)
-            continue
-        keys = [(type_name, index) for index in ids.tolist()]
-        modules.update({key: base.modules[key].tensors for key in keys if key in base.modules})
-    return ReplicaPart(modules, rows)
+class InParts:
+    """What of a version travels, made of its modules and rows."""
+
+    def part(self: Base, wanted: Mapping[str, Ids]) -> ReplicaPart:
+        """Return the vertices `wanted`, ids by type, as they travel: rows in copies, without buffers."""
+        modules: dict[VertexKey, dict[str, Array]] = {}
+        rows: dict[str, RowValues] = {}
+        for type_name, ids in wanted.items():
+            if fields := self.rows(type_name, ids):
+                if len(ids):
+                    rows[type_name] = RowValues(ids, fields)
+                continue
+            keys = [(type_name, index) for index in ids.tolist()]
+            modules.update({key: self.modules[key].tensors for key in keys if key in self.modules})
+        return ReplicaPart(modules, rows)
 
 
 @dataclass(frozen=True)
-class ReplicaState:
+class ReplicaState(InParts):
     """The value of every replicated vertex: modules one by one, array fields `arrays[type][field]` (count, *shape).
 
     `changed[type]` int64 (count,) is the version in which each vertex changed last.
@@ -120,10 +123,6 @@ class ReplicaState:
     def rows(self, type_name: str, ids: Ids) -> dict[str, Array]:
         """Return the fields of some rows, in copies; none of a type of modules."""
         return {name: column[ids] for name, column in self.arrays.get(type_name, {}).items()}
-
-    def part(self, wanted: Mapping[str, Ids]) -> ReplicaPart:
-        """Return the vertices `wanted`, ids by type, as they travel: rows in copies, without buffers."""
-        return part_of(self, wanted)
 
 
 def initial(graph: Graph, seed: int) -> ReplicaState:
@@ -185,7 +184,7 @@ def _decode(tensors: Mapping[str, Array]) -> ReplicaState:
 
 
 @dataclass(frozen=True)
-class _Mapped:
+class _Mapped(InParts):
     """A version on the files that it takes."""
 
     modules: Mapping[VertexKey, VertexState]
@@ -196,10 +195,6 @@ class _Mapped:
         values = {name: column[ids] for name, column in self.chain.columns(type_name).items()}
         fill(values, np.arange(len(ids)), ids, self.chain.later(type_name))
         return values
-
-    def part(self, wanted: Mapping[str, Ids]) -> ReplicaPart:
-        """Return the vertices `wanted`, ids by type, as they travel."""
-        return part_of(self, wanted)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,25 @@ class Logger(ABC):
         """Write what is still to be written: there are no more points."""
 
 
+class CountingLogger(Logger):
+    """One that is told the steps that are there already, and remembers the last of each kind."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def last(self) -> Mapping[str, int]:
+        return self._last
+
+    def count(self, kind: str, step: int) -> None:
+        """Take note of a point that is there."""
+        self._last[kind] = max(step, self._last.get(kind, 0))
+
+
+def named(point: Point) -> dict[str, float]:
+    """Return the numbers of a point as `train/NAME` and `evaluate/NAME`."""
+    return {f"{point.kind}/{name}": value for name, value in point.values.items()}
+
+
 @dataclass(frozen=True)
 class LoggerPlugin:
     """A kind of logger: `open` makes one for the run in a folder, for the first time or again. It takes `modules`,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
-from master.telemetry.loggers.base import Logger, LoggerPlugin, Point
+from master.telemetry.loggers.base import CountingLogger, LoggerPlugin, Point
 from master.telemetry.loggers.json_lines import append, whole_lines
 
 FILE = "metrics.csv"
@@ -21,12 +21,12 @@ COLUMNS = ("kind", "step", "epoch", "at_s", "name", "value")
 
 
 @final
-class CsvFile(Logger):
+class CsvFile(CountingLogger):
     """Appends to the file; what is there when it begins is looked through once."""
 
     def __init__(self, root: Path) -> None:
+        super().__init__()
         self._path = root / FILE
-        self._last: dict[str, int] = {}
         if not self._path.exists():
             append(self._path, _text([COLUMNS]))
             return
@@ -48,15 +48,12 @@ class CsvFile(Logger):
                 here = row[0], int(row[1])
                 if here != point:
                     end, before, point = upto, dict(self._last), here
-                self._last[here[0]] = max(here[1], self._last.get(here[0], 0))
+                self.count(*here)
             upto = at
         if not point[0]:
             return upto
         self._last = before
         return end
-
-    def last(self) -> Mapping[str, int]:
-        return self._last
 
     def write(self, points: Sequence[Point]) -> None:
         rows = [

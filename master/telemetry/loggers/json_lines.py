@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
-from master.telemetry.loggers.base import Logger, LoggerPlugin, Point
+from master.telemetry.loggers.base import CountingLogger, LoggerPlugin, Point
 
 FILE = "metrics.jsonl"
 
@@ -35,26 +35,20 @@ def append(path: Path, lines: bytes) -> None:
 
 
 @final
-class JsonLines(Logger):
+class JsonLines(CountingLogger):
     """Appends to the file; what is there when it begins is looked through once."""
 
     def __init__(self, root: Path) -> None:
+        super().__init__()
         self._path = root / FILE
-        self._last: dict[str, int] = {}
         if self._path.exists():
             upto = 0
             with self._path.open("rb") as file:
                 for end, line in whole_lines(file):
-                    self._take(line)
+                    point: dict[str, Any] = json.loads(line)
+                    self.count(point["kind"], int(point["step"]))
                     upto = end
             os.truncate(self._path, upto)
-
-    def _take(self, line: bytes) -> None:
-        point: dict[str, Any] = json.loads(line)
-        self._last[point["kind"]] = max(int(point["step"]), self._last.get(point["kind"], 0))
-
-    def last(self) -> Mapping[str, int]:
-        return self._last
 
     def write(self, points: Sequence[Point]) -> None:
         append(self._path, "".join(_line(point) for point in points).encode())

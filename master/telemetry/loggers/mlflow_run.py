@@ -7,12 +7,12 @@ says.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
-from master.telemetry.loggers.base import Logger, LoggerPlugin, Point
+from master.telemetry.loggers.base import CountingLogger, LoggerPlugin, Point, named
 
 EXPERIMENT, TAG = "gridml", "gridml.run"
 MOST = 1000  # metrics of one call
@@ -20,20 +20,19 @@ _SERVER, _FILES = "MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE"
 
 
 @final
-class Mlflow(Logger):
+class Mlflow(CountingLogger):
     """Logs metrics `train/NAME` and `evaluate/NAME`."""
 
     def __init__(self, root: Path) -> None:
         from mlflow.tracking import MlflowClient
 
+        super().__init__()
         with _files_allowed():
             self._client: Any = MlflowClient(os.environ.get(_SERVER) or (root.resolve() / "mlruns").as_uri())
             self._run = self._find(root)
-        self._last: dict[str, int] = {}
         for name in self._client.get_run(self._run).data.metrics:
-            kind = name.partition("/")[0]
-            steps = [metric.step for metric in self._client.get_metric_history(self._run, name)]
-            self._last[kind] = max(self._last.get(kind, 0), *steps)
+            for metric in self._client.get_metric_history(self._run, name):
+                self.count(name.partition("/")[0], metric.step)
 
     def _find(self, root: Path) -> str:
         """Return the id of the run's own, which is made where there is none."""
@@ -46,16 +45,13 @@ class Mlflow(Logger):
             runs = [self._client.create_run(number, run_name=root.name, tags={TAG: identity})]
         return str(runs[0].info.run_id)
 
-    def last(self) -> Mapping[str, int]:
-        return self._last
-
     def write(self, points: Sequence[Point]) -> None:
         from mlflow.entities import Metric
 
         metrics = [
-            Metric(f"{point.kind}/{name}", value, round(point.at_s * 1000), point.step)
+            Metric(name, value, round(point.at_s * 1000), point.step)
             for point in points
-            for name, value in point.values.items()
+            for name, value in named(point).items()
         ]
         for at in range(0, len(metrics), MOST):
             self._client.log_batch(self._run, metrics=metrics[at : at + MOST])

@@ -6,59 +6,50 @@ steps are there is read from the files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
-from master.telemetry.loggers.base import Logger, LoggerPlugin, Point
+from master.telemetry.loggers.base import CountingLogger, LoggerPlugin, Point, named
 
 FOLDER = "tensorboard"
 _FILES = "events.out.tfevents.*"
 
 
 @final
-class TensorBoard(Logger):
+class TensorBoard(CountingLogger):
     """Writes scalars `train/NAME` and `evaluate/NAME`."""
 
     def __init__(self, root: Path) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+        super().__init__()
         folder = root / FOLDER
         folder.mkdir(exist_ok=True)
-        self._last = _last_steps(sorted(folder.glob(_FILES)))
+        for file in sorted(folder.glob(_FILES)):
+            self._read(file)
         self._writer = EventFileWriter(str(folder))
 
-    def last(self) -> Mapping[str, int]:
-        return self._last
+    def _read(self, file: Path) -> None:
+        """Take note of the points in an event file; a record that a kill cut short is none."""
+        from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        for event in map(Event.FromString, RawEventFileLoader(str(file)).Load()):
+            for value in event.summary.value:
+                self.count(value.tag.partition("/")[0], event.step)
 
     def write(self, points: Sequence[Point]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         for point in points:
-            values = [
-                Summary.Value(tag=f"{point.kind}/{name}", simple_value=value) for name, value in point.values.items()
-            ]
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in named(point).items()]
             self._writer.add_event(Event(wall_time=point.at_s, step=point.step, summary=Summary(value=values)))
         self._writer.flush()
 
     def close(self) -> None:
         self._writer.close()
-
-
-def _last_steps(files: Sequence[Path]) -> dict[str, int]:
-    """Return the last step of each kind in event files; a record that a kill cut short is none."""
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    last: dict[str, int] = {}
-    for file in files:
-        for record in RawEventFileLoader(str(file)).Load():
-            event = Event.FromString(record)
-            for value in event.summary.value:
-                kind = value.tag.partition("/")[0]
-                last[kind] = max(event.step, last.get(kind, 0))
-    return last
 
 
 def plugin() -> LoggerPlugin:

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, final
 
-from master.telemetry.loggers.base import Logger, LoggerPlugin, Point
+from master.telemetry.loggers.base import CountingLogger, LoggerPlugin, Point, named
 
 FOLDER, STEP = "wandb", "vertices"
 _FILE_HEADER, _BLOCK, _RECORD = 7, 32768, struct.Struct("<IHB")  # of LevelDB's log: checksum, length, part
@@ -23,7 +23,7 @@ _WHOLE, _FIRST, _LAST = 1, 2, 4  # parts of a record; 3 is one in the middle
 
 
 @final
-class WeightsAndBiases(Logger):
+class WeightsAndBiases(CountingLogger):
     """Logs `train/NAME` and `evaluate/NAME` over `vertices`, the step: W&B's own step only counts points, since those
     of evaluations come late."""
 
@@ -31,7 +31,7 @@ class WeightsAndBiases(Logger):
         import wandb
 
         (root / FOLDER).mkdir(exist_ok=True)
-        self._last: dict[str, int] = {}
+        super().__init__()
         self._points = 0
         for file in (root / FOLDER).glob("*run-*/run-*.wandb"):
             for history in read_history(file):
@@ -57,16 +57,12 @@ class WeightsAndBiases(Logger):
         if STEP in history:
             self._points = max(self._points, int(history["_step"]))
             for kind in {name.partition("/")[0] for name in history if "/" in name}:
-                self._last[kind] = max(int(history[STEP]), self._last.get(kind, 0))
-
-    def last(self) -> Mapping[str, int]:
-        return self._last
+                self.count(kind, int(history[STEP]))
 
     def write(self, points: Sequence[Point]) -> None:
         for point in points:
             self._points += 1
-            values = {f"{point.kind}/{name}": value for name, value in point.values.items()}
-            self._run.log({**values, STEP: point.step, "epoch": point.epoch}, step=self._points)
+            self._run.log({**named(point), STEP: point.step, "epoch": point.epoch}, step=self._points)
 
     def close(self) -> None:
         self._run.finish()
