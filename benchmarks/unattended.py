@@ -28,7 +28,7 @@ from pools import pool
 from pools.release import NoCondor
 from pools.submitted import PROGRAM, VERTICES
 
-KILLS, WORKERS, EPOCHS, LIFE_S = 2_000, sized(6, 2), sized(60, 4), 4
+KILLS, WORKERS, EPOCHS, LIFE_S = 2_000, sized(6, 2), sized(60, 2), 4
 _GRIDML = (sys.executable, "-P", "-m", "gridml")
 
 

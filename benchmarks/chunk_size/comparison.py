@@ -83,7 +83,7 @@ def main() -> None:
     if not files:
         print("GRIDML_DATA names no folder with spot/ in it: families and Figure 4 only", flush=True)
     settings = [*families(), *traces(files[: effort.traces])]
-    settings = sized(settings, settings[:1])
+    settings = sized(settings, settings[-1:])
     sizes: list[dict[str, Cell]] = []
     halves: list[dict[str, Cell]] = []
     drawn: list[dict[str, Cell]] = []

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.arguments import sized
 from benchmarks.chunk_size.master import Machines, Measured, play
 from benchmarks.chunk_size.traces import MODES, chosen_for, costs_of, fitted
 from benchmarks.table import Cell, write
@@ -23,7 +24,7 @@ from master.backends.script import Replay, Script, ScriptedLives
 from master.simulation.scenario import Storms
 
 MEAN_S, MACHINES = 2700.0, 16
-FACTORS = (0.3, 0.6, 1.0, 1.6, 4.0)  # of the chosen size
+FACTORS = sized((0.3, 0.6, 1.0, 1.6, 4.0), (1.0,))  # of the chosen size
 STORMS = ((1.0, 0.3), (0.5, 0.6))  # (every so many mean lives, share taken)
 
 
@@ -106,7 +107,7 @@ def _row(
 
 
 def _storms(quick: bool) -> list[Case]:
-    until_s = (5 if quick else 25) * MEAN_S
+    until_s = sized(5 if quick else 25, 2) * MEAN_S
     cases = []
     for every, share in STORMS[1:] if quick else ((None, None), *STORMS):
 

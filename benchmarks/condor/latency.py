@@ -41,7 +41,7 @@ from pools import pool
 from pools.pool import Pool
 from pools.release import NoCondor
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist.py"
+EXAMPLE = Path(__file__).parents[2] / sized("examples/mnist.py", "benchmarks/programs/adult.py")
 SIZES = (1, 5)
 """Megabytes of a replica."""
 REMOTE = ("chirp", "sftp")
@@ -108,7 +108,7 @@ def compare(repeats: int) -> None:
             ("personal", lambda: pool.personal(folder / "personal"), repeats),
             ("firewalled", lambda: pool.firewalled(folder / "firewalled", workers=1, subnet=79), max(1, repeats // 2)),
         ]
-        for name, up, runs in pools:
+        for name, up, runs in sized(pools, pools[:1]):
             try:
                 with up() as raised:
                     inside = in_pool(raised, folder / f"in-{name}", runs, repeats)
@@ -146,6 +146,7 @@ def in_pool(pool: Pool, folder: Path, runs: int, trips: int) -> dict[str, Any]:
         sys.executable,
         "-m",
         "benchmarks.condor.latency",
+        *sized([], ["--smallest"]),
         str(trips),
         "--inside",
         str(folder),
