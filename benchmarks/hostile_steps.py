@@ -180,7 +180,7 @@ def undefended() -> Iterator[None]:
     with (
         mock.patch("master.sync.merger.gate", gate),
         mock.patch("master.sync.merger.stands_still", lambda *_, **__: Passage(1.0, "")),
-        mock.patch("master.sync.conduct.too_fast", lambda *_: (False, "")),
+        mock.patch("master.trust.trust.too_fast", lambda *_: (False, "")),
         mock.patch("master.sync.recovery.go_back", lambda *_: (None, "")),
     ):
         yield

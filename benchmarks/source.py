@@ -34,6 +34,7 @@ ORDER = (
     "master/ports",
     "master/telemetry",
     "master/leases",
+    "master/trust",
     "master/sync",
     "master/sftp",
     "master/backends/condor",

@@ -19,7 +19,6 @@ from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 from master.store.store import Store, open_store
-from master.sync.conduct import Conduct
 from master.sync.epoch_end import EpochEnd
 from master.sync.exchange import Exchange, Grants, WorkerReports
 from master.sync.inbox import Inbox, SetAside
@@ -28,10 +27,10 @@ from master.sync.moments import KeptMoments, MomentsFile
 from master.sync.pushes import Pushes
 from master.sync.recovery import Failures, Recovery
 from master.sync.replies import Answers, PushPace, Replies
-from master.sync.spot_checks import SpotChecks, drawn
 from master.sync.version_use import Tails, VersionKeeper, VersionUse
 from master.takeover import Takeover
 from master.telemetry.run_loggers import RunLoggers, loggers_of
+from master.trust.trust import Trust, drawn
 
 
 @dataclass(frozen=True)
@@ -81,14 +80,14 @@ def wire(
     # What fails, who is trusted, and what follows
     failures = Failures(store.ledger, leases, workers, mailboxes, events)
     moments = KeptMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
-    recovery = Recovery(store, leases, failures, Conduct(store.ledger), moments, events)
+    merger = Merger(spec.graph, store.replica, spec.settings.workers, spec.program.update.driver.__name__)
+    due = drawn(spec.settings.spot_checks, environment.chance)
+    trust = Trust(store, leases, workers, events, merger.group_of, due)
+    recovery = Recovery(store, leases, failures, trust, moments, events)
 
     # Messages and what they push
     inbox = Inbox(workers, mailboxes, environment.codec, limits, SetAside(directory.root / "set-aside"), events)
-    merger = Merger(spec.graph, store.replica, spec.settings.workers, spec.program.update.driver.__name__)
-    due = drawn(spec.settings.spot_checks, environment.chance)
-    checks = SpotChecks(store, leases, workers, merger, recovery, events, due)
-    pushes = Pushes(store, leases, checks, merger, recovery, events, environment.hook)
+    pushes = Pushes(store, leases, trust, merger, recovery, events, environment.hook)
 
     # Answers, and what they go by
     versions, tails = VersionUse(store.ledger), Tails(spec, store.ledger, store.replica)
@@ -101,12 +100,13 @@ def wire(
         leases,
         inbox,
         pushes,
-        WorkerReports(store.ledger, leases, workers, versions, recovery, merger, events),
+        WorkerReports(store.ledger, leases, workers, versions, recovery, trust, merger, events),
         recovery,
-        Grants(store.ledger, leases, workers, recovery.conduct, checks, pace, events),
+        trust,
+        Grants(store.ledger, leases, workers, trust, pace, events),
         pace,
-        Replies(spec, store, leases, pace, moments, checks, answers),
-        VersionKeeper(store, leases.epochs, tails, versions, checks),
+        Replies(spec, store, leases, pace, moments, trust, answers),
+        VersionKeeper(store, leases.epochs, tails, versions, trust),
     )
 
     # Where workers come from, and what follows an epoch

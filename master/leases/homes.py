@@ -1,7 +1,6 @@
-"""The part of a placed graph that each worker works on, and ranges that are reserved for certain workers.
+"""The part of a placed graph that each worker works on.
 
-A worker is leased its own part next, whose rows it has, or else one that is near. A reserved range also carries
-what its worker begins from.
+A worker is leased its own part next, whose rows it has, or else one that is near.
 """
 
 from __future__ import annotations
@@ -9,10 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from gridml.protocol.messages import Pace, Sync
-from gridml.protocol.push import ReplicaPart
 from master.leases.policy import SMALLEST, choose_span
 from master.state.lease_records import LeaseState
 from master.state.spans import Span
@@ -143,36 +139,3 @@ class Homes:
         others = self._workers.others_at_home(record, self._parts.count)
         near = self._shared[record.assignment.part or 0]  # which does not matter to a newcomer
         return PartFacts(record.assignment.part, others, self._ledger.free_spans.left(), near)
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a worker trains afresh from: a version, all of it that the lease touches, and the pace to keep."""
-
-    version: int
-    replica: ReplicaPart
-    pace: Pace
-
-
-class Appointments(Protocol):
-    """Says who is to train what; where it says nothing, leases are granted as ever."""
-
-    def choose(self, record: WorkerRecord, sync: Sync) -> tuple[Span | None, str] | None:
-        """Return (the span that a worker is to lease next, None where it is to get nothing yet; why); None where
-        nothing is meant for it."""
-
-    def start(self, lease: LeaseState | None) -> Start | None:
-        """Return what a lease begins from; None where it goes on from what its worker has."""
-
-
-class Anybody:
-    """Everybody may train everything, from what they have."""
-
-    def choose(self, record: WorkerRecord, sync: Sync) -> tuple[Span | None, str] | None:
-        return None
-
-    def start(self, lease: LeaseState | None) -> Start | None:
-        return None
-
-
-ANYBODY = Anybody()

@@ -9,7 +9,7 @@ from gridml.protocol.messages import Sync
 from master.leases import policy
 from master.leases.chunks import Chunks
 from master.leases.epochs import Epochs
-from master.leases.homes import ANYBODY, Appointments, Homes
+from master.leases.homes import Homes
 from master.leases.policy import ChunkFacts, choose_span, chunk_size
 from master.leases.reclaim import Reclaim
 from master.leases.sizing import ChunkSizing
@@ -60,10 +60,10 @@ class Leases:
         return self._ledger.leases.holders
 
     def grant(
-        self, record: WorkerRecord, sync: Sync, now: float, appointments: Appointments = ANYBODY
+        self, record: WorkerRecord, sync: Sync, now: float, appointed: tuple[Span, str] | None = None
     ) -> LeaseState | None:
         """Return a lease for a worker that wants one, None when there is none for it, or it is avoided; leases that it
-        has let go of are ended."""
+        has let go of are ended. It gets the range that it was `appointed`, with why, once it has nothing in hand."""
         avoided = now < record.faults.avoided_until_s
         record.assignment.cached = sync.cached
         again = self._let_go(sync, now, again=not avoided)
@@ -71,10 +71,9 @@ class Leases:
             self._ledger.worker_sent(record.name, self.chunks.refresh(again, record.assignment.cached), now)
         if again is not None or avoided or not sync.wants or sync.leaving:
             return again
-        appointed = appointments.choose(record, sync)
         if appointed is not None:
-            span, reason = appointed
-            return None if span is None else self._open(span, span.stop, record, now, reason)
+            busy = sync.holds or self._ledger.leases.of(record.name)
+            return None if busy else self._open(appointed[0], appointed[0].stop, record, now, appointed[1])
         if (sync.holds and not self.ahead) or self._early(record, sync):
             return None
         if len(self._ledger.leases.of(record.name)) >= MOST_HELD:

@@ -24,15 +24,14 @@ from master.state.worker_records import Lost, WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.store import Store
-from master.sync.conduct import Conduct
 from master.sync.inbox import Inbox
 from master.sync.merger import Merger
 from master.sync.pushes import Pushes
 from master.sync.recovery import Failures, Recovery
 from master.sync.replies import PushPace, Replies
 from master.sync.rows import Draft
-from master.sync.spot_checks import SpotChecks
 from master.sync.version_use import VersionKeeper, VersionUse
+from master.trust.trust import Trust
 
 MAX_NOTES = 8  # of one worker that are shown
 LONG_S = 2.0  # that cutting chunks takes: as long nobody is heard
@@ -50,6 +49,7 @@ class WorkerReports:
     workers: WorkerTable
     versions: VersionUse
     recovery: Recovery
+    trust: Trust
     merger: Merger
     events: Events
 
@@ -61,7 +61,7 @@ class WorkerReports:
         held = [*self.ledger.leases.of(record.name).values()]
         versions = self.versions.forget(record)
         self.leases.sizing.measures.speeds.drop(record)
-        self.recovery.conduct.forget(record.name)
+        self.trust.forget(record.name)
         if lost := self.merger.forget(record.name):
             self._record_not_taken(record, lost, because)
         for lease in held:
@@ -122,16 +122,14 @@ class Grants:
         ledger: Ledger,
         leases: Leases,
         workers: WorkerTable,
-        conduct: Conduct,
-        checks: SpotChecks,
+        trust: Trust,
         pace: PushPace,
         events: Events,
     ) -> None:
         self._ledger = ledger
         self._leases = leases
         self._workers = workers
-        self._conduct = conduct
-        self._checks = checks
+        self._trust = trust
         self._pace = pace
         self._events = events
         self._copying = leases.sizing.measures.copying
@@ -152,9 +150,10 @@ class Grants:
                 continue
             if draft.verdict is Verdict.MERGED:
                 self._pace.interval(draft.record)  # a chunk is worth the push that ends it, as this one shows
-            draft.grant = self._leases.grant(draft.record, draft.sync, now, self._checks)
-            if draft.grant is not None:
-                self._checks.granted(draft.grant)
+            appointed = self._trust.appointed(draft.record, draft.sync, now)
+            draft.grant = self._leases.grant(draft.record, draft.sync, now, appointed)
+            if appointed is not None:
+                self._trust.promise(draft.record, draft.grant)
         for draft in drafts:  # it may have been cut for another worker of the group, or given to it
             if draft.grant is not None and self._ledger.leases.get(draft.grant.id) is not draft.grant:
                 draft.grant = None
@@ -172,7 +171,7 @@ class Grants:
         self._events.record("warning", {"bytes": nbytes, "cutting_s": seconds}, text + advice)
 
     def _may_work(self, record: WorkerRecord) -> bool:
-        return self._workers.expects(record) and not self._conduct.quarantined(record.name)
+        return self._workers.expects(record) and not self._trust.quarantined(record.name)
 
 
 @dataclass(frozen=True)
@@ -189,8 +188,10 @@ class Exchange:
     pushes: Pushes
     #: writes down what they say of themselves
     reports: WorkerReports
-    #: what failed, who is trusted, and whether the run goes back
+    #: what failed, and whether the run goes back
     recovery: Recovery
+    #: who is trusted
+    trust: Trust
     #: gives those leases that want any
     grants: Grants
     #: how often they push from now on
@@ -235,7 +236,7 @@ class Exchange:
         hook("after-grants")
         leave = self.leases.epochs.finished() or self.failures.stop_because is not None
         for draft in drafts:
-            self.replies.send(draft, leave=leave or self.recovery.conduct.quarantined(draft.record.name))
+            self.replies.send(draft, leave=leave or self.trust.quarantined(draft.record.name))
         for problem in malformed:
             self.inbox.discard(problem.message)
         hook("after-answers")
@@ -251,7 +252,7 @@ class Exchange:
     def take_lost(self) -> list[Lost]:
         """Return the workers to give up since this was last asked: those that fail what others do, that are not to be
         heard any more, and that are trusted no more."""
-        dismissed = self.recovery.conduct.take_dismissed()
+        dismissed = self.trust.take_dismissed()
         return [
             *(Lost(record, GivenUpFor.FAILURES, why) for record, why in self.failures.take_replaceable()),
             *(Lost(record, GivenUpFor.NONSENSE, why) for record, why in self.inbox.take_nonsensical()),

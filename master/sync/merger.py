@@ -222,6 +222,10 @@ class Merger:
         ]
         return grouped([*modules, *rows])
 
+    def group_of(self, name: str) -> str:
+        """The group of a tensor, as it is called: one that takes no steps is its own."""
+        return self.groups[name].name if name in self.groups else name
+
     @cached_property
     def averages(self) -> bool:
         """Whether whole tensors are averaged, so that what is trained apart makes a replica no deeper."""

@@ -36,8 +36,8 @@ from master.sync.gate import Passage
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
 from master.sync.rows import Draft
-from master.sync.spot_checks import SpotChecks
 from master.sync.spread import PushSpread, helpful_workers
+from master.trust.trust import Trust
 
 Array = NDArray[Any]
 
@@ -167,7 +167,7 @@ class Pushes:
         self,
         store: Store,
         leases: Leases,
-        checks: SpotChecks,
+        trust: Trust,
         merger: Merger,
         recovery: Recovery,
         events: Events,
@@ -175,12 +175,11 @@ class Pushes:
     ) -> None:
         self._store = store
         self._recovery = recovery
-        self._conduct = recovery.conduct
         self._leases = leases
         self._merger = merger
         self._moments = recovery.moments
         self._spread = PushSpread(lambda name: name in merger.groups and merger.groups[name].near)
-        self._checks = checks
+        self._trust = trust
         self._failures = recovery.failures
         self._events = events
         self._hook = hook
@@ -220,7 +219,7 @@ class Pushes:
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
         passage, outcome, trace = self._tried(draft, lease, merge, base, now)
         if passage.blamed:
-            self._conduct.blame(draft.record, lease, passage.reason, now)
+            self._trust.blame(draft.record, lease, passage.reason, now)
             self._moments.withdraw(draft.record)
         if outcome is None:
             draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, passage.reason, True
@@ -231,7 +230,7 @@ class Pushes:
                 failure = Failure(lease.id, lease.term, passage.reason, trace, -1, -1)
                 self._failures.record(lease, failure, now, upto=push.upto)
             return
-        kept = self._checks.weigh(draft, lease, now)
+        kept = self._trust.weigh(draft.record, lease, draft.content, (push.upto, push.base), now)
         if kept is not None:
             draft.verdict, draft.reason, draft.is_kept = Verdict.REFUSED, kept, True
             return
@@ -252,7 +251,7 @@ class Pushes:
         logged = self._names.admitted(worker, push.logged, lambda text: self._events.record("warning", {}, text))
         ledger.credit(lease, push.upto, self._version, merge.staleness, now, logged)
         self._recovery.succeed(push)
-        self._conduct.credit(draft.record, push.vertices, lease.since_s, now, blamed=passage.blamed)
+        self._trust.credit(draft.record, push.vertices, lease.since_s, now, blamed=passage.blamed)
         self._leases.credit(lease, now)
         if draft.record.faults.failures:
             self._failures.clear(draft.record)
@@ -346,7 +345,7 @@ class Pushes:
         )
         if problem is not None:
             return Passage(None, problem, failed=True), None
-        too_fast = self._conduct.check(draft.record, push.vertices, now)
+        too_fast = self._trust.check(draft.record, push.vertices, now)
         if too_fast is not None:
             return Passage(None, too_fast, blamed=True), None
         try:

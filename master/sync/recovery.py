@@ -32,9 +32,9 @@ from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.rundir import EventFacts, command
 from master.store.store import Store
-from master.sync.conduct import Conduct
 from master.sync.gate import NOT_FINITE
 from master.sync.moments import KeptMoments
+from master.trust.trust import Trust
 
 
 class Failures:
@@ -230,14 +230,14 @@ class Recovery:
         store: Store,
         leases: Leases,
         failures: Failures,
-        conduct: Conduct,
+        trust: Trust,
         moments: KeptMoments,
         events: Events,
     ) -> None:
         self._store = store
         self._leases = leases
         self.failures = failures
-        self.conduct = conduct
+        self._trust = trust
         self.moments = moments
         self._events = events
         self._failed: list[FailedOn] = []
@@ -287,7 +287,7 @@ class Recovery:
             self._events.record("rollback", facts, f"back to version {to}, as {reason}; {again}")
             for worker in undone.workers:
                 if worker not in victims:
-                    self.conduct.quarantine(worker, f"its pushes after version {to} were undone", now)
+                    self._trust.quarantine(worker, f"its pushes after version {to} were undone", now)
         ledger.backup()  # the copy there was may need a version that is undone
         replica.load(newest, sha256)
         self.moments.clear()

@@ -25,7 +25,6 @@ from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
 from gridml.protocol.messages import Copies, Pace, Reply, Stored, Verdict
 from gridml.protocol.push import ReplicaPart
-from master.leases.homes import Appointments
 from master.leases.leases import Leases
 from master.leases.sizing import push_at_least_s
 from master.state.lease_records import LeaseState
@@ -37,6 +36,7 @@ from master.sync.merger import Merger
 from master.sync.moments import KeptMoments
 from master.sync.rows import Draft, RowSupply, Supply
 from master.sync.version_use import VersionUse
+from master.trust.trust import Trust
 
 Array = NDArray[Any]
 
@@ -203,7 +203,7 @@ class Replies:
         leases: Leases,
         pace: PushPace,
         moments: KeptMoments,
-        appointments: Appointments,
+        trust: Trust,
         answers: Answers,
     ) -> None:
         self._spec = spec
@@ -212,7 +212,7 @@ class Replies:
         self._pace = pace
         self._moments = moments
         self._row_supply = RowSupply(spec, store, leases)
-        self._appointments = appointments
+        self._trust = trust
         self.answers = answers
 
     def send(self, draft: Draft, *, leave: bool) -> None:
@@ -227,7 +227,7 @@ class Replies:
             lacking = replace(
                 self._store.replica.outgoing(*lacks), rows=supply.rows, moments=self._new_to(draft, lacks)
             )
-        start = self._appointments.start(draft.grant)
+        start = self._trust.start(draft.grant)
         if start is not None:
             version, pace, lacking = start.version, start.pace, start.replica
             supply = self._row_supply.give_older(draft, version)

@@ -25,7 +25,7 @@ from master.store.ledger import Ledger
 from master.store.replica import Replica
 from master.store.spec import RunSpec
 from master.store.store import Store
-from master.sync.spot_checks import SpotChecks
+from master.trust.trust import Trust
 
 SHARE = 0.25  # of a run, at the full rate
 MOST = 8  # versions, with the one that ends the epoch
@@ -240,12 +240,12 @@ class VersionKeeper:
     """Removes versions that nobody needs: the newest, those to be evaluated, averaged or gone back to and those in use
     stay."""
 
-    def __init__(self, store: Store, epochs: Epochs, tails: Tails, use: VersionUse, checks: SpotChecks) -> None:
+    def __init__(self, store: Store, epochs: Epochs, tails: Tails, use: VersionUse, trust: Trust) -> None:
         self._store = store
         self._epochs = epochs
         self._tails = tails
         self._use = use
-        self._checks = checks
+        self._trust = trust
         self._enough = 0  # how many are kept before any is removed
 
     def tidy(self, now: float) -> None:
@@ -253,7 +253,7 @@ class VersionKeeper:
         kept = ledger.kept_versions
         if len(kept) < self._enough:
             return
-        needed = {replica.version, *ledger.copied_versions, *self._epochs.unevaluated(), *self._checks.versions}
+        needed = {replica.version, *ledger.copied_versions, *self._epochs.unevaluated(), *self._trust.versions}
         ends = dict(ledger.epoch_ends())
         needed |= self._tails.wanted(ends)
         needed |= to_go_back_to(kept, ends.values(), replica.version, replica.state.nbytes)

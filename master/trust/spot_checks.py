@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from gridml.errors import DamagedError
-from gridml.protocol.messages import NO_PUSH, Pace, Sync
-from gridml.protocol.push import PushContent
-from master.leases.homes import Start
+from gridml.protocol.messages import NO_PUSH, Pace
+from gridml.protocol.push import PushContent, ReplicaPart
 from master.leases.leases import Leases
 from master.state.failures import Candidate
 from master.state.lease_records import LeaseState
@@ -24,21 +23,20 @@ from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.rundir import EventFacts
 from master.store.store import Store
-from master.sync.conduct import Likeness, closer, convicted, find, likeness, strays, usual
-from master.sync.merger import Merger
-from master.sync.recovery import Recovery
-from master.sync.rows import Draft
+from master.trust.likeness import Likeness, closer, convicted, find, likeness, strays, usual
+from master.trust.trust import Due
 
 TOPIC = "spot check"  # of events
 REMEMBERED = 16  # checks of each machine that are looked back on
 
 
-Due = Callable[[float], bool]  # whether to check a push, given the share that should be at least
+@dataclass(frozen=True)
+class Start:
+    """What a worker trains afresh from: a version, all of it that the lease touches, and the pace to keep."""
 
-
-def drawn(share: float, chance: Callable[[], float]) -> Due:
-    """Return a draw for each push by `chance`, from [0, 1); none is checked where `share` is 0."""
-    return lambda least: share > 0 and chance() < max(share, least)
+    version: int
+    replica: ReplicaPart
+    pace: Pace
 
 
 @dataclass(frozen=True)
@@ -86,18 +84,18 @@ class SpotChecks:
         store: Store,
         leases: Leases,
         workers: WorkerTable,
-        merger: Merger,
-        recovery: Recovery,
         events: Events,
+        group_of: Callable[[str], str],
         due: Due,
+        quarantine: Callable[[str, str, float], None],
     ) -> None:
         self._store = store
         self._leases = leases
         self._workers = workers
-        self._merger = merger
-        self._conduct = recovery.conduct
         self._events = events
+        self._group_of = group_of
         self._due = due
+        self._distrust = quarantine
         self._check: Check | None = None
         self._odd: Counter[str] = Counter()  # how often what was said at a place was
         self._seen: defaultdict[str, deque[Likeness]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
@@ -109,30 +107,30 @@ class SpotChecks:
 
     # --- who trains it again
 
-    def choose(self, record: WorkerRecord, sync: Sync) -> tuple[Span | None, str] | None:
-        """As Appointments do: a worker that can train again what is checked does so, once it has nothing in hand."""
+    def appointed(self, record: WorkerRecord) -> tuple[Span, str] | None:
+        """A worker that can train again what is checked is to do so: return the range, and why."""
         check = self._standing()
         if check is None or check.lease is not None or not check.may_repeat(check.place(record, record.name)):
             return None
         if check.promised != record.name and self._workers.get(check.promised) is not None:
             return None
-        check.promised = record.name
-        if sync.holds or self._store.ledger.leases.of(record.name):
-            return None, "it trains a range afresh next, for a spot check"
         return check.span, f"a spot check of {check.said[0].worker}"
 
-    def granted(self, lease: LeaseState) -> None:
-        """Take note of a grant, which may be what `choose` chose."""
+    def promise(self, record: WorkerRecord, lease: LeaseState | None) -> None:
+        """Keep the range for a worker that was `appointed`, or that was granted it; nothing where that is another."""
         check = self._check
-        if check is None or check.lease is not None or lease.worker != check.promised:
-            return
-        if (lease.epoch, lease.start, lease.stop) == (check.span.epoch, check.span.start, check.span.stop):
-            check.lease = lease.id
+        assert check is not None, "only what is checked is appointed"
+        if lease is None or (lease.epoch, lease.start, lease.stop) == (
+            check.span.epoch,
+            check.span.start,
+            check.span.stop,
+        ):
+            check.promised, check.lease = record.name, None if lease is None else lease.id
 
-    def start(self, lease: LeaseState | None) -> Start | None:
+    def start(self, lease: LeaseState) -> Start | None:
         """Return what a granted lease begins from; None where it goes on from what its worker has."""
         check = self._check
-        if check is None or lease is None or lease.id != check.lease:
+        if check is None or lease.id != check.lease:
             return None
         try:
             base = self._store.replica.base(check.base, self._store.ledger.sha256_of(check.base))
@@ -143,18 +141,24 @@ class SpotChecks:
 
     # --- what they say
 
-    def weigh(self, draft: Draft, lease: LeaseState, now: float) -> str | None:
-        """Return why a push that could be merged is kept, None to merge it."""
+    def weigh(
+        self, record: WorkerRecord, lease: LeaseState, content: PushContent, at: tuple[int, int], now: float
+    ) -> str | None:
+        """Return why a push that could be merged is kept, None to merge it; `at` is (how far it goes, its base)."""
+        upto, base = at
         check = self._standing()
         if check is not None and check.lease == lease.id:
             self._check = None  # unless it goes on
             try:
-                return self._judge(check, draft, lease, now)
+                if (lease.upto, upto, base) != (check.span.start, check.span.stop, check.base):
+                    return None  # it was cut, or pushed in parts
+                check.said.append(Testimony(record.name, check.place(record, record.name), content))
+                return self._judge(check, lease, now)
             except DamagedError as error:  # the version that all of them started from cannot be read any more
                 self._events.record(TOPIC, _facts(check, ()), f"it comes to nothing: {error}")
                 return None
-        if check is None and self._due(self._closer(draft.record)):
-            return self._open(draft, lease, now)
+        if check is None and self._due(self._closer(record)):
+            return self._open(record, lease, content, at, now)
         return None
 
     def _closer(self, record: WorkerRecord) -> float:
@@ -169,14 +173,16 @@ class SpotChecks:
         """What is usual elsewhere."""
         return usual([[*seen] for other, seen in self._seen.items() if other != place])
 
-    def _open(self, draft: Draft, lease: LeaseState, now: float) -> str | None:
+    def _open(
+        self, record: WorkerRecord, lease: LeaseState, content: PushContent, at: tuple[int, int], now: float
+    ) -> str | None:
         """Keep a push, if there is anybody else to repeat it."""
-        record, push, ledger = draft.record, draft.push, self._store.ledger
+        upto, base = at
         machines = {candidate.machine for candidate in self._workers.ready(now)} | {record.machine}
-        credited = ledger.credited_at(push.base) or 0
+        credited = self._store.ledger.credited_at(base) or 0
         pace = Pace(max(1, self._leases.live), credited, self._leases.epochs.total, NO_PUSH)
-        check = Check(Span(lease.epoch, lease.upto, push.upto), push.base, pace, by_machine=len(machines) > 1)
-        check.said.append(Testimony(record.name, check.place(record, record.name), draft.content))
+        check = Check(Span(lease.epoch, lease.upto, upto), base, pace, by_machine=len(machines) > 1)
+        check.said.append(Testimony(record.name, check.place(record, record.name), content))
         return self._keep(check, lease, now) if self._anybody(check, now) else None
 
     def _anybody(self, check: Check, now: float) -> bool:
@@ -193,11 +199,8 @@ class SpotChecks:
         self._check = check
         return reason
 
-    def _judge(self, check: Check, draft: Draft, lease: LeaseState, now: float) -> str | None:
-        push, span, record = draft.push, check.span, draft.record
-        if (lease.upto, push.upto, push.base) != (span.start, span.stop, check.base):
-            return None  # it was cut, or pushed in parts
-        check.said.append(Testimony(record.name, check.place(record, record.name), draft.content))
+    def _judge(self, check: Check, lease: LeaseState, now: float) -> str | None:
+        span = check.span
         pushed, *repeated = check.said
         alike = {pair: self._likeness(check, *pair) for pair in combinations(range(1, len(check.said)), 2)}
         to_push = [self._likeness(check, 0, at) for at in range(1, len(check.said))]
@@ -228,7 +231,7 @@ class SpotChecks:
         successors = [record.name for record in self._workers if record.alive and record.machine == testimony.place]
         there = [testimony.worker] if self._workers.get(testimony.worker) is not None else successors
         for worker in there:
-            self._conduct.quarantine(worker, reason, now)
+            self._distrust(worker, reason, now)
         self._seen.pop(testimony.place, None)
         del self._odd[testimony.place]
 
@@ -236,7 +239,7 @@ class SpotChecks:
         """Compare two steps. Raises DamagedError where the version that they were taken from is."""
         base = self._store.replica.base(check.base, self._store.ledger.sha256_of(check.base))
         contents = check.said[one].content, check.said[other].content
-        return likeness(*contents, base, self._merger.groups, self._store.fields.values)
+        return likeness(*contents, base, self._group_of, self._store.fields.values)
 
     def _standing(self) -> Check | None:
         """Return the check that is under way, if its range has gone to nobody else, and its version is there."""

@@ -1,9 +1,6 @@
-"""The conduct of workers: what each was credited and flagged for, and which are in quarantine.
+"""Spot checks: how alike two steps are, and what repetitions of a push show.
 
-It decides whether a worker can have trained what it brings, and when it is trusted no more, by the master's clock
-and by what others do. What a worker says of its own speed is no evidence.
-
-Spot checks: a share of the pushes is trained a second time elsewhere, and the steps are compared. A push that is
+A share of the pushes is trained a second time elsewhere, and the steps are compared. A push that is
 checked looks like any other to its worker, so it cannot be made for the check. The worker that repeats it starts
 from the same replica with an optimiser that remembers nothing. So two things can be said:
 
@@ -18,11 +15,9 @@ facts (batches that were counted), and no steps.
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -31,192 +26,9 @@ from numpy.typing import NDArray
 
 from gridml.aggregates.base import same_bits
 from gridml.protocol.push import Ids, PushContent, RowValues
-from master.state.lease_records import LeaseState
-from master.state.worker_records import WorkerRecord
-from master.store.ledger import Ledger
-from master.store.rundir import command
 from master.store.versions import Base
-from master.sync.gate import Group
 
 Array = NDArray[Any]
-
-
-SLACK, SLACK_OF_ANY = 10.0, 100.0  # times as fast as the fastest other of its kind of machine, and of any kind
-WITNESSES = 2  # others that must be at work, each with
-SETTLED = 3  # pushes, before anybody is compared with them
-PUSHES = 8  # of a worker that are looked back on,
-BLAMED = 3  # so many of which a majority of others would not have brought
-UNLIKE = 4.0  # times as often as the others are blamed: where all of them are, the program is to blame
-
-
-@dataclass(frozen=True)
-class CreditPace:
-    """Vertices that a worker was credited in so many seconds since it was first given work, in so many pushes, on a
-    machine of some kind."""
-
-    vertices: int
-    seconds: float
-    pushes: int
-    kind: str = ""
-
-    @property
-    def rate(self) -> float:
-        """Vertices per second."""
-        return self.vertices / self.seconds if self.seconds > 0 else 0.0
-
-
-def too_fast(own: CreditPace, others: Sequence[CreditPace]) -> tuple[bool, str]:
-    """Whether a worker brings more than any machine like its own can have trained, and why.
-
-    `own` counts the push in question. Before anything is known of two others that are at work nothing is too fast.
-    """
-    settled = [other for other in others if other.pushes >= SETTLED and other.rate > 0]
-    alike = [other for other in settled if other.kind == own.kind]
-    for group, slack, whose in ((alike, SLACK, "of its kind"), (settled, SLACK_OF_ANY, "of any kind")):
-        if len(group) >= WITNESSES:
-            fastest = max(other.rate for other in group)
-            if own.vertices > slack * fastest * own.seconds:
-                reason = f"{own.vertices:,} vertices in {own.seconds:.3g} s since its first lease, more than"
-                return True, f"{reason} {slack:g} times what the fastest other worker {whose} trains"
-    return False, "it can have trained that"
-
-
-def quarantine(blamed: Sequence[bool], others: Sequence[Sequence[bool]]) -> tuple[bool, str]:
-    """Whether a worker is trusted no more, given which of its last pushes and of each other worker's were blamed."""
-    mine, known = sum(blamed), [each for each in others if each]
-    theirs, all_theirs = sum(map(sum, known)), sum(map(len, known))
-    if mine < BLAMED or len(known) < WITNESSES:
-        return False, f"{mine} of its last {len(blamed)} pushes were blamed"
-    if mine * all_theirs < UNLIKE * theirs * len(blamed):
-        return False, f"{mine} of its last {len(blamed)} pushes were blamed, and so are those of others"
-    return True, f"{mine} of its last {len(blamed)} pushes are not what others bring"
-
-
-LOOK_S = 2.0  # between two looks at everybody's pace: with ten thousand workers one costs as much as a hundred pushes
-
-
-@dataclass
-class _Conduct:
-    """Of one worker: what it brought since `began_s`, which may have been in the time of an earlier master, what this
-    one saw it train since `seen_s`, and which of its last pushes were blamed."""
-
-    began_s: float
-    kind: str
-    vertices: int = 0
-    seen_s: float | None = None
-    last_s: float = 0.0
-    seen: int = 0  # vertices, in
-    pushes: int = 0
-    blamed: deque[bool] = field(default_factory=lambda: deque(maxlen=PUSHES))
-
-    def pace(self) -> CreditPace:
-        """As a measure for others: that of a whole life would be too slow, for what the masters before this one saw
-        of it is not in it."""
-        return CreditPace(self.seen, self.last_s - (self.seen_s or 0.0), self.pushes, self.kind)
-
-
-class Conduct:
-    """The conduct of the workers of one run. Methods must be called inside the ledger's transaction."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._workers: dict[str, _Conduct] = {}
-        self._fastest: list[tuple[str, CreditPace]] = []  # as of the last look
-        self._slowest = math.inf  # of these: who is no faster is too fast for nobody
-        self._look_s = 0.0  # when to look again
-        self._quarantined = set(ledger.quarantined())
-        self._dismissed: list[tuple[str, str]] = []  # (worker, why) of those that were quarantined of late
-
-    def quarantined(self, worker: str) -> bool:
-        """Whether a worker gets no lease, and nothing of it is taken."""
-        return worker in self._quarantined
-
-    def take_dismissed(self) -> list[tuple[str, str]]:
-        """Return those that were quarantined since this was last asked, and why."""
-        dismissed, self._dismissed = self._dismissed, []
-        return dismissed
-
-    def check(self, record: WorkerRecord, vertices: int, now: float) -> str | None:
-        """Return why a worker cannot have trained what it brings, None if it can."""
-        own = self._of(record)
-        if own is None:
-            return None
-        if now >= self._look_s:
-            self._look(now)
-        seconds = now - own.began_s
-        if own.vertices + vertices <= self._slowest * seconds:
-            return None
-        pace = CreditPace(own.vertices + vertices, seconds, own.pushes + 1, record.measured.kind)
-        fast, reason = too_fast(pace, [other for name, other in self._fastest if name != record.name])
-        return reason if fast else None
-
-    def _look(self, now: float) -> None:
-        """Find the fastest of each kind that can be compared with: enough of them without the one that is compared."""
-        kinds: dict[str, list[tuple[str, CreditPace]]] = {}
-        for name, each in self._workers.items():
-            if each.pushes >= SETTLED:
-                kinds.setdefault(each.kind, []).append((name, each.pace()))
-        most = [heapq.nlargest(WITNESSES + 1, paces, key=lambda named: named[1].rate) for paces in kinds.values()]
-        self._fastest = [named for paces in most for named in paces]
-        self._slowest = min((pace.rate for _, pace in self._fastest), default=math.inf)
-        self._look_s = now + LOOK_S
-
-    def credit(self, record: WorkerRecord, vertices: int, since_s: float | None, now: float, *, blamed: bool) -> None:
-        """A push of a worker was merged that it trained `since_s`, None for what it began in an earlier master's time;
-        one that was `blamed` for its length is written down as such already."""
-        own = self._of(record)
-        if own is None:
-            return
-        own.vertices, own.kind, own.last_s = own.vertices + vertices, record.measured.kind, now
-        if own.seen_s is None:
-            own.seen_s = now if since_s is None else since_s
-        if since_s is not None:
-            own.seen, own.pushes = own.seen + vertices, own.pushes + 1
-        if not blamed:
-            own.blamed.append(False)
-
-    def blame(self, record: WorkerRecord, lease: LeaseState, reason: str, now: float) -> None:
-        """Write down that a push was shortened or refused for what is in it; too often, and its worker is
-        quarantined."""
-        self._ledger.add_blame(record.name, lease.id, reason, now)
-        own = self._workers.setdefault(record.name, _Conduct(now, record.measured.kind))
-        own.blamed.append(True)
-        others = [each.blamed for name, each in self._workers.items() if name != record.name]
-        out, why = quarantine(own.blamed, others)
-        if out:
-            self.quarantine(record.name, f"{why}; the last one: {reason}", now)
-
-    def quarantine(self, worker: str, reason: str, now: float) -> None:
-        """Trust a worker no more. Idempotent."""
-        if worker in self._quarantined:
-            return
-        because = f"{reason}{self._stays(worker)}"
-        self._ledger.quarantine(worker, because, now)
-        self._quarantined.add(worker)
-        self._dismissed.append((worker, because))
-
-    def _stays(self, worker: str) -> str:
-        """Say what of a worker's pushes is in the replica, and how a person takes it out."""
-        first, vertices = self._ledger.credited_to(worker)
-        before = [point.version for point in self._ledger.points() if point.version < first]
-        if not vertices or not before:
-            return ""
-        back = f"{command('rollback', self._ledger.path.parent)} --to v{max(before)}"
-        return f"; its {vertices:,} vertices stay credited; to take the run back to before them: {back}"
-
-    def forget(self, worker: str) -> None:
-        """A worker has ended: it is no measure for others any more. Idempotent."""
-        self._workers.pop(worker, None)
-
-    def _of(self, record: WorkerRecord) -> _Conduct | None:
-        """Return the conduct of a worker that this master, or one before it, has heard before: work that comes with a
-        first word was trained nobody knows when."""
-        if record.measured.message_s is None:
-            return None
-        own = self._workers.get(record.name)
-        if own is None:
-            own = self._workers[record.name] = _Conduct(record.measured.message_s, record.measured.kind)
-        return own
 
 
 class _Step(NamedTuple):
@@ -230,18 +42,19 @@ def likeness(
     first: PushContent,
     second: PushContent,
     base: Base,
-    groups: Mapping[str, Group],
+    group_of: Callable[[str], str],
     before: Callable[[str, RowValues], Mapping[str, Array]],
 ) -> dict[str, float]:
     """Return the cosine of the angle between the steps of two pushes, by group of tensors; 1 where neither has moved.
 
-    Both were trained from `base`; `before` gives the values that local vertices had, by type and for given rows.
+    Both were trained from `base`. `group_of` gives the group of a tensor by its name in files, `before` the values that
+    local vertices had, by type and for given rows.
     """
     sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])  # Σab, Σaa, Σbb
     one, other = dict(_steps(first, base, before)), dict(_steps(second, base, before))
     for name in {**one, **other}:
         a, b = _aligned(one.get(name), other.get(name))
-        total = sums[groups[name].name if name in groups else name]
+        total = sums[group_of(name)]
         for at, (left, right) in enumerate(((a, b), (a, a), (b, b))):
             total[at] += float(np.vdot(left, right))
     return {group: _cosine(*total) for group, total in sums.items()}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.sync.conduct import BLAMED, PUSHES, SETTLED, SLACK, SLACK_OF_ANY, CreditPace, quarantine, too_fast
+from master.trust.trust import BLAMED, PUSHES, SETTLED, SLACK, SLACK_OF_ANY, CreditPace, quarantine, too_fast
 
 HONEST = (False,) * PUSHES
 
@@ -58,3 +61,9 @@ def test_where_others_are_blamed_as_well_the_program_is_to_blame() -> None:
 @pytest.mark.parametrize("others", [[], [HONEST], [HONEST, ()]])
 def test_one_other_is_no_majority(others: list[tuple[bool, ...]]) -> None:
     assert not quarantine([True] * PUSHES, others)[0]
+
+
+def test_a_run_without_spot_checks_does_not_load_them() -> None:
+    beyond = "{'master.trust.spot_checks', 'master.trust.likeness'}"
+    program = f"import sys, master.wiring; sys.exit(bool({beyond} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.sync.conduct import (
+from master.trust.likeness import (
     CHECKS,
     CLOSER,
     ODD,
@@ -21,7 +21,7 @@ from master.sync.conduct import (
     strays,
     usual,
 )
-from master.sync.spot_checks import REMEMBERED
+from master.trust.spot_checks import REMEMBERED
 
 NETWORK = "Network"
 USUAL = {NETWORK: 0.6}

@@ -1,0 +1,1 @@
+"""Who among the workers is trusted: `trust.py` is what others call."""
