@@ -18,6 +18,7 @@ from gridml.errors import ProgramError
 from gridml.model.graph import components
 from gridml.model.order import EpochOrder
 from gridml.model.program import EarlyStopping
+from master.state.spans import Span
 from master.store.ledger import Ledger
 from master.store.spec import RunSpec
 
@@ -219,6 +220,13 @@ class Epochs:
     def too_few(self, start: int, stop: int) -> bool:
         """Whether a range that is not empty is less than a batch may have."""
         return start < stop and min(stop, self.trained) - start < self.fewest
+
+    def end_of(self, span: Span, size: int) -> int:
+        """Return where a lease of about `size` vertices from a span's beginning ends, so that it cuts no component and
+        leaves no crumb. Parts of a placed graph do not end with whole batches."""
+        stop = self.order(span.epoch).boundary(min(span.start + size, span.stop))
+        crumb = self._parts is not None and span.stop - stop < self._spec.program.update.window
+        return span.stop if crumb or self.too_few(stop, span.stop) else stop
 
     @property
     def total(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from master.leases.policy import SMALLEST, choose_span
 from master.state.lease_records import LeaseState
@@ -95,6 +96,13 @@ def _place(span: Span) -> tuple[int, int]:
     return span.epoch, span.start
 
 
+class Home(NamedTuple):
+    """How a worker stands to the `part` that it is leased from."""
+
+    facts: PartFacts
+    part: int
+
+
 class Homes:
     """The parts of one run and its workers. A choice costs as much as there are parts, however many spans are free."""
 
@@ -107,35 +115,21 @@ class Homes:
 
     def choose(
         self, record: WorkerRecord, newest_epoch: int, reserved: Sequence[Span], allowed: Callable[[Span], bool]
-    ) -> tuple[Span | None, str]:
-        """Return the span to lease to a worker from, and why: as `choose_span` does, but in each epoch the parts in the
-        order that is best for it."""
-        facts = self._facts(record)
+    ) -> tuple[Span | None, str, Home | None]:
+        """Return (the span to lease to a worker from, why, how it stands to the part of that): as `choose_span` does,
+        but in each epoch the parts in the order that is best for it."""
+        others = self._workers.others_at_home(record, self._parts.count)
+        near = self._shared[record.assignment.part or 0]  # which does not matter to a newcomer
+        facts = PartFacts(record.assignment.part, others, self._ledger.free_spans.left(), near)
         spans = in_parts(self._ledger.spans, self._borders, ranked(facts))
         span, reason = choose_span(spans, newest_epoch, reserved, allowed)
         if span is None:
-            return None, reason
-        return span, f"{reason} in {why(facts, self._parts.part_of(span.start))}"
-
-    def share(self, record: WorkerRecord, span: Span, size: int, batch: int) -> tuple[int, str | None]:
-        """Return how much of a span a worker gets that would get `size`, and why it is less, if it is; take note of
-        where it is at home from now on."""
+            return None, reason, None
         part = self._parts.part_of(span.start)
-        if part == record.assignment.part:
-            return size, None
-        facts = self._facts(record)
-        if settles(facts, part):
-            self._workers.settle(record, part)
-            return size, None
-        return helping(size, span.count, facts.others[part], batch)
+        return span, f"{reason} in {why(facts, part)}", Home(facts, part)
 
     def recall(self, lease: LeaseState) -> None:
         """Take note of what a worker trains that an earlier master leased it."""
         record = self._workers.get(lease.worker)
         if record is not None:
             self._workers.settle(record, self._parts.part_of(lease.start))
-
-    def _facts(self, record: WorkerRecord) -> PartFacts:
-        others = self._workers.others_at_home(record, self._parts.count)
-        near = self._shared[record.assignment.part or 0]  # which does not matter to a newcomer
-        return PartFacts(record.assignment.part, others, self._ledger.free_spans.left(), near)

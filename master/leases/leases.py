@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import batch_size
 from gridml.model.chunk import bytes_each
 from gridml.protocol.messages import Sync
-from master.leases import policy
+from master.leases import granting
 from master.leases.chunks import Chunks
 from master.leases.epochs import Epochs
+from master.leases.granting import Grant, GrantFacts, Ground
 from master.leases.homes import Homes
-from master.leases.policy import ChunkFacts, choose_span, chunk_size
+from master.leases.policy import choose_span
 from master.leases.reclaim import Reclaim
 from master.leases.sizing import ChunkSizing
 from master.state.failures import Failed
@@ -20,8 +23,6 @@ from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.spec import RunSpec
-
-MOST_HELD = 2  # leases of one worker: it works on one, and one comes ahead
 
 
 class Leases:
@@ -69,19 +70,13 @@ class Leases:
         again = self._let_go(sync, now, again=not avoided)
         if again is not None:
             self._ledger.worker_sent(record.name, self.chunks.refresh(again, record.assignment.cached), now)
-        if again is not None or avoided or not sync.wants or sync.leaving:
             return again
-        if appointed is not None:
-            busy = sync.holds or self._ledger.leases.of(record.name)
-            return None if busy else self._open(appointed[0], appointed[0].stop, record, now, appointed[1])
-        if (sync.holds and not self.ahead) or self._early(record, sync):
+        if avoided or not sync.wants or sync.leaving:
             return None
-        if len(self._ledger.leases.of(record.name)) >= MOST_HELD:
-            return None
-        span, reason = self._span(record, now)
-        if span is None and not sync.holds and self._reclaim.reclaim(record, self._batches(), now):
-            span, reason = self._span(record, now)
-        return None if span is None else self._lease(span, record, now, reason)
+        grant, reason = granting.grant(self._facts(record, sync, now, appointed))
+        if grant.reclaims and self._reclaim.reclaim(record, self._batches(), now):
+            grant, reason = granting.grant(self._facts(record, sync, now, appointed))
+        return self._apply(grant, reason, record, now)
 
     def credit(self, lease: LeaseState, now: float) -> None:
         """Take note that a push of a lease was merged."""
@@ -147,95 +142,48 @@ class Leases:
                 self.end(lease, now, "the worker let go of it")
         return unheard
 
-    def _span(self, record: WorkerRecord, now: float) -> tuple[Span | None, str]:
-        """The span to lease from, and why."""
+    def _facts(self, record: WorkerRecord, sync: Sync, now: float, appointed: tuple[Span, str] | None) -> GrantFacts:
+        held, idle_until_s = len(self._ledger.leases.of(record.name)), record.assignment.idle_until_s
+        early = self._early(record, sync)
+        facts = GrantFacts(now, len(sync.holds), held, self.ahead, early, idle_until_s, appointed)
+        return facts if appointed is not None or facts.is_full else replace(facts, ground=self._ground(record, now))
+
+    def _ground(self, record: WorkerRecord, now: float) -> Ground | str:
+        """What is free for a worker, or why nothing is; the next epoch is opened where that is due."""
 
         def allowed(span: Span) -> bool:
             return self._workers.may_lease(record, span.failed, now)
 
-        newest = self.epochs.open_next(now)
-        self._ledger.leases.expire(now)
-        reserved = self._ledger.leases.reserved_spans()
+        newest, leases, home = self.epochs.open_next(now), self._ledger.leases, None
+        leases.expire(now)
+        reserved = leases.reserved_spans()
         if self._homes is not None:
-            return self._homes.choose(record, newest, reserved, allowed)
-        return choose_span(self._ledger.spans, newest, reserved, allowed)
+            span, why, home = self._homes.choose(record, newest, reserved, allowed)
+        else:
+            span, why = choose_span(self._ledger.spans, newest, reserved, allowed)
+        if span is None:
+            return why
+        epoch, held = span.epoch, leases.of(record.name)
+        left, workers = self._ledger.free_spans.count(epoch), max(self.live, self._workers.asked)
+        sized = self.sizing.facts(record, now, left, workers, followed=self.epochs.followed(epoch))
+        own = sum(lease.left for lease in held.values() if lease.epoch == epoch)
+        alone = self.live == (1 if held else 0)
+        return Ground(span, why, *sized, self._ledger.uncredited(epoch), own, alone, home)
 
     def _batches(self) -> tuple[int, int]:
         program = self._spec.program
         whole = program.update.window
         return whole, batch_size(whole, program.least_batch, self.live)
 
-    def _lease(self, span: Span, record: WorkerRecord, now: float, span_reason: str) -> LeaseState | None:
-        """Lease from a span as much as the worker should have, None where that is nothing."""
-        size, reason = self._size(span, record, now)
-        if size < 1:
+    def _apply(self, grant: Grant, reason: str, record: WorkerRecord, now: float) -> LeaseState | None:
+        """Lease what was decided to be, None where that is nothing."""
+        if grant.span is None:
+            record.assignment.idle_until_s = grant.idle_until_s or record.assignment.idle_until_s
             return None
-        batch = self._spec.program.update.window
-        if self._homes is not None:
-            shared, less = self._homes.share(record, span, size, batch)
-            if less is not None and self._spec.settings.chunk is None:
-                size, reason = shared, less
-        stop = self.epochs.order(span.epoch).boundary(min(span.start + size, span.stop))
-        crumb = self._homes is not None and span.stop - stop < batch  # parts do not end with whole batches
-        if crumb or self.epochs.too_few(stop, span.stop):
-            stop = span.stop
-        return self._open(span, stop, record, now, f"{reason}; {span_reason}")
-
-    def _open(self, span: Span, stop: int, record: WorkerRecord, now: float, reason: str) -> LeaseState:
-        lease = self._ledger.lease(span, stop, record.name, now, reason)
-        self._reclaim.grant(lease, now)
         record.assignment.idle_until_s = None
+        if grant.settles is not None:
+            self._workers.settle(record, grant.settles)
+        lease = self._ledger.lease(grant.span, self.epochs.end_of(grant.span, grant.size), record.name, now, reason)
+        self._reclaim.grant(lease, now)
         self._ledger.worker_sent(record.name, self.chunks.publish(lease, record.assignment.cached), now)
         return lease
-
-    def _size(self, span: Span, record: WorkerRecord, now: float) -> tuple[int, str]:
-        # Chunks are whole batches of the program's own size, and whole optimiser steps: a batch made smaller for many
-        # workers never ends short of it.
-        batch = self._spec.program.update.window
-        rate, mean = self.sizing.rate(record), self.sizing.measures.speeds.mean
-        delay, around_s = self._reclaim.delay(record, now)
-        facts = ChunkFacts(
-            self._ledger.free_spans.count(span.epoch),
-            max(self.live, self._workers.asked),
-            batch,
-            wanted=self._spec.settings.chunk,
-            per_epoch=self.epochs.count,
-            speed=rate / mean if rate and mean else 1.0,
-            sized=self.sizing.chunk(record),
-            around=round(around_s / (delay.copy_s + 1 / rate)) if rate else 0,
-            idle=round(delay.start_s / (delay.copy_s + 1 / rate)) if rate else 0,
-            interval=record.assignment.push_every if self._spec.settings.push_every is None else 0,
-            followed=self.epochs.followed(span.epoch),
-            largest=self.sizing.largest,
-        )
-        size, reason = chunk_size(facts)
-        if facts.wanted is not None:
-            return size, reason
-        most, slow = self._most(span.epoch, record, batch)
-        if most is None or most >= size:
-            return size, reason
-        idle, why = self._may_idle(span.epoch, record, now)
-        return (most, slow) if most >= 1 or idle else (size, why)
-
-    def _may_idle(self, epoch: int, record: WorkerRecord, now: float) -> tuple[bool, str]:
-        """Whether a worker that is too slow for what is left may wait until the others have done that."""
-        if record.assignment.idle_until_s is None:
-            speeds = self.sizing.measures.speeds
-            record.assignment.idle_until_s = now + policy.idle_s(self._ledger.uncredited(epoch), speeds.total)
-        if now < record.assignment.idle_until_s:
-            return True, "the others do the rest"
-        record.assignment.idle_until_s = None
-        return False, "it is slow, but the others have not done the rest in the time that they said they need"
-
-    def _most(self, epoch: int, record: WorkerRecord, batch: int) -> tuple[int | None, str]:
-        """What a worker can train of an epoch while the others train the rest of it; None for no limit."""
-        held = self._ledger.leases.of(record.name)
-        if self.live == (1 if held else 0):
-            return None, "nobody else is at work"
-        speeds, rate = self.sizing.measures.speeds, self.sizing.rate(record)
-        if rate is None:
-            return None, "it has not trained yet"
-        own = sum(lease.left for lease in held.values() if lease.epoch == epoch)
-        uncredited = self._ledger.uncredited(epoch) - own
-        others = speeds.count - (record.measured.speed is not None)
-        return policy.most(uncredited, rate, others, speeds.total - (record.measured.speed or 0.0), batch, held=own)

@@ -68,6 +68,17 @@ class ChunkFacts:
     largest: int = 2**62
 
 
+@dataclass(frozen=True)
+class SpeedFacts:
+    """Vertices per second: `rate` is a worker's own, None while nobody has trained, `others_rate` that of so many
+    `others` together, `total` that of all of them, as they were measured."""
+
+    rate: float | None
+    others: int
+    others_rate: float
+    total: float
+
+
 def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
     """Return the vertices of the next chunk, in whole batches, and why.
 

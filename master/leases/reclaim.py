@@ -16,7 +16,7 @@ from master.leases.epochs import Epochs
 from master.leases.policy import Holding
 from master.leases.sizing import ChunkSizing
 from master.state.lease_records import LeaseState
-from master.state.spans import Delay, Span
+from master.state.spans import Span
 from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
@@ -103,8 +103,6 @@ class Reclaim:
             self._ranges.add(span, times)
         for lease in ledger.leases:
             self._recall(lease)
-        # By kind of worker, as measured at a moment: what passes until a lease is credited, and around a chunk.
-        self._delays: tuple[float, dict[str, tuple[Delay, float]]] = 0.0, {}
         self._look_again_s = 0.0  # when it is worth asking again whether a lease can be had from another worker
 
     def reclaim(self, record: WorkerRecord, batches: tuple[int, int], now: float) -> bool:
@@ -132,17 +130,6 @@ class Reclaim:
     def place(self, lease: LeaseState, now: float) -> None:
         """Put a lease where it belongs in the order in which leases are expected to be done."""
         self._ledger.leases.expect(lease, now + policy.expected_s(self._holding(lease, now)))
-
-    def delay(self, record: WorkerRecord, now: float) -> tuple[Delay, float]:
-        """Return what passes until a lease is credited, and the seconds around a chunk: alike for all workers of a
-        kind, and worked out once for all that ask at a moment, because it costs more than the rest of a holding."""
-        if self._delays[0] != now:
-            self._delays = now, {}
-        delays = self._delays[1]
-        delay = delays.get(record.measured.kind)
-        if delay is None:
-            delay = delays[record.measured.kind] = self._sizing.delay(record), self._sizing.around_s(record)
-        return delay
 
     def _recall(self, lease: LeaseState) -> None:
         lease.overtaken = self._ranges.times(Span(lease.epoch, lease.start, lease.stop))
@@ -205,7 +192,7 @@ class Reclaim:
         rate = self._sizing.rate(record) or 1.0
         if lease.since_s is None:
             lease.since_s = now
-        delay, interval = self.delay(record, now)[0], self._sizing.interval(record)
+        delay, interval = self._sizing.delays(record, now)[0], self._sizing.interval(record)
         return Holding(
             lease.id,
             lease.upto,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from chunk_model.goodput import Costs
 from chunk_model.observations import Observations
 from gridml.protocol.messages import PUSH_AT_LEAST_S
+from master.leases.policy import ChunkFacts, SpeedFacts
 from master.state.spans import Delay
 from master.state.worker_records import WorkerRecord
 from master.store.journal import Events
@@ -283,6 +284,8 @@ class ChunkSizing:
         self._last: SeenLives | None = None
         self._fit: Future[tuple[Sizes, str]] | None = None
         self._because = ""  # the last fit was made
+        # By kind of worker, as measured at a moment: what passes until a lease is credited, and around a chunk.
+        self._delays: tuple[float, dict[str, tuple[Delay, float]]] = 0.0, {}
         self._refused = ""  # why none can be chosen, once that was told
 
     @property
@@ -296,6 +299,34 @@ class ChunkSizing:
         if sized is None or rate is None:
             return None
         return max(1, round(sized.chunk_s * rate)), sized.why
+
+    def facts(
+        self, record: WorkerRecord, now: float, left: int, workers: int, *, followed: bool
+    ) -> tuple[ChunkFacts, SpeedFacts]:
+        """Return what the size of a worker's next chunk is decided by, of an epoch of which `left` vertices are not
+        leased yet, and which so many `workers` share.
+
+        Chunks are whole batches of the program's own size, and whole optimiser steps: a batch made smaller for many
+        workers never ends short of it.
+        """
+        rate, speeds, own = self.rate(record), self.measures.speeds, record.measured.speed
+        delay, around_s = self.delays(record, now)
+        chunk = ChunkFacts(
+            left,
+            workers,
+            self._batch,
+            wanted=self._settings.chunk,
+            per_epoch=self._vertices,
+            speed=rate / speeds.mean if rate and speeds.mean else 1.0,
+            sized=self.chunk(record),
+            around=round(around_s / (delay.copy_s + 1 / rate)) if rate else 0,
+            idle=round(delay.start_s / (delay.copy_s + 1 / rate)) if rate else 0,
+            interval=record.assignment.push_every if self._settings.push_every is None else 0,
+            followed=followed,
+            largest=self.largest,
+        )
+        total = speeds.total
+        return chunk, SpeedFacts(rate, speeds.count - (own is not None), total - (own or 0.0), total)
 
     def push_every(self, record: WorkerRecord, ruled: int, batch: int, live: int, merge_s: float) -> tuple[int, str]:
         """Vertices between two pushes of a worker, given what the merge rule and the push budget want, and why."""
@@ -320,6 +351,16 @@ class ChunkSizing:
     def delay(self, record: WorkerRecord) -> Delay:
         """What passes beside training until a lease of the worker is credited."""
         return self.measures.delay(record.measured.kind)
+
+    def delays(self, record: WorkerRecord, now: float) -> tuple[Delay, float]:
+        """Return the delay, and the seconds around a chunk: alike for all workers of a kind, and worked out once for
+        all that ask at a moment, because it costs more than the rest of what a lease is granted by."""
+        if self._delays[0] != now:
+            self._delays = now, {}
+        delays, kind = self._delays[1], record.measured.kind
+        if kind not in delays:
+            delays[kind] = self.delay(record), self.around_s(record)
+        return delays[kind]
 
     def around_s(self, record: WorkerRecord) -> float:
         """What passes around the training of a chunk of the worker's, as far as it was measured: its start, its end,

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gridml.protocol.messages import NO_PUSH, Push, Sync
-from master.leases import leases as leases_module
 from master.leases import policy
 from master.leases.leases import Leases
 from master.leases.policy import Holding
@@ -28,6 +27,7 @@ from master.store.ledger import Ledger
 from master.store.settings import Settings
 from master.store.spec import RunSpec
 
+CHUNK_SIZE = policy.chunk_size
 RATE = 1.0  # vertices per second, of everyone who is not said to be faster
 EVERY = 100  # vertices between two pushes: what is left of a lease of 100 is then not worth a cut
 PUSH_S, TRAVEL_S = 0.1, 0.1  # what a push costs, and how long it is under way to its answer
@@ -112,7 +112,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         def chunk_size(facts: policy.ChunkFacts) -> tuple[int, str]:
             return min(facts.left, next(chunks)), "the test's"
 
-        monkeypatch.setattr(leases_module, "chunk_size", chunk_size)
+        monkeypatch.setattr(policy, "chunk_size", chunk_size)
         ledger = Ledger(tmp_path / f"{next(number)}.db", shared_disk=False, create=True, durable=False)
         desk = desk_of(ledger, sum(itertools.islice(itertools.cycle(sizes), workers)), workers)
         with ledger.transaction():
@@ -278,7 +278,7 @@ def test_whatever_a_worker_tells_its_leases_are_granted(
     make: Make, monkeypatch: pytest.MonkeyPatch, odd: dict[str, float]
 ) -> None:
     desk = make(20, 1000)  # a share for each: nobody gets more, whatever it says that chunks cost
-    monkeypatch.setattr(leases_module, "chunk_size", policy.chunk_size)
+    monkeypatch.setattr(policy, "chunk_size", CHUNK_SIZE)
     values = {"trained": 1000, "train_s": 1.0, "begin_s": 0.1, "travel_s": 0.1, "push_s": 0.1, **odd}
     for k in range(20):
         push = Push(0, 0, 1, 0, 1, 1)

@@ -14,7 +14,6 @@ import pytest
 from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
 from master.backends.script import Script, ScriptedLives, Steady
-from master.leases import leases as grants
 from master.leases import policy
 from master.leases.sizing import ChunkSizing
 from master.simulation import cost_only_worker
@@ -143,7 +142,7 @@ def test_the_last_wave_is_short_where_speeds_differ(play: Play, monkeypatch: pyt
     def fixed(facts: policy.ChunkFacts) -> tuple[int, str]:
         return min(facts.left, 60_000 // 32 // policy.SHARE), "always the same"
 
-    monkeypatch.setattr(grants, "chunk_size", fixed)
+    monkeypatch.setattr(policy, "chunk_size", fixed)
     monkeypatch.setattr(policy, "most", lambda *args, **named: (None, "no limit"))
     monkeypatch.setattr(policy, "cut", lambda *args: (None, "never"))
     monkeypatch.setattr(policy, "overtake", lambda *args: (None, "never"))
