@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from master.leases import policy
 from master.leases.homes import Home, helping, settles
@@ -16,8 +17,7 @@ from master.state.spans import Span
 MOST_HELD = 2  # leases of one worker: it works on one, and one comes ahead
 
 
-@dataclass(frozen=True)
-class Ground:
+class Ground(NamedTuple):
     """The range that is leased from next, and `why`.
 
     Of its epoch so many vertices are `uncredited`, and `own` of these are in leases that the worker holds; it is
@@ -38,29 +38,26 @@ class Ground:
 class GrantFacts:
     """What a worker has that asks for a lease, and what there is for it.
 
-    It `names` so many leases, and `holds` so many by the ledger. It may have one `ahead` of what it works on, unless
-    that is too `early` still. It may wait for the others until `idle_until_s`, None: it did not wait yet. It may be
-    `appointed` to a range, for a reason. Otherwise `ground` is what is free for it, or why nothing is; None where
-    nobody looked, because its hands are full.
+    It `names` so many leases, and `holds` so many by the ledger. It may wait for the others until `idle_until_s`, None:
+    it did not wait yet. It may be `appointed` to a range, for a reason. Otherwise `ground` is what is free for it, or
+    why nothing is; None where nobody looked, because its hands are full.
     """
 
     now: float
     names: int
     holds: int
-    ahead: bool
-    early: bool
     idle_until_s: float | None
     appointed: tuple[Span, str] | None = None
     ground: Ground | str | None = None
 
-    @property
-    def is_full(self) -> bool:
-        """Whether it gets nothing more, whatever is free."""
-        return (self.names > 0 and not self.ahead) or self.early or self.holds >= MOST_HELD
+
+def hands_full(names: int, holds: int, *, ahead: bool, early: bool) -> bool:
+    """Whether a worker gets nothing more, whatever is free. It may have one lease `ahead` of what it works on, unless
+    that is too `early` still."""
+    return (names > 0 and not ahead) or early or holds >= MOST_HELD
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(NamedTuple):
     """The first `size` vertices of a span are leased, or about so many; none where there is no span.
 
     The worker `settles` in a part, or it is left without work until `idle_until_s`, or it `reclaims`: it would idle,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import batch_size
 from gridml.model.chunk import bytes_each
@@ -143,10 +141,11 @@ class Leases:
         return unheard
 
     def _facts(self, record: WorkerRecord, sync: Sync, now: float, appointed: tuple[Span, str] | None) -> GrantFacts:
-        held, idle_until_s = len(self._ledger.leases.of(record.name)), record.assignment.idle_until_s
-        early = self._early(record, sync)
-        facts = GrantFacts(now, len(sync.holds), held, self.ahead, early, idle_until_s, appointed)
-        return facts if appointed is not None or facts.is_full else replace(facts, ground=self._ground(record, now))
+        names, holds, ground = len(sync.holds), len(self._ledger.leases.of(record.name)), None
+        full = granting.hands_full(names, holds, ahead=self.ahead, early=self._early(record, sync))
+        if appointed is None and not full:
+            ground = self._ground(record, now)
+        return GrantFacts(now, names, holds, record.assignment.idle_until_s, appointed, ground)
 
     def _ground(self, record: WorkerRecord, now: float) -> Ground | str:
         """What is free for a worker, or why nothing is; the next epoch is opened where that is due."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from master.state.failures import MAX_TRIES
 from master.state.spans import Delay, Span
@@ -68,8 +69,7 @@ class ChunkFacts:
     largest: int = 2**62
 
 
-@dataclass(frozen=True)
-class SpeedFacts:
+class SpeedFacts(NamedTuple):
     """Vertices per second: `rate` is a worker's own, None while nobody has trained, `others_rate` that of so many
     `others` together, `total` that of all of them, as they were measured."""
 

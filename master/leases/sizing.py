@@ -311,21 +311,21 @@ class ChunkSizing:
         """
         rate, speeds, own = self.rate(record), self.measures.speeds, record.measured.speed
         delay, around_s = self.delays(record, now)
+        total, vertex_s = speeds.total, delay.copy_s + 1 / rate if rate else math.inf
         chunk = ChunkFacts(
             left,
             workers,
             self._batch,
             wanted=self._settings.chunk,
             per_epoch=self._vertices,
-            speed=rate / speeds.mean if rate and speeds.mean else 1.0,
+            speed=rate / (total / speeds.count) if rate and total > 0 else 1.0,
             sized=self.chunk(record),
-            around=round(around_s / (delay.copy_s + 1 / rate)) if rate else 0,
-            idle=round(delay.start_s / (delay.copy_s + 1 / rate)) if rate else 0,
+            around=round(around_s / vertex_s),
+            idle=round(delay.start_s / vertex_s),
             interval=record.assignment.push_every if self._settings.push_every is None else 0,
             followed=followed,
             largest=self.largest,
         )
-        total = speeds.total
         return chunk, SpeedFacts(rate, speeds.count - (own is not None), total - (own or 0.0), total)
 
     def push_every(self, record: WorkerRecord, ruled: int, batch: int, live: int, merge_s: float) -> tuple[int, str]:
