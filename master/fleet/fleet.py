@@ -115,7 +115,7 @@ class Fleet:
 
         Raises RunError when no machine does any better.
         """
-        for lost in (*self._heartbeats.lost(now), *self._exchange.take_lost()):
+        for lost in (*self._heartbeats.lost(now), *self._workers.take_lost()):
             if lost.record.present:
                 self._give_up(lost, now)
         self._relieve_suspended(now)

@@ -192,8 +192,20 @@ class WorkerTable:
         self.machines = MachineTable()
         self._records: dict[str, WorkerRecord] = {}
         self._ended: set[str] = set()
+        self._lost: list[Lost] = []
         self._counts: Counter[Standing | None] = Counter()
         self._at_home: Counter[int] = Counter()  # workers by the part that they are at home in
+
+    def lose(self, record: WorkerRecord, because: GivenUpFor, reason: str) -> None:
+        """Have a worker given up at the next turn."""
+        self._lost.append(Lost(record, because, reason))
+
+    def take_lost(self) -> list[Lost]:
+        """Return the workers to give up since this was last asked, in the order of what they are given up for."""
+        order = [*GivenUpFor]
+        lost = sorted(self._lost, key=lambda each: order.index(each.because))
+        self._lost.clear()
+        return lost
 
     def __iter__(self) -> Iterator[WorkerRecord]:
         return iter(self._records.values())

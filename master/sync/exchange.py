@@ -19,8 +19,7 @@ from gridml.carriers.base import Message
 from gridml.protocol.messages import Verdict
 from master.leases.leases import Leases
 from master.ports.environment import Environment
-from master.state.failures import GivenUpFor
-from master.state.worker_records import Lost, WorkerRecord, WorkerTable
+from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.store import Store
@@ -248,13 +247,3 @@ class Exchange:
         if draft.problem is not None:
             self.inbox.keep(draft.message, draft.record, draft.problem)
         self.reports.handle(draft, now)
-
-    def take_lost(self) -> list[Lost]:
-        """Return the workers to give up since this was last asked: those that fail what others do, that are not to be
-        heard any more, and that are trusted no more."""
-        dismissed = self.trust.take_dismissed()
-        return [
-            *(Lost(record, GivenUpFor.FAILURES, why) for record, why in self.failures.take_replaceable()),
-            *(Lost(record, GivenUpFor.NONSENSE, why) for record, why in self.inbox.take_nonsensical()),
-            *(Lost(self.workers.of(name), GivenUpFor.BLAME, why) for name, why in dismissed),
-        ]

@@ -12,6 +12,7 @@ from gridml.protocol.codec import Codec, MalformedPush
 from gridml.protocol.foreign import described, printable
 from gridml.protocol.push import NOTHING
 from master.ports.mailboxes import MessageLimits
+from master.state.failures import GivenUpFor
 from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.sync.pushes import after_malformed
@@ -39,7 +40,6 @@ class Inbox:
         self._codec = codec
         self._set_aside = set_aside
         self._events = events
-        self._nonsensical: list[tuple[WorkerRecord, str]] = []
 
     def open(self, messages: Sequence[Message]) -> tuple[list[Draft], list[Malformed]]:
         """Return the newest message of each worker, opened; and all that make no sense.
@@ -72,12 +72,7 @@ class Inbox:
         facts = {"worker": record.name, "machine": record.machine, "messages": record.contact.malformed}
         self._events.record("warning", facts, f"{record.name} sent what makes no sense: {reason}; {why}")
         if not heard and self._workers.expects(record):
-            self._nonsensical.append((record, why))
-
-    def take_nonsensical(self) -> list[tuple[WorkerRecord, str]]:
-        """Return (worker, reason) of those that are not to be heard any more, since this was last asked."""
-        taken, self._nonsensical = self._nonsensical, []
-        return taken
+            self._workers.lose(record, GivenUpFor.NONSENSE, why)
 
     def _open(self, message: Message) -> Draft | Malformed:
         """A message's content, within its bounds. Whatever it holds, nothing raises."""

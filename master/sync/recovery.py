@@ -19,6 +19,7 @@ from master.leases.leases import Leases
 from master.state.failures import (
     AVOIDED,
     Failed,
+    GivenUpFor,
     MachineRecord,
     after_failure,
     pause,
@@ -48,21 +49,9 @@ class Failures:
         self._workers = workers
         self._mailboxes = mailboxes
         self._events = events
-        self._replaceable: list[tuple[WorkerRecord, str]] = []  # (worker, why another process is to take its place)
-        self.stop_because: UserCodeError | None = None  # the user's code failed too often
-
-    def take_replaceable(self) -> list[tuple[WorkerRecord, str]]:
-        """Return (worker, reason) of those that fail what others do, since this was last asked."""
-        taken, self._replaceable = self._replaceable, []
-        return taken
-
-    def stop(self, error: UserCodeError) -> None:
-        """End the run at the next turn."""
-        self.stop_because = self.stop_because or error
-
-    def go_on(self) -> None:
-        """Let the run go on after all: what failed is undone."""
-        self.stop_because = None
+        self.stop_because: UserCodeError | None = (
+            None  # the user's code failed too often: the run ends at the next turn
+        )
 
     def at_work(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
         """Count what a worker was training as failed by it, which cannot say so itself; return whether it was at work.
@@ -111,7 +100,8 @@ class Failures:
             advice = f"Mend the program, then go on from the last credit: {resume} --with-changes"
             if NOT_FINITE in failure.message:
                 advice = f"gridml check says which data is not finite, if any. {advice}"
-            self.stop(UserCodeError(f"{place} {reason}: {failure.message}\n{advice}", failure.traceback))
+            error = UserCodeError(f"{place} {reason}: {failure.message}\n{advice}", failure.traceback)
+            self.stop_because = self.stop_because or error
 
     def clear(self, record: WorkerRecord) -> None:
         """Forget the failures of a worker that was credited just now, and of those before it on its machine."""
@@ -152,7 +142,7 @@ class Failures:
         others_work = any(other is not record for other in self._workers.succeeding())
         replace, reason = replaceable(record.faults.failures - record.faults.before, others_work=others_work)
         if replace:
-            self._replaceable.append((record, reason))
+            self._workers.lose(record, GivenUpFor.FAILURES, reason)
 
     def _count_against_machine(self, record: WorkerRecord, reason: str) -> None:
         """Have a machine take over what counts against a worker of it. Workers that run there side by side count once:
@@ -295,5 +285,5 @@ class Recovery:
         for version in gone:
             replica.forget(version)
         self._failed, self._succeeded_on = [], to
-        self.failures.go_on()
+        self.failures.stop_because = None  # what failed is undone
         return True

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from gridml.protocol.messages import Sync
 from gridml.protocol.push import PushContent
 from master.leases.leases import Leases
+from master.state.failures import GivenUpFor
 from master.state.lease_records import LeaseState
 from master.state.spans import Span
 from master.state.worker_records import WorkerRecord, WorkerTable
@@ -124,6 +125,7 @@ class Trust:
         due: Due | None,
     ) -> None:
         self._ledger = ledger = store.ledger
+        self._table = workers
         self._checks = None
         if due is not None:
             from master.trust.spot_checks import SpotChecks  # deferred: a run that asks for none does not load them
@@ -134,16 +136,10 @@ class Trust:
         self._slowest = math.inf  # of these: who is no faster is too fast for nobody
         self._look_s = 0.0  # when to look again
         self._quarantined = set(ledger.quarantined())
-        self._dismissed: list[tuple[str, str]] = []  # (worker, why) of those that were quarantined of late
 
     def quarantined(self, worker: str) -> bool:
         """Whether a worker gets no lease, and nothing of it is taken."""
         return worker in self._quarantined
-
-    def take_dismissed(self) -> list[tuple[str, str]]:
-        """Return those that were quarantined since this was last asked, and why."""
-        dismissed, self._dismissed = self._dismissed, []
-        return dismissed
 
     def check(self, record: WorkerRecord, vertices: int, now: float) -> str | None:
         """Return why a worker cannot have trained what it brings, None if it can."""
@@ -202,7 +198,7 @@ class Trust:
         because = f"{reason}{self._stays(worker)}"
         self._ledger.quarantine(worker, because, now)
         self._quarantined.add(worker)
-        self._dismissed.append((worker, because))
+        self._table.lose(self._table.of(worker), GivenUpFor.BLAME, because)
 
     def _stays(self, worker: str) -> str:
         """Say what of a worker's pushes is in the replica, and how a person takes it out."""

@@ -120,12 +120,12 @@ def test_one_that_always_fails_ends_nothing_and_is_replaced(desk: Desk) -> None:
     desk.workers.of("w2").measured.trained = CHUNK
     now = 0.0
     for k in range(MAX_FAILURES):
-        assert desk.failures.take_replaceable() == []
+        assert desk.workers.take_lost() == []
         now += pause(k)[0]
         desk.fail("w1", now)
     assert desk.failures.stop_because is None
-    (replaced,) = desk.failures.take_replaceable()
-    assert replaced[0].name == "w1" and "on what others do" in replaced[1]
+    (replaced,) = desk.workers.take_lost()
+    assert replaced.record.name == "w1" and "on what others do" in replaced.reason
     assert 30 < now < 60
 
 
