@@ -64,10 +64,10 @@ class Answers:
 
     def __init__(self, store: Store, versions: VersionUse, mailboxes: MasterMailboxes, codec: Codec) -> None:
         self._store = store
-        self._versions = versions
+        self.versions = versions
         self._mailboxes = mailboxes
         self._codec = codec
-        self._published: dict[int, str] = {}  # names, by version
+        self._published: set[int] = set()  # versions
         self._began = False
 
     def offer(self, lacking: ReplicaPart) -> tuple[Stored, int] | None:
@@ -86,7 +86,7 @@ class Answers:
         self._begin()
         if not self._mailboxes.share(_name(version), path):
             return None
-        self._published[version] = _name(version)
+        self._published.add(version)
         return Stored(_name(version), sha256, names), file_bytes
 
     def _begin(self) -> None:
@@ -96,19 +96,14 @@ class Answers:
             for version in self._store.ledger.kept_versions:
                 self._mailboxes.retract(_name(version))
 
-    @property
-    def speakers(self) -> int:
-        """Workers that were heard, and have not ended."""
-        return self._versions.speakers
-
     def send(self, draft: Draft, reply: Reply, brings: ReplicaPart) -> None:
         """Answer a draft, and retract what no worker can be on its way to."""
         record, message, payload = draft.record, draft.message, self._codec.write(reply, brings)
         if record.held.number >= 0:  # one that leaves is not remembered
-            self._versions.answer(record, reply.version)
+            self.versions.answer(record, reply.version)
         record.contact.bytes_down += len(payload)
         self._mailboxes.answer(message.worker, message.number, payload)
-        self._retract([version for version in self._published if not self._versions.named(version)])
+        self._retract([version for version in self._published if not self.versions.named(version)])
 
     def close(self) -> None:
         """Retract all: nobody trains any more."""
@@ -116,7 +111,8 @@ class Answers:
 
     def _retract(self, versions: Iterable[int]) -> None:
         for version in versions:
-            self._mailboxes.retract(self._published.pop(version))
+            self._published.remove(version)
+            self._mailboxes.retract(_name(version))
 
 
 def _size(path: Path) -> int:
@@ -251,7 +247,7 @@ class Replies:
             moments=draft.verdict is Verdict.MERGED and self._moments.asks(record),
             answer=supply.answer,
             leave=leave,
-            wait_s=ask_again_s(self.answers.speakers - self._leases.live),
+            wait_s=ask_again_s(self.answers.versions.speakers - self._leases.live),
             process=sync.process,
             stored=None if stored is None else stored[0],
         )
