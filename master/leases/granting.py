@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from master.leases import policy
-from master.leases.homes import Home, helping, settles
+from master.leases.homes import HomePart, helping, settles
 from master.leases.policy import ChunkFacts, SpeedFacts
 from master.state.spans import Span
 
 MOST_HELD = 2  # leases of one worker: it works on one, and one comes ahead
 
 
-class Ground(NamedTuple):
+class FreeRange(NamedTuple):
     """The range that is leased from next, and `why`.
 
     Of its epoch so many vertices are `uncredited`, and `own` of these are in leases that the worker holds; it is
@@ -31,7 +31,7 @@ class Ground(NamedTuple):
     uncredited: int
     own: int
     alone: bool
-    home: Home | None = None
+    home: HomePart | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class GrantFacts:
     holds: int
     idle_until_s: float | None
     appointed: tuple[Span, str] | None = None
-    ground: Ground | str | None = None
+    ground: FreeRange | str | None = None
 
 
 def hands_full(names: int, holds: int, *, ahead: bool, early: bool) -> bool:
@@ -108,7 +108,7 @@ def grant(facts: GrantFacts) -> tuple[Grant, str]:
     return Grant(ground.span, size, settled), f"{reason}; {ground.why}"
 
 
-def _most(ground: Ground) -> tuple[int | None, str]:
+def _most(ground: FreeRange) -> tuple[int | None, str]:
     """What a worker can train of an epoch while the others train the rest of it; None for no limit."""
     speeds, own = ground.speeds, ground.own
     if ground.alone:

@@ -96,7 +96,7 @@ def _place(span: Span) -> tuple[int, int]:
     return span.epoch, span.start
 
 
-class Home(NamedTuple):
+class HomePart(NamedTuple):
     """How a worker stands to the `part` that it is leased from."""
 
     facts: PartFacts
@@ -115,7 +115,7 @@ class Homes:
 
     def choose(
         self, record: WorkerRecord, newest_epoch: int, reserved: Sequence[Span], allowed: Callable[[Span], bool]
-    ) -> tuple[Span | None, str, Home | None]:
+    ) -> tuple[Span | None, str, HomePart | None]:
         """Return (the span to lease to a worker from, why, how it stands to the part of that): as `choose_span` does,
         but in each epoch the parts in the order that is best for it."""
         others = self._workers.others_at_home(record, self._parts.count)
@@ -126,7 +126,7 @@ class Homes:
         if span is None:
             return None, reason, None
         part = self._parts.part_of(span.start)
-        return span, f"{reason} in {why(facts, part)}", Home(facts, part)
+        return span, f"{reason} in {why(facts, part)}", HomePart(facts, part)
 
     def recall(self, lease: LeaseState) -> None:
         """Take note of what a worker trains that an earlier master leased it."""

@@ -9,7 +9,7 @@ from gridml.protocol.messages import Sync
 from master.leases import granting
 from master.leases.chunks import Chunks
 from master.leases.epochs import Epochs
-from master.leases.granting import Grant, GrantFacts, Ground
+from master.leases.granting import FreeRange, Grant, GrantFacts
 from master.leases.homes import Homes
 from master.leases.policy import choose_span
 from master.leases.reclaim import Reclaim
@@ -147,7 +147,7 @@ class Leases:
             ground = self._ground(record, now)
         return GrantFacts(now, names, holds, record.assignment.idle_until_s, appointed, ground)
 
-    def _ground(self, record: WorkerRecord, now: float) -> Ground | str:
+    def _ground(self, record: WorkerRecord, now: float) -> FreeRange | str:
         """What is free for a worker, or why nothing is; the next epoch is opened where that is due."""
 
         def allowed(span: Span) -> bool:
@@ -167,7 +167,7 @@ class Leases:
         sized = self.sizing.facts(record, now, left, workers, followed=self.epochs.followed(epoch))
         own = sum(lease.left for lease in held.values() if lease.epoch == epoch)
         alone = self.live == (1 if held else 0)
-        return Ground(span, why, *sized, self._ledger.uncredited(epoch), own, alone, home)
+        return FreeRange(span, why, *sized, self._ledger.uncredited(epoch), own, alone, home)
 
     def _batches(self) -> tuple[int, int]:
         program = self._spec.program
