@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -70,15 +71,12 @@ def say_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None:
     from master.views.render import duration
 
     connection, master = connect(run), holder(run)
-    try:
-        with explained(RunDirectory(run).ledger):
-            if master is None:
-                progress = at_rest(read_progress(connection, read_clock(connection, run).end_s))
-            else:
-                progress = read_progress(connection, read_now(connection))
-            because = read_facts(connection).get("stopped_because")
-    finally:
-        connection.close()
+    with closing(connection), explained(RunDirectory(run).ledger):
+        if master is None:
+            progress = at_rest(read_progress(connection, read_clock(connection, run).end_s))
+        else:
+            progress = read_progress(connection, read_now(connection))
+        because = read_facts(connection).get("stopped_because")
     reason = because if progress.status in (RunStatus.FAILED, RunStatus.CANCELLED) else None
     batch = batch_of(run) if master is None and progress.status is not RunStatus.FINISHED else None
     job = None if batch is None else batch.master_job(RunDirectory(run))

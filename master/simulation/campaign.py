@@ -328,10 +328,8 @@ def _line(root: Path) -> str:
         connection = connect(root)
     except LedgerError:
         return "simulating"
-    try:
+    with contextlib.closing(connection):
         at_s = last_sign(connection)
         progress, began_s = read_progress(connection, at_s), read_clock(connection, root, at_s).start_s
-    finally:
-        connection.close()
     simulated = duration(at_s - began_s)
     return f"simulated {simulated}: {progress.all_credited:,} of {progress.total or 0:,} vertices credited"

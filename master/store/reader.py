@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -91,12 +91,8 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 @contextmanager
 def opened(root: Path) -> Iterator[sqlite3.Connection]:
     """A run's ledger as it stands at one moment. Raises LedgerError when there is none, or it cannot be read."""
-    connection = connect(root)
-    try:
-        with explained(RunDirectory(root).ledger), snapshot(connection):
-            yield connection
-    finally:
-        connection.close()
+    with closing(connect(root)) as connection, explained(RunDirectory(root).ledger), snapshot(connection):
+        yield connection
 
 
 def holder(root: Path) -> str | None:

@@ -115,8 +115,7 @@ class Schedd(BatchSystem):
         if not (directory.root / WORKERS).exists() and not self.master_submitted(directory):
             return None  # a run on another back end
         condor = bindings()
-        lock = MasterLock(directory)  # a master that begins meanwhile ends at once
-        try:
+        with MasterLock(directory):  # a master that begins meanwhile ends at once
             with explained(condor):
                 schedd, ids = condor.Schedd(), ["ClusterId", "ProcId"]
                 masters, workers = (
@@ -134,8 +133,6 @@ class Schedd(BatchSystem):
             withdrawn = [f"its job {masters[0].partition('.')[0]}"] if masters else []
             withdrawn += [f"{len(workers)} jobs of workers"] if workers else []
             return " and ".join(withdrawn) or None
-        finally:
-            lock.release()
 
     def removal(self, job: int) -> str:
         return f"condor_rm {job}"

@@ -122,16 +122,12 @@ def withdraw(cloud: Cloud, directory: RunDirectory, rest: Callable[[float], None
     facts = Roster(directory.root).facts
     if facts is None:
         return None
-    lock = MasterLock(directory)  # a master that begins meanwhile ends at once
-    try:
-        roster = Roster(directory.root)
+    with MasterLock(directory):  # a master that begins meanwhile ends at once
         found = removed(cloud, facts.run, rest)
-        _note_ends(cloud, facts.run, roster)
+        _note_ends(cloud, facts.run, Roster(directory.root))
         if found:
             mark_cancelled(directory)
         return str(found) or None
-    finally:
-        lock.release()
 
 
 def _note_ends(cloud: Cloud, run: str, roster: Roster) -> None:
