@@ -17,7 +17,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -46,19 +46,14 @@ class Quota:
 
 
 class Room:
-    """What one job may still write, in all its sessions together. Methods but `turn` must be called in a turn, and
-    raise OSError, as where the mailbox is gone."""
+    """What one job may still write, in all its sessions together. Methods must be called in a `turn`, which keeps the
+    job's other sessions from writing, opening and closing files meanwhile, and raise OSError, as where the mailbox is
+    gone."""
 
     def __init__(self, mail: Path) -> None:
         self._mail = mail
-        self._lock = threading.Lock()
+        self.turn = threading.Lock()
         self._open: set[int] = set()  # descriptors of files that are open for writing
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Keep the job's other sessions from writing, opening and closing files meanwhile."""
-        with self._lock:
-            yield
 
     def holds_file(self, quota: Quota, box: str, name: str) -> bool:
         """Whether a file of this name may lie in a mailbox: it does, or there are few."""
@@ -185,7 +180,7 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
         if not (message or (parts[:1] in _READ_ONLY and flags & _FLAGS == os.O_RDONLY)) or len(self._open) >= FILES:
             return _DENIED
         room, quota = self._jail.room, self._jail.quota
-        with room.turn(), self._folder(parts[:-1]) as folder:
+        with room.turn, self._folder(parts[:-1]) as folder:
             if flags & os.O_CREAT and not room.holds_file(quota, parts[1], parts[2]):
                 return paramiko.SFTP_FAILURE
             extra = os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would be waited for
@@ -244,7 +239,7 @@ class _File(paramiko.SFTPHandle):  # type: ignore[misc]
     def close(self) -> None:
         if self in self._among:
             self._among.remove(self)
-            with self._jail.room.turn():
+            with self._jail.room.turn:
                 self._jail.room.close(self._number)
 
     @_answering
@@ -255,7 +250,7 @@ class _File(paramiko.SFTPHandle):  # type: ignore[misc]
     @_answering
     def write(self, offset: int, data: bytes) -> int:
         room, rest = self._jail.room, memoryview(data)
-        with room.turn():
+        with room.turn:
             if not room.holds_bytes(self._jail.quota, self._box, self._number, offset + len(rest)):
                 return int(paramiko.SFTP_FAILURE)
             while rest:

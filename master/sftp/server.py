@@ -227,8 +227,8 @@ class MailServer:
             if self._over.is_set():
                 raise ConnectionAbortedError(errno.ECONNABORTED, "the server stops")
             if len(strangers) >= STRANGERS:
-                crowd = Counter(c.address for c in strangers).most_common(1)[0][0]
-                hang_up(next(c.transport for c in strangers if c.address == crowd))
+                crowd = Counter(c.door.address for c in strangers).most_common(1)[0][0]
+                hang_up(next(c.transport for c in strangers if c.door.address == crowd))
             keep_alive(connection, TIMEOUT_S)
             transport = paramiko.Transport(connection)
             connection.settimeout(SWEEP_S)  # its thread looks as often whether it has ended; paramiko's 0.1 s adds up
@@ -239,14 +239,13 @@ class MailServer:
         except (OSError, RuntimeError, paramiko.SSHException):  # RuntimeError: no more threads can be had
             connection.close()
             return
-        self._connections.append(_Connection(transport, door, address, self._clock()))
+        self._connections.append(_Connection(transport, door, self._clock()))
 
 
 @dataclass(frozen=True)
 class _Connection:
     transport: Any
     door: _Door
-    address: str
     began_s: float
 
     @property
@@ -273,7 +272,7 @@ class _Door(paramiko.ServerInterface):  # type: ignore[misc]
     paramiko refuses."""
 
     def __init__(self, server: MailServer, address: str) -> None:
-        self._server, self._address = server, address
+        self._server, self.address = server, address
         self._channels = 0
         self.entry: Entry | None = None
         self.sessions: list[threading.Thread] = []
@@ -309,7 +308,7 @@ class _Door(paramiko.ServerInterface):  # type: ignore[misc]
         if name == "sftp" and entry.files:
             return SftpSession(channel, name, self, self._server.view, entry.user)
         if name == SUBSYSTEM and (entry.user == USER or entry.instance is not None):
-            return EnrolSession(channel, self, self._server.registrar, entry, self._address)
+            return EnrolSession(channel, self, self._server.registrar, entry, self.address)
         return None
 
 
