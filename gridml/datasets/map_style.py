@@ -143,6 +143,9 @@ class _Wanted:
         own = [name for name in vars(declared.cls) if name in self.declared]
         self.places = {name: self._given.get(name, name) for name in dict.fromkeys([*own, *self.declared])}
         self._positions = any(place is not None for place in self._given.values())
+        changed = [name for name in self.places if getattr(self.declared[name], "mutable", False)]
+        unset = (changed or [*self.places])[-1]  # most often it is one that f changes
+        self._left_out = f'A field that no item has is left out by names={{"{unset}": None}}.'
 
     def of(self, item: Any, at: int) -> Item:
         """Return the value of each field in an item. Raises DataError where one is missing."""
@@ -155,24 +158,20 @@ class _Wanted:
             if not self._positions and len(item) != len(fields):
                 raise DataError(
                     f"item {at:,} is a {form} of {len(item)}; expected one value for each of the fields {fields}, or "
-                    f'names={{"{fields[0]}": 0}}. {self._left_out()}'
+                    f'names={{"{fields[0]}": 0}}. {self._left_out}'
                 )
         elif len(fields) == 1:
             return {fields[0]: item}
         else:
-            wanted = f"expected a dict or a tuple with the fields {fields}"
-            raise DataError(f"item {at:,} is {form}; {wanted}. {self._left_out()}")
+            raise DataError(
+                f"item {at:,} is {form}; expected a dict or a tuple with the fields {fields}. {self._left_out}"
+            )
         if missing := [name for name, place in places.items() if place not in there]:
             raise DataError(
                 f"item {at:,} has no {places[missing[0]]!r} for the field {missing[0]}; it has {list(there)}. Say "
-                f'where it is: names={{"{missing[0]}": ...}}. {self._left_out()}'
+                f'where it is: names={{"{missing[0]}": ...}}. {self._left_out}'
             )
         return {name: there[place] for name, place in places.items()}
-
-    def _left_out(self) -> str:
-        """How a field stays out that no item has: most often one that f changes."""
-        changed = [name for name in self.places if getattr(self.declared[name], "mutable", False)]
-        return f'A field that no item has is left out by names={{"{(changed or [*self.places])[-1]}": None}}.'
 
     def value(self, name: str, at: int, value: Any) -> NDArray[Any]:
         """Return a field's value of item `at` as it is written. Raises DataError where it is not as declared."""
@@ -229,42 +228,39 @@ class _Wanted:
         place = (folders(os.environ)[0] / "fields" if folder is None else Path(folder)) / name
         if (fields := self._open(place, report)) is not None:
             return fields
-        temporary = place.with_name(f".{name}.{os.getpid()}.{secrets.token_hex(4)}")
         report(f"writing {count:,} items of {self.type_name} to {place}")
+        failed = f"{place} was written and cannot be read back. Give another folder=."
+        cause: OSError | None = None
+        temporary = place.with_name(f".{name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
             temporary.mkdir(parents=True)
-            try:
-                lengths = self._write(temporary, items, count)
-                (temporary / MANIFEST).write_text(json.dumps({"count": count, "lengths": lengths}))
-                shutil.rmtree(place, ignore_errors=True)  # damaged, or it would have been opened
-                temporary.rename(place)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+            lengths = self._write(temporary, items, count)
+            (temporary / MANIFEST).write_text(json.dumps({"count": count, "lengths": lengths}))
+            shutil.rmtree(place, ignore_errors=True)  # damaged, or it would have been opened
+            temporary.rename(place)
         except OSError as error:
-            # Another process may have written the same meanwhile; then it is there.
-            if (fields := self._open(place, report)) is not None:
-                return fields
-            raise StorageError(
-                f"the fields of {self.type_name} cannot be written to {place}: {error}. Free some space, set "
-                f"GRIDML_CACHE, or give another folder=."
-            ) from error
+            failed = f"the fields of {self.type_name} cannot be written to {place}: {error}. Free some space, set "
+            failed += "GRIDML_CACHE, or give another folder=."
+            cause = error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        # Where it could not be written another process may have written the same.
         if (fields := self._open(place, report)) is None:
-            raise StorageError(f"{place} was written and cannot be read back. Give another folder=.")
+            raise StorageError(failed) from cause
         return fields
 
     def _write(self, folder: Path, items: Iterable[Item], count: int) -> dict[str, list[int]]:
         """Write the fields; return how many values each has and, of a ragged one, how many offsets."""
         with contextlib.ExitStack() as stack:
-            files = {
-                name: stack.enter_context((folder / f"{name}.values").open("xb", buffering=_BUFFER_BYTES))
-                for name in self.declared
-            }
-            ends = {name: numbers("q", [0]) for name in self.declared}  # eight bytes each, where a list takes 36
+            paths = {name: folder / f"{name}.values" for name in self.declared}
+            files = {name: stack.enter_context(path.open("xb", _BUFFER_BYTES)) for name, path in paths.items()}
+            # Eight bytes each, where a list takes 36.
+            ends = {name: numbers("q", [0]) for name, field in self.declared.items() if isinstance(field, ragged)}
             for at, item in enumerate(items):
                 for name, value in item.items():
                     values = self.value(name, at, value)
                     files[name].write(values.tobytes())
-                    if isinstance(self.declared[name], ragged):
+                    if name in ends:
                         ends[name].append(ends[name][-1] + len(values))
                 if at == 0:
                     nbytes, free = sum(file.tell() for file in files.values()) * count, shutil.disk_usage(folder).free
@@ -273,13 +269,9 @@ class _Wanted:
                             f"the fields need about {nbytes:,} bytes (as many items as the first), and {folder.parent} "
                             f"has {free:,} free. Free some space, set GRIDML_CACHE, or give another folder=."
                         )
-        lengths = {}
-        for name, field in self.declared.items():
-            lengths[name] = [count]
-            if isinstance(field, ragged):
-                np.frombuffer(ends[name], np.int64).tofile(folder / f"{name}.offsets")
-                lengths[name] = [ends[name][-1], len(ends[name])]
-        return lengths
+        for name, offsets in ends.items():
+            np.frombuffer(offsets, np.int64).tofile(folder / f"{name}.offsets")
+        return {name: [ends[name][-1], count + 1] if name in ends else [count] for name in self.declared}
 
     def _open(self, place: Path, report: Report) -> Fields | None:
         try:

@@ -117,13 +117,12 @@ def obtain(wanted: Wanted, folder: Path, sources: Sequence[Source], report: Repo
             f"{title} was written to {folder} and reads back with other bytes: the disk is faulty, or something else"
             " writes there. Set GRIDML_CACHE to a folder on another disk."
         )
-    tried = "\n".join(f"  - {failure}" for failure in failures)
-    advice = "\n".join(f"  - {each}" for each in wanted.advice)
-    raise DataError(
-        f"{title} cannot be had. Tried:\n{tried}\nDo one of these:\n{advice}\n"
-        f"  - open the network to the addresses above\n"
-        f"  - run it where the network is, and copy the folder {folder} from there"
+    last = (
+        "open the network to the addresses above",
+        f"run it where the network is, and copy the folder {folder} from there",
     )
+    tried, advice = ("".join(f"\n  - {each}" for each in lines) for lines in (failures, (*wanted.advice, *last)))
+    raise DataError(f"{title} cannot be had. Tried:{tried}\nDo one of these:{advice}")
 
 
 def load(folder: Path, pins: Sequence[Pin], report: Report) -> list[NDArray[Any]] | None:

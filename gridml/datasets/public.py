@@ -52,16 +52,14 @@ class PublicSet:
 
     def sources(self, cached: Path, data: Path | None) -> tuple[Source, ...]:
         """Return the places it is looked for, in order; its files may lie in the cache folder."""
-        return (
-            Source(f"files in the cache {cached}", partial(self.read, cached)),
-            Source("GRIDML_DATA", partial(self._read_own, data)),
-            *self.elsewhere,
-        )
 
-    def _read_own(self, data: Path | None, report: Report) -> Arrays:
-        if data is None:
-            raise DataError("it is not set")
-        return self.read(data / self.folder, report)
+        def read_own(report: Report) -> Arrays:
+            if data is None:
+                raise DataError("it is not set")
+            return self.read(data / self.folder, report)
+
+        in_cache = Source(f"files in the cache {cached}", partial(self.read, cached))
+        return in_cache, Source("GRIDML_DATA", read_own), *self.elsewhere
 
     def obtain(
         self, cache: Path | None, progress: Report | None, sources: Sequence[Source] | None
@@ -213,15 +211,12 @@ def cifar10(
     if edition == "jpeg":
         images, labels, test_images, test_labels = PHOTOS_JPEG.obtain(cache, progress, sources)
         return CIFAR10(Split(images, labels), Split(test_images, test_labels))
-    train, test = PHOTOS.obtain(cache, progress, sources)
-    return CIFAR10(_split(train), _split(test))
-
-
-def _split(records: NDArray[Any]) -> Split:
-    """Return images and labels of mapped records (n, 3073): the images stay on the disk, being a view."""
-    labels = records[:, 0].astype(np.int64)
-    labels.flags.writeable = False
-    return Split(records[:, 1:].reshape(-1, 3, 32, 32), labels)
+    splits = []
+    for records in PHOTOS.obtain(cache, progress, sources):  # mapped, (n, 3073): the images stay on the disk
+        labels = records[:, 0].astype(np.int64)
+        labels.flags.writeable = False
+        splits.append(Split(records[:, 1:].reshape(-1, 3, 32, 32), labels))
+    return CIFAR10(*splits)
 
 
 def _contents(folder: Path, packed: str, suffix: str) -> Iterator[tuple[str, bytes]]:
