@@ -12,12 +12,13 @@ import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Self, overload
+from typing import Any, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+_Numbers = TypeVar("_Numbers", float, Floats)
 
 # Of times that are read: beyond them sums and ratios of times leave what floats can hold.
 LEAST_DURATION_S, MOST_DURATION_S = 1e-9, 1e12
@@ -27,6 +28,12 @@ _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d+))?\s*([smhd]?)", re.
 
 class LifetimeError(ValueError):
     """A lifetime or duration cannot be read, or has parameters that describe no distribution."""
+
+
+def _as(given: _Numbers, value: Any) -> _Numbers:
+    """Return values in the form of what they were computed from: a float for a float, an array for an array."""
+    formed: _Numbers = value if isinstance(given, np.ndarray) else float(value)
+    return formed
 
 
 @dataclass(frozen=True)
@@ -68,53 +75,32 @@ class Lifetime(ABC):
         """E[min(T, t)] for finite t ≥ 0, elementwise; overridden where nothing need be subtracted."""
         return self.mean() - np.exp(self.log_survival(t)) * self.mean_left(t)
 
-    @overload
-    def survival(self, t: float) -> float: ...
-    @overload
-    def survival(self, t: Floats) -> Floats: ...
-    def survival(self, t: float | Floats) -> float | Floats:
+    def survival(self, t: _Numbers) -> _Numbers:
         """S(t) = P[T > t], t in seconds: float for a float, float64 of the same shape for an array; 1 for t < 0."""
-        value = np.exp(self.log_survival(np.maximum(np.asarray(t, np.float64), 0.0)))
-        return value if isinstance(t, np.ndarray) else float(value)
+        return _as(t, np.exp(self.log_survival(np.maximum(np.asarray(t, np.float64), 0.0))))
 
-    @overload
-    def hazard(self, t: float) -> float: ...
-    @overload
-    def hazard(self, t: Floats) -> Floats: ...
-    def hazard(self, t: float | Floats) -> float | Floats:
+    def hazard(self, t: _Numbers) -> _Numbers:
         """h(t) = −d/dt ln S(t) in 1/s for finite t ≥ 0: float for a float, float64 of the same shape for an array.
 
         It may be infinite at t = 0 (a Weibull of shape below 1).
         """
-        value = self._hazard(np.asarray(t, np.float64))
-        return value if isinstance(t, np.ndarray) else float(value)
+        return _as(t, self._hazard(np.asarray(t, np.float64)))
 
-    @overload
-    def restricted_mean(self, t: float) -> float: ...
-    @overload
-    def restricted_mean(self, t: Floats) -> Floats: ...
-    def restricted_mean(self, t: float | Floats) -> float | Floats:
+    def restricted_mean(self, t: _Numbers) -> _Numbers:
         """E[min(T, t)] = ∫₀ᵗ S(u) du in seconds, t ≥ 0 in seconds or infinite (the mean); float or array, as `t`."""
         given = np.asarray(t, np.float64)
         finite = np.where(np.isfinite(given), given, 0.0)
         # Its bounds t·S(t) and t keep the digits where t is so short that the formula would lose them.
         lowest = finite * np.exp(self.log_survival(finite))
-        value = np.where(
-            np.isinf(given), self.mean(), np.minimum(np.maximum(self._restricted_mean(finite), lowest), finite)
-        )
-        return value if isinstance(t, np.ndarray) else float(value)
+        within = np.minimum(np.maximum(self._restricted_mean(finite), lowest), finite)
+        return _as(t, np.where(np.isinf(given), self.mean(), within))
 
-    @overload
-    def quantile(self, q: float) -> float: ...
-    @overload
-    def quantile(self, q: Floats) -> Floats: ...
-    def quantile(self, q: float | Floats) -> float | Floats:
+    def quantile(self, q: _Numbers) -> _Numbers:
         """Return the life in seconds that a share q of the workers does not outlast, 0 ≤ q < 1 (LifetimeError)."""
         shares = np.asarray(q, np.float64)
         if not bool(np.all((shares >= 0) & (shares < 1))):
             raise LifetimeError(f"a quantile needs shares with 0 <= q < 1, got {q!r}")
-        value = self.inverse_log_survival(np.log1p(-shares))
-        return value if isinstance(q, np.ndarray) else float(value)
+        return _as(q, self.inverse_log_survival(np.log1p(-shares)))
 
     @overload
     def sample(self, rng: np.random.Generator) -> float: ...

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chunk_model import prices, traces
-from chunk_model.traces import Record, TraceError, read_text
+from chunk_model.traces import Record, TraceError, text_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def read_record(path: Path) -> Record:
 
     Raises OSError when the file cannot be read, and TraceError when it is of no known format or a line makes no sense.
     """
-    text = read_text(path)
+    text = text_of(path)
     first = next((line for line in text.splitlines() if line.strip()), None)
     if first is None:
         raise TraceError(f"{path} is empty; expected a trace, such as lines 60000,add,node1")

@@ -54,7 +54,11 @@ _MARKS = {  # the longer ones first: that of UTF-32 begins as that of UTF-16 doe
 }
 
 
-class UnreadableError(ValueError):
+class TraceError(ValueError):
+    """A trace is empty, or a line of it cannot be read or contradicts the lines before."""
+
+
+class UnreadableError(TraceError):
     """A file is packed and damaged, or is no text: says what to do."""
 
 
@@ -120,10 +124,6 @@ _LINE = re.compile(r"\s*([0-9]{1,15})\s*,\s*(add|remove)\s*,\s*([^\s,]+)\s*")
 LONGEST_SHOWN = 120  # characters of a line
 
 
-class TraceError(ValueError):
-    """A trace is empty, or a line of it cannot be read or contradicts the lines before."""
-
-
 @dataclass(frozen=True)
 class TraceEvent:
     """`node` joined, or left, `time_s` seconds after the start of the trace."""
@@ -158,15 +158,7 @@ class Record:
 
 def read_trace(path: Path) -> tuple[TraceEvent, ...]:
     """Return the events of a trace file. Raises OSError, and TraceError (with file and line)."""
-    return parse_trace(read_text(path).splitlines(), str(path))
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file, packed or not (`files`). Raises OSError; TraceError when damaged or not text."""
-    try:
-        return text_of(path)
-    except UnreadableError as error:
-        raise TraceError(str(error)) from None
+    return parse_trace(text_of(path).splitlines(), str(path))
 
 
 def parse_trace(lines: Iterable[str], source: str = "trace") -> tuple[TraceEvent, ...]:
@@ -181,7 +173,11 @@ def parse_trace(lines: Iterable[str], source: str = "trace") -> tuple[TraceEvent
         if not line.strip():
             continue
         where = f"{source}, line {number}"
-        event = _event(line, where)
+        match = _LINE.fullmatch(line)
+        if match is None:
+            expected = "milliseconds,add|remove,node such as 60000,add,node1"
+            raise TraceError(f"{where}: got {shown(line)}, expected {expected}")
+        event = TraceEvent(int(match[1]) / 1000, match[3], match[2] == "add")
         if events and event.time_s < events[-1].time_s:
             raise TraceError(f"{where}: time goes back from {events[-1].time_s} s to {event.time_s} s; sort it by time")
         if event.joined and event.node in present:
@@ -212,13 +208,6 @@ def trace_lives(trace: Iterable[TraceEvent]) -> list[Life]:
 def shown(line: str) -> str:
     """Return a line as a message shows it: quoted, and no longer than a person reads."""
     return repr(line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}...")
-
-
-def _event(line: str, where: str) -> TraceEvent:
-    match = _LINE.fullmatch(line)
-    if match is None:
-        raise TraceError(f"{where}: got {shown(line)}, expected milliseconds,add|remove,node such as 60000,add,node1")
-    return TraceEvent(int(match[1]) / 1000, match[3], match[2] == "add")
 
 
 MOST = 1_000_000  # instances at once; more than that is no count of machines

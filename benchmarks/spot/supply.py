@@ -17,7 +17,7 @@ import numpy as np
 
 from chunk_model.prices import Floats, read_prices
 from chunk_model.record import read_record
-from chunk_model.traces import Record, read_text
+from chunk_model.traces import Record, text_of
 from master.backends.script import PlannedLife, Script
 from master.sftp.spending import Prices
 
@@ -130,7 +130,7 @@ class Windows(Script):
 def price_trace(kind: str) -> dict[str, Series]:
     """Return the price of every market of an instance type in the trace of 2015, by "TYPE/ZONE"."""
     path = Path(os.environ["GRIDML_DATA"]) / "spot" / "aws-spot-price-2015.csv.gz"
-    markets = read_prices(read_text(path).splitlines(), str(path))
+    markets = read_prices(text_of(path).splitlines(), str(path))
     return {name.removesuffix("/Linux"): series for name, series in markets.items() if name.startswith(f"{kind}/")}
 
 
