@@ -18,10 +18,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from scipy.special import gammaincinv
 
-from chunk_model.families import Family, Mixture
+from chunk_model.families import Mixture
 from chunk_model.fit import fit
 from chunk_model.goodput import Costs, job_s
-from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import Lifetime
 from chunk_model.observations import Observations
 from chunk_model.parse import hedged
@@ -218,7 +217,7 @@ def _alike(lifetime: Lifetime, observations: Observations) -> Iterator[Lifetime]
     resampled, nor can none: then the rate of death is what its posterior leaves open, given d deaths (Jeffreys' prior),
     Gamma(d + ½) in units of the rate fitted, at even quantiles.
     """
-    family = _family(lifetime)
+    family = lifetime.NAME
     deaths = observations.independent_deaths
     if deaths < _FEW or family is None:
         shape = deaths + 0.5
@@ -230,19 +229,6 @@ def _alike(lifetime: Lifetime, observations: Observations) -> Iterator[Lifetime]
     for _ in range(_RESAMPLINGS_OF_MIXTURE if isinstance(lifetime, Mixture) else _RESAMPLINGS):
         resampled = rng.integers(len(members), size=len(members))
         yield fit(family, observations.take(np.concatenate([members[each] for each in resampled]))).lifetime
-
-
-def _family(lifetime: Lifetime) -> str | None:
-    """Return the name by which `fit` knows the family; None if it does not fit it."""
-    match lifetime:
-        case Family():
-            return lifetime.NAME
-        case Mixture():
-            return "mixture"
-        case KaplanMeier():
-            return "kaplan_meier"
-        case _:
-            return None
 
 
 @dataclass(frozen=True)

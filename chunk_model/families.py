@@ -252,6 +252,8 @@ _STEPS = 100  # of the search for a quantile; halving alone would need about 60
 class Mixture(Lifetime):
     """S(t) = Σ wᵢ·Sᵢ(t). Raises LifetimeError for no parts, or weights that are not above zero or do not sum to 1."""
 
+    NAME: ClassVar[str] = "mixture"
+
     weights: tuple[float, ...]
     parts: tuple[Lifetime, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ class KaplanMeier(Lifetime):
     integrates to 1, so its held-out likelihood can be compared with a formula's. Were the mass of each death spread
     over the gap before it, chance gaps would cost 0.4 nats a death; over m of them they cost 1/(2m).
     """
+
+    NAME: ClassVar[str] = "kaplan_meier"
 
     time_s: Floats  # [m] moments of death in a life, each once, ascending, above 0
     alive: Floats  # [m] S at and after each, descending, above 0

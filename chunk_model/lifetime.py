@@ -12,7 +12,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,9 @@ class Lifetime(ABC):
 
     A distribution gives log S, log f, the inverse of log S, the mean, and the mean of what is left at an age.
     """
+
+    NAME: ClassVar[str | None] = None
+    """By which `fit` knows the family; None where it does not fit it."""
 
     @abstractmethod
     def mean(self) -> float:

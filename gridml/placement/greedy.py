@@ -34,7 +34,7 @@ from gridml.placement.base import (
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words, no_sets
-from gridml.placement.serving import serve, serve_sets
+from gridml.placement.serving import serve, served
 
 AHEAD = 0.01  # of an even share: how many rows more than the smallest part one may have on the way
 
@@ -55,7 +55,7 @@ class Greedy:
         share = np.ones(parts) if shares is None else parts * shares
         rows = np.full(graph.rows, -1, np.int32)
         _deal(graph.offsets, graph.neighbours, works, sizes, order, share, most, extra, ahead, sets, rows)
-        return Placement(parts, rows, serve_sets(sets, parts, options.seed, sizes), "greedy, in a random order")
+        return Placement(parts, rows, served(sets, parts, options.seed, sizes)[0], "greedy, in a random order")
 
 
 @compiled

@@ -45,7 +45,7 @@ from gridml.placement.bipartite import MOST, Bipartite, Ids
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words, no_sets
 from gridml.placement.parsa_numbering import Block, forget, gather, keep, numbered
-from gridml.placement.serving import serve_sets
+from gridml.placement.serving import served
 
 Costs = NDArray[np.signedinteger[Any]]
 # Byte j of entry b, as it lies in memory, is bit j of b: eight counters of a byte each are counted up by one addition.
@@ -350,7 +350,7 @@ class Parsa:
         rows, sets, why = deal_out(graph, parts, own)
         if own.slack:
             why += "; as parts take rows in turn the slack is not made use of"
-        return Placement(parts, rows, serve_sets(sets, parts, own.seed), why)
+        return Placement(parts, rows, served(sets, parts, own.seed)[0], why)
 
 
 def deal_out(graph: Bipartite, parts: int, options: ParsaOptions) -> tuple[Rows, Words, str]:

@@ -25,20 +25,14 @@ PIECE = 1 << 19  # of more columns so many are listed at once, at each sweep
 def serve(graph: Bipartite, rows: Parts, parts: int, seed: int, pace: PartRates | None = None) -> Parts:
     """Return the part that serves each column, int32 (columns,), given the part of each row. Columns that nobody
     touches are dealt out in turn."""
-    return serve_sets(sets_of(graph, rows, parts), parts, seed, graph.column_weights, pace)
-
-
-def serve_sets(
-    sets: Words, parts: int, seed: int, weights: Weights | None = None, pace: PartRates | None = None
-) -> Parts:
-    """As `serve`, given which parts touch each column (`neighbour_sets`) and how much each weighs, int64 (columns,)."""
-    return served(sets, parts, seed, weights, pace)[0]
+    return served(sets_of(graph, rows, parts), parts, seed, graph.column_weights, pace)[0]
 
 
 def served(
     sets: Words, parts: int, seed: int, weights: Weights | None = None, pace: PartRates | None = None
 ) -> tuple[Parts, NDArray[np.int64]]:
-    """As `serve_sets`; return also what travels to and from each part then, int64 (parts,)."""
+    """As `serve`, given which parts touch each column (`sets_of`) and how much each weighs, int64 (columns,); return
+    also what travels to and from each part then, int64 (parts,)."""
     home, shared = _alone(sets)  # nothing of those that are alone travels
     np.random.default_rng(seed).shuffle(shared)
     if weights is not None:
