@@ -22,6 +22,7 @@ from ami.images import connect
 from gridml.cli.main import main
 from gridml.errors import RunError, UsageError
 from master.simulation.faulty_network import VirtualClock
+from tests.support.aws_models import keep_models
 
 pytestmark = pytest.mark.real
 REGION = "eu-central-1"
@@ -132,6 +133,7 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image_folder: Path, end
     }
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
+    keep_models(monkeypatch)
     urllib.request.urlopen(urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST"), timeout=60).close()
     made = Aws(tmp_path)
     yield made

@@ -25,6 +25,7 @@ from master.sftp.server import MailServer
 from master.state.jobs import JobEvent, State
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
+from tests.support.aws_models import keep_models
 
 REGION = "us-east-1"
 PROGRAM = Path(__file__).parents[3] / "programs" / "tally.py"
@@ -208,6 +209,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, certificate: Path) -> Iterator[Aws]:
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # hundreds, of Amazon's
+    keep_models(monkeypatch)
     with moto.mock_aws():
         client = boto3.client("ec2", region_name=REGION)
         image = an_image(client)
