@@ -103,7 +103,7 @@ class Scaling:
             if workers != before:
                 text = f"workers: {workers} instead of {before}, as gridml scale asked for"
                 parts.events.record("scaled", {"workers": workers, "before": before}, text)
-        parts.workers.want(workers)
+        parts.workers.wanted = workers
         parts.merger.scale(workers)
         parts.backend.scale(workers)
 
@@ -126,8 +126,7 @@ class Asking:
         self._parts = parts
         self._seen: tuple[int, int] | None = None  # asked for, wanted
         total, averages = parts.leases.epochs.total, parts.merger.averages
-        useful, self._reason = useful_workers(parts.spec, total, averages=averages)
-        parts.workers.bound(useful)
+        parts.workers.useful, self._reason = useful_workers(parts.spec, total, averages=averages)
 
     def look(self) -> None:
         """Tell how many are asked for, where that is another number than this run's masters told last."""

@@ -231,14 +231,6 @@ class WorkerTable:
         """Whether a record is that of a worker that has not ended, and not one of nobody."""
         return self._records.get(record.name) is record
 
-    def want(self, workers: int) -> None:
-        """From now on the run may have so many at once."""
-        self.wanted = workers
-
-    def bound(self, useful: int | None) -> None:
-        """The run is long enough for so many; None: for any number."""
-        self.useful = useful
-
     def add(self, name: str) -> WorkerRecord:
         """Return the record of a worker that is expected; made anew if there is none."""
         record = self._records.get(name)

@@ -104,17 +104,15 @@ class WallClock:
     def look(self, now: float) -> None:
         """Write down how far the wall's clock is away where that has changed."""
         ahead_s = now - self._wall()
-        if self._ahead_s is not None:
-            forward_s, what = set_by(ahead_s, self._ahead_s)
-            if not forward_s:
-                return
+        first = self._ahead_s is None  # since the master before, or since the run was made
+        forward_s, what = set_by(ahead_s, self._ledger.get(AHEAD, 0.0) if self._ahead_s is None else self._ahead_s)
+        if forward_s:
             with self._ledger.transaction():
                 self._ledger.set(AHEAD, ahead_s)
-                self._events.record("warning", {"forward_s": forward_s}, what, standing=True)
-        elif set_by(ahead_s, self._ledger.get(AHEAD, 0.0))[0]:  # since the master before, or since the run was made
-            with self._ledger.transaction():
-                self._ledger.set(AHEAD, ahead_s)
-        self._ahead_s = ahead_s
+                if not first:
+                    self._events.record("warning", {"forward_s": forward_s}, what, standing=True)
+        if first or forward_s:
+            self._ahead_s = ahead_s
 
 
 def mark_cancelled(directory: RunDirectory) -> None:

@@ -87,16 +87,12 @@ class Ledger(LedgerFile, WorkerRows):
     def _leases(self, where: str, *values: Any) -> list[LeaseState]:
         """Leases in the order of their numbers."""
         rows = self._db.execute(
-            "SELECT failed, id, term, epoch, start, stop, upto, worker, sequence, trained, version, reserved_until_s "
+            "SELECT id, term, epoch, start, stop, upto, worker, sequence, trained, version, reserved_until_s, failed "
             f"FROM leases WHERE {where} ORDER BY id",
             values,
         )
-        leases = []
-        for failed, *row in rows:
-            lease = LeaseState(*row)
-            lease.failed = failed_from(failed)
-            leases.append(lease)
-        return leases
+        known = ((*row, failed_from(failed)) for *row, failed in rows)
+        return [LeaseState(*row) for row in known]
 
     def count_credits(self) -> Credited:
         """Count what is credited, row by row. Raises DamagedError where the rows contradict one another."""

@@ -74,15 +74,7 @@ class PageFacts:
         return dataclasses.replace(self, events=self.events.after(number))
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "report": self.report.to_json(),
-            "progress": self.progress.to_json(),
-            "driven": self.driven,
-            "began_s": self.began_s,
-            "trouble": self.trouble,
-            "history": dataclasses.asdict(self.history),
-            "events": dataclasses.asdict(self.events),
-        }
+        return {**dataclasses.asdict(self), "progress": self.progress.to_json()}
 
 
 def news(facts: PageFacts, digests: Collection[str]) -> dict[str, Any]:
