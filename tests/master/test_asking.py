@@ -81,7 +81,8 @@ def test_a_longer_one_for_more(play: Play) -> None:
 
 
 def test_a_long_one_for_all(play: Play) -> None:
-    root = play(80)
+    """Here 16 workers train 15 batches each; without --steps-each that takes 77 epochs."""
+    root = play(8, steps_each=15)
     assert submitted(root) == WANTED
     assert not announced(root)
 
