@@ -87,7 +87,7 @@ LEAST_MEDIAN = 150  # lines of the median file
 
 PLUMBING = re.compile(
     r"(gridml|master/state)/options\.py|gridml/cli\.py|gridml/(commands|cli)/\w+\.py|gridml/(calls|api)/(beginning|simulating|resuming|options)\.py"
-    r"|master/store/(settings|identity|spec)\.py|master/simulation/options\.py|master/backends/(condor|ec2)/options\.py"
+    r"|master/store/(settings|identity|spec)\.py|master/(planning|simulation)/options\.py|master/backends/(condor|ec2)/options\.py"
     r"|master/backends/(local|simulated)_plugin\.py"
 )
 """The files that say which options there are, read them and hand them on: the commands, the calls that begin runs, the

@@ -175,7 +175,7 @@ main(["greet", "runs/mnist"])
         "master/store/settings.py",
         (
             "    options: BackendOptions = field",
-            '    mood: Annotated[str, Option("How it feels.", FAILURES)] = "fair"\n    options: BackendOptions = field',
+            '    mood: str = option("fair", "How it feels.", FAILURES)\n    options: BackendOptions = field',
         ),
         """
 import contextlib, inspect, io, gridml

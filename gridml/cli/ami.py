@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
-from gridml.cli.arguments import Json, say
+from gridml.cli.arguments import Json, answer, asks_for, say
 from gridml.errors import UsageError
+from master.state.options import FIRST, option
 
 BUILD = "Example: gridml ami build --region eu-central-1 --package torchvision"
 LIST = "Example: gridml ami list --region eu-central-1"
 REMOVE = "Example: gridml ami remove ami-0123456789abcdef0"
 STAGE = "Example: gridml ami stage image && packer build -var folder=image image/worker.pkr.hcl"
 
-_Region = Annotated[
-    str | None, typer.Option(help="Otherwise what AWS_REGION or the AWS configuration says.", show_default=False)
-]
-_Packages = Annotated[
-    list[str], typer.Option("--package", help="A requirement of pip that programs need; repeat it.", show_default=False)
-]
-_Constraints = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Versions that pip keeps to.", show_default=False)
-]
-_PipConf = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="A pip.conf: where packages come from, such as an index that has torch without CUDA.",
-        show_default=False,
-    ),
-]
+_REGION = "Otherwise what AWS_REGION or the AWS configuration says."
+_Region = Annotated[str | None, typer.Option(help=_REGION, show_default=False)]
+
+
+@dataclass(frozen=True)
+class StageOptions:
+    """What an image has of its user."""
+
+    PANEL: ClassVar[str] = FIRST
+    packages: tuple[str, ...] = option((), "A requirement of pip that programs need; repeat it.", flags=("--package",))
+    constraints: Path | None = option(None, "Versions that pip keeps to.", metavar="FILE")
+    pip_conf: Path | None = option(
+        None, "A pip.conf: where packages come from, such as an index that has torch without CUDA.", metavar="FILE"
+    )
+
+
+@dataclass(frozen=True)
+class _MachineOptions:
+    """Where an image is made, on what, and of which kind of machine."""
+
+    region: str | None = option(None, _REGION)
+    base: str | None = option(None, "A Debian 12 to build on; otherwise the newest.", metavar="AMI")
+    architecture: str = option("x86_64", "x86_64 or arm64.")
+    type: str | None = option(None, "Of the instance that makes it: t3.medium or t4g.medium.", metavar="TYPE")
+    subnet: str | None = option(None, "Where that instance is, with a way out; otherwise the default network.")
+    disk: Annotated[
+        int,
+        typer.Option(min=8, max=1024, help="GiB of the image's disk; 32 for torch with CUDA.", rich_help_panel=FIRST),
+    ] = 16
+
+
+@dataclass(frozen=True)
+class BuildOptions(StageOptions, _MachineOptions):
+    """All of that."""
 
 
 def application() -> typer.Typer:
@@ -46,61 +64,33 @@ def application() -> typer.Typer:
     return app
 
 
-def build(
-    region: _Region = None,
-    base: Annotated[
-        str | None,
-        typer.Option(metavar="AMI", help="A Debian 12 to build on; otherwise the newest.", show_default=False),
-    ] = None,
-    architecture: Annotated[str, typer.Option(help="x86_64 or arm64.")] = "x86_64",
-    type_: Annotated[
-        str | None,
-        typer.Option(
-            "--type", metavar="TYPE", help="Of the instance that makes it: t3.medium or t4g.medium.", show_default=False
-        ),
-    ] = None,
-    subnet: Annotated[
-        str | None,
-        typer.Option(help="Where that instance is, with a way out; otherwise the default network.", show_default=False),
-    ] = None,
-    disk: Annotated[int, typer.Option(min=8, max=1024, help="GiB of the image's disk; 32 for torch with CUDA.")] = 16,
-    packages: _Packages = [],  # noqa: B006
-    constraints: _Constraints = None,
-    pip_conf: _PipConf = None,
-    as_json: Json = False,
-) -> None:
+@asks_for(BuildOptions)
+def build(options: BuildOptions, as_json: Json = False) -> None:
     """Make an image. An instance runs for some minutes to make it, and is removed whatever happens."""
     from ami import build as building
-    from ami.build import Additions
     from ami.images import ARCHITECTURES, connect
 
-    if architecture not in ARCHITECTURES:
-        raise UsageError(f"--architecture is {architecture!r}; expected {' or '.join(ARCHITECTURES)}.")
-    additions = Additions(tuple(packages), constraints, pip_conf)
-    wanted = building.WantedImage(architecture, base, type_, subnet, disk, additions)
-    ec2, s3 = connect("ec2", region), connect("s3", region)
-    image = building.build(ec2, s3, wanted, lambda text: say(text, err=True))
-    if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(image), indent=2))
-    else:
-        say(f"{image.id} is there. gridml launch takes the newest image of its region.")
+    if options.architecture not in ARCHITECTURES:
+        raise UsageError(f"--architecture is {options.architecture!r}; expected {' or '.join(ARCHITECTURES)}.")
+    additions = building.Additions(options.packages, options.constraints, options.pip_conf)
+    machine = options.architecture, options.base, options.type, options.subnet, options.disk
+    ec2, s3 = connect("ec2", options.region), connect("s3", options.region)
+    image = building.build(ec2, s3, building.WantedImage(*machine, additions), partial(say, err=True))
+    answer(asdict(image), f"{image.id} is there. gridml launch takes the newest image of its region.", as_json=as_json)
 
 
 def list_(region: _Region = None, as_json: Json = False) -> None:
     """List the images that gridml made in a region, the newest first."""
-    from ami import images
-    from ami.images import connect
+    from ami.images import connect, own
 
     ec2 = connect("ec2", region)
-    images_made = images.own(ec2)
-    if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(image) for image in images_made], indent=2))
-        return
-    for image in images_made:
-        made = f"{image.created[:16]:16}  gridml {image.version}  {image.architecture}  {image.state}"
-        say(f"{image.id}  {made}  {image.name}")
-    if not images_made:
-        say(f"gridml made no image in {ec2.meta.region_name}. Make one: gridml ami build")
+    images = own(ec2)
+    lines = [
+        f"{each.id}  {each.created[:16]:16}  gridml {each.version}  {each.architecture}  {each.state}  {each.name}"
+        for each in images
+    ]
+    none = f"gridml made no image in {ec2.meta.region_name}. Make one: gridml ami build"
+    answer([asdict(image) for image in images], *(lines or [none]), as_json=as_json)
 
 
 def remove(
@@ -110,29 +100,23 @@ def remove(
 ) -> None:
     """Remove images, and the snapshots that they are made of. Instances that run go on."""
     from ami import images
-    from ami.images import connect
 
-    removed = images.remove(connect("ec2", region), ids)
-    if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(image) for image in removed], indent=2))
-        return
-    for image in removed:
-        say(f"Removed {image.id} ({image.name}) and {', '.join(image.snapshots) or 'no snapshot'}.")
+    removed = images.remove(images.connect("ec2", region), ids)
+    lines = (
+        f"Removed {image.id} ({image.name}) and {', '.join(image.snapshots) or 'no snapshot'}." for image in removed
+    )
+    answer([asdict(image) for image in removed], *lines, as_json=as_json)
 
 
+@asks_for(StageOptions)
 def stage(
+    options: StageOptions,
     folder: Annotated[Path, typer.Argument(help="An empty folder, or none.", show_default=False)],
-    packages: _Packages = [],  # noqa: B006
-    constraints: _Constraints = None,
-    pip_conf: _PipConf = None,
     as_json: Json = False,
 ) -> None:
     """Put all that an image is made of into a folder, for Packer or for a chroot: root runs install.sh in it."""
     from ami import build
 
-    build.stage(folder, build.Additions(tuple(packages), constraints, pip_conf))
+    build.stage(folder, build.Additions(options.packages, options.constraints, options.pip_conf))
     files = sorted(file.name for file in folder.iterdir())
-    if as_json:
-        typer.echo(json.dumps({"folder": str(folder), "files": files}, indent=2))
-    else:
-        say(f"{folder} has {', '.join(files)}.")
+    answer({"folder": str(folder), "files": files}, f"{folder} has {', '.join(files)}.", as_json=as_json)

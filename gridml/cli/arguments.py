@@ -1,4 +1,4 @@
-"""What commands take, as typer reads it: arguments, and options made of their description; and how commands speak."""
+"""Commands as typer reads them, made of tables of options, and how commands speak."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import copy
 import inspect
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from gridml.protocol.foreign import printable
-from master.state.options import Described, Option, in_panels, panel_of
+from master.state.options import Described, Option, described, fields_of, panel_of
 
 JSON = "--json"
 INTERRUPTED = 130  # exit status of a command that Ctrl-C ended
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.", show_default=False)]
 Json = Annotated[bool, typer.Option(JSON, help="JSON on standard output, for programs.")]
+Table = TypeVar("Table")
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -26,24 +28,54 @@ def say(text: str, *, err: bool = False) -> None:
     typer.echo(printable(text, sys.maxsize), err=err)
 
 
-def as_typer_reads(
-    body: Callable[..., None], text: str, options: Iterable[Described], *arguments: inspect.Parameter
-) -> Callable[..., None]:
-    """Return a command that does what `body` does, with this help, these arguments and options."""
+def answer(value: Any, *said: str | Callable[[], None], as_json: bool) -> None:
+    """Print what a command has to say: a value for programs, or for a person lines, and what prints more."""
+    if as_json:
+        from master.views.console import json_text
+
+        typer.echo(json_text(value, indent=2))
+        return
+    for each in said:
+        if isinstance(each, str):
+            say(each)
+        else:
+            each()
+
+
+def asks_for(table: type[Table]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function the command that asks for the options of a `table`, a dataclass, whose instance it is given
+    first, and for other arguments of its own."""
+
+    def command(body: Callable[..., None]) -> Callable[..., None]:
+        def with_options(**values: Any) -> None:
+            given = {each.name: values.pop(each.name) for each in described(table)}
+            body(table(**fields_of(table, given)), **values)
+
+        with_options.__name__, with_options.__doc__ = body.__name__, body.__doc__
+        with_options.__signature__ = inspect.signature(partial(body, None), eval_str=True)  # type: ignore[attr-defined]
+        return as_typer_reads(with_options, described(table))
+
+    return command
+
+
+def as_typer_reads(body: Callable[..., None], options: Iterable[Described], text: str = "") -> Callable[..., None]:
+    """Return a command that does what `body` does, with its docstring or this `text` for help: it asks for the
+    arguments of `body`, and for these options, which that takes by their names."""
 
     def command(**values: Any) -> None:
         body(**values)
 
-    signature = inspect.Signature([*arguments, *map(_as_typer_reads, in_panels(options))])
-    command.__doc__ = text
-    command.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
-    command.__signature__ = signature  # type: ignore[attr-defined]
+    own = [
+        each.replace(kind=each.KEYWORD_ONLY)
+        for each in inspect.signature(body, eval_str=True).parameters.values()
+        if each.kind is not each.VAR_KEYWORD
+    ]
+    last = [each for each in own if isinstance(each.annotation.__metadata__[0], typer.models.OptionInfo)]
+    asked = [*(each for each in own if each not in last), *map(_as_typer_reads, options), *last]
+    command.__name__, command.__doc__ = body.__name__, text or body.__doc__
+    command.__annotations__ = {each.name: each.annotation for each in asked}
+    command.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
     return command
-
-
-def argument(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
-    """Return what stands on the command line without a name."""
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _as_typer_reads(each: Described) -> inspect.Parameter:

@@ -7,14 +7,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from gridml.cli.arguments import Json, RunArgument, say
+from gridml.cli.arguments import Json, RunArgument, answer
 
 CANCEL_EXAMPLE = "Example: gridml cancel runs/mnist-20260401-120000"
 
@@ -25,10 +23,8 @@ def cancel(run: RunArgument, as_json: Json = False) -> None:
     from master.store.rundir import command
 
     done = ask_to_stop(run)
-    if as_json:
-        typer.echo(json.dumps({"run_dir": str(run), **asdict(done)}, indent=2))
-    else:
-        say(f"{done} Go on later with: {command('resume', run)}")
+    text = f"{done} Go on later with: {command('resume', run)}"
+    answer({"run_dir": str(run), **asdict(done)}, text, as_json=as_json)
 
 
 SCALE_EXAMPLE = "Example: gridml scale runs/mnist-20260401-120000 --workers 40"
@@ -46,13 +42,12 @@ def scale(
     from master.store.rundir import command
 
     done = request(run, workers)
-    if as_json:
-        typer.echo(json.dumps({"run_dir": str(run), **dataclasses.asdict(done)}, indent=2))
-    elif done.master is not None:
-        say(f"Asked the master ({done.master}) to go on with --workers {done.workers} instead of {done.before}.")
+    text = f"with --workers {done.workers} instead of {done.before}"
+    if done.master is not None:
+        text = f"Asked the master ({done.master}) to go on {text}."
     else:
-        then = command("resume", run)
-        say(f"No master drives it: the next one goes on with --workers {done.workers} instead of {done.before}: {then}")
+        text = f"No master drives it: the next one goes on {text}: {command('resume', run)}"
+    answer({"run_dir": str(run), **asdict(done)}, text, as_json=as_json)
 
 
 ROLLBACK_EXAMPLE = "Example: gridml rollback runs/mnist-20260401-120000 --to e3"
@@ -79,16 +74,19 @@ def rollback(
     if to is None:
         with opened(run) as ledger:
             kept = points(ledger)
-        if as_json:
-            typer.echo(json.dumps([dataclasses.asdict(point) for point in kept], indent=2))
-            return
-        for point in kept:
-            epoch = f", the end of epoch {point.epoch + 1} (e{point.epoch + 1})" if point.epoch is not None else ""
-            typer.echo(f"v{point.version}: {point.credited:,} vertices credited, {point.undoes:,} since{epoch}")
+        epochs = (
+            "" if each.epoch is None else f", the end of epoch {each.epoch + 1} (e{each.epoch + 1})" for each in kept
+        )
+        lines = (
+            f"v{each.version}: {each.credited:,} vertices credited, {each.undoes:,} since{epoch}"
+            for each, epoch in zip(kept, epochs, strict=True)
+        )
+        answer([asdict(each) for each in kept], *lines, as_json=as_json)
         return
     done = rollback(run, to)
-    if as_json:
-        typer.echo(json.dumps({"run_dir": str(run), **dataclasses.asdict(done)}, indent=2))
-        return
-    typer.echo(f"{run} stands at version {done.point.version}: {done.undone.vertices:,} vertices were undone.")
-    typer.echo(f"Go on from there with: {command('resume', run)}")
+    answer(
+        {"run_dir": str(run), **asdict(done)},
+        f"{run} stands at version {done.point.version}: {done.undone.vertices:,} vertices were undone.",
+        f"Go on from there with: {command('resume', run)}",
+        as_json=as_json,
+    )

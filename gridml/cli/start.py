@@ -11,49 +11,50 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridml.cli.arguments import INTERRUPTED, RunArgument, argument, as_typer_reads, say
+from gridml.cli.arguments import INTERRUPTED, RunArgument, answer, as_typer_reads, say
 from gridml.errors import UsageError
+from master.state.options import in_panels
 from master.store.run_names import claimed_root, usual_root
 
 if TYPE_CHECKING:
     from master.ports.plugin import BackendPlugin, BatchSystem
     from master.store.settings import Settings
 
-_Program = Annotated[
-    Path, typer.Argument(metavar="PROGRAM", help="The Python file with the gridml.Program.", show_default=False)
-]
-
 
 def start_command(plugin: BackendPlugin) -> Callable[..., None]:
     """Return the command of a back end that has one, with the signature that its options give it."""
     from gridml.api.beginning import options_of
 
+    def start(
+        program: Annotated[
+            Path, typer.Argument(metavar="PROGRAM", help="The Python file with the gridml.Program.", show_default=False)
+        ],
+        **values: Any,
+    ) -> None:
+        try:
+            _start(plugin, program, values)
+        except KeyboardInterrupt:  # which a run that is driven from here catches itself
+            say("Stopped before the run began.", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
     assert plugin.command is not None
-    program = argument("program", _Program)
-    return as_typer_reads(partial(_start, plugin), plugin.command.help, options_of(plugin), program)
+    return as_typer_reads(start, in_panels(options_of(plugin)), plugin.command.help)
 
 
-def _start(plugin: BackendPlugin, **values: Any) -> None:
-    try:
-        _start_heard(plugin, values)
-    except KeyboardInterrupt:  # which a run that is driven from here catches itself
-        say("Stopped before the run began.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def _start_heard(plugin: BackendPlugin, values: dict[str, Any]) -> None:
+def _start(plugin: BackendPlugin, program: Path, values: dict[str, Any]) -> None:
     from gridml.api.beginning import wanted
     from master.launch import start
     from master.store.rundir import RunDirectory
     from master.views.terminal import drive
 
-    settings = wanted(plugin, values["program"], values)
+    settings = wanted(plugin, program, values)
     name, as_json = settings.program.stem, values["as_json"]
     foreground, prepare = values.get("foreground", True), values.get("prepare", False)
     if foreground and prepare:
@@ -79,16 +80,16 @@ def _hand_over(batch: BatchSystem, settings: Settings, root: Path, *, prepare: b
     directory = made(settings, root, quiet=as_json)
     if prepare:
         prepared = batch.prepare_master(settings, directory)
-        answer: dict[str, Any] = {"prepared": str(prepared)}
+        done: dict[str, Any] = {"prepared": str(prepared)}
         text = f"{root} is made, and nothing submitted. Submit its master: {batch.submission(prepared)}"
     else:
         job = batch.submit_master(settings, directory)
-        answer = {"master_job": job}
+        done = {"master_job": job}
         text = (
             f"The master of {root} is job {job}. Follow it: {command('watch', root)}\n"
             f"End it, keeping what is credited: {command('cancel', root)} (or {batch.removal(job)})"
         )
-    typer.echo(json.dumps({"run_dir": str(root), **answer}) if as_json else text)
+    typer.echo(json.dumps({"run_dir": str(root), **done}) if as_json else text)
 
 
 RESUME_EXAMPLE = "Example: gridml resume runs/mnist-20260401-120000"
@@ -98,18 +99,17 @@ def resume_command() -> Callable[..., None]:
     """Return the command, with the signature that the settings and the back ends' options give it."""
     from gridml.api.beginning import resume_options
 
-    text = (
-        "Go on with a run from its last credit, whatever ended it.\n\nOptions that are given hold from now on; jobs "
-        "that are queued or run already stay as they are."
-    )
-    return as_typer_reads(_resume, text, resume_options(), argument("run", RunArgument))
+    return as_typer_reads(_resume, in_panels(resume_options()))
 
 
-def _resume(**values: Any) -> None:
+def _resume(run: RunArgument, **values: Any) -> None:
+    """Go on with a run from its last credit, whatever ended it.
+
+    Options that are given hold from now on; jobs that are queued or run already stay as they are.
+    """
     from gridml.api.beginning import taking_up
     from master.views.terminal import drive
 
-    run = values.pop("run")
     drive(run, taking_up(run, values), run.name, as_json=values["as_json"], resumed=True)
 
 
@@ -117,34 +117,37 @@ SIMULATE_EXAMPLE = (
     "Example: gridml simulate --cost t_x=0.05,t_s=30,push=0.5 --vertices 1000000 --lifetime 'exponential(45m)' "
     "--travel 0.5s"
 )
-_simulate_Program = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="[PROGRAM]", help="Really train this program; without it workers only take time.", show_default=False
-    ),
-]
 
 
 def simulate_command() -> Callable[..., None]:
     """Return the command, with the signature that its options give it."""
     from master.backends.simulated_plugin import simulate_options
 
-    text = (
-        "Play a run on machines that are only imagined.\n\nLedger and decisions are those of a real run; time, machines"
-        " and messages are simulated, and the report is in simulated seconds. Times have units as elsewhere: 90s, 45m, "
-        "1.5h."
-    )
-    return as_typer_reads(_simulate, text, simulate_options(), argument("program", _simulate_Program, None))
+    return as_typer_reads(_simulate, in_panels(simulate_options()))
 
 
-def _simulate(**values: Any) -> None:
+def _simulate(
+    program: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PROGRAM]",
+            help="Really train this program; without it workers only take time.",
+            show_default=False,
+        ),
+    ] = None,
+    **values: Any,
+) -> None:
+    """Play a run on machines that are only imagined.
+
+    Ledger and decisions are those of a real run; time, machines and messages are simulated, and the report is in
+    simulated seconds. Times have units as elsewhere: 90s, 45m, 1.5h.
+    """
     from gridml.api.simulating import played, world_for
     from master.simulation.campaign import status_line
     from master.simulation.result import result_of
-    from master.views.console import json_text
     from master.views.terminal import print_report
 
-    program, as_json = values.pop("program"), values["as_json"]
+    as_json = values["as_json"]
     if values["campaign"] is not None:
         _campaign(values["campaign"], values["seed"], as_json=as_json)
         return
@@ -153,17 +156,11 @@ def _simulate(**values: Any) -> None:
             world = world_for(program, values, root)
             played(world, root, notify)
         result = result_of(world, root)
-    if as_json:
-        typer.echo(json_text(result.to_json(), indent=2))
-    else:
-        print_report(result.report)
-        typer.echo(result.summary())
+    answer(result.to_json(), partial(print_report, result.report), result.summary(), as_json=as_json)
 
 
 def _campaign(kills: int, seed: int, *, as_json: bool) -> None:
     """Run after run until so many workers were killed. Raises LedgerError, naming the seed, for one that is wrong."""
-    import dataclasses
-
     from master.simulation.campaign import Played, campaign
     from master.views.console import PlainConsole
 
@@ -173,11 +170,9 @@ def _campaign(kills: int, seed: int, *, as_json: bool) -> None:
             status.update(f"{played.kills:,} of {kills:,} kills, {played.runs:,} runs, all exact")
 
         sums = campaign(kills, seed, report=notify)
-    if as_json:
-        typer.echo(json.dumps({"seed": seed, **dataclasses.asdict(sums)}, indent=2))
-        return
-    typer.echo(
+    text = (
         f"{sums.kills:,} kills in {sums.runs:,} runs (seeds {seed} to {seed + sums.runs - 1}), {sums.masters:,} "
         f"masters, {sums.sent:,} messages and answers, {sums.lost:,} of them lost, {sums.hostile:,} hostile "
         "values: every vertex was credited once."
     )
+    answer({"seed": seed, **asdict(sums)}, text, as_json=as_json)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from gridml.engine.devices import NoDeviceError, find
 from gridml.errors import UsageError
@@ -15,7 +15,7 @@ from gridml.model.device_memory import CUDA
 from gridml.model.device_memory import parse as parse_device
 from master.ports.plugin import BackendPlugin, Command
 from master.state.jobs import Backend, BackendOptions
-from master.state.options import FAILURES, FIRST, Option
+from master.state.options import FAILURES, FIRST, option
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -37,13 +37,13 @@ class LocalOptions(BackendOptions):
     """`lifetime` and `trace` (a file of adds and removes) say how long workers live, `speedup` compresses both;
     `threads` are a worker's."""
 
-    lifetime: Annotated[
-        str | None, Option("How long workers live before they are killed: normal(45m,10m), exponential(1h).", FIRST)
-    ] = None
-    trace: Annotated[
-        Path | None, Option("A file of lines milliseconds,add|remove,node: when machines come and go.", FAILURES)
-    ] = None
-    speedup: Annotated[float, Option("Let the times of --lifetime or --trace pass so much faster.", FAILURES)] = 1.0
+    lifetime: str | None = option(
+        None, "How long workers live before they are killed: normal(45m,10m), exponential(1h).", FIRST
+    )
+    trace: Path | None = option(
+        None, "A file of lines milliseconds,add|remove,node: when machines come and go.", FAILURES
+    )
+    speedup: float = option(1.0, "Let the times of --lifetime or --trace pass so much faster.", FAILURES)
     threads: int = 1
 
     def __post_init__(self) -> None:

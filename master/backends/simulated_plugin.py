@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from chunk_model import traces
 from chunk_model.traces import TraceError, TraceEvent
 from gridml.errors import UsageError
 from master.ports.plugin import BackendPlugin
 from master.state.jobs import Backend, BackendOptions
-from master.state.options import FAILURES, FIRST, SIMULATE, WORKERS, Described, Option, described
+from master.state.options import FAILURES, FIRST, SIMULATE, WORKERS, Described, described, option
 from master.store.rundir import RunDirectory
 from master.store.settings import CommandOptions, Settings
 
@@ -38,36 +37,31 @@ class SimulatedOptions(BackendOptions):
 class SimulationOptions:
     """The options of `gridml simulate` that no run has; texts are times, or lists such as `t_x=0.1,t_s=5`."""
 
-    cost: Annotated[
-        str,
-        Option(
-            "Seconds: t_x trains a vertex; t_c copies one; t_s, t_e start and end a chunk; push; boot; wait.",
-            FIRST,
-            metavar="t_x=S,...",
-        ),
-    ] = "t_x=0.01,t_s=5,push=0.1"
-    vertices: Annotated[int | None, Option("Vertices of an epoch, without a program; otherwise 100,000.", FIRST)] = None
-    lifetime: Annotated[
-        str | None, Option("How long machines live: normal(45m,10m), weibull(0.7,2h); otherwise for ever.", FIRST)
-    ] = None
-    trace: Annotated[Path | None, Option("Machines that came and went (Bamboo's format).", FAILURES)] = None
-    chunks_per_job: Annotated[int, Option("A worker leaves after so many chunks; 0: never.", WORKERS)] = 0
-    fast: Annotated[float, Option("Share of the machines that are faster, those with AVX say.", WORKERS)] = 0.0
-    fast_factor: Annotated[float, Option("How many times as fast they are.", WORKERS)] = 4.0
-    spread: Annotated[float, Option("Standard deviation of the logarithm of all speeds.", WORKERS)] = 0.0
-    late: Annotated[int, Option("Machines that come later, within half a mean life.", WORKERS)] = 0
-    grace_share: Annotated[float, Option("Share of the evictions that come with a warning.", FAILURES)] = 0.5
-    storm_every: Annotated[
-        str | None, Option("Take many machines at one instant, so often on average: 20m.", FAILURES)
-    ] = None
-    storm_share: Annotated[float, Option("Share of the machines that a storm takes.", FAILURES)] = 0.3
-    faults: Annotated[
-        str | None,
-        Option("What befalls messages: chances lose, repeat, tear, flip, and the longest delay in seconds.", FAILURES),
-    ] = None
-    travel: Annotated[str, Option("How long a message takes to the master, and an answer back: 0.5s.", FAILURES)] = "0"
-    crash_every: Annotated[str | None, Option("Kill the master so often on average: 30m.", FAILURES)] = None
-    turn: Annotated[str, Option("How often the master looks for messages, in seconds.", FAILURES)] = "0.05"
+    cost: str = option(
+        "t_x=0.01,t_s=5,push=0.1",
+        "Seconds: t_x trains a vertex; t_c copies one; t_s, t_e start and end a chunk; push; boot; wait.",
+        FIRST,
+        metavar="t_x=S,...",
+    )
+    vertices: int | None = option(None, "Vertices of an epoch, without a program; otherwise 100,000.", FIRST)
+    lifetime: str | None = option(
+        None, "How long machines live: normal(45m,10m), weibull(0.7,2h); otherwise for ever.", FIRST
+    )
+    trace: Path | None = option(None, "Machines that came and went (Bamboo's format).", FAILURES)
+    chunks_per_job: int = option(0, "A worker leaves after so many chunks; 0: never.", WORKERS)
+    fast: float = option(0.0, "Share of the machines that are faster, those with AVX say.", WORKERS)
+    fast_factor: float = option(4.0, "How many times as fast they are.", WORKERS)
+    spread: float = option(0.0, "Standard deviation of the logarithm of all speeds.", WORKERS)
+    late: int = option(0, "Machines that come later, within half a mean life.", WORKERS)
+    grace_share: float = option(0.5, "Share of the evictions that come with a warning.", FAILURES)
+    storm_every: str | None = option(None, "Take many machines at one instant, so often on average: 20m.", FAILURES)
+    storm_share: float = option(0.3, "Share of the machines that a storm takes.", FAILURES)
+    faults: str | None = option(
+        None, "What befalls messages: chances lose, repeat, tear, flip, and the longest delay in seconds.", FAILURES
+    )
+    travel: str = option("0", "How long a message takes to the master, and an answer back: 0.5s.", FAILURES)
+    crash_every: str | None = option(None, "Kill the master so often on average: 30m.", FAILURES)
+    turn: str = option("0.05", "How often the master looks for messages, in seconds.", FAILURES)
 
 
 def simulate_options() -> list[Described]:

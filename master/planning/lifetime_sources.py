@@ -17,21 +17,12 @@ from chunk_model.record import read_record
 from chunk_model.traces import TraceError
 from gridml.errors import UsageError
 from master.backends.registry import read_settings
+from master.planning.options import LifetimeSource
 from master.store.reader import PushCosts, opened, read_clock, read_facts, read_push_costs
 from master.store.settings import GAUSSIAN, GOODPUT, Settings
 from master.telemetry.measures import died
 
 NAMED = ("exponential", "weibull", "lognormal")  # families whose laws can be written in a word
-
-
-@dataclass(frozen=True)
-class LifetimeSource:
-    """Where lives are to be had from; exactly one is given."""
-
-    lifetime: str | None = None  # a text such as "normal(45m,10m)"
-    lifetimes: Path | None = None  # CSV with the columns duration_s,ended
-    trace: Path | None = None
-    run: Path | None = None
 
 
 @dataclass(frozen=True)

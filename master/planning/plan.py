@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,38 +20,14 @@ from gridml.protocol.compression import NONE
 from gridml.protocol.compression import check as check_formats
 from master.leases.sizing import merging_s
 from master.placing.placing import PlannedPlacement, plan_placement
-from master.planning.lifetime_sources import LifetimeEstimate, LifetimeSource, estimate_lifetime
+from master.planning.lifetime_sources import LifetimeEstimate, estimate_lifetime
 from master.planning.master_load import MasterLoad, measure
+from master.planning.options import PlanOptions
 from master.store.reader import PushCosts
-from master.store.settings import parse_bytes, parse_seconds
 from master.telemetry.staffing import Length, worth_asking
 
 PUSH_S = 0.1  # what a push costs by default
 REPLAYED, LIVES = 25, 20_000  # sizes that are replayed for a plot, and lives drawn for each
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """The options of the command line. Times are texts, seconds or with a unit; None: not given."""
-
-    source: LifetimeSource
-    t_exec: str | None = None
-    t_copy: str = "0"
-    t_start: str = "0"
-    t_end: str = "0"
-    push_cost: str | None = None
-    no_push: bool = False
-    wait: str = "0"
-    boot: str = "0"
-    many: bool | None = None
-    workers: int | None = None
-    vertices: int | None = None
-    largest: int | None = None
-    epochs: int | None = None
-    batch: int | None = None
-    replica: str | None = None
-    compress: str | None = None
-    program: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -152,41 +127,31 @@ def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: No
     work, and says what to change; LedgerError for a run that cannot be read."""
     if options.no_push and options.push_cost is not None:
         raise UsageError("got both --push-cost and --no-push; expected one, or neither for a push of 0.1 s.")
-    for name, value in (
-        ("workers", options.workers),
-        ("vertices", options.vertices),
-        ("largest", options.largest),
-        ("epochs", options.epochs),
-        ("batch", options.batch),
-    ):
-        if value is not None and value < 1:
-            raise UsageError(f"--{name} is {value}; expected at least 1.")
-    times = {
-        "exec_s": parse_seconds("--t-exec", options.t_exec),
-        "copy_s": parse_seconds("--t-copy", options.t_copy),
-        "start_s": parse_seconds("--t-start", options.t_start),
-        "end_s": parse_seconds("--t-end", options.t_end),
-        "wait_s": parse_seconds("--wait", options.wait),
-        "boot_s": parse_seconds("--boot", options.boot),
-    }
-    push_s = parse_seconds("--push-cost", options.push_cost)
-    if times["exec_s"] == 0:
+    if options.t_exec == 0:
         raise UsageError("--t-exec is 0; expected the time to train a vertex, above 0. Measure it on some vertices.")
-    if options.t_exec is None and options.source.run is None:
+    if options.t_exec is None and options.run is None:
         raise UsageError("got no --t-exec; expected the time to train a vertex, such as --t-exec 0.05.")
-    estimate = estimate_lifetime(options.source)
+    estimate = estimate_lifetime(options)
     run = estimate.run
-    if times["exec_s"] is None and run is not None:
-        if run.exec_s is None:
-            raise UsageError(f"--run: no worker of {options.source.run} has trained anything yet; give --t-exec.")
-        times["exec_s"] = run.exec_s
-    many = options.many if options.many is not None else run is not None and run.many
-    if times["boot_s"] and not many:
+    exec_s = options.t_exec if run is None or options.t_exec is not None else run.exec_s
+    if exec_s is None:
+        raise UsageError(f"--run: no worker of {options.run} has trained anything yet; give --t-exec.")
+    many = options.many_chunks if options.many_chunks is not None else run is not None and run.many
+    if options.boot and not many:
         raise UsageError("got --boot for one chunk a life; expected --many-chunks with it, or --t-start instead.")
     measured = None if run is None else run.push
+    push_s = options.push_cost
     if push_s is None:
         push_s = PUSH_S if measured is None else measured.push_s
-    costs = Costs(**{name: value or 0.0 for name, value in times.items()}, push_s=None if options.no_push else push_s)
+    costs = Costs(
+        exec_s=exec_s,
+        copy_s=options.t_copy,
+        start_s=options.t_start,
+        end_s=options.t_end,
+        push_s=None if options.no_push else push_s,
+        wait_s=options.wait,
+        boot_s=options.boot,
+    )
     workers = options.workers if run is None else options.workers or run.workers
     planned = None if options.program is None else plan_placement(options.program.absolute(), workers)
     vertices = options.vertices if run is None else options.vertices or run.vertices
@@ -231,7 +196,7 @@ def _load(options: PlanOptions, say: Callable[[str], None]) -> MasterLoad | None
     compress = options.compress or NONE
     check_formats(compress, NONE)
     if options.replica is not None:
-        return measure(parse_bytes("--replica", options.replica), compress, say)
+        return measure(options.replica, compress, say)
     if options.compress is not None:
         raise UsageError("got --compress without --replica; expected the size of the replica too, such as 100MB.")
     return None

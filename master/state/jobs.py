@@ -167,8 +167,7 @@ class BackendFacts:
 @dataclass(frozen=True)
 class BackendOptions:
     """The options of one back end. Subclasses are frozen dataclasses with plain fields, each with a default; a field
-    that is `Annotated` with an `Option` (master/state/options.py) is an option of the back end's command, and of its
-    call.
+    that is made by `option` (master/state/options.py) is an option of the back end's command, and of its call.
 
     Raises UsageError for what makes no sense. As it is, the class stands for "nothing but defaults".
     """

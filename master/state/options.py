@@ -1,9 +1,9 @@
 """Options: what a person may ask of a command or a call, described once, beside the field that holds it.
 
-    seats: Annotated[int, Option("Seats of the lab.")] = 1
+    seats: int = option(1, "Seats of the lab.")
 
-The command line, the calls from Python, their help and the reference are made of such fields, those of `Settings`
-(master/store/settings.py), of a back end's own options and of a simulation.
+The command line, the calls from Python, their help and the reference are made of such fields: of `Settings`
+(master/store/settings.py), of a back end's own options, and of a table for each command that has many of its own.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import math
 import operator
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gridml.errors import UsageError
 
 Call = TypeVar("Call", bound=Callable[..., Any])
+Value = TypeVar("Value")
 BEGIN, RESUME, SIMULATE = "begin", "resume", "simulate"
 EVERYWHERE = (BEGIN, RESUME, SIMULATE)
 # Panels of `--help`, in their order; the first has what most people need.
@@ -34,6 +37,7 @@ FIRST, TRAINED, WORKERS, SIZES, MERGING, FAILURES, OUTPUT = PANELS = (
     "Failures",
     "Output",
 )
+FROM_1, ABOVE_0 = (1, math.inf), math.ulp(0.0)  # bounds of numbers, and the least number above 0
 _KINDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", Path: "a path"}
 
 
@@ -42,7 +46,7 @@ class Option:
     """How a field is asked for."""
 
     help: str = ""
-    #: under which heading of `--help`; a back end's own stand among the workers' unless they say otherwise
+    #: under which heading of `--help`; otherwise the `PANEL` of its dataclass, or as a back end's own, WORKERS
     panel: str | None = None
     #: the commands that have it: BEGIN, RESUME, SIMULATE
     commands: tuple[str, ...] = EVERYWHERE
@@ -55,6 +59,9 @@ class Option:
     kind: Any = None
     #: makes of it the field's value, or the values of several fields by name
     read: Callable[[Any], Any] | None = None
+    #: the least and the largest number, for `check_bounds`, and in words what is expected, "" for these bounds
+    bounds: tuple[float, float] | None = None
+    expected: str = ""
     #: why the setting must stay while a run goes on, "" where it may change
     fixed: str = ""
     #: makes sense at a terminal only, and is no option of a call
@@ -102,25 +109,58 @@ class Described(NamedTuple):
         return self._replace(kind=self.kind | None, default=None)
 
 
-def described(table: type[Any], command: str | None = None) -> list[Described]:
-    """Return the options among the fields of a dataclass: those that a `command` has, or all of them. What can be
-    given several times is a tuple in the field, and a list here."""
+def option(default: Value, help: str = "", *where: Any, **how: Any) -> Value:
+    """Return a dataclass's field with this default that is an option; `where` and `how` are those of `Option`."""
+    field: Any = dataclasses.field(default=default, metadata={Option: Option(help, *where, **how)})
+    value: Value = field
+    return value
+
+
+def described(table: Any, command: str | None = None) -> tuple[Described, ...]:
+    """Return the options among the fields of a dataclass: those that a `command` has, or all of them. A field is one by
+    `option`, or as it is `Annotated` with an `Option` or what another package has for typer. What can be given several
+    times is a tuple in the field, and a list here; what must be given has no default."""
+    return _described(table, command)
+
+
+@cache
+def _described(table: Any, command: str | None) -> tuple[Described, ...]:
     hints = get_type_hints(table, include_extras=True)
     found = []
     for field in dataclasses.fields(table):
-        if get_origin(hints[field.name]) is not Annotated:
+        kind, extra = hints[field.name], field.metadata.get(Option)
+        if get_origin(kind) is Annotated:
+            kind, extra, *_ = get_args(kind)
+        elif extra is None:
             continue
-        kind, extra, *_ = get_args(hints[field.name])
+        if isinstance(extra, Option) and extra.panel is None:
+            extra = dataclasses.replace(extra, panel=getattr(table, "PANEL", None))
         option = extra if isinstance(extra, Option) else Option()
         if command is not None and command not in option.commands:
             continue
-        default = None if field.default is dataclasses.MISSING else field.default
-        if get_origin(kind) is tuple:
+        default = field.default
+        if default is dataclasses.MISSING:
+            default = None if field.default_factory is not dataclasses.MISSING else inspect.Parameter.empty
+        if get_origin(kind) is tuple and option.kind is None:
             kind, default = list[get_args(kind)[0]], [*(default or ())]  # type: ignore[misc]
         if option.kind is not None:
             kind, default = option.kind | None, None
         found.append(Described(option.name or field.name, field.name, kind, default, extra))
-    return found
+    return tuple(found)
+
+
+def check_bounds(values: Any, **flags: str) -> None:
+    """Raise UsageError where a number is outside the bounds that its option has in the dataclass of the `values`;
+    `flags` are what some fields are called on the command line, where that is not in their description."""
+    for each in described(type(values)):
+        value, bounds, flag = getattr(values, each.field), each.option.bounds, flags.get(each.field, each.flags[0])
+        if value is None or bounds is None or bounds[0] <= value <= bounds[1]:
+            continue
+        if expected := each.option.expected:
+            raise UsageError(f"{flag} is {value:{'g' if isinstance(value, float) else ','}}; expected {expected}.")
+        if not value > bounds[1]:
+            raise UsageError(f"{flag} is {value}; expected at least {bounds[0]}.")
+        raise UsageError(f"{flag} is {value:,}; expected at most {bounds[1]:,}.")
 
 
 def in_panels(options: Iterable[Described]) -> list[Described]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, ClassVar
 
 from gridml import dataclass_json
 from gridml.carriers.registry import CARRIERS
@@ -37,30 +37,20 @@ from master.state.options import (
     SIZES,
     TRAINED,
     WORKERS,
-    Option,
+    check_bounds,
     described,
     fields_of,
+    option,
 )
 from master.store.rundir import RunDirectory
 
-GOODPUT = "goodput"  # `chunk_model.choose`
-
-
-PAPER = "paper"  # a chunk fills a life
-
-
-GAUSSIAN = "gaussian"  # the paper's search, for lives that are normal
-
-
-CHUNK_RULES = (GOODPUT, PAPER, GAUSSIAN)
-
-
+CHUNK_RULES = GOODPUT, PAPER, GAUSSIAN = (
+    "goodput",  # `chunk_model.choose`
+    "paper",  # a chunk fills a life
+    "gaussian",  # the paper's search, for lives that are normal
+)
 STEPS_EACH = 150  # batches of the program's own size
-
-
 AUTO, NO_PLACEMENT = "auto", "none"
-
-
 MOST_WORKERS = 10**6  # that a master can keep count of
 MOST = 10**9  # epochs, and vertices of a chunk
 MOST_SILENT_S = 1e9
@@ -99,6 +89,16 @@ def parse_bytes(option: str, text: str) -> int:
             f"{option} is {text[:40]!r}; expected a size of at least 4 bytes in B, kB, MB or GB, such as 250kB, 1.5GB."
         )
     return size
+
+
+def size(flag: str) -> dict[str, Any]:
+    """Return how an option asks for a size in bytes."""
+    return {"metavar": "SIZE", "kind": str, "read": partial(parse_bytes, flag)}
+
+
+def seconds(flag: str, metavar: str | None = None) -> dict[str, Any]:
+    """Return how an option asks for a time, given as a text that may have a unit."""
+    return {"metavar": metavar, "kind": str, "read": partial(parse_seconds, flag)}
 
 
 def parse_chunk(text: str) -> dict[str, Any]:
@@ -184,123 +184,95 @@ class Settings:
 
     program: Path
     backend: str = "local"
-    workers: Annotated[int, Option("Workers at once.", FIRST)] = 2
-    epochs: Annotated[
-        int | None, Option("Passes over the vertices in all; otherwise what the program says.", FIRST)
-    ] = None
-    seed: Annotated[int, Option("Decides the order of vertices and first values.", FIRST, BEGINS, fixed=_SEED)] = 0
-    chunk: Annotated[int | None, Option(_CHUNK, SIZES, metavar="N|RULE", kind=str, read=parse_chunk)] = None
+    PANEL: ClassVar[str] = FIRST
+    workers: int = option(2, "Workers at once.", bounds=(1, MOST_WORKERS))
+    epochs: int | None = option(
+        None, "Passes over the vertices in all; otherwise what the program says.", bounds=(1, MOST)
+    )
+    seed: int = option(0, "Decides the order of vertices and first values.", commands=BEGINS, fixed=_SEED)
+    chunk: int | None = option(None, _CHUNK, SIZES, metavar="N|RULE", kind=str, read=parse_chunk, bounds=(1, MOST))
     #: what the size of a chunk follows that gridml chooses
     chunk_rule: str = GOODPUT
-    chunk_bytes: Annotated[
-        int,
-        Option(
-            "Bytes of a chosen chunk at most; otherwise 32MB.",
-            SIZES,
-            (BEGIN, RESUME),
-            metavar="SIZE",
-            kind=str,
-            read=partial(parse_bytes, "--chunk-bytes"),
-        ),
-    ] = CHUNK_BYTES
-    placement: Annotated[
-        str | None, Option(_PLACEMENT, TRAINED, (BEGIN,), metavar="auto|none|METHOD", fixed=_PLACED)
-    ] = None
-    push_every: Annotated[int | None, Option("Vertices between two pushes of a worker; otherwise chosen.", SIZES)] = (
-        None
+    chunk_bytes: int = option(
+        CHUNK_BYTES,
+        "Bytes of a chosen chunk at most; otherwise 32MB.",
+        SIZES,
+        (BEGIN, RESUME),
+        **size("--chunk-bytes"),
+    )
+    placement: str | None = option(None, _PLACEMENT, TRAINED, (BEGIN,), metavar="auto|none|METHOD", fixed=_PLACED)
+    push_every: int | None = option(
+        None, "Vertices between two pushes of a worker; otherwise chosen.", SIZES, bounds=(1, NO_PUSH)
     )
     #: the share of time that pushes may take
     push_budget: float = 0.03
     #: a law of lives, as `chunk_model.parse` reads it, that sizes follow until the run has seen its own
     expected_lifetime: str | None = None
-    steps_each: Annotated[
-        int,
-        Option(
-            f"Batches each is to train in the run, or fewer workers are asked for; otherwise {STEPS_EACH}; 0: all.",
-            WORKERS,
-        ),
-    ] = STEPS_EACH
-    silent_s: Annotated[
-        float,
-        Option(
-            "Seconds (or 2m) without a sign of life after which a worker's leases go to others; otherwise 120.",
-            FAILURES,
-            name="silence",
-            metavar="SECONDS",
-            kind=str,
-            read=parse_silence,
-        ),
-    ] = 120.0
-    spot_checks: Annotated[
-        float, Option("Share of the pushes that another machine trains again; 0.02 is one in fifty.", FAILURES)
-    ] = 0.0
-    compress: Annotated[
-        str, Option("What pushes carry: none, the values of tensors; int8 or int4, compressed steps.", MERGING, BEGINS)
-    ] = NONE
-    compress_down: Annotated[
-        str, Option("What answers bring weights in: none, as they are; bf16.", MERGING, BEGINS)
-    ] = NONE
-    init_from: Annotated[str | None, Option(_INIT_FROM, TRAINED, BEGINS, metavar="RUN[:which]|FILE", read=_located)] = (
-        None
+    steps_each: int = option(
+        STEPS_EACH,
+        f"Batches each is to train in the run, or fewer workers are asked for; otherwise {STEPS_EACH}; 0: all.",
+        WORKERS,
+        bounds=(0, MOST),
+        expected=f"from 0 to {MOST:,}: with 0 as many workers are asked for as are wanted, however little each trains",
     )
-    init_partial: Annotated[
-        bool, Option("Of these take what fits by name and shape, and leave the others.", TRAINED, BEGINS)
-    ] = False
+    silent_s: float = option(
+        120.0,
+        "Seconds (or 2m) without a sign of life after which a worker's leases go to others; otherwise 120.",
+        FAILURES,
+        name="silence",
+        metavar="SECONDS",
+        kind=str,
+        read=parse_silence,
+    )
+    spot_checks: float = option(
+        0.0,
+        "Share of the pushes that another machine trains again; 0.02 is one in fifty.",
+        FAILURES,
+        bounds=(0, MOST_CHECKED),
+        expected=f"a share from 0 to {MOST_CHECKED:g}: 0.02 trains one push in fifty twice",
+    )
+    compress: str = option(
+        NONE, "What pushes carry: none, the values of tensors; int8 or int4, compressed steps.", MERGING, BEGINS
+    )
+    compress_down: str = option(NONE, "What answers bring weights in: none, as they are; bf16.", MERGING, BEGINS)
+    init_from: str | None = option(None, _INIT_FROM, TRAINED, BEGINS, metavar="RUN[:which]|FILE", read=_located)
+    init_partial: bool = option(
+        False, "Of these take what fits by name and shape, and leave the others.", TRAINED, BEGINS
+    )
     #: by default the back end's usual one
-    carrier: Annotated[
-        str, Option("How messages travel: chirp, or sftp where machines may connect to this one.", WORKERS, (BEGIN,))
-    ] = ""
-    address: Annotated[
-        str | None,
-        Option(
-            "Where workers reach this machine; otherwise its full name and any free port.",
-            WORKERS,
-            (BEGIN, RESUME),
-            flags=("--address", "--sftp"),
-            metavar="HOST[:PORT]",
-        ),
-    ] = None
-    device: Annotated[
-        str,
-        Option(
-            "What workers train on: a GPU where there is one, the CPU, or a GPU and nothing else.",
-            FIRST,
-            (BEGIN,),
-            metavar="auto|cpu|cuda[:N]",
-        ),
-    ] = device_memory.AUTO
-    loggers: Annotated[tuple[str, ...], Option(_LOGGERS, FIRST, (BEGIN, RESUME), name="logger", metavar="NAME")] = ()
+    carrier: str = option(
+        "", "How messages travel: chirp, or sftp where machines may connect to this one.", WORKERS, (BEGIN,)
+    )
+    address: str | None = option(
+        None,
+        "Where workers reach this machine; otherwise its full name and any free port.",
+        WORKERS,
+        (BEGIN, RESUME),
+        flags=("--address", "--sftp"),
+        metavar="HOST[:PORT]",
+    )
+    device: str = option(
+        device_memory.AUTO,
+        "What workers train on: a GPU where there is one, the CPU, or a GPU and nothing else.",
+        commands=(BEGIN,),
+        metavar="auto|cpu|cuda[:N]",
+    )
+    loggers: tuple[str, ...] = option((), _LOGGERS, commands=(BEGIN, RESUME), name="logger", metavar="NAME")
     options: BackendOptions = field(default_factory=BackendOptions)
 
     def __post_init__(self) -> None:
-        for name, most in (("workers", MOST_WORKERS), ("epochs", MOST), ("chunk", MOST), ("push_every", NO_PUSH)):
-            value, option = getattr(self, name), f"--{name.replace('_', '-')}"
-            option = self.facts.workers_option if name == "workers" else option
-            if value is not None and value < 1:
-                raise UsageError(f"{option} is {value}; expected at least 1.")
-            if value is not None and value > most:
-                raise UsageError(f"{option} is {value:,}; expected at most {most:,}.")
+        check_bounds(self, workers=self.facts.workers_option)
         if self.chunk_rule not in CHUNK_RULES:
             raise UsageError(f"--chunk is {self.chunk_rule!r}; expected one of {', '.join(CHUNK_RULES)}.")
         if self.chunk_bytes < 1:
             raise UsageError(f"--chunk-bytes is {self.chunk_bytes:,}; expected a size such as 32MB.")
-        if not 0 <= self.steps_each <= MOST:
-            raise UsageError(
-                f"--steps-each is {self.steps_each:,}; expected from 0 to {MOST:,}: with 0 as many workers are asked "
-                "for as are wanted, however little each trains."
-            )
-        for name, option in (("push_budget", "push_budget"), ("silent_s", "--silence")):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{option} is {getattr(self, name)}; expected a number above 0.")
+        for name, number in (("push_budget", self.push_budget), ("--silence", self.silent_s)):
+            if not number > 0:
+                raise UsageError(f"{name} is {number}; expected a number above 0.")
         if not self.silent_s <= MOST_SILENT_S:
             raise UsageError(
                 f"--silence is {self.silent_s:g}; expected at most {MOST_SILENT_S:g} seconds: longer than that, who is "
                 "gone would never be given up."
-            )
-        if not 0 <= self.spot_checks <= MOST_CHECKED:
-            raise UsageError(
-                f"--spot-checks is {self.spot_checks:g}; expected a share from 0 to {MOST_CHECKED:g}: 0.02 trains one "
-                "push in fifty twice."
             )
         if self.init_partial and self.init_from is None:
             raise UsageError("got --init-partial without --init-from; expected both, or neither.")
@@ -350,40 +322,27 @@ class Settings:
 class CommandOptions:
     """The options of commands and calls that say no setting by themselves."""
 
-    program: Annotated[
-        Path | None, Option("Another file of the same graph, such as a mended one.", TRAINED, (RESUME,))
-    ] = None
-    with_changes: Annotated[
-        bool,
-        Option("Take the program, its modules and sent files as they are now, and not the copies.", TRAINED, (RESUME,)),
-    ] = False
-    no_push: Annotated[bool, Option("Push where a chunk ends, and not before: all or nothing.", SIZES, BEGINS)] = False
-    lifetime: Annotated[
-        str | None,
-        Option(
-            "How long workers live, until the run has seen it: normal(45m,10m), exponential(1h).", FAILURES, (BEGIN,)
-        ),
-    ] = None
-    trace: Annotated[
-        Path | None, Option("The same, from a file of when machines came and went.", FAILURES, (BEGIN,))
-    ] = None
-    run_dir: Annotated[Path | None, Option("Where the run is kept; otherwise runs/PROGRAM-TIME.", FIRST, BEGINS)] = None
+    program: Path | None = option(None, "Another file of the same graph, such as a mended one.", TRAINED, (RESUME,))
+    with_changes: bool = option(
+        False, "Take the program, its modules and sent files as they are now, and not the copies.", TRAINED, (RESUME,)
+    )
+    no_push: bool = option(False, "Push where a chunk ends, and not before: all or nothing.", SIZES, BEGINS)
+    lifetime: str | None = option(
+        None, "How long workers live, until the run has seen it: normal(45m,10m), exponential(1h).", FAILURES, (BEGIN,)
+    )
+    trace: Path | None = option(None, "The same, from a file of when machines came and went.", FAILURES, (BEGIN,))
+    run_dir: Path | None = option(None, "Where the run is kept; otherwise runs/PROGRAM-TIME.", FIRST, BEGINS)
     #: of a back end that can say what it would do; the help is its own
-    dry_run: Annotated[bool, Option("", OUTPUT, (BEGIN,), terminal=True)] = False
+    dry_run: bool = option(False, "", OUTPUT, (BEGIN,), terminal=True)
     #: of a back end whose masters are jobs, as is `prepare`
-    foreground: Annotated[
-        bool, Option("Run the master in this terminal, not as a job of its own.", OUTPUT, (BEGIN,))
-    ] = False
-    prepare: Annotated[
-        bool, Option("Make the run and what its master is submitted by, no more.", OUTPUT, (BEGIN,), terminal=True)
-    ] = False
-    campaign: Annotated[
-        int | None,
-        Option("Play drawn runs with every fault, until so many were killed.", FAILURES, (SIMULATE,), terminal=True),
-    ] = None
-    as_json: Annotated[
-        bool, Option("JSON on standard output, for programs.", FIRST, flags=("--json",), terminal=True)
-    ] = False
+    foreground: bool = option(False, "Run the master in this terminal, not as a job of its own.", OUTPUT, (BEGIN,))
+    prepare: bool = option(
+        False, "Make the run and what its master is submitted by, no more.", OUTPUT, (BEGIN,), terminal=True
+    )
+    campaign: int | None = option(
+        None, "Play drawn runs with every fault, until so many were killed.", FAILURES, (SIMULATE,), terminal=True
+    )
+    as_json: bool = option(False, "JSON on standard output, for programs.", FIRST, flags=("--json",), terminal=True)
 
 
 def settings_said(values: Mapping[str, Any]) -> dict[str, Any]:

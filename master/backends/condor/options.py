@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from gridml.errors import UsageError
 from gridml.protocol.foreign import printable
 from master.backends.condor.holds import MemoryRange, memory_range
 from master.state.jobs import BackendFacts, BackendOptions
-from master.state.options import FIRST, Option
+from master.state.options import FIRST, check_bounds, described, option
 
 LONGEST_LINE = 8_000  # characters of a value
-_MAY_BE_0 = ("request_gpus", "chunks_per_job")
-_COUNTS = ("request_cpus", "max_idle", "grace_s", "job_lease_s", *_MAY_BE_0)
 MOST_CAPABILITY = 1000.0
 _GPU_MEMORY = re.compile(r"[1-9][0-9]{0,8}(\.[0-9]{1,3})? ?([KMGT]B?)?")
 MOST = 10**6  # cores, jobs, chunks, seconds
+_FROM_0, _FROM_1 = (0, MOST), (1, MOST)
 
 
 def check_line(what: str, value: Any) -> None:
@@ -31,11 +30,6 @@ def check_line(what: str, value: Any) -> None:
                 f"{what} is {printable(repr(str(text)), 200)}; expected one line of at most {LONGEST_LINE:,} printable "
                 f"characters, as a submit description has for each command."
             )
-
-
-def _option(name: str) -> str:
-    """Return how a field is called on the command line."""
-    return "--attribute" if name == "attributes" else f"--{name.removesuffix('_s').replace('_', '-')}"
 
 
 def is_url(text: str) -> bool:
@@ -54,59 +48,57 @@ class CondorOptions(BackendOptions):
     HTCondor looks for a job that is out of reach. The others say in their help what they are.
     """
 
-    requirements: Annotated[str | None, Option("What a machine must be: 'HasAVX2 && OpSysMajorVer >= 8'.")] = None
-    rank: Annotated[str | None, Option("Which machines are better than others.")] = None
-    request_cpus: Annotated[int, Option("Cores of a job, and threads of a worker.")] = 1
-    request_memory: Annotated[
-        str, Option("Memory of a job: 4GB, or 1GB..4GB, where more is asked for when less was too little.", FIRST)
-    ] = "2GB..8GB"
-    request_disk: Annotated[str, Option("Disk of a job.")] = "2GB"
-    request_gpus: Annotated[int, Option("GPUs of a job.")] = 0
-    gpus_minimum_capability: Annotated[
-        float | None, Option("CUDA capability that a job's GPUs have at least: 8.0.")
-    ] = None
-    gpus_minimum_memory: Annotated[str | None, Option("Memory that each of a job's GPUs has at least: 20GB.")] = None
-    container_image: Annotated[str | None, Option("An image that holds Python and what the program imports.")] = None
-    packed: Annotated[str | None, Option("An environment from conda-pack or venv-pack, sent along; or its URL.")] = None
-    python: Annotated[str | None, Option("The Python at the far end; otherwise this one or python3.")] = None
-    send: Annotated[tuple[str, ...], Option("A file the program needs, or its URL; give it again for more.")] = ()
-    project: Annotated[str | None, Option("The project name, on the OSPool.")] = None
-    attributes: Annotated[
-        tuple[str, ...], Option("A further job attribute, NAME=EXPRESSION.", flags=("--attribute",))
-    ] = ()
-    batch_name: Annotated[str | None, Option("How condor_q names the jobs.")] = None
-    max_idle: Annotated[
-        int, Option("Jobs that wait in the queue, at most: 10, or twice what the pool started in a minute, up to this.")
-    ] = 1000
-    chunks_per_job: Annotated[
-        int, Option("A job leaves after so many chunks; 0: it stays while its machine lasts.")
-    ] = 0
-    job_hours: Annotated[
-        float,
-        Option(
-            "A worker leaves before its job has run so long, and another takes its place; 0: as the pool says of "
-            "its jobs (AllowedExecuteDuration, JobDurationCategory)."
-        ),
-    ] = 0.0
-    grace_s: Annotated[
-        int, Option("Time that a job asks for to push and leave when evicted.", flags=("--grace",), metavar="SECONDS")
-    ] = 30
-    job_lease_s: Annotated[
-        int,
-        Option("How long HTCondor looks for a job that is out of reach.", flags=("--job-lease",), metavar="SECONDS"),
-    ] = 300
+    requirements: str | None = option(None, "What a machine must be: 'HasAVX2 && OpSysMajorVer >= 8'.")
+    rank: str | None = option(None, "Which machines are better than others.")
+    request_cpus: int = option(1, "Cores of a job, and threads of a worker.", bounds=_FROM_1)
+    request_memory: str = option(
+        "2GB..8GB", "Memory of a job: 4GB, or 1GB..4GB, where more is asked for when less was too little.", FIRST
+    )
+    request_disk: str = option("2GB", "Disk of a job.")
+    request_gpus: int = option(0, "GPUs of a job.", bounds=_FROM_0)
+    gpus_minimum_capability: float | None = option(None, "CUDA capability that a job's GPUs have at least: 8.0.")
+    gpus_minimum_memory: str | None = option(None, "Memory that each of a job's GPUs has at least: 20GB.")
+    container_image: str | None = option(None, "An image that holds Python and what the program imports.")
+    packed: str | None = option(None, "An environment from conda-pack or venv-pack, sent along; or its URL.")
+    python: str | None = option(None, "The Python at the far end; otherwise this one or python3.")
+    send: tuple[str, ...] = option((), "A file the program needs, or its URL; give it again for more.")
+    project: str | None = option(None, "The project name, on the OSPool.")
+    attributes: tuple[str, ...] = option((), "A further job attribute, NAME=EXPRESSION.", flags=("--attribute",))
+    batch_name: str | None = option(None, "How condor_q names the jobs.")
+    max_idle: int = option(
+        1000,
+        "Jobs that wait in the queue, at most: 10, or twice what the pool started in a minute, up to this.",
+        bounds=_FROM_1,
+    )
+    chunks_per_job: int = option(
+        0, "A job leaves after so many chunks; 0: it stays while its machine lasts.", bounds=_FROM_0
+    )
+    job_hours: float = option(
+        0.0,
+        "A worker leaves before its job has run so long, and another takes its place; 0: as the pool says of "
+        "its jobs (AllowedExecuteDuration, JobDurationCategory).",
+        bounds=_FROM_0,
+        expected="0, or the hours that a job may run",
+    )
+    grace_s: int = option(
+        30,
+        "Time that a job asks for to push and leave when evicted.",
+        flags=("--grace",),
+        metavar="SECONDS",
+        bounds=_FROM_1,
+    )
+    job_lease_s: int = option(
+        300,
+        "How long HTCondor looks for a job that is out of reach.",
+        flags=("--job-lease",),
+        metavar="SECONDS",
+        bounds=_FROM_1,
+    )
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            check_line(_option(field.name), getattr(self, field.name))
-        for name in _COUNTS:
-            option, low = _option(name), int(name not in _MAY_BE_0)
-            if getattr(self, name) < low:
-                raise UsageError(f"{option} is {getattr(self, name)}; expected at least {low}.")
-            if getattr(self, name) > MOST:
-                raise UsageError(f"{option} is {getattr(self, name):,}; expected at most {MOST:,}.")
-        if not 0 <= self.job_hours <= MOST:
-            raise UsageError(f"--job-hours is {self.job_hours:g}; expected 0, or the hours that a job may run.")
+        for each in described(CondorOptions):
+            check_line(each.flags[0], getattr(self, each.field))
+        check_bounds(self)
         self._check_gpus()
         memory_range(self.request_memory)
         # The submit description is read in the run directory.
@@ -119,7 +111,9 @@ class CondorOptions(BackendOptions):
     def _check_gpus(self) -> None:
         for name in ("gpus_minimum_capability", "gpus_minimum_memory"):
             if getattr(self, name) is not None and not self.request_gpus:
-                raise UsageError(f"got {_option(name)} without --request-gpus; expected both, as in --request-gpus 1.")
+                raise UsageError(
+                    f"got --{name.replace('_', '-')} without --request-gpus; expected both, as in --request-gpus 1."
+                )
         capability, memory = self.gpus_minimum_capability, self.gpus_minimum_memory
         if capability is not None and not 0 < capability < MOST_CAPABILITY:
             raise UsageError(f"--gpus-minimum-capability is {capability:g}; expected a number such as 8.0, or 9.0.")

@@ -5,61 +5,40 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 from gridml.errors import UsageError
 from master.state.jobs import BackendFacts, BackendOptions
-from master.state.options import FIRST, Option
+from master.state.options import ABOVE_0, FIRST, check_bounds, option
 
 USUAL_TYPES = {
-    "x86_64": (
-        "c7i.xlarge",
-        "c7a.xlarge",
-        "c6i.xlarge",
-        "c6a.xlarge",
-        "c5.xlarge",
-        "c5a.xlarge",
-        "m7i.xlarge",
-        "m7a.xlarge",
-        "m6i.xlarge",
-        "m6a.xlarge",
-        "m5.xlarge",
-        "m5a.xlarge",
-    ),
-    "arm64": (
-        "c8g.xlarge",
-        "c7g.xlarge",
-        "c6g.xlarge",
-        "c6gd.xlarge",
-        "c6gn.xlarge",
-        "m8g.xlarge",
-        "m7g.xlarge",
-        "m6g.xlarge",
-        "m6gd.xlarge",
-        "r7g.xlarge",
-        "r6g.xlarge",
-    ),
+    architecture: tuple(f"{family}.xlarge" for family in families.split())
+    for architecture, families in {
+        "x86_64": "c7i c7a c6i c6a c5 c5a m7i m7a m6i m6a m5 m5a",
+        "arm64": "c8g c7g c6g c6gd c6gn m8g m7g m6g m6gd r7g r6g",
+    }.items()
 }
 """By architecture of the image: 4 vCPUs each, so that a run's workers are alike, and from as many pools as possible."""
 
 PAPER_TYPE, PAPER_PRICE = "c1.xlarge", 0.10  # section 3.3: 100 of them, at a bid of $0.10 an hour
 _TYPE = re.compile(r"[a-z0-9-]{2,20}\.[a-z0-9-]{2,20}")
 _NAMED = {
-    "region": re.compile(r"[a-z]{2,8}(-[a-z0-9]{1,10}){1,4}"),
-    "zones": re.compile(r"[a-z]{2,8}(-[a-z0-9]{1,10}){1,8}"),
-    "subnets": re.compile(r"subnet-[0-9a-f]{8,17}"),
-    "image": re.compile(r"ami-[0-9a-f]{8,17}"),
-    "security_group": re.compile(r"sg-[0-9a-f]{8,17}"),
+    "region": (r"[a-z]{2,8}(-[a-z0-9]{1,10}){1,4}", "a region such as eu-central-1"),
+    "zones": (r"[a-z]{2,8}(-[a-z0-9]{1,10}){1,8}", "a zone such as eu-central-1a"),
+    "subnets": (r"subnet-[0-9a-f]{8,17}", "a subnet such as subnet-0123456789abcdef0"),
+    "image": (r"ami-[0-9a-f]{8,17}", "an image such as ami-0123456789abcdef0"),
+    "security_group": (r"sg-[0-9a-f]{8,17}", "a security group such as sg-0123456789abcdef0"),
 }
-_LIKE = {
-    "region": "a region such as eu-central-1",
-    "zones": "a zone such as eu-central-1a",
-    "subnets": "a subnet such as subnet-0123456789abcdef0",
-    "image": "an image such as ami-0123456789abcdef0",
-    "security_group": "a security group such as sg-0123456789abcdef0",
+_DOLLARS: dict[str, Any] = {
+    "bounds": (ABOVE_0, 10**6),
+    "expected": "dollars above 0, at most 1,000,000",
+    "metavar": "DOLLARS",
 }
-MOST_DOLLARS = 10**6
-MOST_S = 86_400.0
+_SECONDS: dict[str, Any] = {
+    "bounds": (1, 86_400),
+    "expected": "from 1 to 86,400 seconds: an instance takes about a minute to start",
+    "metavar": "SECONDS",
+}
 
 
 @dataclass(frozen=True)
@@ -68,43 +47,30 @@ class Ec2Options(BackendOptions):
     `boot_patience` is how many seconds an instance may take to enrol, `orphan_patience` for how many one works on
     without a word from the master. The others say in their help what they are."""
 
-    instance_types: Annotated[
-        tuple[str, ...],
-        Option("Types to choose from, with commas or given again; otherwise a dozen with 4 vCPUs.", metavar="TYPE"),
-    ] = ()
-    region: Annotated[str | None, Option("Otherwise what AWS_REGION or the AWS configuration says.")] = None
-    zones: Annotated[tuple[str, ...], Option("Zones to choose from; otherwise all of the region.", metavar="ZONE")] = ()
-    subnets: Annotated[
-        tuple[str, ...], Option("Subnets to launch in; otherwise the default one of each zone.", metavar="SUBNET")
-    ] = ()
-    image: Annotated[
-        str | None, Option("Otherwise the newest that gridml ami build made in the region.", metavar="AMI")
-    ] = None
-    identity_certificate: Annotated[
-        Path | None,
-        Option(
-            "A certificate (RSA) by which instances are known; otherwise gridml's own of the region.", metavar="FILE"
-        ),
-    ] = None
-    security_group: Annotated[
-        str | None, Option("Otherwise one of the run's own, which lets nothing in.", metavar="GROUP")
-    ] = None
-    key_name: Annotated[str | None, Option("An EC2 key pair, to log in by; otherwise none.", metavar="NAME")] = None
-    max_price: Annotated[
-        float | None,
-        Option("Never pay more for an hour of an instance; otherwise up to the on-demand price.", metavar="DOLLARS"),
-    ] = None
-    budget: Annotated[
-        float | None, Option("Stop, and keep the work, before more is spent.", FIRST, metavar="DOLLARS")
-    ] = None
-    paper: Annotated[bool, Option(f"The paper's fleet: {PAPER_TYPE} at --max-price {PAPER_PRICE:.2f}.")] = False
-    on_demand: Annotated[bool, Option("Instances at the full price, which nobody takes away.")] = False
-    boot_patience: Annotated[
-        float, Option("An instance that has not enrolled by then is replaced.", metavar="SECONDS")
-    ] = 300.0
-    orphan_patience: Annotated[
-        float, Option("An instance that hears nothing from the master for so long ends.", metavar="SECONDS")
-    ] = 900.0
+    instance_types: tuple[str, ...] = option(
+        (), "Types to choose from, with commas or given again; otherwise a dozen with 4 vCPUs.", metavar="TYPE"
+    )
+    region: str | None = option(None, "Otherwise what AWS_REGION or the AWS configuration says.")
+    zones: tuple[str, ...] = option((), "Zones to choose from; otherwise all of the region.", metavar="ZONE")
+    subnets: tuple[str, ...] = option(
+        (), "Subnets to launch in; otherwise the default one of each zone.", metavar="SUBNET"
+    )
+    image: str | None = option(None, "Otherwise the newest that gridml ami build made in the region.", metavar="AMI")
+    identity_certificate: Path | None = option(
+        None, "A certificate (RSA) by which instances are known; otherwise gridml's own of the region.", metavar="FILE"
+    )
+    security_group: str | None = option(None, "Otherwise one of the run's own, which lets nothing in.", metavar="GROUP")
+    key_name: str | None = option(None, "An EC2 key pair, to log in by; otherwise none.", metavar="NAME")
+    max_price: float | None = option(
+        None, "Never pay more for an hour of an instance; otherwise up to the on-demand price.", **_DOLLARS
+    )
+    budget: float | None = option(None, "Stop, and keep the work, before more is spent.", FIRST, **_DOLLARS)
+    paper: bool = option(False, f"The paper's fleet: {PAPER_TYPE} at --max-price {PAPER_PRICE:.2f}.")
+    on_demand: bool = option(False, "Instances at the full price, which nobody takes away.")
+    boot_patience: float = option(300.0, "An instance that has not enrolled by then is replaced.", **_SECONDS)
+    orphan_patience: float = option(
+        900.0, "An instance that hears nothing from the master for so long ends.", **_SECONDS
+    )
 
     def __post_init__(self) -> None:
         for name in ("instance_types", "zones", "subnets"):
@@ -113,24 +79,12 @@ class Ec2Options(BackendOptions):
         for type_ in self.instance_types:
             if not _TYPE.fullmatch(type_):
                 raise UsageError(f"--instance-types got {type_[:60]!r}; expected types such as c7i.xlarge,c6i.xlarge.")
-        for name, pattern in _NAMED.items():
+        for name, (pattern, like) in _NAMED.items():
             given = getattr(self, name)
             for text in given if isinstance(given, tuple) else filter(None, (given,)):
-                if not pattern.fullmatch(text):
-                    raise UsageError(f"--{name.replace('_', '-')} got {text[:60]!r}; expected {_LIKE[name]}.")
-        for name in ("max_price", "budget"):
-            dollars = getattr(self, name)
-            if dollars is not None and not 0 < dollars <= MOST_DOLLARS:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} is {dollars:g}; expected dollars above 0, at most {MOST_DOLLARS:,}."
-                )
-        for name in ("boot_patience", "orphan_patience"):
-            seconds = getattr(self, name)
-            if not 1 <= seconds <= MOST_S:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} is {seconds:g}; expected from 1 to {MOST_S:,.0f} seconds: an instance "
-                    "takes about a minute to start."
-                )
+                if not re.fullmatch(pattern, text):
+                    raise UsageError(f"--{name.replace('_', '-')} got {text[:60]!r}; expected {like}.")
+        check_bounds(self)
         if self.paper:
             self._take_the_papers()
         if self.on_demand and self.max_price is not None:

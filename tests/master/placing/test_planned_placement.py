@@ -14,8 +14,8 @@ from gridml.errors import ProgramError
 from gridml.model.loading import load
 from gridml.placement import auto
 from master.placing.placing import PlannedPlacement, place, plan_placement
-from master.planning.lifetime_sources import LifetimeSource
-from master.planning.plan import PlanOptions, make_plan
+from master.planning.options import PlanOptions
+from master.planning.plan import make_plan
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.settings import Settings
 from master.store.spec import RunSpec
@@ -147,9 +147,7 @@ def test_seconds_are_those_that_auto_chooses_by() -> None:
 
 
 def test_a_plan_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = PlanOptions(
-        LifetimeSource(lifetime="normal(45m,10m)"), t_exec="0.05", workers=4, program=file_of(tmp_path)
-    )
+    options = PlanOptions(lifetime="normal(45m,10m)", t_exec=0.05, workers=4, program=file_of(tmp_path))
     plan = make_plan(options)
     assert plan.work.vertices == 2000 and isinstance(plan.placement, PlannedPlacement)
     said = json.loads(json.dumps(plan.to_json()))["placement"]

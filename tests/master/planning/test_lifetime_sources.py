@@ -11,7 +11,8 @@ from chunk_model.families import Exponential, Normal
 from gridml.errors import LedgerError, UsageError
 from gridml.protocol.messages import Sync
 from master.backends.condor.options import CondorOptions
-from master.planning.lifetime_sources import LifetimeSource, estimate_lifetime, run_lives
+from master.planning.lifetime_sources import estimate_lifetime, run_lives
+from master.planning.options import LifetimeSource
 from master.state.jobs import JobEvent, State
 from master.store.ledger import Ledger
 from master.store.rundir import ORPHANED, RunDirectory

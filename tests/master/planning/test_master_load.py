@@ -11,12 +11,12 @@ import pytest
 
 from gridml.errors import UsageError
 from master.leases.sizing import MERGING, merging_s
-from master.planning.lifetime_sources import LifetimeSource
 from master.planning.master_load import MasterLoad, measure
-from master.planning.plan import PlanOptions, make_plan
+from master.planning.options import PlanOptions
+from master.planning.plan import make_plan
 from master.store.settings import parse_bytes
 
-OPTIONS = PlanOptions(LifetimeSource(lifetime="exponential(1h)"), t_exec="0.01", workers=64, vertices=10**6)
+OPTIONS = PlanOptions(lifetime="exponential(1h)", t_exec=0.01, workers=64, vertices=10**6)
 NBYTES = 4_000_000
 
 
@@ -64,7 +64,7 @@ def test_as_many_as_are_carried_merge_in_half_of_the_time() -> None:
 def test_a_plan_pushes_no_oftener_than_the_master_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 64 workers each push takes a second: in half of the master's time that is one in 128 seconds of each."""
     monkeypatch.setattr("master.planning.plan.measure", lambda nbytes, *_: MasterLoad(nbytes, nbytes, 1.0))
-    without, plan = make_plan(OPTIONS), make_plan(replace(OPTIONS, replica="100MB"))
+    without, plan = make_plan(OPTIONS), make_plan(replace(OPTIONS, replica=100_000_000))
     assert without.choice.push_interval_s is not None and without.choice.push_interval_s < 128
     assert plan.choice.push_interval_s is not None and plan.choice.push_interval_s >= 128
     assert plan.most_workers is not None and plan.most_workers >= 64
@@ -104,6 +104,6 @@ def test_options_that_make_no_sense_together_are_refused() -> None:
     with pytest.raises(UsageError, match="got --compress without --replica"):
         make_plan(replace(OPTIONS, compress="int8"))
     with pytest.raises(UsageError, match="--compress is 'zip'; expected none, int8 or int4"):
-        make_plan(replace(OPTIONS, compress="zip", replica="1MB"))
+        make_plan(replace(OPTIONS, compress="zip", replica=1_000_000))
     with pytest.raises(UsageError, match="--epochs is 0; expected at least 1"):
         make_plan(replace(OPTIONS, epochs=0))

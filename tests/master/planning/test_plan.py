@@ -16,16 +16,18 @@ from chunk_model.goodput import Costs, chunk_goodput
 from chunk_model.lifetime import Lifetime
 from gridml.errors import UsageError
 from master.backends.script import ScriptedLives
-from master.planning.lifetime_sources import LifetimeSource
-from master.planning.plan import PUSH_S, PlanOptions, make_plan, replay_sizes
+from master.planning.options import PlanOptions
+from master.planning.plan import PUSH_S, make_plan, replay_sizes
 from master.simulation import cost_only_worker
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
+from master.state.options import fields_of
 from master.store.settings import Settings, parse_seconds
 from master.views import plot
 from master.views.render_plan import render_plan, rounded
 
-PAPER = PlanOptions(LifetimeSource(lifetime="normal(45m,10m)"), t_exec="0.05", t_start="90", no_push=True)
+ASKED = {"lifetime": "normal(45m,10m)", "t_exec": "0.05", "t_start": "90", "no_push": True}
+PAPER = PlanOptions(**fields_of(PlanOptions, ASKED))
 
 
 def shown(options: PlanOptions) -> str:
@@ -60,7 +62,7 @@ def test_without_pushes_the_choice_beats_every_other_size() -> None:
 def test_a_push_costs_a_tenth_of_a_second_unless_told() -> None:
     options = replace(PAPER, no_push=False)
     assert make_plan(options).costs.push_s == PUSH_S == 0.1
-    plan = make_plan(replace(options, push_cost="2s"))
+    plan = make_plan(replace(options, push_cost=2.0))
     assert plan.costs.push_s == 2.0 and plan.choice.push_every is not None
     assert plan.choice.push_interval_s == pytest.approx(0.05 * plan.choice.push_every, rel=0.1)
     assert plan.choice.goodput > make_plan(PAPER).choice.goodput
@@ -68,7 +70,7 @@ def test_a_push_costs_a_tenth_of_a_second_unless_told() -> None:
 
 
 def test_each_cost_reaches_the_model() -> None:
-    options = replace(PAPER, t_copy="0.01", t_end="4s", wait="2m", boot="1m", many=True)
+    options = replace(PAPER, t_copy=0.01, t_end=4.0, wait=120.0, boot=60.0, many_chunks=True)
     plan = make_plan(options)
     costs = plan.costs
     assert (costs.exec_s, costs.copy_s, costs.start_s, costs.end_s) == (0.05, 0.01, 90.0, 4.0)
@@ -86,7 +88,7 @@ def test_bounds_are_kept() -> None:
 
 
 def test_a_single_vertex_has_no_half() -> None:
-    plan = make_plan(replace(PAPER, source=LifetimeSource(lifetime="exponential(1h)"), t_exec="1h"))
+    plan = make_plan(replace(PAPER, lifetime="exponential(1h)", t_exec=3600.0))
     assert plan.choice.chunk == 1 and [size.name for size in plan.candidates] == ["chosen", "double", "the paper's"]
 
 
@@ -109,7 +111,7 @@ def test_json_has_what_programs_need(tmp_path: Path) -> None:
     assert json.loads(json.dumps(plan, allow_nan=False)) == plan
     assert max(point["goodput"] for point in plan["curve"]) <= plan["goodput"] * 1.01
     assert plan["lifetime"] == "normal(2700.0s,600.0s)" and plan["paper"]["chunk"] > plan["chunk"]
-    fitted = make_plan(replace(PAPER, source=LifetimeSource(lifetimes=observed(tmp_path)))).to_json()
+    fitted = make_plan(replace(PAPER, lifetime=None, lifetimes=observed(tmp_path))).to_json()
     assert "exponential" in fitted["families"] and 0 <= fitted["regret"]["median"] <= fitted["regret"]["p95"] <= 1
     json.dumps(fitted, allow_nan=False)
 
@@ -125,12 +127,12 @@ def test_what_a_person_reads(tmp_path: Path) -> None:
     assert "a chunk counts when it ends, or not at all" in text and "left out of the fit" not in text
     pushed = shown(replace(PAPER, no_push=False))
     assert f"every {make_plan(replace(PAPER, no_push=False)).choice.push_every:,} vertices" in pushed
-    fitted = shown(replace(PAPER, source=LifetimeSource(lifetimes=observed(tmp_path))))
+    fitted = shown(replace(PAPER, lifetime=None, lifetimes=observed(tmp_path)))
     assert "left out of the fit" in fitted and "weibull" in fitted and "200 lives in" in fitted
 
 
 def test_a_replay_agrees_with_the_model(tmp_path: Path) -> None:
-    plan = make_plan(replace(PAPER, source=LifetimeSource(lifetime="exponential(1h)")))
+    plan = make_plan(replace(PAPER, lifetime="exponential(1h)"))
     for point in replay_sizes(plan):
         model = chunk_goodput(Exponential(3600.0), plan.costs, point.chunk)
         spread = max(point.high - point.low, 1e-3)
@@ -142,7 +144,7 @@ def test_lives_that_were_seen_are_replayed_as_seen(tmp_path: Path) -> None:
     """Few deaths are given an exponential, under which a chunk may outlive them all; the lives seen say otherwise."""
     path = tmp_path / "lives.csv"
     path.write_text("duration_s,ended\n" + "".join(f"{600 + i},1\n" for i in range(9)))
-    plan = make_plan(replace(PAPER, source=LifetimeSource(lifetimes=path), t_exec="1", t_start="0"))
+    plan = make_plan(replace(PAPER, lifetime=None, lifetimes=path, t_exec=1.0, t_start=0.0))
     short = [point for point in replay_sizes(plan) if 100 < point.chunk < 600]
     assert short and all(point.goodput > 0.99 for point in short)
     assert all(chunk_goodput(plan.choice.lifetime, plan.costs, point.chunk) < 0.95 for point in short)
@@ -151,7 +153,7 @@ def test_lives_that_were_seen_are_replayed_as_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_it_is_drawn(tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"goodput.{ending}"
-    plot.plot_plan(make_plan(replace(PAPER, push_cost="1", no_push=False)), file)
+    plot.plot_plan(make_plan(replace(PAPER, push_cost=1.0, no_push=False)), file)
     assert file.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending])
 
 
@@ -188,22 +190,22 @@ def test_a_time_that_is_none(text: str) -> None:
 )
 def test_what_makes_no_sense(change: dict[str, str | int | None], says: str) -> None:
     with pytest.raises(UsageError) as caught:
-        make_plan(replace(PAPER, **change))  # type: ignore[arg-type]
+        make_plan(PlanOptions(**fields_of(PlanOptions, {**ASKED, **change})))
     assert says in str(caught.value)
 
 
 def test_a_chunk_that_can_never_finish() -> None:
     with pytest.raises(UsageError) as caught:
-        make_plan(replace(PAPER, source=LifetimeSource(lifetime="normal(60,5)"), t_start="10m"))
+        make_plan(replace(PAPER, lifetime="normal(60,5)", t_start=600.0))
     assert "normal(60.0s,5.0s)" in str(caught.value)
 
 
 def test_nobody_has_died_yet(tmp_path: Path) -> None:
     path = tmp_path / "lives.csv"
     path.write_text("duration_s,ended\n" + "600,0\n" * 5)
-    plan = make_plan(replace(PAPER, source=LifetimeSource(lifetimes=path)))
+    plan = make_plan(replace(PAPER, lifetime=None, lifetimes=path))
     assert plan.choice.chunk >= 1 and plan.choice.warnings
-    assert "warning:" in shown(replace(PAPER, source=LifetimeSource(lifetimes=path)))
+    assert "warning:" in shown(replace(PAPER, lifetime=None, lifetimes=path))
 
 
 def test_a_run_says_what_its_pushes_cost(tmp_path: Path) -> None:
@@ -214,8 +216,8 @@ def test_a_run_says_what_its_pushes_cost(tmp_path: Path) -> None:
     play_scenario(
         settings, Scenario(ScriptedLives(2, Exponential(120.0), 0, 0.0), costs, travel_s=2.0), tmp_path / "run"
     )
-    options = PlanOptions(LifetimeSource(run=tmp_path / "run"))
+    options = PlanOptions(run=tmp_path / "run")
     plan = make_plan(options)
     assert plan.costs.push_s == pytest.approx(3.0, rel=0.1)
     assert plan.interval_s >= 4.0  # there and back
-    assert plan.interval_s > 2 * make_plan(replace(options, push_cost="0.1")).interval_s
+    assert plan.interval_s > 2 * make_plan(replace(options, push_cost=0.1)).interval_s
