@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gridml.errors import GridmlError, LedgerError, ProgramError
-from gridml.model.loading import load
+from gridml.model.loading import load, loaded
 from gridml.model.program import Program
 from gridml.protocol import bundle
 from gridml.protocol.foreign import remove
@@ -74,9 +74,10 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
 
 
 def _load(settings: Settings, placement: KeptPlacement | None = None) -> tuple[RunSpec, Contents]:
-    """A program as it is now, with what its files hold: read at once, whatever its graph takes."""
-    program = load(settings.program)
-    contents = contents_of(settings.program)
+    """A program as it is now, with what its files hold: read at once, whatever its graph takes. What is kept of its own
+    file is what was loaded."""
+    program, source = loaded(settings.program)
+    contents = contents_of(settings.program, source=source)
     check_placement(f"the placement of {settings.program}", program.placement, ProgramError)
     return _spec(settings, program, placement), contents
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import io
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -26,6 +27,34 @@ Table = TypeVar("Table")
 def say(text: str, *, err: bool = False) -> None:
     """Print text as text, whatever is in it: what a terminal would obey is shown as an escape."""
     typer.echo(printable(text, sys.maxsize), err=err)
+
+
+class _Outlasting(io.FileIO):
+    """A reader that leaves, as `head` does, is no error. What is written from then on is dropped, and the command goes
+    on to its own end and exit status: a run trains on, and an instance is removed, whoever watches. Only `gridml
+    watch`, which does nothing but show, ends with its reader."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
+def outlasting(stream: Any) -> Any:
+    """Return an output that is as the `stream` of this process, and outlasts whoever reads it. What has no file behind
+    it stays as it is."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    stream.flush()
+    raw = _Outlasting(stream.fileno(), "wb", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        stream.encoding,
+        stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 def answer(value: Any, *said: str | Callable[[], None], as_json: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from gridml.cli import ami, look, manage, place, prepare, start
-from gridml.cli.arguments import INTERRUPTED, JSON, say
+from gridml.cli.arguments import INTERRUPTED, JSON, outlasting, say
 from gridml.errors import DataError, GridmlError, UsageError, UserCodeError
 
 
@@ -25,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else [*argv]
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
+    # Not what stands in for them, as in tests.
+    if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:
+        sys.stdout, sys.stderr = outlasting(sys.stdout), outlasting(sys.stderr)
     try:
         commands = command_line()
     except KeyboardInterrupt:

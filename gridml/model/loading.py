@@ -6,6 +6,7 @@ import importlib.util
 import stat
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from gridml.errors import DataError, Interruption, ProgramError, UnguardedError, UsageError
 from gridml.model.own_imports import PROGRAM, claim, compiled
@@ -28,9 +29,21 @@ def check_guarded(call: str) -> None:
         )
 
 
+class Loaded(NamedTuple):
+    """A program, and the source that made it: its file may hold another by now."""
+
+    program: Program
+    source: bytes
+
+
 def load(path: Path, original: Path | None = None) -> Program:
-    """Return the one Program in a user's file. A copy that a run keeps, with the modules beside it, is loaded as the
-    `original` that it was made of.
+    """Return the program of `loaded`."""
+    return loaded(path, original).program
+
+
+def loaded(path: Path, original: Path | None = None) -> Loaded:
+    """Return the one Program in a user's file, which is read once. A copy that a run keeps, with the modules beside it,
+    is loaded as the `original` that it was made of.
 
     Raises UsageError when the file is not there, ProgramError when it cannot be run or holds no Program, or two.
     """
@@ -41,15 +54,16 @@ def load(path: Path, original: Path | None = None) -> Program:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file. Its name must end in .py.")
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[name] = loaded
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
     folder = folder_of(path)
     claim(folder, None if original is None else copy.parent.resolve())
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # last: what others import must not be a module beside the file
     _loading.append(path)
     try:
-        exec(compiled(copy, path), vars(loaded))
+        source = copy.read_bytes()
+        exec(compiled(source, path), vars(module))
     except (DataError, UnguardedError, Interruption):
         del sys.modules[name]
         raise  # it says all there is to say
@@ -58,7 +72,7 @@ def load(path: Path, original: Path | None = None) -> Program:
         raise ProgramError(f"{path} cannot be loaded:\n{user_traceback(error, path)}{_install(error)}") from error
     finally:
         _loading.remove(path)
-    programs: dict[str, Program] = {n: v for n, v in vars(loaded).items() if issubclass(type(v), Program)}
+    programs: dict[str, Program] = {n: v for n, v in vars(module).items() if issubclass(type(v), Program)}
     distinct = {id(p): name for name, p in programs.items()}
     if len(distinct) != 1:
         names = f"{len(distinct)} ({', '.join(programs)})" if distinct else "none"
@@ -67,7 +81,7 @@ def load(path: Path, original: Path | None = None) -> Program:
         )
     program = next(iter(programs.values()))
     program.check()
-    return program
+    return Loaded(program, source)
 
 
 def _install(error: BaseException) -> str:

@@ -104,7 +104,7 @@ class _KeptLoader(SourceFileLoader):
         self._seen, self._kept = seen, copy
 
     def get_code(self, fullname: str) -> CodeType:
-        return compiled(self._kept, self._seen)
+        return compiled(self._kept.read_bytes(), self._seen)
 
     def get_source(self, fullname: str) -> str:
         return importlib.util.decode_source(self._kept.read_bytes())
@@ -286,10 +286,9 @@ def _resolved(path: str) -> Path:
     return Path(os.path.realpath(path))
 
 
-def compiled(file: Path, shown: Path) -> CodeType:
-    """Return the code of a source file that says of itself to be another: tracebacks name that, and show this one's
-    lines. Raises what reading and compiling raise."""
-    source = file.read_bytes()
+def compiled(source: bytes, shown: Path) -> CodeType:
+    """Return the code of a source that says of itself to be a file's: tracebacks name that, and show these lines.
+    Raises what compiling raises."""
     code = compile(source, str(shown), "exec", dont_inherit=True)
     text = importlib.util.decode_source(source)
     linecache.cache[str(shown)] = (len(text), None, text.splitlines(keepends=True), str(shown))

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from pathlib import Path
 
@@ -29,24 +30,70 @@ def folder_of(program: Path) -> Path:
     return program.resolve().parent
 
 
-def own_files(program: Path, folder: Path | None = None) -> dict[str, Path]:
-    """Return the program's file and those of its own modules, by their paths in its folder, the program first. Modules
-    lie in `folder`, None: where the program does.
+@dataclass(frozen=True)
+class OwnFiles:
+    """A `program` with its own modules: the `files`, by their paths in its folder, the program first, each parsed once
+    at most."""
+
+    program: Path
+    files: dict[str, Path]
+    _imported: dict[str, list[str]]  # by file, what it imports, where that was looked at
+
+    def imported(self) -> Iterator[str]:
+        """Yield the modules that these files may import, by their full names."""
+        for relative, file in self.files.items():
+            if relative not in self._imported:
+                self._imported[relative] = _imported(file, _package_of(relative))
+            yield from self._imported[relative]
+
+    def hidden(self) -> Iterator[tuple[str, str]]:
+        """Yield the files beside the program that it names in an import and does not get, by their paths in its folder,
+        each with what is imported instead."""
+        folder, seen = folder_of(self.program), set()
+        for name in self.imported():
+            for path, by in _hidden(folder, name):
+                if path not in seen:
+                    seen.add(path)
+                    yield path.relative_to(folder).as_posix(), by
+
+    def hidden_on_path(self) -> Iterator[tuple[str, str]]:
+        """Yield the files that Python's search path has first for what the program, which is loaded, imports, and that
+        it does not get, each with what was loaded before under its name. They lie in folders that the program or the
+        user put there."""
+        folder = folder_of(self.program)
+        imported = {name.partition(".")[0] for name in self.imported()}
+        for name in sorted(imported & sys.modules.keys()):
+            if is_own(folder, name) or _goes_first(name):
+                continue
+            spec = PathFinder.find_spec(name)
+            first, loaded = spec and spec.origin, getattr(sys.modules[name], "__file__", None)
+            if (
+                first
+                and loaded
+                and Path(first).parent != folder
+                and os.path.realpath(first) != os.path.realpath(loaded)
+            ):
+                yield first, loaded
+
+
+def own_files(program: Path, folder: Path | None = None) -> OwnFiles:
+    """Return a program with its own modules. They lie in `folder`, None: where the program does.
 
     Found are all that the source names in an import, wherever it stands, and all that are loaded. What cannot be read
     or parsed is left to the import that fails on it.
     """
     folder = folder_of(program) if folder is None else folder.resolve()
-    files = {program.name: program}
-    waiting = [(program, "")]
+    own = OwnFiles(program, {program.name: program}, {})
+    files, waiting = own.files, [program.name]
     while waiting:
-        file, package = waiting.pop()
-        for name in _imported(file, package):
+        relative = waiting.pop()
+        own._imported[relative] = _imported(files[relative], _package_of(relative))
+        for name in own._imported[relative]:
             for path in _files(folder, name):
-                relative = path.relative_to(folder).as_posix()
-                if relative not in files:
-                    files[relative] = path
-                    waiting.append((path, _package_of(relative)))
+                found = path.relative_to(folder).as_posix()
+                if found not in files:
+                    files[found] = path
+                    waiting.append(found)
     beside: set[str] = set()
     with contextlib.suppress(OSError):
         beside.update(entry.partition(".")[0] for entry in os.listdir(folder))
@@ -59,32 +106,7 @@ def own_files(program: Path, folder: Path | None = None) -> dict[str, Path]:
             for path in _files(folder, name):
                 if file.resolve() == path.resolve():
                     files.setdefault(path.relative_to(folder).as_posix(), path)
-    return files
-
-
-def hidden_files(program: Path) -> Iterator[tuple[str, str]]:
-    """Yield the files beside a program that it names in an import and does not get, by their paths in its folder, each
-    with what is imported instead."""
-    folder, seen = folder_of(program), set()
-    for name in _named_by(program):
-        for path, by in _hidden(folder, name):
-            if path not in seen:
-                seen.add(path)
-                yield path.relative_to(folder).as_posix(), by
-
-
-def hidden_on_path(program: Path) -> Iterator[tuple[str, str]]:
-    """Yield the files that Python's search path has first for what a loaded program imports, and that it does not get,
-    each with what was loaded before under its name. They lie in folders that the program or the user put there."""
-    folder = folder_of(program)
-    imported = {name.partition(".")[0] for name in _named_by(program)}
-    for name in sorted(imported & sys.modules.keys()):
-        if is_own(folder, name) or _goes_first(name):
-            continue
-        spec = PathFinder.find_spec(name)
-        first, loaded = spec and spec.origin, getattr(sys.modules[name], "__file__", None)
-        if first and loaded and Path(first).parent != folder and os.path.realpath(first) != os.path.realpath(loaded):
-            yield first, loaded
+    return own
 
 
 def plain_name(name: str) -> str:
@@ -117,28 +139,22 @@ def found_elsewhere(name: str, *folders: Path) -> str | None:
     return None if spec is None else spec.origin
 
 
-def _named_by(program: Path) -> Iterator[str]:
-    """The modules that a program, or a module of its own, may import, by their full names."""
-    for relative, file in own_files(program).items():
-        yield from _imported(file, _package_of(relative))
-
-
-def _imported(file: Path, package: str) -> Iterator[str]:
-    """The modules that a source file of a package may import, by their full names."""
+def _imported(file: Path, package: str) -> list[str]:
+    """Return the modules that a source file of a package may import, by their full names."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return
+        return []
+    names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             up = package.split(".") if package else []
             start = up[: len(up) - node.level + 1] if node.level else []
             module = ".".join([*start, *([node.module] if node.module else [])])
-            if module:
-                yield module
-            yield from (".".join(filter(None, [module, alias.name])) for alias in node.names)
+            names += filter(None, [module, *(".".join(filter(None, [module, alias.name])) for alias in node.names)])
+    return names
 
 
 def _package_of(relative: str) -> str:

@@ -30,7 +30,7 @@ from gridml.model.device_memory import AUTO, CPU, parse
 from gridml.model.graph import Graph
 from gridml.model.loading import load
 from gridml.model.own_imports import shared_names
-from gridml.model.own_modules import folder_of, hidden_files, hidden_on_path, own_files
+from gridml.model.own_modules import folder_of, own_files
 from gridml.model.program import Metrics, Program, user_traceback
 from gridml.model.schedule import Progress
 from gridml.protocol.foreign import described
@@ -150,12 +150,13 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
 
 def _hidden(file: Path) -> Iterator[str]:
     """What beside a program is not what its imports lead to, or not what else looks for it by its name."""
-    for path, by in hidden_files(file):
+    own = own_files(file)
+    for path, by in own.hidden():
         yield f"{path} beside {file.name} is hidden by {by}, and an import gets that instead: rename it"
-    for path, by in hidden_on_path(file):
+    for path, by in own.hidden_on_path():
         yield f"{path} is on Python's search path and hidden by {by}, and an import gets that instead: rename it"
     shared = shared_names(folder_of(file))
-    imported = {path.partition("/")[0].removesuffix(".py") for path in own_files(file)} - {file.stem}
+    imported = {path.partition("/")[0].removesuffix(".py") for path in own.files} - {file.stem}
     for name in sorted(imported & shared):
         yield (
             f"{name} beside {file.name} has the name of another package here. Imports of the program get yours; "

@@ -17,10 +17,12 @@ from gridml.protocol import bundle
 Contents = Mapping[str, bytes]  # of a program's files, by their paths in its folder
 
 
-def contents_of(program: Path, folder: Path | None = None) -> Contents:
-    """Return what a program's files hold now: to be asked when it was just loaded. Its own modules lie in `folder`,
-    None: beside it. Raises OSError."""
-    return {name: path.read_bytes() for name, path in own_files(program, folder).items()}
+def contents_of(program: Path, folder: Path | None = None, source: bytes | None = None) -> Contents:
+    """Return what a program's files hold now: to be asked when it was just loaded; the program's own file holds the
+    `source` that was loaded, None: what it holds now. Its own modules lie in `folder`, None: beside it. Raises
+    OSError."""
+    files = own_files(program, folder).files.items()
+    return {n: source if source is not None and path == program else path.read_bytes() for n, path in files}
 
 
 @dataclass(frozen=True)

@@ -277,7 +277,7 @@ def program_entries(program: Path, directory: RunDirectory) -> list[Path]:
     kept = directory.kept_program(program)
     if kept.program.is_file():
         return [path.absolute() for path in kept.entries]
-    inside = (folder_of(program) / name.split("/")[0] for name in own_files(program))
+    inside = (folder_of(program) / name.split("/")[0] for name in own_files(program).files)
     return list(dict.fromkeys([program, *(path for path in inside if path.name != program.name)]))
 
 

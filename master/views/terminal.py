@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sqlite3
 import sys
@@ -78,7 +79,7 @@ def follow(run: Path, *, as_json: bool) -> None:
             seen = max(0, newest - 10)
             driven, held, seen_s = True, False, time.monotonic()
             with Follower(run, view) as follower:
-                while driven:
+                while driven and _is_read():
                     # Asked first, so that the last events are shown too.
                     before, held = held, holder(run) is not None
                     if not (held and before):
@@ -101,6 +102,17 @@ def follow(run: Path, *, as_json: bool) -> None:
         raise typer.Exit(130) from None
     finally:
         connection.close()
+
+
+def _is_read() -> bool:
+    """Return whether anybody can read standard output still: of a pipe whose reader has left nobody does."""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):  # it is no file
+        return True
+    poll = select.poll()
+    poll.register(output, 0)
+    return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _master_comes_again(run: Path) -> bool:

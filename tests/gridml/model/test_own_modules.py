@@ -13,8 +13,10 @@ import pytest
 
 import gridml
 from gridml.errors import LedgerError, ProgramError
+from gridml.model import own_modules
 from gridml.model.loading import load
-from gridml.model.own_modules import hidden_files, hidden_on_path, own_files
+from gridml.model.own_modules import own_files
+from master.planning.trial import _hidden
 from master.store.kept_program import KeptProgram, contents_of
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
@@ -47,9 +49,23 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def found(program: Path) -> set[str]:
-    files = own_files(program)
+    files = own_files(program).files
     assert next(iter(files)) == program.name
     return set(files) - {program.name}
+
+
+def test_each_file_is_parsed_once_however_much_is_asked_of_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = write(folder, program="import one, json", one="import program", json="")
+    parsed: list[str] = []
+    read = own_modules._imported
+
+    def counted(file: Path, package: str) -> list[str]:
+        parsed.append(file.name)
+        return read(file, package)
+
+    monkeypatch.setattr(own_modules, "_imported", counted)
+    assert any("json.py" in warning for warning in _hidden(program))
+    assert sorted(parsed) == ["one.py", "program.py"]
 
 
 def test_modules_beside_a_program_are_its_own(folder: Path) -> None:
@@ -122,7 +138,7 @@ def test_what_was_installed_beside_a_program_is_not_sent_where_it_is_elsewhere_t
 
 
 def hidden(program: Path) -> dict[str, str]:
-    return dict(hidden_files(program))
+    return dict(own_files(program).hidden())
 
 
 def test_what_is_hidden_is_named_with_what_hides_it(folder: Path) -> None:
@@ -164,18 +180,18 @@ def test_what_the_search_path_has_first_and_something_loaded_hides_is_named(
         folder, program="import master, numpy, mine_on_the_path, scipy, os, time, helper", helper="import json"
     )
     importlib.import_module("mine_on_the_path")
-    told = dict(hidden_on_path(program))
+    told = dict(own_files(program).hidden_on_path())
     assert {Path(path).relative_to(library).as_posix() for path in told} == {"master.py", "numpy/__init__.py"}
     assert told[str(library / "master.py")] == str(Path(gridml.__file__).parents[1] / "master" / "__init__.py")
     write(folder, master="")  # what lies beside the program goes first
-    assert [*dict(hidden_on_path(program))] == [str(library / "numpy" / "__init__.py")]
+    assert [*dict(own_files(program).hidden_on_path())] == [str(library / "numpy" / "__init__.py")]
 
 
 def test_nothing_is_hidden_in_a_checkout_or_by_data(folder: Path) -> None:
     assert hidden(write(folder, program="import torch, numpy.linalg", torch__data__mine="", numpy__notes="")) == {}
     root = Path(gridml.__file__).parents[1]
     program = write(folder, program="import gridml, master.store, pools")
-    assert not {"gridml", "master", "pools"} & {name.split("/")[0] for name in own_files(program, root)}
+    assert not {"gridml", "master", "pools"} & {name.split("/")[0] for name in own_files(program, root).files}
 
 
 def test_a_module_that_is_imported_by_its_name_is_found_when_it_is_loaded(folder: Path) -> None:
