@@ -7,13 +7,14 @@ The options of each command, and of the call of that name: those of every run, a
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from gridml.api.displays import Display, OnEvent, check_shown, drive
 from gridml.api.handle import Run
@@ -104,6 +105,8 @@ def options_with(verb: str) -> list[Described]:
 
 AnyProgram = Program | str | os.PathLike[str]
 AnyPath = str | os.PathLike[str]
+Asked = ParamSpec("Asked")
+_OWN = ("program", "run_dir", "init_from", "on_event", "display")  # what a call that begins a run asks for itself
 
 
 def wanted(plugin: BackendPlugin, program: Path, values: Mapping[str, Any]) -> Settings:
@@ -174,51 +177,48 @@ def run(
     RunError, StorageError. Interrupted (KeyboardInterrupt), or ended by an error, a run stands at its last credit:
     `gridml.resume` goes on with it.
     """
-    return _begin("run", program, {**options, "run_dir": run_dir, "init_from": init_from}, on_event, display)
+    return _begin("run", program, on_event, display, run_dir=run_dir, init_from=init_from, **options)
 
 
-@takes(lambda: options_with("submit"))
-def submit(
-    program: AnyProgram,
-    *,
-    run_dir: AnyPath | None = None,
-    init_from: FirstValues | None = None,
-    on_event: OnEvent | None = None,
-    display: Display = "auto",
-    **options: Any,
-) -> Run:
+def _as(call: Callable[Asked, Run]) -> Callable[[Callable[..., Run]], Callable[Asked, Run]]:
+    """Give another call that begins a run what this one asks for, but for its back end's own options."""
+
+    def alike(other: Callable[..., Run]) -> Callable[Asked, Run]:
+        own = inspect.signature(call, follow_wrapped=False)
+        other.__signature__ = own.replace(parameters=[own.parameters[name] for name in _OWN])  # type: ignore[attr-defined]
+        return takes(lambda: options_with(other.__name__))(other)
+
+    return alike
+
+
+@_as(run)
+def submit(program: AnyProgram, **given: Any) -> Run:
     """Hand a program over to the jobs of a pool, as `gridml submit` does; return at once: `Run.wait` waits for its end.
 
     With `foreground=True` the master runs in this process, and it returns when the run has ended. Only then is
     `on_event` called, and refused otherwise: `Run.events` tells what happened. Options as those of the command;
     otherwise as `gridml.run`.
     """
-    return _begin("submit", program, {**options, "run_dir": run_dir, "init_from": init_from}, on_event, display)
+    return _begin("submit", program, **given)
 
 
-@takes(lambda: options_with("launch"))
-def launch(
-    program: AnyProgram,
-    *,
-    run_dir: AnyPath | None = None,
-    init_from: FirstValues | None = None,
-    on_event: OnEvent | None = None,
-    display: Display = "auto",
-    **options: Any,
-) -> Run:
+@_as(run)
+def launch(program: AnyProgram, **given: Any) -> Run:
     """Train a program on spot instances, as `gridml launch` does; return when it has ended. Options as those of the
     command; otherwise as `gridml.run`."""
-    return _begin("launch", program, {**options, "run_dir": run_dir, "init_from": init_from}, on_event, display)
+    return _begin("launch", program, **given)
 
 
-def _begin(verb: str, program: AnyProgram, given: Mapping[str, Any], on_event: OnEvent | None, display: Display) -> Run:
+def _begin(
+    verb: str, program: AnyProgram, on_event: OnEvent | None = None, display: Display = "auto", **given: Any
+) -> Run:
     from master.launch import start
 
     call = f"gridml.{verb}"
     check_guarded(call)
     check_shown(call, display, on_event)
     source, plugin = source_of(program, call), plugin_of(verb)
-    named, states = apart(given["init_from"])
+    named, states = apart(given.get("init_from"))
     values = values_of(call, options_of(plugin), {**given, "init_from": named})
     handed_over = plugin.batch is not None and not values["foreground"]
     if handed_over and on_event is not None:
