@@ -7,6 +7,7 @@ this process is shown to any view.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import select
 import signal
@@ -23,11 +24,12 @@ import typer
 
 from gridml.errors import Interruption
 from gridml.protocol.foreign import printable
-from master.store.reader import connect, explained, holder, read_ahead, read_facts
+from master.store.reader import connect, explained, holder, read_ahead, read_clock, read_facts, read_now
 from master.store.rundir import RunDirectory, RunStatus, command, facts_from
 from master.views.console import PlainConsole, json_text
-from master.views.live import EventLines, Follower, Lines, LiveView, Screen, json_line
-from master.views.render import as_text, render_report
+from master.views.live import NAMED, EventLines, Follower, Lines, LiveView, Screen, json_line, line
+from master.views.progress import at_rest, read_progress
+from master.views.render import as_text, duration, render_report
 from master.views.report import Report, report
 
 if TYPE_CHECKING:
@@ -144,6 +146,51 @@ def print_report(report: Report) -> None:
         PlainConsole().print(render_report(report))
     else:  # a file or a pipe gets the tables as wide as they are
         typer.echo(as_text(report))
+
+
+def print_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None:
+    """Print how far a run is, in words or as a JSON object. Raises LedgerError."""
+    from master.backends.registry import batch_of
+
+    connection, master = connect(run), holder(run)
+    with contextlib.closing(connection), explained(RunDirectory(run).ledger):
+        if master is None:
+            progress = at_rest(read_progress(connection, read_clock(connection, run).end_s))
+        else:
+            progress = read_progress(connection, read_now(connection))
+        because = read_facts(connection).get("stopped_because")
+    reason = because if progress.status in (RunStatus.FAILED, RunStatus.CANCELLED) else None
+    batch = batch_of(run) if master is None and progress.status is not RunStatus.FINISHED else None
+    job = None if batch is None else batch.master_job(RunDirectory(run))
+    if as_json:
+        said = {"run_dir": str(run), **progress.to_json(), "stopped_because": reason, "master": master}
+        said["master_job"] = None if job is None else dataclasses.asdict(job)
+        typer.echo(json_text(said, indent=None if in_one_line else 2))
+        return
+    lines = [f"{run}: {progress.status}", line(progress)]
+    if progress.asked is not None:
+        lines.append(f"{progress.asked:,} workers are asked for, {progress.asked_because}")
+    if progress.helpful is not None:
+        lines.append(f"About {progress.helpful:,} workers help: {progress.helpful_because}")
+    lines += (f"Settings: {settings}" for settings in progress.settings)
+    if progress.placement is not None:
+        lines.append(f"Placement: {progress.placement}")
+    for held in progress.held_because:
+        more = ", …" if len(held.workers) > NAMED else ""
+        lines.append(f"Held: {', '.join(held.workers[:NAMED])}{more}: {held.because}")
+    lines += (f"Warning, {duration(warned.seconds_ago)} ago: {warned.text}" for warned in progress.warnings)
+    lines += (
+        f"{avoided.worker} on {avoided.machine or 'its machine'} is avoided: {avoided.because}"
+        for avoided in progress.avoided
+    )
+    lines += map(str, (*progress.quarantined, *progress.avoided_machines))
+    if reason:
+        lines.append(reason)
+    if job is not None:
+        lines.append(f"Its master is {job}")
+    elif progress.status in (RunStatus.STOPPED, RunStatus.SUBMITTED):
+        lines.append(f"No master drives it. Go on from its last credit with: {command('resume', run)}")
+    typer.echo(printable("\n".join(lines), sys.maxsize))
 
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a command: Ctrl-C, a kill, a terminal that closes

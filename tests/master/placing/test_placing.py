@@ -16,9 +16,10 @@ from gridml.placement.auto import METHODS
 from master.placing import placing
 from master.placing.placing import NOT_PLACED, Told, bipartite_of, place, sides_of
 from master.store import spec
+from master.store.kept_placement import read_kept
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.settings import Settings
-from master.store.spec import RunSpec, read_kept
+from master.store.spec import RunSpec
 
 WIDTH, GROUPS, ITEMS, USERS = 100, 4, 1_000, 2_000  # of 400 bytes a row
 
