@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from master.state.options import FIRST, FROM_1, check_bounds, option
-from master.store.settings import seconds, size
 
 Seconds = TypeVar("Seconds", float, float | None)
 _TIMES, _LIVES = "What the work costs", "How long machines live (one of)"
 
 
+def _read(unit: str, flag: str, text: str) -> Any:
+    """Return what an option's text says, in seconds or in bytes. Raises UsageError."""
+    from master.store import settings  # which takes a third of a second to import
+
+    return settings.parse_seconds(flag, text) if unit == "seconds" else settings.parse_bytes(flag, text)
+
+
 def _time(default: Seconds, name: str, help: str) -> Seconds:
     """A time in seconds, given as a text that may have a unit."""
-    return option(default, help, _TIMES, **seconds(f"--{name}", metavar="S"))
+    return option(default, help, _TIMES, metavar="S", kind=str, read=partial(_read, "seconds", f"--{name}"))
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,9 @@ class PlanOptions(LifetimeSource, WorkTimes):
     replica: int | None = option(
         None,
         "Of all that is replicated, such as 100MB: pushes of it are tried out here.",
-        **size("--replica"),
+        metavar="SIZE",
+        kind=str,
+        read=partial(_read, "bytes", "--replica"),
     )
     compress: str | None = option(None, "What pushes carry, with --replica: none, int8 or int4.")
     program: Path | None = option(

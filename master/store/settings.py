@@ -91,16 +91,6 @@ def parse_bytes(option: str, text: str) -> int:
     return size
 
 
-def size(flag: str) -> dict[str, Any]:
-    """Return how an option asks for a size in bytes."""
-    return {"metavar": "SIZE", "kind": str, "read": partial(parse_bytes, flag)}
-
-
-def seconds(flag: str, metavar: str | None = None) -> dict[str, Any]:
-    """Return how an option asks for a time, given as a text that may have a unit."""
-    return {"metavar": metavar, "kind": str, "read": partial(parse_seconds, flag)}
-
-
 def parse_chunk(text: str) -> dict[str, Any]:
     """Return the settings that the text of --chunk says: a number of vertices, or a rule that sizes follow. Raises
     UsageError for what is neither."""
@@ -198,7 +188,9 @@ class Settings:
         "Bytes of a chosen chunk at most; otherwise 32MB.",
         SIZES,
         (BEGIN, RESUME),
-        **size("--chunk-bytes"),
+        metavar="SIZE",
+        kind=str,
+        read=partial(parse_bytes, "--chunk-bytes"),
     )
     placement: str | None = option(None, _PLACEMENT, TRAINED, (BEGIN,), metavar="auto|none|METHOD", fixed=_PLACED)
     push_every: int | None = option(
