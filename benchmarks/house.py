@@ -80,7 +80,7 @@ CEILINGS: dict[str, float] = {
     "module names that repeat": 3,
     "circles of folders": 0,
     "lines of statements in it": 37_950,
-    "lines of option plumbing": 2_970,
+    "lines of option plumbing": 3_030,
 }
 """What no later change exceeds without saying why in CHANGELOG; `LEAST_MEDIAN` holds from below."""
 LEAST_MEDIAN = 150  # lines of the median file

@@ -22,14 +22,13 @@ from master.run import MasterRun
 from master.scaling import REQUESTED, tell_settings, useful_workers
 from master.store.diagnosis import explained
 from master.store.journal import Events
-from master.store.kept_placement import FACT, KeptPlacement, read_kept
 from master.store.kept_program import Contents, KeptProgram, contents_of
 from master.store.kept_replica import Begun, begin_from, read_first_values
 from master.store.ledger import Ledger
 from master.store.replica import Replica
 from master.store.rundir import EventFacts, MasterLock, RunDirectory, RunStatus, command
 from master.store.settings import Settings, check_placement, copy_settings, write_settings
-from master.store.spec import RunSpec, identity
+from master.store.spec import FACT, KeptPlacement, RunSpec, identity, read_kept
 from master.store.versions import Versions, initial
 from master.sync.merger import Merger
 from master.telemetry.run_loggers import check_loggers

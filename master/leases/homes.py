@@ -14,8 +14,8 @@ from master.leases.policy import SMALLEST, choose_span
 from master.state.lease_records import LeaseState
 from master.state.spans import Span
 from master.state.worker_records import WorkerRecord, WorkerTable
-from master.store.kept_placement import KeptPlacement
 from master.store.ledger import Ledger
+from master.store.spec import KeptPlacement
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,9 @@ from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.model.vertex import describe
 from master.leases.policy import SMALLEST
-from master.store.kept_placement import Shared, keep
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.settings import AUTO, NO_PLACEMENT, Settings, check_placement
-from master.store.spec import RunSpec, shuffle_of
+from master.store.spec import RunSpec, Shared, keep, shuffle_of
 from master.store.versions import row_bytes
 
 if TYPE_CHECKING:

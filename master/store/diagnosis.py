@@ -24,9 +24,9 @@ from gridml.errors import DamagedError, GridmlError, LedgerError, StorageError
 from gridml.model.ragged import block_digests
 from gridml.protocol import bundle
 from master.store.credits import check_patches, count_credits
-from master.store.kept_placement import FACT
 from master.store.rundir import RunDirectory, base_name, command, patch_name
 from master.store.schema import check_sealed, check_tables, read_fact
+from master.store.spec import FACT
 from master.store.version_chain import open_chain
 
 

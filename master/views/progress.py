@@ -11,10 +11,10 @@ from typing import Any
 from master.state.failures import AVOIDED
 from master.state.jobs import State
 from master.store.journal import WARNINGS
-from master.store.kept_placement import FACT
 from master.store.reader import TOLD_SETTINGS, read_facts, read_metrics
 from master.store.rundir import RunStatus
 from master.store.schema import read_lately
+from master.store.spec import FACT
 from master.views.distrust import (
     AvoidedMachine,
     QuarantinedWorker,

@@ -20,10 +20,9 @@ from master.simulation.wire import Wire
 from master.state.lease_records import LeaseState
 from master.state.worker_records import Standing, WorkerTable
 from master.store.journal import Events
-from master.store.kept_placement import KeptPlacement, keep
 from master.store.ledger import Ledger
 from master.store.settings import Settings
-from master.store.spec import RunSpec
+from master.store.spec import KeptPlacement, RunSpec, keep
 from tests.support.effort import examples
 
 SIZES, CHUNK = (100, 100, 60), 25
