@@ -15,7 +15,7 @@ from gridml.model.graph import Graph
 from gridml.placement.auto import METHODS
 from master.placing import placing
 from master.placing.placing import NOT_PLACED, Told, bipartite_of, place, sides_of
-from master.store import spec as kept
+from master.store import spec
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.settings import Settings
 from master.store.spec import RunSpec, read_kept
@@ -189,7 +189,7 @@ def test_it_is_said_before_it_takes_long(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_a_file_that_is_another_one_is_not_taken(damage: Callable[[Path], None], said: str, tmp_path: Path) -> None:
     path, labels = tmp_path / "placement.safetensors", np.array([0, 1, 0], np.int32)
-    kept = kept.keep(path, labels, np.zeros_like(labels), np.eye(2, dtype=np.int64), durable=False)
+    kept = spec.keep(path, labels, np.zeros_like(labels), np.eye(2, dtype=np.int64), durable=False)
     damage(path)
     with pytest.raises(DamagedError, match=said):
         read_kept(path, {"sha256": kept.sha256})
