@@ -28,10 +28,10 @@ _GRIDML = (sys.executable, "-P", "-m", "gridml")
 _LOOKS = """
 import sys
 from pathlib import Path
-from gridml.cli.look import say_status
+from master.views.terminal import print_status
 
 for line in sys.stdin:
-    say_status(Path(line.removesuffix("\\n")), as_json=True, in_one_line=True)
+    print_status(Path(line.removesuffix("\\n")), as_json=True, in_one_line=True)
     sys.stdout.flush()
 """
 
