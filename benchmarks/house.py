@@ -79,7 +79,7 @@ CEILINGS: dict[str, float] = {
     "public class names that stand twice": 0,
     "module names that repeat": 3,
     "circles of folders": 0,
-    "lines of statements in it": 37_950,
+    "lines of statements in it": 37_100,
     "lines of option plumbing": 3_030,
 }
 """What no later change exceeds without saying why in CHANGELOG; `LEAST_MEDIAN` holds from below."""
