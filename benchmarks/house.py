@@ -33,43 +33,6 @@ _CONTAINERS = re.compile(r"\b(dict|defaultdict|Counter|deque|list|set|SortedList
 _BY = re.compile(r"\bby (lease|worker)\b")
 _RECORDS = {"lease": re.compile(r"\bLeaseState\b"), "worker": re.compile(r"\bWorkerRecord\b")}
 
-KEPT = {
-    "lease": (
-        "Ledger.leases",
-        "Grants._hoped",
-        "Grants._since",
-        "Grants._overtaken",
-        "Expected._due",
-        "Expected._order",
-        "Overtaken._ranges",
-        "Correspondent.holding",
-    ),
-    "worker": (
-        "Ledger.held",
-        "Grants._push_every",
-        "Grants._delays",
-        "Correspondence.workers",
-        "Correspondence.left",
-        "Correspondence._heard",
-        "Correspondence._awaited",
-        "Correspondence._bases",
-        "Presence.known",
-        "Presence.alive",
-        "Presence.spoken",
-        "Presence._lives",
-        "Presence._queued",
-        "Presence._looks",
-        "Speeds._of",
-        "Lives._numbers",
-        "Lives._living",
-        "Measures._workers",
-        "Workforce._held",
-    ),
-}
-"""Attributes of the master that keep something by lease or by worker, read from the source by hand; one that neither of
-two checkouts has is an error. Found without being listed: containers of LeaseState or WorkerRecord, and those whose
-comment says "by lease" or "by worker"."""
-
 
 SHARED_NAMES = frozenset({"__init__", "__main__", "base", "registry", "options", "errors"})
 """Names that modules of many folders have by agreement."""
@@ -216,7 +179,7 @@ class House:
             says_so = match is not None and match[1] == of
             if str(attribute) in INDEXES:
                 continue
-            if says_so or str(attribute) in KEPT[of] or _RECORDS[of].search(attribute.made_of):
+            if says_so or _RECORDS[of].search(attribute.made_of):
                 keepers.setdefault(attribute.owner, []).append(attribute.name)
         return keepers
 
@@ -364,20 +327,12 @@ def notes(houses: dict[str, House]) -> list[str]:
     return lines
 
 
-def unknown(houses: dict[str, House]) -> list[str]:
-    """The attributes that KEPT lists and no checkout has."""
-    present = {str(attribute) for house in houses.values() for attribute in house.attributes}
-    return sorted({name for names in KEPT.values() for name in names} - present)
-
-
 def main(
     against: Annotated[Path | None, typer.Option(help="Another checkout, for a column before this one.")] = None,
     smallest: Annotated[bool, typer.Option("--smallest", help="Keep nothing: for tests.")] = False,
 ) -> None:
     """Count this checkout, and another."""
     houses = {"now": House(ROOT)} if against is None else {"before": House(against), "now": House(ROOT)}
-    if against is not None and (absent := unknown(houses)):
-        raise typer.BadParameter(f"KEPT lists attributes that neither checkout has: {', '.join(absent)}")
     write("house", "The house: rooms, directions, registers, sizes", rows(houses), notes(houses))
 
 

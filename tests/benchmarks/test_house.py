@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import KEPT, House, attributes_of, functions_of, notes, rows, statement_lines, unknown
+from benchmarks.house import House, attributes_of, functions_of, notes, rows, statement_lines
 
 FILES = {
     "master/run.py": """
@@ -99,8 +99,3 @@ def test_attributes_are_containers_of_the_instances() -> None:
     source = "class A:\n    x: dict[int, str]\n    n: int = 0\n"
     source += "    def f(self):\n        self.y = set()\n        z: list = []\n"
     assert [attribute.name for attribute in attributes_of("m", source)] == ["x", "y"]
-
-
-def test_a_listed_attribute_that_nobody_has_is_known(house: House) -> None:
-    assert "Ledger.leases" not in unknown({"now": house})
-    assert set(unknown({"now": house})) == {name for names in KEPT.values() for name in names} - {"Ledger.leases"}
