@@ -95,9 +95,7 @@ def test_a_machine_that_enrolled_reaches_its_mailbox_until_the_master_closes_it(
         told = Credential.read(tmp_path / "sftp" / "w7")
         assert told.private_key == ""
         key, document = new_key(), provider.document()
-        assigned = EnrolmentLine(told, key, 5.0).enrol(
-            "the token of the fleet", document, provider.sign(document)
-        )
+        assigned = EnrolmentLine(told, key, 5.0).enrol("the token of the fleet", document, provider.sign(document))
         line = SftpLine(replace(told, user=assigned.job, private_key=key), 5.0)
         mailbox = FileMailbox(assigned.job, lambda: SftpLink(line))
         mailbox.send(1, b"a push")
