@@ -40,9 +40,10 @@ def draw_run(root: Path, file: Path, until_s: float = math.inf) -> None:
             if clock.at(at_s) <= until_s
         ]
         lives = [
-            Life(machine, clock.at(started_s), clock.at(ended_s), bool(graceful) if state == "evicted" else None)
-            for machine, started_s, ended_s, state, graceful in connection.execute(
-                "SELECT machine, started_s, ended_s, state, graceful FROM workers"
+            Life(machine, clock.at(started_s), clock.at(ended_s), bool(graceful) if killed else None)
+            for machine, started_s, ended_s, killed, graceful in connection.execute(
+                "SELECT machine, started_s, ended_s, state = 'evicted' AND NOT coalesce(cancelled, 0), graceful"
+                " FROM workers"
                 " WHERE started_s IS NOT NULL AND ended_s IS NOT NULL ORDER BY started_s"
             )
             if clock.at(started_s) <= until_s
