@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,12 @@ class Ledger(LedgerFile, WorkerRows):
 
     def epoch_complete(self, epoch: int) -> bool:
         return self._left.get(epoch, 1) <= 0
+
+    def epochs_to_close(self) -> list[int]:
+        """The open epochs that are credited in full, up to the first that is not: where two overlap, the later one may
+        be done first, and closes with the earlier, so that a version that ends an epoch holds all work before it."""
+        query = "SELECT epoch FROM epochs WHERE closed_s IS NULL ORDER BY epoch"
+        return list(takewhile(self.epoch_complete, (epoch for (epoch,) in self._db.execute(query))))
 
     def uncredited(self, epoch: int) -> int:
         """Vertices of an epoch that are still to be credited."""

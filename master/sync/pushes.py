@@ -367,7 +367,7 @@ class Pushes:
         """Write the version that was credited; epochs that this completes are flushed and closed."""
         store, version = self._store, self._version
         epochs = {push.lease.epoch for push in accepted}
-        complete = [epoch for epoch in epochs if store.ledger.epoch_complete(epoch)]
+        complete = store.ledger.epochs_to_close() if any(map(store.ledger.epoch_complete, epochs)) else []
         flushed = self._merger.flush(max(1, self._leases.live)) if complete else {}
         if flushed:
             store.replica.put(flushed, {}, version)

@@ -251,7 +251,7 @@ def test_a_run_ends_with_its_report_and_exact_credit(
     assert found["vertices"] == COUNT and found["workers"] == 2 and found["kills"] == 0
     assert [(e["credited"], e["duplicated"], e["lost"]) for e in found["epochs"]] == [(COUNT, 0, 0)] * EPOCHS
     first, last = (e["metrics"]["counted"] for e in found["epochs"])
-    assert COUNT <= first <= last == 2 * COUNT  # the second epoch may be done before the first is credited in full
+    assert COUNT <= first <= last == 2 * COUNT  # the first may end with work of the second in it
     assert 0 < found["goodput"] <= 1 and 0 < found["worker_s"] <= 2 * found["wall_s"] and found["bytes_down"] > 0
     assert "finished" in gridml("status", "run")[1]
     assert "finished" in gridml("watch", "run")[1]

@@ -442,6 +442,9 @@ class World:
             ranges = sorted((start, stop) for _, start, stop in parts if start < stop)
             assert ranges[0][0] == 0 and ranges[-1][1] == count, parts
             assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges)), parts
+        ends = [row["version"] for row in ledger.epochs() if row["closed_s"] is not None]
+        assert [epoch for epoch, _ in ledger.epoch_ends()] == list(range(len(ends))), "epochs close in order"
+        assert ends == sorted(ends)
         assert ledger.credited == sum(stop - start for _, start, stop in credits)
         assert self.run.parts.store.replica.version >= self.newest
         self.newest = self.run.parts.store.replica.version
