@@ -533,7 +533,7 @@ def quick(whole: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def test_a_quiet_run_finishes() -> None:
-    for program in ("tally", "books", "ring", "twins", "crumbs", "in_turn", "in_turn_modules"):
+    for program in ("tally", "books", "ring", "twins", "crumbs", "overlapping", "in_turn", "in_turn_modules"):
         play(program, Case([], [], 2, None, 2))
 
 
@@ -609,6 +609,12 @@ def test_an_epoch_that_waits_for_the_one_before_sees_all_of_its_sums(case: Case)
     play("in_turn", case)
 
 
+@quick(70)
+@given(Cases)
+def test_epochs_that_overlap_close_in_order(case: Case) -> None:
+    play("overlapping", case)
+
+
 @quick(15)
 @given(Cases)
 def test_it_sees_what_rules_have_held_back_too(case: Case) -> None:
@@ -617,7 +623,9 @@ def test_it_sees_what_rules_have_held_back_too(case: Case) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("program", ["tally", "books", "ring", "twins", "crumbs", "in_turn", "in_turn_modules"])
+@pytest.mark.parametrize(
+    "program", ["tally", "books", "ring", "twins", "crumbs", "overlapping", "in_turn", "in_turn_modules"]
+)
 @settings(
     max_examples=5000,
     deadline=None,
