@@ -16,7 +16,7 @@ from gridml.protocol import bundle
 from gridml.protocol.foreign import remove
 from master.backends.registry import BACKENDS, read_settings
 from master.leases.epochs import Epochs
-from master.placing.placing import Told, place
+from master.placing.placing import PlacementReport, place
 from master.ports.environment import Environment
 from master.run import MasterRun
 from master.scaling import REQUESTED, tell_settings, useful_workers
@@ -155,11 +155,11 @@ def _make_ledger(spec: RunSpec, begun: Begun, directory: RunDirectory, environme
     return spec
 
 
-def _record_placement(placed: Told, spec: RunSpec, ledger: Ledger, events: Events) -> None:
+def _record_placement(placed: PlacementReport, spec: RunSpec, ledger: Ledger, events: Events) -> None:
     """Record how vertices are placed, and which file has it."""
     sha256 = None if spec.placement is None else spec.placement.sha256
     ledger.set(FACT, {"sha256": sha256, "text": placed.text})
-    events.record("placement", placed.facts, placed.text, quiet=not placed.aloud)
+    events.record("placement", placed.facts, placed.text, quiet=placed.is_quiet)
 
 
 def resume(

@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from gridml.placement.bipartite import Bipartite
 
 
-MOST_PARTS = 64  # so that choosing one among them for a worker takes microseconds
-SECTIONS = 4  # of a part: more save more bytes where workers push often, and cost more of what is learnt
-CHUNKS = 4  # that a part has at least unless a method was asked for: or its worker could not be helped at its end
-FEW_BYTES = 1_000_000  # of rows: all of them are sent to a worker in a tenth of a second at 100 Mbit/s
-LEAST_SAVED = 0.05  # of the bytes that parts by chance touch
-MOST_VERTICES = 2**31 - 1  # that can be placed, and rows that they can touch
+MAX_PARTS = 64  # so that choosing one among them for a worker takes microseconds
+MAX_SECTIONS = 4  # of a part: more save more bytes where workers push often, and cost more of what is learnt
+MIN_CHUNKS_PER_PART = (
+    4  # that a part has at least unless a method was asked for: or its worker could not be helped at its end
+)
+MIN_ROW_BYTES = 1_000_000  # of rows: all of them are sent to a worker in a tenth of a second at 100 Mbit/s
+MIN_SAVED_SHARE = 0.05  # of the bytes that parts by chance touch
+MAX_VERTICES = 2**31 - 1  # that can be placed, and rows that they can touch
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class PlacingFacts:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class PlacementChoice:
     """The method that places the vertices, on how many parts, and of how many sections each is."""
 
     method: str
@@ -75,7 +77,7 @@ class Chosen:
     sections: int
 
 
-def choose(facts: PlacingFacts) -> tuple[Chosen | None, str]:
+def choose(facts: PlacingFacts) -> tuple[PlacementChoice | None, str]:
     """Return how vertices are placed, None where they are not, and why.
 
     There are as many parts as workers are asked for, since a part is what one of them keeps, and fewer where parts
@@ -90,32 +92,32 @@ def choose(facts: PlacingFacts) -> tuple[Chosen | None, str]:
         return None, "vertices that are connected with one another are not placed"
     if facts.drop_last:
         return None, "with drop_last it would always be vertices of the same part that are left out"
-    if max(facts.vertices, facts.rows) > MOST_VERTICES:
-        return None, f"no more than {MOST_VERTICES:,} vertices can be placed, and no more rows"
+    if max(facts.vertices, facts.rows) > MAX_VERTICES:
+        return None, f"no more than {MAX_VERTICES:,} vertices can be placed, and no more rows"
     if facts.workers < 2:
         return None, "one worker trains all of them"
-    chunks, several = (CHUNKS, f"{CHUNKS} chunks") if facts.asked == AUTO else (1, "1 chunk")
-    parts, least = min(facts.workers, MOST_PARTS), chunks * facts.chunk
+    chunks, several = (MIN_CHUNKS_PER_PART, f"{MIN_CHUNKS_PER_PART} chunks") if facts.asked == AUTO else (1, "1 chunk")
+    parts, least = min(facts.workers, MAX_PARTS), chunks * facts.chunk
     if facts.vertices < 2 * least:
         return None, f"of {facts.vertices:,} vertices there are no two parts with {least:,}, which is {several}"
     reason = "as many as workers" if parts == facts.workers else "as many as there may be"
     if facts.vertices < parts * least:
         parts, reason = facts.vertices // least, f"each with {several} or more"
-    sections = max(1, min(SECTIONS, facts.vertices // parts // facts.fewest)) if facts.shuffled else 1
+    sections = max(1, min(MAX_SECTIONS, facts.vertices // parts // facts.fewest)) if facts.shuffled else 1
     division = f"{parts} parts, {reason}" if sections == 1 else f"{parts} parts, {reason}, of {sections} sections"
     if facts.asked != AUTO:
-        return Chosen(facts.asked, parts, sections), f"{facts.asked} was asked for; {division}"
+        return PlacementChoice(facts.asked, parts, sections), f"{facts.asked} was asked for; {division}"
     if facts.modules:
         return None, "modules are trained besides, each worker's by all kinds of vertices"
-    if facts.row_bytes < FEW_BYTES:
+    if facts.row_bytes < MIN_ROW_BYTES:
         return None, f"all rows together are {facts.row_bytes:,} bytes, which is little to send"
-    return Chosen(AUTO, parts, sections), division
+    return PlacementChoice(AUTO, parts, sections), division
 
 
 def worth_keeping(asked: str, placed_bytes: float, chance_bytes: float) -> tuple[bool, str]:
     """Say whether parts that touch so many bytes of rows are better than parts by chance, and how much."""
     saved = 1 - placed_bytes / chance_bytes if chance_bytes else 0.0
-    if asked == AUTO and saved < LEAST_SAVED:
+    if asked == AUTO and saved < MIN_SAVED_SHARE:
         return False, f"parts would touch only {saved:.0%} fewer bytes of rows than by chance"
     return True, f"{saved:.0%} fewer bytes of rows than by chance"
 
@@ -184,7 +186,7 @@ def bipartite_of(sides: Sequence[Side], vertices: int) -> tuple[Bipartite, NDArr
     return Bipartite.from_edges(np.concatenate(rows), np.concatenate(columns), shape), weights
 
 
-def by_chance(graph: Bipartite, weights: NDArray[np.int64], parts: int, seed: int) -> float:
+def random_part_bytes(graph: Bipartite, weights: NDArray[np.int64], parts: int, seed: int) -> float:
     """Bytes of rows that a part touches on average where vertices are dealt out by chance."""
     from gridml.placement.sections import overlap
 
@@ -192,20 +194,20 @@ def by_chance(graph: Bipartite, weights: NDArray[np.int64], parts: int, seed: in
     return float(np.diag(overlap(graph, dealt, parts, weights)).mean())
 
 
-PLACE_S = 10.0  # that auto may take before a run begins
-LONG = 5_000_000  # edges that take some seconds to place
+MAX_PLACE_S = 10.0  # that auto may take before a run begins
+LONG_EDGES = 5_000_000  # edges that take some seconds to place
 NOT_PLACED: EventFacts = dict.fromkeys(
     ("method", "parts", "sections", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes")
 )
 
 
-class Told(NamedTuple):
+class PlacementReport(NamedTuple):
     """What there is to say of a placement, or of why there is none: a text, and the facts of the event. Where nobody
-    has asked, and nothing was done, it is written down and not said `aloud`."""
+    has asked, and nothing was done, the event `is_quiet`."""
 
     text: str
     facts: EventFacts
-    aloud: bool = True
+    is_quiet: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ class _Candidate:
 
 def place(
     spec: RunSpec, directory: RunDirectory, say: Callable[[str, EventFacts], None], *, durable: bool
-) -> tuple[RunSpec, Told | None]:
+) -> tuple[RunSpec, PlacementReport | None]:
     """Place the vertices of a run that is to begin, if that pays, and keep the placement in its directory.
 
     Return the run as it is to be trained, and what there is to tell: nothing where it was not wanted, or no vertex
@@ -240,8 +242,8 @@ def place(
     if chosen is None:
         if asked == NO_PLACEMENT or (asked == AUTO and not sides):
             return spec, None
-        return spec, Told(f"vertices are not placed: {reason}", NOT_PLACED, aloud=asked != AUTO)
-    if facts.edges >= LONG:
+        return spec, PlacementReport(f"vertices are not placed: {reason}", NOT_PLACED, is_quiet=asked == AUTO)
+    if facts.edges >= LONG_EDGES:
         size = {"vertices": facts.vertices, "edges": facts.edges, "parts": chosen.parts}
         say(f"{facts.vertices:,} vertices with {facts.edges:,} edges on {chosen.parts} parts", size)
     return _placed(spec, directory, sides, facts, chosen, reason, durable=durable)
@@ -252,18 +254,18 @@ def _placed(
     directory: RunDirectory,
     sides: Sequence[Side],
     facts: PlacingFacts,
-    chosen: Chosen,
+    chosen: PlacementChoice,
     reason: str,
     *,
     durable: bool,
-) -> tuple[RunSpec, Told]:
+) -> tuple[RunSpec, PlacementReport]:
     """Place the vertices as was chosen for this `reason`, and keep that if it is worth it."""
     from gridml.placement.sections import sections
 
     begun = time.perf_counter()
     graph, weights = bipartite_of(sides, facts.vertices)
     best, others = _best(graph, weights, chosen, spec.settings.seed)
-    chance_bytes, all_bytes = by_chance(graph, weights, chosen.parts, spec.settings.seed), int(weights.sum())
+    chance_bytes, all_bytes = random_part_bytes(graph, weights, chosen.parts, spec.settings.seed), int(weights.sum())
     worth, why = worth_keeping(facts.asked, best.part_bytes, chance_bytes)
     labels, shared = _in_chain(best.placement, best.shared)
     within = sections(graph, labels, chosen.parts, chosen.sections if worth else 1, spec.settings.seed)
@@ -278,17 +280,17 @@ def _placed(
         "chance_bytes": chance_bytes,
     }
     if not worth:
-        return spec, Told(f"vertices are not placed: {why}", measured)
+        return spec, PlacementReport(f"vertices are not placed: {why}", measured)
     compared = f", which touches less than {others[0].method}" if others else ""
     text = (
         f"{reason}; {best.placement.why}{compared}; in {measured['place_s']:.2g} s. A part touches "
         f"{best.part_bytes / 1e6:.3g} of {all_bytes / 1e6:.3g} MB in rows, {why}"
     )
     kept = keep(directory.placement, labels, within, shared, durable=durable)
-    return replace(spec, placement=kept), Told(text, measured)
+    return replace(spec, placement=kept), PlacementReport(text, measured)
 
 
-def methods_of(chosen: Chosen, graph: Bipartite) -> list[str]:
+def methods_of(chosen: PlacementChoice, graph: Bipartite) -> list[str]:
     """Return the methods that are tried, by name: of auto the best that there is time for, and Parsa.
 
     What auto takes for the best is not on every graph, and to try Parsa as well costs a tenth of it at most.
@@ -297,11 +299,11 @@ def methods_of(chosen: Chosen, graph: Bipartite) -> list[str]:
 
     if chosen.method != AUTO:
         return [chosen.method]
-    return [*dict.fromkeys((auto.chosen(auto.work(graph), chosen.parts, PLACE_S)[0].name, "parsa"))]
+    return [*dict.fromkeys((auto.chosen(auto.work(graph), chosen.parts, MAX_PLACE_S)[0].name, "parsa"))]
 
 
 def _best(
-    graph: Bipartite, weights: NDArray[np.int64], chosen: Chosen, seed: int
+    graph: Bipartite, weights: NDArray[np.int64], chosen: PlacementChoice, seed: int
 ) -> tuple[_Candidate, list[_Candidate]]:
     """Place a graph; return the placement whose parts touch the fewest bytes of rows, and those that touch more."""
     from gridml.placement.auto import find
@@ -382,7 +384,7 @@ def plan_placement(file: Path, workers: int | None) -> Planned:
     bipartite, weights = bipartite_of(sides, facts.vertices)
     methods = methods_of(chosen, bipartite)
     seconds = [auto.expected_s(method, auto.work(bipartite), chosen.parts) for method in methods]
-    chance_bytes = by_chance(bipartite, weights, chosen.parts, SEED)
+    chance_bytes = random_part_bytes(bipartite, weights, chosen.parts, SEED)
     # Each row that is touched at all is touched by one part at least.
     least_bytes = float(weights[bipartite.transposed.degrees > 0].sum()) / chosen.parts
     worth, why = worth_keeping(asked, least_bytes, chance_bytes)

@@ -14,7 +14,7 @@ from gridml.errors import DamagedError
 from gridml.model.graph import Graph
 from gridml.placement.auto import METHODS
 from master.placing import placing
-from master.placing.placing import NOT_PLACED, Told, bipartite_of, place, sides_of
+from master.placing.placing import NOT_PLACED, PlacementReport, bipartite_of, place, sides_of
 from master.store import spec
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.settings import Settings
@@ -80,7 +80,7 @@ def spec_of(made: Graph, *, asked: str | None = None, said: str = "auto", worker
     return RunSpec(Settings(Path("users.py"), workers=workers, placement=asked), program, made)
 
 
-def placed(spec: RunSpec, folder: Path) -> tuple[RunSpec, Told | None]:
+def placed(spec: RunSpec, folder: Path) -> tuple[RunSpec, PlacementReport | None]:
     def silent(text: str, facts: EventFacts) -> None:
         pytest.fail("it takes no time")
 
@@ -100,27 +100,27 @@ def test_the_graph_has_every_edge_to_rows_of_arrays_once() -> None:
 
 
 def test_users_that_buy_the_same_are_placed_together_and_that_is_kept(tmp_path: Path) -> None:
-    spec, told = placed(spec_of(graph()), tmp_path)
+    spec, report = placed(spec_of(graph()), tmp_path)
     assert spec.placement is not None
-    assert told is not None
+    assert report is not None
     parts, shared = spec.placement.parts, spec.placement.shared
     group, bought = grouped()
     for part in range(GROUPS):
         members = parts.members[parts.offsets[part] : parts.offsets[part + 1]]
         items = {3 * ITEMS + int(g) for g in group[members]} | {int(item) for item in bought[members].ravel()}
         assert shared[part, part] == sum(8 if item >= 3 * ITEMS else 4 * WIDTH for item in items)
-    assert told.facts["method"] in told.text
-    assert told.aloud and told.facts.keys() == NOT_PLACED.keys()
-    assert told.facts["parts"] == GROUPS
-    assert told.facts["placed_bytes"] == np.diag(shared).mean() < 0.7 * told.facts["chance_bytes"]
-    saved = 1 - told.facts["placed_bytes"] / told.facts["chance_bytes"]
-    assert f"{saved:.0%} fewer bytes of rows than by chance" in told.text
+    assert report.facts["method"] in report.text
+    assert not report.is_quiet and report.facts.keys() == NOT_PLACED.keys()
+    assert report.facts["parts"] == GROUPS
+    assert report.facts["placed_bytes"] == np.diag(shared).mean() < 0.7 * report.facts["chance_bytes"]
+    saved = 1 - report.facts["placed_bytes"] / report.facts["chance_bytes"]
+    assert f"{saved:.0%} fewer bytes of rows than by chance" in report.text
     again = read_kept(RunDirectory(tmp_path).placement, {"sha256": spec.placement.sha256})
     assert again is not None
     np.testing.assert_array_equal(again.parts.members, parts.members)
     np.testing.assert_array_equal(again.parts.offsets, parts.offsets)
     np.testing.assert_array_equal(again.parts.section_borders, parts.section_borders)
-    assert len(parts.section_borders) == GROUPS * told.facts["sections"] + 1 > GROUPS + 1
+    assert len(parts.section_borders) == GROUPS * report.facts["sections"] + 1 > GROUPS + 1
     np.testing.assert_array_equal(again.shared, shared)
     other = placed(spec_of(graph()), tmp_path)[0].placement
     assert other is not None and other.sha256 == spec.placement.sha256, "the same seed places them alike"
@@ -128,26 +128,26 @@ def test_users_that_buy_the_same_are_placed_together_and_that_is_kept(tmp_path: 
 
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - {"auto", "tsh", "mbp"}))
 def test_any_method_can_be_asked_for_and_the_command_line_goes_before_the_program(method: str, tmp_path: Path) -> None:
-    spec, told = placed(spec_of(graph(), asked=method, said="none"), tmp_path)
-    assert spec.placement is not None and told is not None
-    assert told.facts["method"] == method
+    spec, report = placed(spec_of(graph(), asked=method, said="none"), tmp_path)
+    assert spec.placement is not None and report is not None
+    assert report.facts["method"] == method
     np.testing.assert_array_equal(np.sort(spec.placement.parts.members), np.arange(USERS))
 
 
 def test_a_graph_whose_order_is_kept_has_no_sections(tmp_path: Path) -> None:
     spec = spec_of(graph())
-    spec, told = placed(replace(spec, program=replace(spec.program, shuffle="none")), tmp_path)
-    assert spec.placement is not None and told is not None
-    assert told.facts["sections"] == 1
+    spec, report = placed(replace(spec, program=replace(spec.program, shuffle="none")), tmp_path)
+    assert spec.placement is not None and report is not None
+    assert report.facts["sections"] == 1
     np.testing.assert_array_equal(spec.placement.parts.section_borders, spec.placement.parts.offsets)
 
 
 def test_a_part_that_touches_nearly_everything_is_not_worth_it(tmp_path: Path) -> None:
-    spec, told = placed(spec_of(graph(any_item=True)), tmp_path)
-    assert spec.placement is None and told is not None
-    assert told.text == "vertices are not placed: parts would touch only 0% fewer bytes of rows than by chance"
-    assert told.facts["method"] is None
-    assert told.facts["placed_bytes"] == pytest.approx(told.facts["chance_bytes"], rel=1e-3)
+    spec, report = placed(spec_of(graph(any_item=True)), tmp_path)
+    assert spec.placement is None and report is not None
+    assert report.text == "vertices are not placed: parts would touch only 0% fewer bytes of rows than by chance"
+    assert report.facts["method"] is None
+    assert report.facts["placed_bytes"] == pytest.approx(report.facts["chance_bytes"], rel=1e-3)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -159,22 +159,22 @@ def test_what_is_not_placed_is_said_where_somebody_might_wonder(tmp_path: Path) 
     zeros = np.zeros(USERS, np.int64)
     dense.add(User, age=zeros, bought=zeros, liked=zeros, shelf=zeros, total=total)
     assert placed(spec_of(dense), tmp_path)[1] is None
-    told = placed(spec_of(dense, asked="parsa"), tmp_path)[1]
-    assert told is not None
-    assert told.text == "vertices are not placed: no vertex leads to rows of arrays of its own"
+    report = placed(spec_of(dense, asked="parsa"), tmp_path)[1]
+    assert report is not None
+    assert report.text == "vertices are not placed: no vertex leads to rows of arrays of its own"
     assert placed(spec_of(graph(), asked="none"), tmp_path)[1] is None
-    told = placed(spec_of(graph(), workers=1), tmp_path)[1]
-    assert told is not None
-    assert "one worker" in told.text
-    assert not told.aloud, "nobody has asked"
+    report = placed(spec_of(graph(), workers=1), tmp_path)[1]
+    assert report is not None
+    assert "one worker" in report.text
+    assert report.is_quiet, "no placement was asked for"
     assert [*tmp_path.iterdir()] == []
 
 
 def test_it_is_said_before_it_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "LONG", 1)
-    heard: list[tuple[str, EventFacts]] = []
-    place(spec_of(graph(), asked="greedy"), RunDirectory(tmp_path), lambda *said: heard.append(said), durable=False)
-    ((text, facts),) = heard
+    monkeypatch.setattr(placing, "LONG_EDGES", 1)
+    notified: list[tuple[str, EventFacts]] = []
+    place(spec_of(graph(), asked="greedy"), RunDirectory(tmp_path), lambda *said: notified.append(said), durable=False)
+    ((text, facts),) = notified
     edges = sum(len(side.edges.targets) for side in sides_of(graph(), "User"))
     assert facts == {"vertices": USERS, "edges": edges, "parts": GROUPS}
     assert text == f"2,000 vertices with {edges:,} edges on 4 parts"

@@ -9,13 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.placing.placing import CHUNKS, FEW_BYTES, MOST_PARTS, SECTIONS, Chosen, PlacingFacts, choose, worth_keeping
+from master.placing.placing import (
+    MAX_PARTS,
+    MAX_SECTIONS,
+    MIN_CHUNKS_PER_PART,
+    MIN_ROW_BYTES,
+    PlacementChoice,
+    PlacingFacts,
+    choose,
+    worth_keeping,
+)
 
 USUAL = PlacingFacts("auto", 8, 100_000, 10**6, 50_000, 10**8, 256, 128)
 
 
 def test_a_usual_graph_gets_a_part_for_each_worker() -> None:
-    assert choose(USUAL) == (Chosen("auto", 8, SECTIONS), f"8 parts, as many as workers, of {SECTIONS} sections")
+    assert choose(USUAL) == (
+        PlacementChoice("auto", 8, MAX_SECTIONS),
+        f"8 parts, as many as workers, of {MAX_SECTIONS} sections",
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,13 +51,13 @@ def test_what_cannot_be_placed_is_not_even_if_a_method_is_asked_for(changed: dic
 
 
 @pytest.mark.parametrize(
-    ("changed", "because"), [({"row_bytes": FEW_BYTES - 1}, "999,999 bytes"), ({"modules": True}, "modules")]
+    ("changed", "because"), [({"row_bytes": MIN_ROW_BYTES - 1}, "999,999 bytes"), ({"modules": True}, "modules")]
 )
 def test_what_would_not_pay_is_placed_only_if_a_method_is_asked_for(changed: dict[str, Any], because: str) -> None:
     chosen, reason = choose(replace(USUAL, **changed))
     assert chosen is None
     assert because in reason
-    assert choose(replace(USUAL, **changed, asked="parsa"))[0] == Chosen("parsa", 8, SECTIONS)
+    assert choose(replace(USUAL, **changed, asked="parsa"))[0] == PlacementChoice("parsa", 8, MAX_SECTIONS)
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**7), st.integers(1, 10**5), st.sampled_from(["auto", "refined"]))
@@ -54,20 +66,20 @@ def test_parts_have_several_chunks_and_are_no_more_than_workers(
 ) -> None:
     chosen, reason = choose(replace(USUAL, asked=asked, workers=workers, vertices=vertices, chunk=chunk))
     assert reason
-    least = chunk * (CHUNKS if asked == "auto" else 1)
+    least = chunk * (MIN_CHUNKS_PER_PART if asked == "auto" else 1)
     if chosen is not None:
         assert chosen.method == asked
-        assert 2 <= chosen.parts <= min(workers, MOST_PARTS)
+        assert 2 <= chosen.parts <= min(workers, MAX_PARTS)
         assert vertices // chosen.parts >= least
         more = chosen.parts + 1
-        assert more > min(workers, MOST_PARTS) or vertices // more < least, "as many as there may be"
+        assert more > min(workers, MAX_PARTS) or vertices // more < least, "as many as there may be"
 
 
 def test_a_part_may_be_one_chunk_only_if_a_method_is_asked_for() -> None:
-    few = replace(USUAL, vertices=2 * CHUNKS * 256 - 1)
+    few = replace(USUAL, vertices=2 * MIN_CHUNKS_PER_PART * 256 - 1)
     assert choose(few) == (None, "of 2,047 vertices there are no two parts with 1,024, which is 4 chunks")
     assert choose(replace(few, asked="parsa")) == (
-        Chosen("parsa", 7, 2),
+        PlacementChoice("parsa", 7, 2),
         "parsa was asked for; 7 parts, each with 1 chunk or more, of 2 sections",
     )
 
@@ -77,7 +89,7 @@ def test_a_section_is_worth_a_message(workers: int, vertices: int, fewest: int) 
     facts = replace(USUAL, workers=workers, vertices=vertices, fewest=fewest)
     chosen, reason = choose(facts)
     if chosen is not None:
-        assert 1 <= chosen.sections <= SECTIONS
+        assert 1 <= chosen.sections <= MAX_SECTIONS
         assert chosen.sections == 1 or vertices // chosen.parts // chosen.sections >= fewest
         assert (chosen.sections == 1) is ("sections" not in reason)
         kept, _ = choose(replace(facts, shuffled=False))
