@@ -139,15 +139,15 @@ class PlaceOptions:
 
     def of_method(self) -> Options:
         """Return the options of the method."""
-        from gridml.placement.again import AgainOptions
         from gridml.placement.auto import AutoOptions
         from gridml.placement.base import Options, options_of
+        from gridml.placement.repartition import RepartitionOptions
 
         options = Options(
             self.seed, self.slack, self.objective, self.shares, self.memory_limit, self.topology, self.rates
         )
         if self.earlier is not None:
-            return replace(options_of(AgainOptions, options), cost=self.move_cost)
+            return replace(options_of(RepartitionOptions, options), cost=self.move_cost)
         return options if self.seconds is None else replace(options_of(AutoOptions, options), seconds=self.seconds)
 
 
@@ -176,12 +176,12 @@ def place(
     used, so that a part holds few columns and few travel. quality.json compares that with rows and columns placed at
     random: M_max and T_max are the largest memory and traffic of a part, T_sum is the traffic of all, in columns.
     """
-    from gridml.placement.again import Again, Moved
     from gridml.placement.auto import find
     from gridml.placement.files import registry as files
     from gridml.placement.files.registry import read_weights
     from gridml.placement.folder import Names, before, check_free, save, without
-    from gridml.placement.quality import measured
+    from gridml.placement.quality import measure
+    from gridml.placement.repartition import Moved, Repartition
     from master.views.console import json_text
     from master.views.render_plan import print_quality, work_shown
 
@@ -203,9 +203,9 @@ def place(
                 was = before(options.earlier, given)
                 if options.lost is not None:
                     was = without(was, options.lost, options.parts)
-                method = Again(was)
+                method = Repartition(was)
             told("placing", 0, 0)
-            placement, quality = measured(method, weighted, options.parts, of_method)
+            placement, quality = measure(method, weighted, options.parts, of_method)
             facts = quality.to_json() | (asdict(Moved.between(was, placement)) if was is not None else {})
     except MemoryError as error:
         raise UsageError(

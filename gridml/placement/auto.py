@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gridml.errors import UsageError
-from gridml.placement.base import EVERYTHING, TOTAL, TRAFFIC, Method, Options, Placement, asked, check
+from gridml.placement.base import ALL_FEATURES, TOTAL, TRAFFIC, Method, Options, Placement, check, requested
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.greedy import AtRandom, Greedy
 from gridml.placement.mbp import Mbp
@@ -61,8 +61,8 @@ def work(graph: Bipartite) -> int:
 
 def chosen(edges: int, parts: int, seconds: float, wanted: frozenset[str] = frozenset()) -> tuple[Method, str]:
     """Return the best method that is expected to place so many edges in so many seconds, and why it is that one: of
-    those that honour what is `wanted` (`base.asked`)."""
-    for method, cost in ((method, cost) for method, cost in COSTS if wanted <= method.honours):
+    those that support what is `wanted` (`base.requested`)."""
+    for method, cost in ((method, cost) for method, cost in COSTS if wanted <= method.supports):
         slower = max((SLOWER.get(each, 1.0) for each in wanted), default=1.0) if isinstance(method, Multilevel) else 1.0
         takes_s = slower * _seconds(edges, parts, cost)
         if takes_s <= seconds:
@@ -86,13 +86,13 @@ class Auto:
     """Chooses by the size of the graph, the number of parts and the time allowed."""
 
     name = "auto"
-    honours = EVERYTHING
+    supports = ALL_FEATURES
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         check(graph, parts, options, self)
         seconds = options.seconds if isinstance(options, AutoOptions) else SECONDS
-        wanted = asked(graph, options)
-        if graph.mapped and wanted <= QUICKEST.honours:
+        wanted = requested(graph, options)
+        if graph.mapped and wanted <= QUICKEST.supports:
             method, reason = QUICKEST, "the method that does not read the graph into memory"
         else:
             method, reason = chosen(work(graph), parts, seconds, wanted)

@@ -20,10 +20,10 @@ Floats = NDArray[np.float64]
 
 
 class PartRates(NamedTuple):
-    """What a column costs each part that carries it, and what the part has to bear beside, float64 (parts,) each."""
+    """The costs of parts, relative to a mean part's cost of one column."""
 
-    cost: Floats
-    beside: Floats
+    cost: Floats  #: of each column that a part carries, float64 (parts,), with mean 1
+    fixed: Floats  #: of the part's work, however many columns it carries, float64 (parts,)
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Rates:
     def pace(self, work: Floats) -> PartRates:
         """Return what a column costs each part, the mean being 1, and what its `work`, float64 (parts,), costs it."""
         cost = np.broadcast_to(1 / np.array(self.bandwidth), work.shape)
-        beside = np.zeros(len(work)) if self.speed is None else work / (2 * np.array(self.speed))
-        return PartRates(cost / cost.mean(), beside / cost.mean())
+        fixed = np.zeros(len(work)) if self.speed is None else work / (2 * np.array(self.speed))
+        return PartRates(cost / cost.mean(), fixed / cost.mean())
 
 
 def listed(values: tuple[float, ...]) -> str:
@@ -80,9 +80,9 @@ Shares = NDArray[np.float64]
 MEMORY, TRAFFIC, TOTAL, DUAN, SECONDS = OBJECTIVES = ("memory", "traffic", "total", "duan", "seconds")
 UNLIMITED = 2**62  # columns that a part may touch, where no limit is set
 MESH, STAR = TOPOLOGIES = ("mesh", "star")
-# What a graph and options can ask of a method beside the seed, the slack and the least memory.
+# What a graph and options can ask of a method besides the seed, the slack and the least memory.
 SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT = ("shares", "row weights", "column weights", "a memory limit")
-EVERYTHING = frozenset(
+ALL_FEATURES = frozenset(
     {SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT, *(f"objective {name}" for name in OBJECTIVES if name != MEMORY)}
 )
 
@@ -156,17 +156,17 @@ class Placement:
 
 
 class Method(Protocol):
-    """A way to place a graph. What of `EVERYTHING` it can be asked for is in `honours`; it refuses the rest."""
+    """A way to place a graph. What of `ALL_FEATURES` it can be asked for is in `supports`; it refuses the rest."""
 
     name: str
-    honours: frozenset[str]
+    supports: frozenset[str]
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         """Place a graph of at least one row on `parts` ≥ 1 parts. Same graph and options, same placement."""
 
 
-def asked(graph: Bipartite, options: Options) -> frozenset[str]:
-    """Return what of `EVERYTHING` is asked for."""
+def requested(graph: Bipartite, options: Options) -> frozenset[str]:
+    """Return what of `ALL_FEATURES` is asked for."""
     given = {
         SHARES: options.fractions is not None,
         ROW_WEIGHTS: graph.row_weights is not None,
@@ -193,7 +193,7 @@ def check(graph: Bipartite, parts: int, options: Options | None = None, method: 
         raise UsageError(f"got {len(options.shares):,} shares for {parts:,} parts; expected {parts:,}.")
     if options.rates is not None:
         options.rates.check(parts)
-    if method is not None and (beyond := sorted(asked(graph, options) - method.honours)):
+    if method is not None and (beyond := sorted(requested(graph, options) - method.supports)):
         raise UsageError(
             f"{method.name} takes no account of {', '.join(beyond)}; expected refined, multilevel or auto, which do."
         )

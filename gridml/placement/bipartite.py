@@ -24,9 +24,9 @@ from gridml.placement.compiled import compiled
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 Weights = NDArray[np.int64]
-MOST = 2**31 - 1  # rows, or columns: their numbers are int32
+MAX_COUNT = 2**31 - 1  # rows, or columns: their numbers are int32
 PIECE = 1 << 20  # edges that are looked at together, so that a graph may be larger than memory
-HEAVIEST = 2**53  # all rows, or all columns together: sums up to it are exact as floats, too
+MAX_TOTAL_WEIGHT = 2**53  # all rows, or all columns together: sums up to it are exact as floats, too
 
 
 class BothSides(NamedTuple):
@@ -185,8 +185,10 @@ class Bipartite:
             raise UsageError(f"offsets must go from 0 to the {len(to):,} neighbours, got {_shown(starts)}")
         if (np.diff(starts) < 0).any():
             raise UsageError(f"offsets must ascend, got {_shown(starts)}")
-        if not 0 <= columns <= MOST or len(starts) - 1 > MOST:
-            raise UsageError(f"a graph has at most {MOST:,} rows and columns, got {len(starts) - 1:,} and {columns:,}")
+        if not 0 <= columns <= MAX_COUNT or len(starts) - 1 > MAX_COUNT:
+            raise UsageError(
+                f"a graph has at most {MAX_COUNT:,} rows and columns, got {len(starts) - 1:,} and {columns:,}"
+            )
         outside = np.flatnonzero((to < 0) | (to >= columns))
         if len(outside):
             row = int(np.searchsorted(starts, outside[0], side="right")) - 1
@@ -213,8 +215,8 @@ class Bipartite:
         if len(outside):
             row, column = u[outside[0]], v[outside[0]]
             raise UsageError(f"row {row:,} touches column {column:,}; expected one of 0 to {m - 1:,}")
-        if max(n, m) > MOST:
-            raise UsageError(f"a graph has at most {MOST:,} rows and columns, got {n:,} and {m:,}")
+        if max(n, m) > MAX_COUNT:
+            raise UsageError(f"a graph has at most {MAX_COUNT:,} rows and columns, got {n:,} and {m:,}")
         # Counted into their rows, which is several times as fast as sorting.
         by_row = coo_array((np.ones(len(u), np.int8), (u, v)), shape=(n, m)).tocsr()
         by_row.sum_duplicates()
@@ -226,15 +228,17 @@ def _weights(side: str, given: ArrayLike, count: int) -> Weights:
     if weights.shape != (count,) or weights.dtype.kind not in "iuf":
         shape = " × ".join(f"{size:,}" for size in weights.shape)
         raise UsageError(f"got {shape or 'one'} {side} weights ({weights.dtype}); expected {count:,} numbers.")
-    wrong = np.flatnonzero(~((weights >= 0) & (weights <= HEAVIEST) & (weights == np.floor(weights))))
+    wrong = np.flatnonzero(~((weights >= 0) & (weights <= MAX_TOTAL_WEIGHT) & (weights == np.floor(weights))))
     if len(wrong):
         raise UsageError(
             f"the weight of {side} {wrong[0]:,} is {weights[wrong[0]]}; expected a whole number from 0: of fractions "
             "give multiples, rounded."
         )
     total = weights.sum(dtype=np.float64)
-    if not 0 < total <= HEAVIEST and count:
-        raise UsageError(f"the {side} weights sum to {total:g}; expected more than 0, and at most {HEAVIEST:.0e}.")
+    if not 0 < total <= MAX_TOTAL_WEIGHT and count:
+        raise UsageError(
+            f"the {side} weights sum to {total:g}; expected more than 0, and at most {MAX_TOTAL_WEIGHT:.0e}."
+        )
     return weights.astype(np.int64)
 
 

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, save_npz
 
 from gridml.errors import StorageError, UsageError
-from gridml.placement.again import NEW, Before
 from gridml.placement.base import Parts, Placement
 from gridml.placement.bipartite import Bipartite, Numbered, Numbers
+from gridml.placement.repartition import NEW, Before
 
 ROWS, COLUMNS, QUALITY = "u_part.npy", "v_part.npy", "quality.json"
 ROW_NUMBERS, COLUMN_NUMBERS, MADE = "u_ids.npy", "v_ids.npy", "graph.npz"

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.placement.base import (
+    ALL_FEATURES,
     COLUMN_WEIGHTS,
-    EVERYTHING,
     MEMORY_LIMIT,
     ROW_WEIGHTS,
     SHARES,
@@ -43,7 +43,7 @@ class Greedy:
     """Two passes over the edges at most, and a bit for each column and part."""
 
     name = "greedy"
-    honours = frozenset({SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, f"objective {TOTAL}"})
+    supports = frozenset({SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, f"objective {TOTAL}"})
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         check(graph, parts, options, self)
@@ -109,7 +109,7 @@ class AtRandom:
     """Columns by chance, too, as the papers' baseline has them; `served` places them where they are used instead, which
     alone saves up to a third of the traffic. Whatever the objective, it is chance that decides."""
 
-    honours = EVERYTHING - {MEMORY_LIMIT}
+    supports = ALL_FEATURES - {MEMORY_LIMIT}
 
     def __init__(self, *, served: bool = False) -> None:
         self.name = "random-served" if served else "random"

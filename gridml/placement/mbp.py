@@ -37,7 +37,7 @@ from gridml.placement.neighbours import DenseCounts, WeighedRows, dense_counts, 
 from gridml.placement.tsh import TshOptions, deal, infeasible, serve_greedily
 
 ALONE = -1
-BUSY = 100  # rows, over which a column says little of who is alike
+MAX_COLUMN_ROWS = 100  # rows, over which a column says little of who is alike
 NOWHERE = np.iinfo(np.int64).max  # the price of a row that fits no other part
 
 
@@ -59,7 +59,7 @@ def pair(graph: BothSides, works: Counts, order: Ids, heaviest: int, group: Ids)
         for edge in range(graph.offsets[row], graph.offsets[row + 1]):
             column = graph.neighbours[edge]
             first, last = graph.column_offsets[column], graph.column_offsets[column + 1]
-            if not 1 < last - first <= BUSY:
+            if not 1 < last - first <= MAX_COLUMN_ROWS:
                 continue
             for at in range(first, last):
                 other = graph.rows_of[at]
@@ -195,7 +195,7 @@ class Mbp:
     """Time grows with edges × parts, for each pass over a level; room for columns × parts counts."""
 
     name = "mbp"
-    honours = frozenset({SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT, f"objective {TOTAL}", f"objective {DUAN}"})
+    supports = frozenset({SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT, f"objective {TOTAL}", f"objective {DUAN}"})
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         """Raises UsageError where no part may touch as many columns as some must."""

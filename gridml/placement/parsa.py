@@ -41,7 +41,7 @@ from gridml.placement.base import (
     next_part,
     options_of,
 )
-from gridml.placement.bipartite import MOST, Bipartite, Ids
+from gridml.placement.bipartite import MAX_COUNT, Bipartite, Ids
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words, no_sets
 from gridml.placement.parsa_numbering import Block, forget, gather, keep, numbered
@@ -302,10 +302,10 @@ class Dealer:
 
 
 Rows = NDArray[np.int32]
-EDGES_A_BLOCK = 1_200_000  # of which not much waits for memory
-EDGES_A_READ = 16_000  # that lie side by side in a file
-BLOCKS = 3  # at least, for each that is dealt out at once, so that there is something to go by
-WARM_UP = 8  # blocks at most
+EDGES_PER_BLOCK = 1_200_000  # of which not much waits for memory
+EDGES_PER_READ = 16_000  # that lie side by side in a file
+MIN_BLOCKS = 3  # at least, for each that is dealt out at once, so that there is something to go by
+MAX_WARM_UP = 8  # blocks at most
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ class Parsa:
     the columns."""
 
     name = "parsa"
-    honours = frozenset({SHARES, ROW_WEIGHTS})
+    supports = frozenset({SHARES, ROW_WEIGHTS})
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         check(graph, parts, options, self)
@@ -357,7 +357,7 @@ def deal_out(graph: Bipartite, parts: int, options: ParsaOptions) -> tuple[Rows,
     """Return the part of each row, the parts that touch each column (`neighbour_sets`), and how they were found."""
     blocks = _blocks(graph, options)
     if options.warm_up is None:  # a first block alone, and then as many at once as the delay lets
-        most = min(len(blocks), max(WARM_UP, 1 + 2 * options.at_once))
+        most = min(len(blocks), max(MAX_WARM_UP, 1 + 2 * options.at_once))
         warm_up = 1 + (most - 1) // options.at_once * options.at_once
     else:
         warm_up = min(len(blocks), options.warm_up)
@@ -371,19 +371,19 @@ def _blocks(graph: Bipartite, options: ParsaOptions) -> list[Rows]:
 
     Raises UsageError where one would be too large.
     """
-    wanted = options.blocks or options.at_once * max(BLOCKS, -(-graph.edges // (EDGES_A_BLOCK * options.at_once)))
+    wanted = options.blocks or options.at_once * max(MIN_BLOCKS, -(-graph.edges // (EDGES_PER_BLOCK * options.at_once)))
     run = options.run
     if run is None:
-        run = max(1, EDGES_A_READ * graph.rows // max(1, graph.edges)) if graph.mapped else 1
+        run = max(1, EDGES_PER_READ * graph.rows // max(1, graph.edges)) if graph.mapped else 1
     run = min(run, max(1, graph.rows // wanted))
     drawn = np.random.default_rng(options.seed).permutation(-(-graph.rows // run)).astype(np.int32)
     blocks = []
     for some in np.array_split(drawn, min(wanted, len(drawn))):
         rows = (np.sort(some)[:, None].astype(np.int64) * run + np.arange(run)).ravel()
         rows = rows[: np.searchsorted(rows, graph.rows)].astype(np.int32)
-        if (edges := int((graph.offsets[rows + 1] - graph.offsets[rows]).sum())) > MOST:
+        if (edges := int((graph.offsets[rows + 1] - graph.offsets[rows]).sum())) > MAX_COUNT:
             raise UsageError(
-                f"a block of {len(rows):,} rows has {edges:,} edges; expected at most {MOST:,}: ask for more "
+                f"a block of {len(rows):,} rows has {edges:,} edges; expected at most {MAX_COUNT:,}: ask for more "
                 "blocks, or for none."
             )
         blocks.append(rows)

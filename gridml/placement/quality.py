@@ -29,7 +29,7 @@ from gridml.placement.base import (
     Placement,
     Rates,
     Shares,
-    asked,
+    requested,
 )
 from gridml.placement.bipartite import Bipartite
 
@@ -141,7 +141,7 @@ class Quality:
     @property
     def figures(self) -> dict[str, tuple[float, float]]:
         """What the papers compare, of the placement and of the one at random: the largest memory and traffic of a part
-        and the traffic of all, in columns or what they weigh. Where they were asked for, Duan's product of work and
+        and the traffic of all, in columns or what they weigh. Where requested, Duan's product of work and
         traffic, and the seconds of a round, if rates are known."""
         both = self.placed, self.at_random
         found: dict[str, tuple[float, float]] = {
@@ -184,7 +184,7 @@ class Quality:
         }
 
 
-def measured(method: Method, graph: Bipartite, parts: int, options: Options) -> tuple[Placement, Quality]:
+def measure(method: Method, graph: Bipartite, parts: int, options: Options) -> tuple[Placement, Quality]:
     """Place a graph, and count what that costs. Raises UsageError where it cannot be placed so."""
     begun = time.perf_counter()
     placement = method.place(graph, parts, options)
@@ -199,7 +199,7 @@ def measured(method: Method, graph: Bipartite, parts: int, options: Options) -> 
         rows=graph.rows,
         columns=graph.columns,
         edges=graph.edges,
-        weighted=asked(graph, options) & {ROW_WEIGHTS, COLUMN_WEIGHTS},
+        weighted=requested(graph, options) & {ROW_WEIGHTS, COLUMN_WEIGHTS},
         placed=traffic(graph, placement, options.topology, options.fractions),
         at_random=traffic(graph, chance, options.topology, options.fractions),
         seconds=seconds,

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from gridml.placement.base import Counts, PartRates, Parts, Shares
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.parsa import SPREAD
-from gridml.placement.refine_kernel import BITS, Aim, Bounds, Pass, Tallied, count, shared, sweep
+from gridml.placement.refine_kernel import BITS, Aim, Bounds, Pass, TouchCounts, count, shared, sweep
 
 # A part that has 1% more than its even share costs 0.3% of the columns of a mean row more from pass to pass.
 RATE = 0.3
 RUN = 64  # rows that are looked at one after the other, as they lie in memory
-MOST_E = 600  # an exponent of e that a float can hold, and what that is multiplied by
-PUSHES = 12  # at most, where rows of several sizes need not fit
+MAX_EXPONENT = 600  # an exponent of e that a float can hold, and what that is multiplied by
+MAX_PUSHES = 12  # at most, where rows of several sizes need not fit
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Touches:
     the share of each part in the size of all, `unit` what a column of a row weighs in the mean.
     """
 
-    counts: Tallied
+    counts: TouchCounts
     units: Counts | None
     even: NDArray[np.float64]
     unit: float
@@ -67,7 +67,7 @@ class Touches:
             touched[part] += np.count_nonzero(touches) if units is None else units[touches != 0].sum()
         even = np.full(parts, load.mean()) if shares is None else load.sum() * shares
         unit = 1.0 if weights is None else max(1.0, float(weights @ times) / max(1, graph.edges))
-        counts = Tallied(begins, inside, alone, size, rows, starts, slots, state, touched, load, np.zeros(parts))
+        counts = TouchCounts(begins, inside, alone, size, rows, starts, slots, state, touched, load, np.zeros(parts))
         return Touches(counts, units, even, unit, pace)
 
     def copy(self) -> Touches:
@@ -97,26 +97,26 @@ class Touches:
         return self.counts.price
 
     @property
-    def borne(self) -> NDArray[np.float64]:
+    def part_costs(self) -> NDArray[np.float64]:
         """What each part has to bear, float64 (parts,): |N(U_i)|, or what that means at its pace."""
         if self.pace is None:
             return self.touched.astype(np.float64)
-        return self.pace.cost * self.touched + self.pace.beside
+        return self.pace.cost * self.touched + self.pace.fixed
 
     @property
-    def steepest(self) -> int:
+    def max_power(self) -> int:
         """The highest power of an `Aim` at which nothing is past a float, wherever the rows are."""
         all_in_one = float(self.touched.sum())
         if self.pace is not None:
-            all_in_one = float(self.pace.cost.max()) * all_in_one + float(self.pace.beside.max())
-        return int(highest_power(all_in_one / max(1.0, float(self.borne.mean()))))
+            all_in_one = float(self.pace.cost.max()) * all_in_one + float(self.pace.fixed.max())
+        return int(max_power(all_in_one / max(1.0, float(self.part_costs.mean()))))
 
     def worth(self, aim: Aim) -> float:
         """What passes lower, as columns of a part: a mean of |N(U_i)| to this power, and `flat` times the plain one."""
-        borne = self.borne
-        largest = max(1.0, float(borne.max()))
-        mean = float(np.mean((borne / largest) ** (aim.power + 1)))
-        return float(largest * mean ** (1 / (aim.power + 1)) + aim.flat * borne.mean())
+        part_costs = self.part_costs
+        largest = max(1.0, float(part_costs.max()))
+        mean = float(np.mean((part_costs / largest) ** (aim.power + 1)))
+        return float(largest * mean ** (1 / (aim.power + 1)) + aim.flat * part_costs.mean())
 
     def sweep(
         self,
@@ -135,10 +135,10 @@ class Touches:
         return sweep(self.counts, self.units, self.pace, SPREAD, bounds.of(len(self.load)), aim, once)
 
 
-def highest_power(times: float) -> float:
+def max_power(times: float) -> float:
     """Return the highest power at which nothing is past a float, where no part touches more than so many times the
     mean."""
-    return float(MOST_E / np.log(max(2.0, times)))
+    return float(MAX_EXPONENT / np.log(max(2.0, times)))
 
 
 def anneal(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim, heats: NDArray[np.float64]) -> None:
@@ -168,10 +168,10 @@ def fit(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim, push
         done += 1
 
 
-def settle(tally: Touches, rng: np.random.Generator, bounds: Bounds, at_worst: Bounds | None, aim: Aim) -> None:
+def fit_and_polish(tally: Touches, rng: np.random.Generator, bounds: Bounds, at_worst: Bounds | None, aim: Aim) -> None:
     """End within `bounds`, and gain what two more passes without heat find there. Rows of unequal work need not fit:
     give bounds `at_worst`, into which they always do."""
-    fit(tally, rng, bounds, aim, None if at_worst is None else PUSHES)
+    fit(tally, rng, bounds, aim, None if at_worst is None else MAX_PUSHES)
     if at_worst is not None:
         fit(tally, rng, at_worst, aim)
     for _ in range(2):

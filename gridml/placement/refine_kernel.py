@@ -55,8 +55,7 @@ class Aim(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A look at each row of an `order`, int32; the `heat` of losses that are borne by chance, and the `push`, the loss
-    that is borne out of parts that have too much, in weights of columns; and the `seed` of what is left to chance."""
+    """One pass over the rows."""
 
     order: Parts
     heat: float
@@ -64,7 +63,7 @@ class Pass(NamedTuple):
     seed: int
 
 
-class Tallied(NamedTuple):
+class TouchCounts(NamedTuple):
     """Who touches what while rows move: the arrays change in place.
 
     The graph, without columns that one row touches: `begins` int64 (rows + 1,) and `inside` int32 (edges,), and how
@@ -184,7 +183,7 @@ def shift(columns: Parts, a: int, b: int, starts: Counts, slots: Parts, state: B
 
 @compiled
 def sweep(
-    of: Tallied,
+    of: TouchCounts,
     units: Counts | None,
     pace: PartRates | None,
     spread: Words,
@@ -216,7 +215,7 @@ def sweep(
     counted = counters.view(np.uint8)
     mean = 0.0
     for part in range(k):
-        mean += _borne(touched[part], part, pace)
+        mean += _part_cost(touched[part], part, pace)
     mean = max(1.0, mean / k)
     weight, bend, plain = np.empty(k), np.empty(k), np.empty(k)
     for part in range(k):
@@ -332,18 +331,18 @@ def sweep(
 
 
 @compiled
-def _borne(touched: float, part: int, pace: PartRates | None) -> float:
+def _part_cost(touched: float, part: int, pace: PartRates | None) -> float:
     """What a part has to bear that touches so much."""
     if pace is None:
         return float(touched)
-    return float(pace.cost[part] * touched + pace.beside[part])
+    return float(pace.cost[part] * touched + pace.fixed[part])
 
 
 @compiled
 def _slopes(touched: int, part: int, pace: PartRates | None, mean: float, power: int) -> tuple[float, float]:
     """Return what a column more costs a part that touches so much, and the rise of that."""
-    borne = _borne(touched, part, pace)
-    weight, bend = (borne / mean) ** power, power / (2.0 * max(1.0, borne))
+    part_costs = _part_cost(touched, part, pace)
+    weight, bend = (part_costs / mean) ** power, power / (2.0 * max(1.0, part_costs))
     if pace is None:
         return weight, bend
     return weight * pace.cost[part], bend * pace.cost[part]
@@ -352,5 +351,5 @@ def _slopes(touched: int, part: int, pace: PartRates | None, mean: float, power:
 @compiled
 def rise(more: float, touched: int, part: int, pace: PartRates | None, mean: float, power: float) -> float:
     """What so many columns more cost a part that touches so much, as a difference."""
-    before, after = _borne(touched, part, pace), _borne(touched + more, part, pace)
+    before, after = _part_cost(touched, part, pace), _part_cost(touched + more, part, pace)
     return float((after * (after / mean) ** power - (before / mean) ** power * before) / (power + 1.0))

@@ -18,8 +18,8 @@ import numpy as np
 
 from gridml.errors import UsageError
 from gridml.placement.base import (
+    ALL_FEATURES,
     DUAN,
-    EVERYTHING,
     MEMORY,
     SECONDS,
     STAR,
@@ -32,7 +32,7 @@ from gridml.placement.base import (
     options_of,
 )
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.ending import best, bounds_of, ended, pace_of, within_memory
+from gridml.placement.finishing import best, bounds_of, finish, pace_of, within_memory
 from gridml.placement.parsa import ParsaOptions, deal_out
 from gridml.placement.refine import Touches, anneal, falling
 from gridml.placement.refine_kernel import Aim
@@ -45,9 +45,9 @@ from gridml.placement.serving import serve
 # traffic by a few percent more and raises the largest memory by as much; with none facebook is worse. In a star what a
 # part touches is what travels.
 LEVEL, EVEN, PLAIN = (Aim(4, 0.1), 1.0), (Aim(2), 1.0), (Aim(0), 1.0)
-USUAL = {MEMORY: LEVEL, TRAFFIC: EVEN, TOTAL: PLAIN, DUAN: EVEN, SECONDS: EVEN}
-BESIDE = {TRAFFIC: (LEVEL[0], PLAIN[0]), DUAN: (LEVEL[0],)}  # what is tried beside it
-USUAL_IN_STAR = {**USUAL, TRAFFIC: LEVEL, DUAN: LEVEL, SECONDS: LEVEL}
+DEFAULT_AIMS = {MEMORY: LEVEL, TRAFFIC: EVEN, TOTAL: PLAIN, DUAN: EVEN, SECONDS: EVEN}
+ALTERNATIVES = {TRAFFIC: (LEVEL[0], PLAIN[0]), DUAN: (LEVEL[0],)}  # what is tried beside it
+DEFAULT_AIMS_IN_STAR = {**DEFAULT_AIMS, TRAFFIC: LEVEL, DUAN: LEVEL, SECONDS: LEVEL}
 
 
 @dataclass(frozen=True)
@@ -83,26 +83,26 @@ class RefinedOptions(Options):
 
     @property
     def _usual(self) -> tuple[Aim, float]:
-        return (USUAL_IN_STAR if self.topology == STAR else USUAL)[self.objective]
+        return (DEFAULT_AIMS_IN_STAR if self.topology == STAR else DEFAULT_AIMS)[self.objective]
 
 
-class Way(NamedTuple):
+class Variant(NamedTuple):
     """What passes lower, and what columns cost each part, None: the same."""
 
     aim: Aim
     pace: PartRates | None = None
 
 
-def ways(graph: Bipartite, parts: int, options: RefinedOptions) -> list[Way]:
+def variants(graph: Bipartite, parts: int, options: RefinedOptions) -> list[Variant]:
     """Return what is tried for the objective, whose best end is kept. It is one thing, but for the largest traffic all
     three, as which is best depends on the graph; for Duan's product two; and for seconds two where parts are not
     equally quick: columns that avoid slow parts can be too many for the others."""
-    tried = [Way(options.aim)]
+    tried = [Variant(options.aim)]
     pace = pace_of(graph, parts, options)
-    if options.objective in BESIDE and options.power is None and options.aim != LEVEL[0]:
-        tried += [Way(aim) for aim in BESIDE[options.objective]]
+    if options.objective in ALTERNATIVES and options.power is None and options.aim != LEVEL[0]:
+        tried += [Variant(aim) for aim in ALTERNATIVES[options.objective]]
     elif pace is not None and not all((costs == costs[0]).all() for costs in pace):
-        tried.append(Way(EVEN[0] if options.power is None else options.aim, pace))
+        tried.append(Variant(EVEN[0] if options.power is None else options.aim, pace))
     return tried
 
 
@@ -110,7 +110,7 @@ class Refined:
     """Parsa, refinement, and the columns served by sweeps."""
 
     name = "refined"
-    honours = EVERYTHING
+    supports = ALL_FEATURES
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         """Raises UsageError where a memory limit cannot be kept."""
@@ -122,11 +122,11 @@ class Refined:
         return Placement(parts, tally.rows, serve(graph, tally.rows, parts, own.seed, pace_of(graph, parts, own)), why)
 
 
-def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list[Touches], list[Way], str]:
-    """Return Parsa's rows refined in each of the `ways`, those, and how they were found."""
+def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list[Touches], list[Variant], str]:
+    """Return Parsa's rows refined in each of the `variants`, those, and how they were found."""
     dealt, _, why = deal_out(graph, parts, ParsaOptions(own.seed, own.slack, shares=own.shares))
     rng = np.random.default_rng([own.seed, 1])
-    tried, wanted = [], ways(graph, parts, own)
+    tried, wanted = [], variants(graph, parts, own)
     for aim, pace in wanted:
         as_dealt = partial(Touches.of, graph, dealt, parts, shares=own.fractions, pace=pace)
         tally = as_dealt()
@@ -134,9 +134,9 @@ def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list
         bounds = bounds_of(graph, parts, own, own.loose)
         anneal(tally, rng, bounds, aim, falling(own.usual_heat, own.passes))
         if tally.worth(aim) < before:
-            tally = ended(tally, rng, graph, own, aim)
+            tally = finish(tally, rng, graph, own, aim)
         if tally.worth(aim) >= before:  # heat lost more than was found: only what gains at once
-            tally = ended(as_dealt(), rng, graph, own, aim)
+            tally = finish(as_dealt(), rng, graph, own, aim)
         if tally.worth(aim) >= before:
             tally = as_dealt()
         tried.append(tally)

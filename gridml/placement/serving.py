@@ -130,7 +130,7 @@ def sweep(
     for column in range(len(home)):
         first, last = offsets[column], offsets[column + 1]
         once = 1 if weights is None else weights[column]
-        extra = (last - first - 2) * once  # beside what each part carries for a column it touches
+        extra = (last - first - 2) * once  # on top of what each part carries for a column it touches
         before = home[column]
         if pairs_stay and before >= 0 and last - first == 2:
             continue
@@ -141,9 +141,9 @@ def sweep(
             load[before] -= extra
         best = touch[first]
         for at in range(first + 1, last):
-            if _borne(touch[at], extra, load, pace) < _borne(best, extra, load, pace):
+            if _part_cost(touch[at], extra, load, pace) < _part_cost(best, extra, load, pace):
                 best = touch[at]
-        if before >= 0 and _borne(before, extra, load, pace) == _borne(best, extra, load, pace):
+        if before >= 0 and _part_cost(before, extra, load, pace) == _part_cost(best, extra, load, pace):
             best = before
         load[best] += extra
         home[column] = best
@@ -152,8 +152,8 @@ def sweep(
 
 
 @compiled
-def _borne(part: int, extra: int, load: NDArray[np.int64], pace: PartRates | None) -> float:
+def _part_cost(part: int, extra: int, load: NDArray[np.int64], pace: PartRates | None) -> float:
     """What a part has to bear with `extra` more."""
     if pace is None:
         return float(load[part])
-    return float(pace.cost[part] * (load[part] + extra) + pace.beside[part])
+    return float(pace.cost[part] * (load[part] + extra) + pace.fixed[part])

@@ -52,7 +52,7 @@ from gridml.placement.neighbours import Words, no_sets, sets_of
 from gridml.placement.serving import deal_unused, touching
 
 COST, BEFORE, AFTER = 0, 1, 2  # of an entry
-NOBODY = -1
+NO_ROW = -1
 
 
 class PartRoom(NamedTuple):
@@ -100,35 +100,35 @@ def deal_by_steps(
     entry, head = _all_waiting(graph, order, sets, k)
     deepest = head.shape[1] - 1
     lowest = np.zeros(k, np.int64)
-    parts[:] = NOBODY
-    mark = np.full(len(column_offsets) - 1, NOBODY, np.int32)
+    parts[:] = NO_ROW
+    mark = np.full(len(column_offsets) - 1, NO_ROW, np.int32)
     cheapest = np.empty(candidates, np.int32)
     taken = np.empty(2, np.int32)
     closed = np.zeros(k, np.bool_)  # by the limit: what a row costs a part falls only when that takes another
     left = count
     while left:
-        part, least_filled = NOBODY, 0.0
+        part, least_filled = NO_ROW, 0.0
         for other in range(k):
             if closed[other] or load[other] > most[other] or (load[other] == most[other] and not extra):
                 continue
             filled = load[other] / shares[other]
-            if part == NOBODY or (filled, touched[other]) < (least_filled, touched[part]):
+            if part == NO_ROW or (filled, touched[other]) < (least_filled, touched[part]):
                 part, least_filled = other, filled
-        if part == NOBODY:
+        if part == NO_ROW:
             break
         word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
         level = lowest[part]
-        while head[part, level] == NOBODY:
+        while head[part, level] == NO_ROW:
             level += 1
         lowest[part] = level
         if touched[part] + level > limit:
             closed[part] = True
             continue
-        taken[0], taken[1] = head[part, level], NOBODY
+        taken[0], taken[1] = head[part, level], NO_ROW
         if step > 1 and left > 1:
             found, row = 0, taken[0]
             while found < candidates:
-                if row == NOBODY:
+                if row == NO_ROW:
                     level += 1
                     if level > deepest:
                         break
@@ -160,7 +160,7 @@ def deal_by_steps(
                         best, taken[0], taken[1] = both, row, second
         for i in range(2):
             row = int(taken[i])
-            if row == NOBODY:
+            if row == NO_ROW:
                 continue
             left -= 1
             parts[row] = part
@@ -168,11 +168,11 @@ def deal_by_steps(
             load[part] += works[row]
             for other in range(k):
                 before, after = entry[other, row, BEFORE], entry[other, row, AFTER]
-                if before == NOBODY:
+                if before == NO_ROW:
                     head[other, entry[other, row, COST]] = after
                 else:
                     entry[other, before, AFTER] = after
-                if after != NOBODY:
+                if after != NO_ROW:
                     entry[other, after, BEFORE] = before
             for edge in range(offsets[row], offsets[row + 1]):
                 column = neighbours[edge]
@@ -182,23 +182,23 @@ def deal_by_steps(
                 touched[part] += 1
                 for at in range(column_offsets[column], column_offsets[column + 1]):
                     sharing = rows_of[at]
-                    if parts[sharing] != NOBODY:
+                    if parts[sharing] != NO_ROW:
                         continue
                     cost = entry[part, sharing, COST]
                     before, after = entry[part, sharing, BEFORE], entry[part, sharing, AFTER]
-                    if before == NOBODY:
+                    if before == NO_ROW:
                         head[part, cost] = after
                     else:
                         entry[part, before, AFTER] = after
-                    if after != NOBODY:
+                    if after != NO_ROW:
                         entry[part, after, BEFORE] = before
                     cost -= 1
                     first = head[part, cost]
-                    if first != NOBODY:
+                    if first != NO_ROW:
                         entry[part, first, BEFORE] = sharing
                     entry[part, sharing, COST], entry[part, sharing, BEFORE], entry[part, sharing, AFTER] = (
                         cost,
-                        NOBODY,
+                        NO_ROW,
                         first,
                     )
                     head[part, cost] = sharing
@@ -214,7 +214,7 @@ def _all_waiting(graph: BothSides, order: Ids, sets: Words, parts: int) -> tuple
     count, deepest = len(offsets) - 1, 0
     for row in range(count):
         deepest = max(deepest, offsets[row + 1] - offsets[row])
-    entry, head = np.empty((parts, count, 3), np.int32), np.full((parts, deepest + 1), NOBODY, np.int32)
+    entry, head = np.empty((parts, count, 3), np.int32), np.full((parts, deepest + 1), NO_ROW, np.int32)
     for part in range(parts):
         word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
         for i in range(count - 1, -1, -1):
@@ -223,8 +223,8 @@ def _all_waiting(graph: BothSides, order: Ids, sets: Words, parts: int) -> tuple
             for edge in range(offsets[row], offsets[row + 1]):
                 cost += not sets[neighbours[edge], word] & bit
             first = head[part, cost]
-            entry[part, row, COST], entry[part, row, BEFORE], entry[part, row, AFTER] = cost, NOBODY, first
-            if first != NOBODY:
+            entry[part, row, COST], entry[part, row, BEFORE], entry[part, row, AFTER] = cost, NO_ROW, first
+            if first != NO_ROW:
                 entry[part, first, BEFORE] = row
             head[part, cost] = row
     return entry, head
@@ -253,7 +253,7 @@ class Tsh:
     """Time grows with parts × edges, and with the edges of the candidates squared; room with parts × rows."""
 
     name = "tsh"
-    honours = frozenset({SHARES, ROW_WEIGHTS, MEMORY_LIMIT, f"objective {DUAN}"})
+    supports = frozenset({SHARES, ROW_WEIGHTS, MEMORY_LIMIT, f"objective {DUAN}"})
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         """Raises UsageError where no part may touch as many columns as some must."""

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import StorageError, UsageError
-from gridml.placement.bipartite import MOST, Bipartite, Ids, Offsets
-from gridml.placement.files.source import HEAD, GraphSource, packing_of
+from gridml.placement.bipartite import MAX_COUNT, Bipartite, Ids, Offsets
+from gridml.placement.files.source import HEAD, GraphSource, compression_of
 
 Array = NDArray[Any]
 _AGAIN = "Write the matrix again, by scipy.sparse.save_npz."
@@ -34,7 +34,7 @@ def read_npz(source: GraphSource) -> Bipartite:
         with source.path.open("rb") as file:
             if not file.seekable():
                 raise source.wrong("is a pipe; expected a file, because a .npz is read from its end")
-            packing = packing_of(file.read(HEAD))
+            packing = compression_of(file.read(HEAD))
             if packing is not None and packing[0] != "zip":
                 name = shlex.quote(str(source.path))
                 raise source.wrong(
@@ -103,8 +103,8 @@ def read_csr_folder(source: GraphSource) -> Bipartite:
     if neighbours.dtype != np.int32 or offsets.dtype not in (np.int32, np.int64):
         raise source.wrong(f"{NEIGHBOURS} is {neighbours.dtype}, {OFFSETS} {offsets.dtype}; expected int32 and int64")
     starts, columns = np.array(offsets, np.int64), int(shape[1])
-    if len(starts) - 1 > MOST or not 0 <= columns <= MOST:
-        raise source.wrong(f"has {len(starts) - 1:,} rows and {columns:,} columns; expected at most {MOST:,}")
+    if len(starts) - 1 > MAX_COUNT or not 0 <= columns <= MAX_COUNT:
+        raise source.wrong(f"has {len(starts) - 1:,} rows and {columns:,} columns; expected at most {MAX_COUNT:,}")
     if starts[0] != 0 or starts[-1] != len(neighbours) or (np.diff(starts) < 0).any():
         raise source.wrong(
             f"{OFFSETS} must ascend from 0 to the {len(neighbours):,} numbers of {NEIGHBOURS}. "

@@ -21,16 +21,15 @@ from gridml.placement.files.source import GraphSource, Watch, unwatched
 
 @dataclass(frozen=True)
 class Format:
-    """A file whose name ends in one of `endings`, with or without one of `PACKED`, is taken to have this format. One
-    that has `pieces` can be read piece by piece."""
+    """A graph file format."""
 
     name: str
-    endings: tuple[str, ...]
+    endings: tuple[str, ...]  #: of file names that select this format, also before one of `COMPRESSED_SUFFIXES`
     read: Callable[[GraphSource], Bipartite]
-    pieces: Callable[[GraphSource], Iterator[Bipartite]] | None = None
+    pieces: Callable[[GraphSource], Iterator[Bipartite]] | None = None  #: reads in pieces; None: only as a whole
 
 
-PACKED = (".gz", ".bz2", ".xz", ".lzma")
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".lzma")
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
@@ -56,7 +55,7 @@ def format_of(file: Path) -> Format:
     if file.is_dir():
         return FORMATS["csr-folder"]
     name = file.name.lower()
-    for ending in PACKED:
+    for ending in COMPRESSED_SUFFIXES:
         name = name.removesuffix(ending)
     for form in FORMATS.values():
         if name.endswith(form.endings):

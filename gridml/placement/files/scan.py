@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.bipartite import MOST
+from gridml.placement.bipartite import MAX_COUNT
 from gridml.placement.compiled import compiled
 
 Ids = NDArray[np.int32]
@@ -69,7 +69,7 @@ def libsvm(text: Text, ends: Numbers, columns: Ids) -> tuple[int, int, int, int]
                     missing, at = at == begin, _past_blanks(text, at)
                     if missing or text[at] != COLON:
                         return rows, edges, begin, PAIR
-                    if not 1 <= index <= MOST:
+                    if not 1 <= index <= MAX_COUNT:
                         return rows, edges, begin, INDEX
                     columns[edges] = index - 1
                     edges += 1

@@ -1,6 +1,6 @@
-"""A file or pipe that a graph is read from: unpacked, as UTF-8 lines; an error names the file and its line.
+"""A file or pipe that a graph is read from: decompressed, as UTF-8 lines; an error names the file and its line.
 
-gzip, bzip2 and xz are unpacked as they are read; other packings and archives are recognised. Text comes as bytes of
+gzip, bzip2 and xz are decompressed as they are read; other packings and archives are recognised. Text comes as bytes of
 UTF-8 whose lines end with a newline alone, whatever encoding and line ends a file has.
 """
 
@@ -31,7 +31,7 @@ HEAD = 512  # bytes by which a file is recognised: a header of tar's
 GZIP, BZIP2, XZ, LZMA, ZIP = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"]\x00\x00", b"PK\x03\x04"
 
 # What a packed file begins with: its packing, and the command that unpacks it.
-PACKINGS = {
+COMPRESSIONS = {
     GZIP: ("gzip", "gzip -d"),
     BZIP2: ("bzip2", "bzip2 -d"),
     XZ: ("xz", "xz -d"),
@@ -50,7 +50,7 @@ PACKINGS = {
 }
 
 
-class TornPackingError(Exception):
+class TruncatedFileError(Exception):
     """A packed file ends too early, or holds something else."""
 
 
@@ -74,7 +74,7 @@ class Raw(io.RawIOBase):
         return len(read)
 
 
-class _Streams(io.RawIOBase):
+class _Decompressed(io.RawIOBase):
     """What a file unpacks to that holds one stream after the other, to its last byte.
 
     bz2.BZ2File and lzma.LZMAFile end without a word where a later stream is damaged.
@@ -88,8 +88,8 @@ class _Streams(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        unpacked = b""
-        while not unpacked:
+        decompressed = b""
+        while not decompressed:
             more = b""
             if self._decoder.eof:
                 more = self._decoder.unused_data.lstrip(b"\0")  # which fills up a tape's, or a stream's, last block
@@ -99,30 +99,30 @@ class _Streams(io.RawIOBase):
                     more = read.lstrip(b"\0")
                 self._decoder = self._new()
             elif self._decoder.needs_input and not (more := self._packed.read(PIECE)):
-                raise TornPackingError("it ends before its end was reached")
+                raise TruncatedFileError("it ends before its end was reached")
             try:
-                unpacked = self._decoder.decompress(more, len(buffer))
+                decompressed = self._decoder.decompress(more, len(buffer))
             except (OSError, ValueError, lzma.LZMAError) as error:
-                raise TornPackingError(str(error)) from error
-        buffer[: len(unpacked)] = unpacked
-        return len(unpacked)
+                raise TruncatedFileError(str(error)) from error
+        buffer[: len(decompressed)] = decompressed
+        return len(decompressed)
 
 
-def unpacked(raw: Raw) -> io.BufferedIOBase:
-    """A file's content: unpacked where it begins as gzip, bzip2 or xz do, otherwise as it is."""
+def decompressed(raw: Raw) -> io.BufferedIOBase:
+    """A file's content: decompressed where it begins as gzip, bzip2 or xz do, otherwise as it is."""
     packed = io.BufferedReader(raw, PIECE)
     if raw.head.startswith(GZIP):
         return gzip.GzipFile(fileobj=packed)
     if raw.head.startswith(BZIP2):
-        return io.BufferedReader(_Streams(packed, bz2.BZ2Decompressor), PIECE)
+        return io.BufferedReader(_Decompressed(packed, bz2.BZ2Decompressor), PIECE)
     if raw.head.startswith((XZ, LZMA)):
-        return io.BufferedReader(_Streams(packed, lzma.LZMADecompressor), PIECE)
+        return io.BufferedReader(_Decompressed(packed, lzma.LZMADecompressor), PIECE)
     return packed
 
 
-def packing_of(head: bytes) -> tuple[str, str] | None:
+def compression_of(head: bytes) -> tuple[str, str] | None:
     """The name of the packing that a file's first bytes tell, and the command that unpacks it; None if it has none."""
-    return next((known for magic, known in PACKINGS.items() if head.startswith(magic)), None)
+    return next((known for magic, known in COMPRESSIONS.items() if head.startswith(magic)), None)
 
 
 def is_tar(head: bytes) -> bool:
@@ -226,19 +226,19 @@ class GraphSource:
             return
 
     def _text(self) -> Iterator[bytes]:
-        """Pieces of the text, unpacked, as `text` makes them."""
+        """Pieces of the text, decompressed, as `text` makes them."""
         lines = 0
         try:
             with self.path.open("rb") as file:
                 raw = Raw(file)
                 size = os.fstat(file.fileno()).st_size  # of a pipe 0
-                with unpacked(raw) as content:
+                with decompressed(raw) as content:
                     head = content.read(HEAD)
                     self._check_head(raw.head, head)
                     for piece in with_newlines(in_utf8(self._pieces(raw, size, head, content), encoding_of(head))):
                         yield piece
                         lines += piece.count(b"\n")
-        except (TornPackingError, gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
+        except (TruncatedFileError, gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise UsageError(
                 f"{self.path} is damaged after line {lines:,}: {error}. Get it, or pack it, again."
             ) from error
@@ -252,9 +252,9 @@ class GraphSource:
             yield piece
 
     def _check_head(self, packed: bytes, head: bytes) -> None:
-        """Raise UsageError where what a file begins with, packed and unpacked, tells that it is none that is read."""
+        """Raise UsageError if the first bytes, compressed or decompressed, show a file that cannot be read."""
         name = shlex.quote(str(self.path))
-        outer, inner = packing_of(packed), packing_of(head)
+        outer, inner = compression_of(packed), compression_of(head)
         if outer is not None and inner is not None:
             if packed != head:
                 raise self.wrong(f"is packed twice, within by {inner[0]}; expected once. Unpack it: {outer[1]} {name}")

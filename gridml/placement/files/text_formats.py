@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.bipartite import MOST, Bipartite, Numbered, Numbers
+from gridml.placement.bipartite import MAX_COUNT, Bipartite, Numbered, Numbers
 from gridml.placement.files import scan
 from gridml.placement.files.source import GraphSource, TextBlock
 
@@ -56,7 +56,7 @@ def _blocks(source: GraphSource) -> Iterator[tuple[NDArray[np.int64], NDArray[np
 _SAID = {
     scan.LABEL: "got {}; expected a number, the label, and then index:value",
     scan.PAIR: "got {}; expected index:value, such as 3:0.5",
-    scan.INDEX: f"got {{}}; expected an index of 1 to {MOST:,}. Add 1 to each where they count from 0.",
+    scan.INDEX: f"got {{}}; expected an index of 1 to {MAX_COUNT:,}. Add 1 to each where they count from 0.",
     scan.VALUE: "got {}; expected index:value with a number as value, such as 3:0.5",
 }
 
@@ -74,7 +74,7 @@ def size_line(
         words = bytes(block.text[at : min(end, at + _LONGEST)]).split()
         if words and not words[0].startswith(b"%"):
             numbers = [int(word) for word in words if word.isdigit() and len(word) < 19]
-            if len(numbers) != len(words) or len(words) not in counts or max(numbers[:2]) > MOST:
+            if len(numbers) != len(words) or len(words) not in counts or max(numbers[:2]) > MAX_COUNT:
                 shown = " ".join(block.shown(word) for word in words[:4])
                 raise source.wrong(f"got {shown!r}; expected {expected}", block.line(at))
             return end, numbers
@@ -141,7 +141,7 @@ _VALUES = {"pattern": 0, "real": 1, "integer": 1, "unsigned-integer": 1, "double
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 _SPARSE = "Write what is not zero: scipy.io.mmwrite(NEW, scipy.sparse.coo_array(scipy.io.mmread(FILE)))"
 _BANNER = "%%MatrixMarket matrix coordinate ..., as a Matrix Market file begins"
-_SIZE = f"the numbers of rows, columns and entries, the first two up to {MOST:,}"
+_SIZE = f"the numbers of rows, columns and entries, the first two up to {MAX_COUNT:,}"
 _WHOLE = ", as the line of its size says. Get the whole file, or correct that line."
 _MATRIX_MARKET_SAID = {
     scan.NUMBER: "got {}; expected a row and a column, whole numbers",
@@ -257,7 +257,7 @@ def _header(source: GraphSource, block: TextBlock) -> tuple[int, tuple[int, int]
     return end, (numbers[0], numbers[1])
 
 
-_FIRST = f"the numbers of hyperedges and of vertices, each up to {MOST:,}"
+_FIRST = f"the numbers of hyperedges and of vertices, each up to {MAX_COUNT:,}"
 _HMETIS_SAID = {
     scan.NUMBER: "got {}; expected whole numbers, the vertices of a hyperedge",
     scan.INDEX: "got {}; expected vertices from 1 to {}, as its first line says. Correct one of the two lines.",

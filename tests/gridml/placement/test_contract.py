@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gridml.errors import UsageError
 from gridml.placement.auto import METHODS, find
-from gridml.placement.base import MEMORY, OBJECTIVES, TOTAL, TRAFFIC, Method, Options, Placement, Rates, asked
+from gridml.placement.base import MEMORY, OBJECTIVES, TOTAL, TRAFFIC, Method, Options, Placement, Rates, requested
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.quality import traffic
 from tests.support.graphs import grouped, uneven
@@ -56,7 +56,7 @@ def test_weights_and_shares_are_kept_to_or_refused(
 ) -> None:
     graph = Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (12, 9)).weighted(works, sizes)
     options, parts = Options(slack=slack, shares=shares), 3 if shares is None else len(shares)
-    if asked(graph, options) - method.honours:
+    if requested(graph, options) - method.supports:
         with pytest.raises(UsageError, match=f"{method.name} takes no account of"):
             method.place(graph, parts, options)
         return
@@ -130,7 +130,7 @@ def test_an_objective_or_a_limit_is_honoured_or_refused(method: Method, objectiv
     graph = grouped(60, 40, 4)
     for memory in (None, 40):
         options = Options(objective=objective, memory=memory, rates=Rates((1.0, 2.0, 4.0)))
-        if asked(graph, options) <= method.honours:
+        if requested(graph, options) <= method.supports:
             assert traffic(graph, method.place(graph, 3, options)).largest_memory <= 40
         else:
             with pytest.raises(UsageError, match=f"{method.name} takes no account of"):

@@ -7,7 +7,7 @@ import numpy as np
 from gridml.placement.auto import find
 from gridml.placement.base import Options, Placement
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.quality import improvement, measured, traffic
+from gridml.placement.quality import improvement, measure, traffic
 
 # Two groups of rows, each with columns of its own: a placement by hand has nothing that travels.
 GRAPH = Bipartite.from_edges(np.repeat(np.arange(40), 5), (np.arange(200) % 5) + 5 * (np.arange(200) // 5 % 2))
@@ -21,7 +21,7 @@ class ByHand:
 
 
 def test_what_is_said_is_what_traffic_counts() -> None:
-    placement, quality = measured(ByHand(), GRAPH, 2, Options(seed=3, slack=0.5))
+    placement, quality = measure(ByHand(), GRAPH, 2, Options(seed=3, slack=0.5))
     said = quality.to_json()
     chance = traffic(GRAPH, find("random").place(GRAPH, 2, Options(seed=3)))
     assert placement.why == said["why"] == "known" and said["method"] == "by-hand"

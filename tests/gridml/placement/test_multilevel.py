@@ -11,7 +11,7 @@ from gridml.errors import UsageError
 from gridml.placement import multilevel
 from gridml.placement.base import Method, Options
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.halving import SHRINK, coarsen
+from gridml.placement.bisection import SHRINK, coarsen
 from gridml.placement.multilevel import Multilevel, MultilevelOptions
 from gridml.placement.parsa import Parsa
 from gridml.placement.quality import traffic

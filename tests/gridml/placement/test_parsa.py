@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gridml.errors import UsageError
 from gridml.placement.base import Options
-from gridml.placement.bipartite import MOST, Bipartite
+from gridml.placement.bipartite import MAX_COUNT, Bipartite
 from gridml.placement.parsa import Parsa, ParsaOptions, deal_out
 from gridml.placement.quality import traffic
 from tests.support.graphs import grouped
@@ -112,7 +112,7 @@ def test_a_cost_never_falls_below_that_of_a_row_that_is_gone() -> None:
 
 def test_a_block_of_too_many_edges() -> None:
     rows = 4
-    graph = Bipartite(np.arange(rows + 1) * (MOST // 2), np.empty(0, np.int32), 10)
+    graph = Bipartite(np.arange(rows + 1) * (MAX_COUNT // 2), np.empty(0, np.int32), 10)
     with pytest.raises(UsageError, match=r"a block of 4 rows has 4,294,967,292 edges; expected at most 2,147,483,647"):
         deal_out(graph, 2, ParsaOptions(blocks=1))
 

@@ -25,7 +25,7 @@ def test_all_wait_for_a_slow_master() -> None:
 def test_the_pace_is_in_proportion_to_the_seconds() -> None:
     rates = Rates((10.0, 30.0, 5.0), (2.0,))
     pace = rates.pace(WORK.astype(float))
-    share = rates.seconds(MOVED, WORK) / (pace.cost * MOVED + pace.beside)
+    share = rates.seconds(MOVED, WORK) / (pace.cost * MOVED + pace.fixed)
     assert share == pytest.approx(share[0]) and pace.cost.mean() == pytest.approx(1)
     assert Rates((7.0,)).pace(np.ones(3)).cost.tolist() == [1, 1, 1]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gridml.errors import UsageError
 from gridml.placement.base import Options, PartRates, Placement
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.ending import EVENING
+from gridml.placement.finishing import EVENING
 from gridml.placement.parsa import Parsa
 from gridml.placement.quality import traffic
 from gridml.placement.refine import Touches, fit, sizes
@@ -170,10 +170,10 @@ def test_no_power_is_past_a_float() -> None:
     tally = Touches.of(graph, np.arange(8001, dtype=np.int32) % 6000, 6000)
     largest = np.float64(graph.columns / tally.touched.mean())
     with np.errstate(over="raise"):
-        assert np.isfinite(largest**tally.steepest * graph.columns)
+        assert np.isfinite(largest**tally.max_power * graph.columns)
         with pytest.raises(FloatingPointError):
             _ = largest ** EVENING[-1]
-    assert Touches.of(graph, tally.rows % 16, 16).steepest > EVENING[-1]
+    assert Touches.of(graph, tally.rows % 16, 16).max_power > EVENING[-1]
 
 
 def test_refined_is_better_than_parsa_on_every_figure() -> None:

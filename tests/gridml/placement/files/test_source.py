@@ -34,7 +34,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "xz": lzma.compress,
     "lzma": lambda content: lzma.compress(content, lzma.FORMAT_ALONE),
 }
-PACKINGS = pytest.mark.parametrize("packing", sorted(PACKERS))
+COMPRESSIONS = pytest.mark.parametrize("packing", sorted(PACKERS))
 
 
 @pytest.fixture(params=[5, 7, 64 << 10])
@@ -94,7 +94,7 @@ def test_utf_16_that_is_damaged_or_has_no_mark(tmp_path: Path, form: str) -> Non
 
 @pytest.mark.usefixtures("pieces_of")
 @FORMS
-@PACKINGS
+@COMPRESSIONS
 def test_a_packed_file_of_several_members(tmp_path: Path, form: str, packing: str) -> None:
     """As `cat a.gz b.gz`, and what packs with several processors, make them."""
     text, edges = TEXTS[form]
@@ -108,7 +108,7 @@ def test_a_packed_file_of_several_members(tmp_path: Path, form: str, packing: st
 
 
 @FORMS
-@PACKINGS
+@COMPRESSIONS
 def test_a_packed_file_that_is_damaged(tmp_path: Path, form: str, packing: str) -> None:
     """Cut off anywhere, one byte changed in the middle, or followed by what is no such member."""
     text = TEXTS[form][0]
@@ -180,7 +180,7 @@ def test_other_packings_are_named(tmp_path: Path, form: str, name: str) -> None:
             format_of(file)
 
 
-@PACKINGS
+@COMPRESSIONS
 def test_the_name_says_the_format_and_not_the_packing(tmp_path: Path, packing: str) -> None:
     (tmp_path / f"a.SVM.{packing}").write_bytes(PACKERS[packing](TEXT))
     assert read(tmp_path / f"a.SVM.{packing}").edges == 4

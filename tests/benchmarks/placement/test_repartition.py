@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.placement.again import compared
+from benchmarks.placement.repartition import compared
 from benchmarks.table import RESULTS
 from tests.support.graphs import grouped
 

@@ -3,8 +3,8 @@
 A division costs the columns that are touched on both sides of it, and halves do not know of each other: so the sum
 over all divisions is Σ|N(U_i)| less the columns. It says nothing of how even |N(U_i)| are. Each division is
 multilevel: rows are joined in clusters until few are left, those are grown into halves from several random rows,
-and the best is refined on the way back (`halving_kernel.mend`). `mend_pairs` refines any parts in the same way, two
-at a time: for the sum it does not matter what others touch.
+and the best is refined on the way back (`bisection_kernel.refine_bisection`). `refine_pairs` refines any parts in the
+same way, two at a time: for the sum it does not matter what others touch.
 
 Rows that share most of their columns are joined in clusters: a smaller graph whose parts are parts of the larger
 one. A row that comes late finds the rows taken that it shares most with. It joins their cluster then; in a matching
@@ -21,12 +21,13 @@ import numpy as np
 
 from gridml.placement.base import Counts, Parts, Shares
 from gridml.placement.bipartite import Bipartite, BothSides
+from gridml.placement.bisection_kernel import Sides, both_sides, grow, refine_bisection
 from gridml.placement.compiled import compiled
-from gridml.placement.halving_kernel import Sides, both_sides, grow, mend
 from gridml.placement.refine_kernel import shared
 
 _APART = 0x9E3779B97F4A7C15 >> 1  # what numbers of rows in two parts differ by
-HEAVY = 100  # rows of a column, above which nobody to join is looked for in it: it says little, and there are many
+# Columns with more rows are not searched for a cluster to join: they say little about similarity, and cost the most.
+MAX_COLUMN_ROWS = 100
 SHRINK = 2.5  # times fewer rows are left by a step, at the most
 
 
@@ -49,7 +50,7 @@ def coarsen(
     wanted = max(fewest, int(graph.rows / SHRINK))
     order = rng.permutation(graph.rows).astype(np.int32)
     columns_of, weights = (graph.offsets, graph.neighbours), graph.column_weights
-    leader, left = _clusters(graph.both_sides, weights, sizes, order, largest, HEAVY, wanted, within)
+    leader, left = _clusters(graph.both_sides, weights, sizes, order, largest, MAX_COLUMN_ROWS, wanted, within)
     if left > wanted:
         drawn = rng.integers(1, 2**62, graph.columns)
         if weights is not None:
@@ -218,9 +219,9 @@ def _union(
     return at
 
 
-FEW = 120  # rows that are left to be grown into halves
+MAX_COARSEST_ROWS = 120  # rows that are left to be grown into halves
 SHRINKS = 0.95  # a graph that keeps more of its rows is not joined further
-HEAVIEST = 15  # rows, at least, of the smaller half of those
+MIN_ROWS_PER_HALF = 15  # rows, at least, of the smaller half of those
 TRIES = 12  # halves that are grown, of which the best is gone on with
 PASSES, PATIENCE = 4, 300  # of mending, and moves in vain after which one ends
 PARTNERS = 4  # parts with which each is mended, those that share most with it
@@ -241,14 +242,14 @@ class _Given(NamedTuple):
         kept = Bipartite(begins, inside, len(units), None, units)
         return _Given(kept, units, sizes, both_sides(begins, inside, len(units)))
 
-    def mend(self, side: Sides, most: Counts) -> int:
-        return mend(self.sides, self.units, self.sizes, side, most, PASSES, PATIENCE)
+    def refine_bisection(self, side: Sides, most: Counts) -> int:
+        return refine_bisection(self.sides, self.units, self.sizes, side, most, PASSES, PATIENCE)
 
-    def grown(self, order: Parts, wanted: int, anywhere: bool) -> Sides:
+    def grow_half(self, order: Parts, wanted: int, anywhere: bool) -> Sides:
         return grow(self.sides, self.units, self.sizes, order, wanted, anywhere)
 
 
-def halved(graph: Bipartite, sizes: Counts, shares: Shares, loose: float, rng: np.random.Generator) -> Parts:
+def bisect(graph: Bipartite, sizes: Counts, shares: Shares, loose: float, rng: np.random.Generator) -> Parts:
     """Return the part of each row, int32 (rows,), of at least as many rows as parts.
 
     `sizes` int64 (rows,) are what rows count in the size of a part, `shares` float64 (parts,) the fractions of all that
@@ -269,20 +270,20 @@ def halved(graph: Bipartite, sizes: Counts, shares: Shares, loose: float, rng: n
         room = max(1.0, (1 + loose) * total * float(shares[first:last].sum()) / max(1, size))
         fractions = np.array([share, 1 - share])
         most = np.ceil(fractions * size * room ** (1 / np.ceil(np.log2(parts)))).astype(np.int64)
-        side = _halves(_Given.of(graph.only(members), sizes[members]), share, most, rng)
+        side = _bisect_once(_Given.of(graph.only(members), sizes[members]), share, most, rng)
         if not middle - first <= np.count_nonzero(side == 0) <= len(members) - (last - middle):
             side = (np.arange(len(members)) * parts // len(members) >= middle - first).astype(np.int8)
         todo += [(members[side == 0], first, middle), (members[side == 1], middle, last)]
     return rows
 
 
-def _halves(given: _Given, share: float, most: Counts, rng: np.random.Generator) -> Sides:
+def _bisect_once(given: _Given, share: float, most: Counts, rng: np.random.Generator) -> Sides:
     """Return the half of each row, int8 (rows,), the first with so much of all."""
     levels, became = [given], []
     size = int(given.sizes.sum())
-    largest = max(1, int(size * min(share, 1 - share) / HEAVIEST))
-    while levels[-1].graph.rows > FEW:
-        smaller, joined, to = coarsen(levels[-1].graph, levels[-1].sizes, largest, rng, fewest=FEW // 2)
+    largest = max(1, int(size * min(share, 1 - share) / MIN_ROWS_PER_HALF))
+    while levels[-1].graph.rows > MAX_COARSEST_ROWS:
+        smaller, joined, to = coarsen(levels[-1].graph, levels[-1].sizes, largest, rng, fewest=MAX_COARSEST_ROWS // 2)
         if smaller.rows > SHRINKS * levels[-1].graph.rows:
             break
         levels.append(_Given.of(smaller, joined.astype(np.int64)))
@@ -290,18 +291,18 @@ def _halves(given: _Given, share: float, most: Counts, rng: np.random.Generator)
     sides = []
     for at in range(TRIES):
         order = rng.permutation(levels[-1].graph.rows).astype(np.int32)
-        side = levels[-1].grown(order, int(size * share), at % 2 == 0)
-        cut = levels[-1].mend(side, most)
+        side = levels[-1].grow_half(order, int(size * share), at % 2 == 0)
+        cut = levels[-1].refine_bisection(side, most)
         over = np.bincount(side, levels[-1].sizes, minlength=2) - most
         sides.append((max(0, int(over.max())), cut, at, side))
     side = min(sides, key=lambda each: each[:3])[3]
     for level, to in zip(levels[-2::-1], became[::-1], strict=True):
         side = side[to]
-        level.mend(side, most)
+        level.refine_bisection(side, most)
     return side
 
 
-def mend_pairs(graph: Bipartite, sizes: Counts, rows: Parts, most: Counts) -> None:
+def refine_pairs(graph: Bipartite, sizes: Counts, rows: Parts, most: Counts) -> None:
     """Move rows between two parts at a time so that they touch fewer columns, in place.
 
     `rows` int32 (rows,) is the part of each; no part gets larger than its `most`, int64 (parts,), and none is left
@@ -314,7 +315,7 @@ def mend_pairs(graph: Bipartite, sizes: Counts, rows: Parts, most: Counts) -> No
     for a, b in sorted(pairs, key=lambda pair: (-common[pair], pair)):
         members = np.flatnonzero((rows == a) | (rows == b))
         side = (rows[members] == b).astype(np.int8)
-        _Given.of(graph.only(members), sizes[members]).mend(side, most[[a, b]])
+        _Given.of(graph.only(members), sizes[members]).refine_bisection(side, most[[a, b]])
         if 0 < np.count_nonzero(side) < len(side):
             rows[members] = np.where(side, b, a)
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gridml.placement.base import TOTAL, Options
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.halving import coarsen, halved, mend_pairs
-from gridml.placement.halving_kernel import grow, mend
+from gridml.placement.bisection import bisect, coarsen, refine_pairs
+from gridml.placement.bisection_kernel import grow, refine_bisection
 from gridml.placement.multilevel import Multilevel
 from gridml.placement.quality import traffic
 from gridml.placement.refine import Touches
@@ -37,7 +37,7 @@ def test_mending_never_costs_and_knows_what_is_cut(edges: list[tuple[int, int]],
     units, sizes, side = rng.integers(1, 9, 10), rng.integers(1, 4, 15), rng.integers(0, 2, 15).astype(np.int8)
     most = np.bincount(side, sizes, minlength=2).astype(np.int64) + rng.integers(0, 4)
     before = cut(graph, side, units)
-    found = mend(
+    found = refine_bisection(
         graph.both_sides, units, sizes, side, most, 4,
         patience,
     )  # fmt: skip
@@ -53,7 +53,7 @@ def test_mending_goes_over_a_loss() -> None:
     side, one = np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int8), np.ones(8, np.int64)
     units, most = np.ones(6, np.int64), np.array([5, 5])
     by = graph.both_sides
-    assert mend(by, units, one, side, most, 4, 300) == 0
+    assert refine_bisection(by, units, one, side, most, 4, 300) == 0
 
 
 @given(edges=EDGES, seed=st.integers(0, 99))
@@ -65,7 +65,7 @@ def test_mending_is_the_same_in_any_unit_of_work(edges: list[tuple[int, int]], s
     sides = []
     for unit in (1, 2**46):
         sides.append(drawn.copy())
-        mend(by, units, unit * sizes, sides[-1], unit * most, 4, 300)
+        refine_bisection(by, units, unit * sizes, sides[-1], unit * most, 4, 300)
     assert sides[0].tolist() == sides[1].tolist()
 
 
@@ -73,7 +73,7 @@ def test_a_side_that_is_too_large_is_mended() -> None:
     graph, side = graph_of([(u, u % 10) for u in range(15)]), np.zeros(15, np.int8)
     by = graph.both_sides
     one = np.ones(15, np.int64)
-    mend(by, np.ones(10, np.int64), one, side, np.array([8, 8]), 4, 300)
+    refine_bisection(by, np.ones(10, np.int64), one, side, np.array([8, 8]), 4, 300)
     assert np.bincount(side).max() <= 8
 
 
@@ -90,11 +90,11 @@ def test_halves_grow_to_what_is_wanted(edges: list[tuple[int, int]], seed: int, 
 def test_no_part_is_left_without_rows(edges: list[tuple[int, int]], parts: int, seed: int) -> None:
     graph, rng = graph_of(edges), np.random.default_rng(seed)
     sizes = rng.integers(1, 9, 15)
-    rows = halved(graph, sizes, np.full(parts, 1 / parts), 0.03, rng)
+    rows = bisect(graph, sizes, np.full(parts, 1 / parts), 0.03, rng)
     assert set(rows.tolist()) == set(range(parts))
     before = Touches.of(graph, rows, parts).touched.sum()
     most = np.bincount(rows, sizes, minlength=parts).astype(np.int64) + 9
-    mend_pairs(graph, sizes, rows, most)
+    refine_pairs(graph, sizes, rows, most)
     assert set(rows.tolist()) == set(range(parts))
     assert Touches.of(graph, rows, parts).touched.sum() <= before
     assert (np.bincount(rows, sizes, minlength=parts) <= most).all()
@@ -106,7 +106,7 @@ def test_plain_groups_are_found() -> None:
     group = rng.permutation(np.repeat(np.arange(12), 50))
     rows = np.repeat(np.arange(600), 6)
     graph = Bipartite.from_edges(rows, group[rows] * 30 + rng.integers(0, 30, len(rows)), (600, 360))
-    found = halved(graph, np.ones(600, np.int64), shares, 0.0, rng)
+    found = bisect(graph, np.ones(600, np.int64), shares, 0.0, rng)
     assert np.bincount(found).tolist() == (600 * shares).round().astype(int).tolist()
     assert Touches.of(graph, found, 6).touched.sum() == 360
 

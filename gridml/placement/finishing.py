@@ -12,7 +12,7 @@ from gridml.errors import UsageError
 from gridml.placement.base import DUAN, MEMORY, SECONDS, STAR, TOTAL, TRAFFIC, Options, PartRates, advice, least_memory
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.neighbours import sets_of
-from gridml.placement.refine import PUSHES, Touches, anneal, falling, fit, settle, sizes
+from gridml.placement.refine import MAX_PUSHES, Touches, anneal, falling, fit, fit_and_polish, sizes
 from gridml.placement.refine_kernel import Aim, Bounds
 from gridml.placement.serving import served
 
@@ -24,7 +24,7 @@ EVENING = (12, 24, 48, 96, 96, 96)
 ROUNDS = 6  # of pushing columns out and refining what that left
 HEATS = np.array([1.0, 0.5, 0.0, 0.0])  # of the passes that refine it
 LOOSE = 0.03  # of its share, by which a part may differ in them
-HALVINGS = 6  # of the span in which the smallest limit is looked for that can be kept
+MAX_BISECTIONS = 6  # of the span in which the smallest limit is looked for that can be kept
 
 
 def bounds_of(graph: Bipartite, parts: int, options: Options, loose: float = 0.0) -> Bounds:
@@ -50,28 +50,28 @@ def pace_of(graph: Bipartite, parts: int, options: Options) -> PartRates | None:
     return options.rates.pace(graph.work * shares)
 
 
-def ended(tally: Touches, rng: np.random.Generator, graph: Bipartite, options: Options, aim: Aim) -> Touches:
+def finish(tally: Touches, rng: np.random.Generator, graph: Bipartite, options: Options, aim: Aim) -> Touches:
     """Return the counts of rows that are within the parts' sizes. Where the objective has work in it several slacks are
     tried, up to that allowed."""
     if aim.power >= STEEP:
-        aim = _evened(tally, rng, bounds_of(graph, len(tally.load), options, LOOSE), aim)
+        aim = _even_out(tally, rng, bounds_of(graph, len(tally.load), options, LOOSE), aim)
     slacks = [options.slack]
     if options.objective in (DUAN, SECONDS) and options.slack:
         slacks = [0.0, options.slack / 2, options.slack]
     tries = []
     for slack in slacks:
         each = tally if len(slacks) == 1 else tally.copy()
-        settle(each, rng, *ends_of(graph, replace(options, slack=slack), len(tally.load)), aim)
+        fit_and_polish(each, rng, *ends_of(graph, replace(options, slack=slack), len(tally.load)), aim)
         tries.append(each)
         if options.objective == SECONDS and options.fractions is None:
             tries.append(_by_pace(each, graph, options))
     return tries[best(tries, graph, options)]
 
 
-def _evened(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim) -> Aim:
-    """Even out what parts touch, and return the steepest aim of those that did."""
-    steepest = tally.steepest
-    aims = [aim._replace(power=min(power, steepest)) for power in EVENING]
+def _even_out(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim) -> Aim:
+    """Even out what parts touch, and return the max_power aim of those that did."""
+    max_power = tally.max_power
+    aims = [aim._replace(power=min(power, max_power)) for power in EVENING]
     for each in aims:
         anneal(tally, rng, bounds, each, falling(0.0, 1))
     return aims[-1]
@@ -101,15 +101,15 @@ def within_memory(tally: Touches, graph: Bipartite, options: Options, aim: Aim) 
     """
     if options.memory is None or tally.touched.max() <= options.memory:
         return tally
-    kept = _kept(tally, graph, options, options.memory, aim)
+    kept = _keep_within(tally, graph, options, options.memory, aim)
     if kept is not None:
         return kept
     fails, holds = max(options.memory, least_memory(graph, len(tally.load)) - 1), int(tally.touched.max())
-    for _ in range(HALVINGS):
+    for _ in range(MAX_BISECTIONS):
         if holds - fails < 2:
             break
         middle = (fails + holds) // 2
-        if _kept(tally, graph, options, middle, aim) is None:
+        if _keep_within(tally, graph, options, middle, aim) is None:
             fails = middle
         else:
             holds = middle
@@ -120,7 +120,7 @@ def within_memory(tally: Touches, graph: Bipartite, options: Options, aim: Aim) 
     )
 
 
-def _kept(tally: Touches, graph: Bipartite, options: Options, limit: int, aim: Aim) -> Touches | None:
+def _keep_within(tally: Touches, graph: Bipartite, options: Options, limit: int, aim: Aim) -> Touches | None:
     """Move rows out of parts that touch more than `limit`; None where some still do."""
     tally, parts = tally.copy(), len(tally.load)
     rng = np.random.default_rng([options.seed, 3])
@@ -128,10 +128,10 @@ def _kept(tally: Touches, graph: Bipartite, options: Options, limit: int, aim: A
     tight, at_worst = ends_of(graph, options, parts)
     final = tight if at_worst is None else at_worst
     for _ in range(ROUNDS):
-        fit(tally, rng, loose, LEVELLING, PUSHES)
+        fit(tally, rng, loose, LEVELLING, MAX_PUSHES)
         anneal(tally, rng, loose, LEVELLING, HEATS)
         for bounds in (tight, final):
-            fit(tally, rng, bounds._replace(limit=limit), LEVELLING, PUSHES)
+            fit(tally, rng, bounds._replace(limit=limit), LEVELLING, MAX_PUSHES)
         if (tally.load <= final.most).all() and tally.touched.max() <= limit:
             tally.sweep(rng, tight._replace(limit=limit), aim)
             return tally

@@ -1,6 +1,6 @@
 """What a graph placed again costs against one placed afresh: when it has grown, and when there are more or fewer parts.
 
-GRIDML_DATA=... python -m benchmarks.placement.again [GRAPH ...]
+GRIDML_DATA=... python -m benchmarks.placement.repartition [GRAPH ...]
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from scipy.optimize import linear_sum_assignment
 from benchmarks.arguments import sized, words
 from benchmarks.placement.graphs import FILES, graph
 from benchmarks.table import Cell, write
-from gridml.placement.again import Again, Before, Moved
 from gridml.placement.auto import find
 from gridml.placement.base import Method, Options, Parts, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.quality import Traffic, improvement, traffic
+from gridml.placement.repartition import Before, Moved, Repartition
 
 PARTS = 16
 OTHERS = sized((15, 17, 8, 32), (15,))
@@ -36,8 +36,8 @@ def main() -> None:
         f"Graphs placed again, from {PARTS} parts",
         rows,
         [
-            "first by multilevel; again: gridml.placement.again as it comes; afresh: by multilevel with another seed, "
-            "its parts numbered so that fewest rows move",
+            "first by multilevel; again: gridml.placement.repartition with its defaults; afresh: by multilevel with "
+            "another seed, its parts numbered so that fewest rows move",
             "M, T, S: improvement over random in %, as in placement.md; moved, columns: of the rows and columns that "
             "were there, in %; must: the rows that have to move, for parts of equal size",
             f"grown: {GROWN:.0%} of the rows, drawn by chance, placed first, then all; by chance: the new ones dealt "
@@ -55,7 +55,7 @@ def compared(name: str, given: Bipartite) -> list[dict[str, Cell]]:
     lines = [_grown(name, given)]
     for parts in OTHERS:
         before = Before.of(first, given)
-        again, again_s = _timed(Again(before), given, parts, seed)
+        again, again_s = _timed(Repartition(before), given, parts, seed)
         afresh, afresh_s = _timed(find("multilevel"), given, parts, Options(seed=1))
         most = max(parts, PARTS)
         lines.append(
@@ -81,12 +81,12 @@ def _grown(name: str, given: Bipartite) -> dict[str, Cell]:
     old = int(GROWN * given.rows)
     some = Bipartite(all_rows.offsets[: old + 1], all_rows.neighbours[: all_rows.offsets[old]], given.columns)
     before = Before.of(find("multilevel").place(some, PARTS, Options()), all_rows)
-    again, again_s = _timed(Again(before), all_rows, PARTS, Options())
+    again, again_s = _timed(Repartition(before), all_rows, PARTS, Options())
     afresh, afresh_s = _timed(find("multilevel"), all_rows, PARTS, Options(seed=1))
     dealt = before.rows.copy()
     dealt[old:] = np.random.default_rng(1).permutation(given.rows - old) % PARTS
     chance = Placement(
-        PARTS, dealt, Again(Before(PARTS, dealt, before.columns)).place(all_rows, PARTS, Options()).columns, ""
+        PARTS, dealt, Repartition(Before(PARTS, dealt, before.columns)).place(all_rows, PARTS, Options()).columns, ""
     )
     return {
         "graph": name,

@@ -1,4 +1,4 @@
-"""The loops of halving: rows grown into one half, and moved to and fro, also at a loss, as far back as was best."""
+"""Kernels of bisection: one half is grown, then rows move between halves, even at a loss, up to the best state."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _ahead(side: int, load: Counts, most: Counts) -> float:
 
 
 @compiled
-def mend(
+def refine_bisection(
     graph: BothSides,
     units: Counts,
     sizes: Counts,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridml.placement.again import serve_again
 from gridml.placement.base import Placement
 from gridml.placement.neighbours import sets_of
 from gridml.placement.quality import traffic
+from gridml.placement.repartition import keep_serving
 from gridml.placement.serving import serve
 from tests.support.graphs import grouped
 
@@ -22,7 +22,7 @@ def most(columns: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> int:
 
 def test_columns_that_stay_are_made_up_for_by_the_others() -> None:
     before = np.where(np.arange(400) < 50, 3, -1).astype(np.int32)  # the fourth part serves an eighth of all
-    served = serve_again(SETS, 6, 0, before, stay=True)
+    served = keep_serving(SETS, 6, 0, before, stay=True)
     assert (served[:50] == 3).all() and served.min() >= 0
     free = serve(GRAPH, ROWS, 6, 0)
     unaware = np.where(before < 0, free, before)
@@ -31,7 +31,7 @@ def test_columns_that_stay_are_made_up_for_by_the_others() -> None:
 
 def test_columns_that_may_move_do_so_where_it_evens_the_traffic_out() -> None:
     free = serve(GRAPH, ROWS, 6, 0)
-    assert np.array_equal(serve_again(SETS, 6, 1, free, stay=False), free), "they are even already"
+    assert np.array_equal(keep_serving(SETS, 6, 1, free, stay=False), free), "they are even already"
     crowded = np.full(400, 3, np.int32)
-    moved = serve_again(SETS, 6, 0, crowded, stay=False)
+    moved = keep_serving(SETS, 6, 0, crowded, stay=False)
     assert most(moved) <= 1.02 * most(free) < 0.5 * most(crowded)

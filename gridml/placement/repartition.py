@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from gridml.errors import UsageError
 from gridml.placement.base import (
+    ALL_FEATURES,
     DUAN,
-    EVERYTHING,
     MEMORY,
     SECONDS,
     TOTAL,
@@ -41,16 +41,16 @@ from gridml.placement.base import (
 )
 from gridml.placement.bipartite import Bipartite, Weights
 from gridml.placement.compiled import compiled
-from gridml.placement.ending import EVENING, LOOSE, bounds_of, ends_of, within_memory
+from gridml.placement.finishing import EVENING, LOOSE, bounds_of, ends_of, within_memory
 from gridml.placement.neighbours import DenseCounts, WeighedRows, Words, dense_counts, enter, leave, sets_of
 from gridml.placement.parsa import ParsaOptions, deal_out
-from gridml.placement.refine import PUSHES, Touches, highest_power, sizes
+from gridml.placement.refine import MAX_PUSHES, Touches, max_power, sizes
 from gridml.placement.refine_kernel import Aim, Bounds, Rooms, rise
 from gridml.placement.serving import SWEEPS, deal_unused, sweep, touching
 
 
 @compiled
-def sweep_again(
+def sweep_moves(
     graph: WeighedRows,
     order: Parts,
     home: Parts,
@@ -105,7 +105,7 @@ def sweep_again(
     return moved
 
 
-def serve_again(
+def keep_serving(
     sets: Words, parts: int, seed: int, before: Parts, weights: Weights | None = None, *, stay: bool
 ) -> Parts:
     """Return the part that serves each column, int32 (columns,), given which parts touch it (`neighbour_sets`), which
@@ -207,7 +207,7 @@ class Before:
 
 
 @dataclass(frozen=True)
-class AgainOptions(Options):
+class RepartitionOptions(Options):
     """A row is moved for more columns, by their weights, than `cost` times those of a mean row. None: on as many parts
     as before no row moves, unless its part is too large, and no column does; on others it is a tenth."""
 
@@ -245,11 +245,11 @@ class Moved:
         )
 
 
-class Again:
+class Repartition:
     """Places what is new, and moves little. Time grows with parts × edges; room for columns × parts counts."""
 
     name = "again"
-    honours = EVERYTHING - {f"objective {DUAN}", f"objective {SECONDS}"}
+    supports = ALL_FEATURES - {f"objective {DUAN}", f"objective {SECONDS}"}
 
     def __init__(self, before: Before) -> None:
         self._before = before
@@ -260,7 +260,7 @@ class Again:
         Raises UsageError where what was placed before is not this graph, or where that limit cannot be kept.
         """
         check(graph, parts, options, self)
-        before, own = self._before, options_of(AgainOptions, options)
+        before, own = self._before, options_of(RepartitionOptions, options)
         if before.rows.shape != (graph.rows,) or before.columns.shape != (graph.columns,):
             raise UsageError(
                 f"{len(before.rows):,} rows and {len(before.columns):,} columns were placed before, and the graph has "
@@ -276,7 +276,7 @@ class Again:
             rows = within_memory(tally, graph, own, Aim(int(POWERS[own.objective]))).rows
         sets = sets_of(graph, rows, parts)
         columns = np.where(before.columns < parts, before.columns, NEW)
-        served = serve_again(sets, parts, own.seed, columns, graph.column_weights, stay=stay)
+        served = keep_serving(sets, parts, own.seed, columns, graph.column_weights, stay=stay)
         placement = Placement(parts, rows, served, "")
         moved = Moved.between(before, placement)
         why = (
@@ -293,14 +293,14 @@ class _Rows:
     what a column of a row weighs in the mean."""
 
     given: Bipartite
-    options: AgainOptions
+    options: RepartitionOptions
     unit: float
     home: Parts
     graph: WeighedRows
     counts: DenseCounts
 
     @staticmethod
-    def of(graph: Bipartite, before: Before, parts: int, options: AgainOptions, unit: float) -> _Rows:
+    def of(graph: Bipartite, before: Before, parts: int, options: RepartitionOptions, unit: float) -> _Rows:
         """The rows of parts that are still there, some of them in parts that were cut off."""
         home = np.where(before.rows < parts, before.rows, NEW).astype(np.int32)
         rows = home if parts <= before.parts else _cut(graph, home, before.parts, parts, options)
@@ -322,9 +322,9 @@ class _Rows:
             if not self._sweep(rng.permutation(everyone), on_the_way, cost, power):
                 break
         for steep in EVENING if options.objective == MEMORY else ():
-            power = min(steep, highest_power(parts))  # no part touches more than `parts` times the mean
+            power = min(steep, max_power(parts))  # no part touches more than `parts` times the mean
             self._sweep(rng.permutation(everyone), on_the_way, cost, power)
-        self._fit(rng, tight, cost, power, None if at_worst is None else PUSHES)
+        self._fit(rng, tight, cost, power, None if at_worst is None else MAX_PUSHES)
         if at_worst is not None:
             self._fit(rng, at_worst, cost, power)
         for _ in range(2):
@@ -351,7 +351,7 @@ class _Rows:
 
     def _sweep(self, order: Parts, bounds: Bounds, cost: float, power: float, push: float = 0.0) -> int:
         rooms = bounds.of(len(self.counts.load))
-        return sweep_again(self.graph, order, self.home, cost, self.counts, rooms, power, push)
+        return sweep_moves(self.graph, order, self.home, cost, self.counts, rooms, power, push)
 
 
 def _weight(graph: Bipartite) -> int:
@@ -359,7 +359,7 @@ def _weight(graph: Bipartite) -> int:
     return graph.edges if graph.column_weights is None else int(graph.column_weights[graph.neighbours].sum())
 
 
-def _cut(graph: Bipartite, rows: Parts, before: int, parts: int, options: AgainOptions) -> Parts:
+def _cut(graph: Bipartite, rows: Parts, before: int, parts: int, options: RepartitionOptions) -> Parts:
     """Cut the last of the `parts` out of those that were there before, each into as many pieces as another, or one more
     where it touches most for its share. The first piece keeps its number."""
     shares = np.ones(parts) if options.fractions is None else options.fractions
