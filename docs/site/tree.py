@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+from docs.site.files import files_page
 from docs.site.reference import commands_page, names_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,7 @@ def make_tree(root: Path, to: Path) -> None:
     (results / "index.md").write_text("\n".join(["# What was measured", "", *lines, ""]), "utf-8")
     reference = to / "docs" / "reference"
     reference.mkdir()
+    (reference / "files.md").write_text(files_page(root), "utf-8")
     (reference / "names.md").write_text(names_page(), "utf-8")
     (reference / "commands.md").write_text(commands_page(), "utf-8")
 

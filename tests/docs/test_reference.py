@@ -10,6 +10,7 @@ import pytest
 
 import gridml
 from docs.site import reference
+from docs.site.files import files_page
 from docs.site.links import anchors, broken_in_site, broken_in_text
 from docs.site.tree import ROOT
 
@@ -54,6 +55,15 @@ def test_every_command_is_there_with_its_options() -> None:
     assert "`--html FILE`" in page
 
 
+def test_every_file_is_listed_with_its_purpose(tmp_path: Path) -> None:
+    page = files_page(ROOT)
+    assert "## master/store/\n" in page and "| `ledger.py` | The ledger" in page
+    (tmp_path / "gridml").mkdir()
+    (tmp_path / "gridml" / "mute.py").write_text("x = 1\n")
+    with pytest.raises(ValueError, match=r"mute\.py has no docstring"):
+        files_page(tmp_path)
+
+
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.name)
 def test_no_link_leads_nowhere(text: Path) -> None:
     assert list(broken_in_text(text)) == []
@@ -63,7 +73,7 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "docs" / "site" / "mkdocs.yml").read_text("utf-8")
     pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
     named = set(re.findall(r": (docs/\S+\.md)$", navigation, re.M))
-    assert named == pages | {"docs/reference/names.md", "docs/reference/commands.md"}
+    assert named == pages | {f"docs/reference/{made}.md" for made in ("names", "commands", "files")}
 
 
 def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
