@@ -26,7 +26,7 @@ from benchmarks.arguments import sized, words
 from benchmarks.hostile_steps import COSTS, HOSTILE, PROGRAMS, Outcome, outcome
 from benchmarks.table import Cell, write
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.dice import Dice
+from gridml.engine.rng_state import RngState
 from gridml.engine.snapshot import Snapshot
 from gridml.errors import GridmlError
 from gridml.model.loading import load
@@ -87,7 +87,7 @@ class Liar(SteppedEngine):
     """Trains like any other, and brings something else beside the weights."""
 
     def __init__(self, program: Program, attack: str) -> None:
-        super().__init__(program, Dice("hostile", torch=program.uses_torch))
+        super().__init__(program, RngState("hostile", torch=program.uses_torch))
         self._attack = attack
 
     def moments(self) -> dict[str, Array]:

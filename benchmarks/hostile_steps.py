@@ -30,7 +30,7 @@ from benchmarks.arguments import sized, whole_numbers
 from benchmarks.table import RESULTS, Cell, write
 from chunk_model.goodput import Costs
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.dice import Dice
+from gridml.engine.rng_state import RngState
 from gridml.engine.snapshot import Snapshot
 from gridml.errors import GridmlError
 from gridml.model.chunk import Chunk
@@ -49,7 +49,9 @@ from remote.session import SessionOptions
 from remote.stepped import SteppedEngine, SteppedWorker, Trainer
 
 Array = NDArray[np.floating]
-Attack = Callable[[Array, Array, float, np.random.Generator], Array]  # (replica, base, length of the step, dice)
+Attack = Callable[
+    [Array, Array, float, np.random.Generator], Array
+]  # (replica, base, length of the step, random numbers)
 PROGRAMS = Path(__file__).parent / "programs"
 COSTS = Costs(exec_s=0.001, start_s=0.5, push_s=0.02, boot_s=1.0)
 HOSTILE = "w1"
@@ -98,8 +100,8 @@ class HostileEngine(SteppedEngine):
     """An engine that trains like any other, and pushes something else. A `careful` one is honest where it can see that
     it repeats what others trained, and shows in nothing but its own pushes."""
 
-    def __init__(self, program: Program, dice: Dice, attack: Attack, *, careful: bool) -> None:
-        super().__init__(program, dice)
+    def __init__(self, program: Program, rng_state: RngState, attack: Attack, *, careful: bool) -> None:
+        super().__init__(program, rng_state)
         self._attack = attack
         self._careful = careful
         self._forgot = self._honest = False
@@ -152,7 +154,7 @@ class HostileTrainer:
         if options.worker != HOSTILE or self._attack is None:
             return self._honest(options, mailbox, clock, speed)
         engine = HostileEngine(
-            self._program, Dice("hostile", torch=self._program.uses_torch), self._attack, careful=self._careful
+            self._program, RngState("hostile", torch=self._program.uses_torch), self._attack, careful=self._careful
         )
         chosen = SessionOptions(options.worker, options.kind, options.chunks, options.patience_s, self._source)
         idle = self._attack is ATTACKS["unchanged"]

@@ -20,7 +20,7 @@ from gridml.aggregates.averages import StaleMean as stale_mean
 from gridml.aggregates.sums import Add as add
 from gridml.aggregates.sums import Maximum as maximum
 from gridml.datasets.map_style import from_huggingface, from_torch
-from gridml.engine.calling import log
+from gridml.engine.update_runner import log
 from gridml.model.batch import Batch, Neighbours
 from gridml.model.graph import Graph, VertexSet, csr
 from gridml.model.own_imports import keep_ours

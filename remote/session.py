@@ -16,10 +16,10 @@ from typing import final
 from gridml.caching.chunk_cache import ChunkCache
 from gridml.caching.master_copy import MasterCopy
 from gridml.carriers.base import LEFT, WorkerMailbox
-from gridml.engine.calling import BatchFailed
 from gridml.engine.engine import Engine
 from gridml.engine.pace import batch_size, next_batch
 from gridml.engine.snapshot import Snapshot
+from gridml.engine.update_runner import BatchFailed
 from gridml.model.chunk import Chunk
 from gridml.model.program import user_traceback
 from gridml.model.schedule import Progress

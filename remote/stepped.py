@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import final
 
 from gridml.carriers.base import BEGUN, WorkerMailbox
-from gridml.engine.calling import BatchFailed
 from gridml.engine.devices import Device
-from gridml.engine.dice import Dice
 from gridml.engine.engine import Engine
+from gridml.engine.rng_state import RngState
+from gridml.engine.update_runner import BatchFailed
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.protocol.payload import Arrived, Payload, Piece
@@ -34,14 +34,14 @@ PATIENT_S = 1.0  # between two looks for a reply, which wakes who waits for it
 class SteppedEngine(Engine):
     """An engine with random numbers of its own that counts the rows it trains."""
 
-    def __init__(self, program: Program, dice: Dice, device: Device | None = None) -> None:
+    def __init__(self, program: Program, rng_state: RngState, device: Device | None = None) -> None:
         super().__init__(program, device)
-        self._dice = dice
+        self._rng_state = rng_state
         self.rows = 0  # of the last batch
 
     def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
         self.rows = stop - start
-        self._dice.swap()
+        self._rng_state.swap()
         try:
             super().train(start, stop, factor, share)
         except BatchFailed as failed:
@@ -49,7 +49,7 @@ class SteppedEngine(Engine):
                 raise KeyboardInterrupt from failed
             raise
         finally:
-            self._dice.swap()
+            self._rng_state.swap()
 
 
 @final
@@ -143,8 +143,8 @@ class Trainer:
     def __call__(
         self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float
     ) -> SteppedWorker:
-        dice = Dice(f"{self._seed}/{options.worker}", torch=self._program.uses_torch)
-        engine = SteppedEngine(self._program, dice, self._device)
+        rng_state = RngState(f"{self._seed}/{options.worker}", torch=self._program.uses_torch)
+        engine = SteppedEngine(self._program, rng_state, self._device)
         chosen = SessionOptions(options.worker, options.kind, options.chunks, options.patience_s, self._source)
         return SteppedWorker(chosen, engine, mailbox, clock, self._prices, speed)
 

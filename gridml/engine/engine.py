@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from gridml.aggregates.base import same_bits
 from gridml.caching.row_cache import Rebasing, ReplicatedRows
 from gridml.engine import read_only
-from gridml.engine.calling import BatchFailed, Calling, Recorder
 from gridml.engine.devices import Device, trouble_of
 from gridml.engine.mirror import Capture
 from gridml.engine.modules import ModuleRows, Modules, Trainable, still
 from gridml.engine.snapshot import Snapshot
+from gridml.engine.update_runner import BatchFailed, Recorder, UpdateRunner
 from gridml.errors import NotFiniteError
 from gridml.model.batch import Rows
 from gridml.model.chunk import BEFORE, Chunk
@@ -54,7 +54,7 @@ class Engine:
         }
         self.at = Progress()  # where the run stands for the batch that is trained next
         self._tables: dict[str, Rows | ModuleRows] = {}
-        self._calling: Calling | None = None  # of the chunk in hand
+        self._runner: UpdateRunner | None = None  # of the chunk in hand
         self._rebasing = Rebasing(self._types)
         self.replicated = ReplicatedRows(self._types, self._rebasing)
         self._used: set[VertexId] = set()
@@ -107,7 +107,7 @@ class Engine:
             rows.homes[edges.target] = self._tables[edges.target]
         if self._trial:
             self._rows(self._driver).reweighted = set()
-        self._calling = Calling(self.program.update, self.recorder, self._tables)
+        self._runner = UpdateRunner(self.program.update, self.recorder, self._tables)
 
     def batch_end(self, at: int, size: int, stop: int) -> tuple[int, bool]:
         """Return where the batch that begins at row `at` ends, and whether a push may end there too.
@@ -127,7 +127,7 @@ class Engine:
         """Run f on rows [start, stop) at `factor` times the user's rate, scaled for batches that are `share` of the
         program's. Raises BatchFailed from the user's error, and as it is what the device fails with. A loss on a device
         that is not finite may be told later: by another batch, or by `snapshot`."""
-        assert self.chunk is not None and self._calling is not None
+        assert self.chunk is not None and self._runner is not None
         if self._stepping.unread >= MOST_UNREAD:
             self.read_losses()
         self._stepping.rows = start, stop
@@ -139,7 +139,7 @@ class Engine:
                 modules.set_rate(factor, share)
                 if isinstance(schedule, TorchSchedule):
                     modules.follow(schedule, self.at, share)
-            self._calling.run(start, stop, self.at)
+            self._runner.run(start, stop, self.at)
             failed = False
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may end in every way
             if self.device.accelerates and trouble_of(error) is not None:
@@ -152,10 +152,10 @@ class Engine:
 
     def _blamed(self, start: int, stop: int, error: BaseException) -> BatchFailed:
         """Return what to raise from an error of f on these rows; the replica is worthless afterwards."""
-        assert self.chunk is not None and self._calling is not None
+        assert self.chunk is not None and self._runner is not None
         self._stepping.eager = True  # f is run again on parts of them
         try:
-            first, end = self._calling.narrowed(start, stop, self.at, error)
+            first, end = self._runner.narrowed(start, stop, self.at, error)
         finally:
             self._stepping.eager = False
         ids = self.chunk.tables[self._driver].ids
@@ -182,13 +182,13 @@ class Engine:
         optimisers remember is finite by now."""
         if (wrong := self._stepping.read()) is None:
             return
-        assert self._calling is not None
+        assert self._runner is not None
         rows, error = wrong
         self.restart(ReplicaPart(held, {}))
         self.forget_optimisers()
         self._stepping.eager = True
         try:
-            self._calling.run(*rows, self.at)
+            self._runner.run(*rows, self.at)
         except Exception as again:
             if trouble_of(again) is not None:
                 raise

@@ -12,10 +12,10 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.engine.calling import BatchFailed
 from gridml.engine.devices import Device
 from gridml.engine.engine import Engine
 from gridml.engine.modules import Modules
+from gridml.engine.update_runner import BatchFailed
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.batch import Batch, Rows
 from gridml.model.chunk import Chunk, cut

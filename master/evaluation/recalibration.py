@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import VertexState
 from gridml.aggregates.rule_set import is_statistic
-from gridml.engine.calling import BatchFailed
-from gridml.engine.dice import Dice
 from gridml.engine.engine import Engine
+from gridml.engine.rng_state import RngState
+from gridml.engine.update_runner import BatchFailed
 from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Components, components
 from gridml.model.order import EpochOrder
@@ -59,8 +59,8 @@ class Recalibration:
         if not has_statistics(state):
             return {}, None
         if self._newest is None or self._newest[0] != version:
-            dice = Dice(f"{self._spec.settings.seed}/recalibration", torch=True)
-            dice.swap()
+            rng_state = RngState(f"{self._spec.settings.seed}/recalibration", torch=True)
+            rng_state.swap()
             try:
                 self._newest = version, self._gathered(state)
             except BatchFailed as failed:
@@ -70,7 +70,7 @@ class Recalibration:
             except ArithmeticError as error:
                 return {}, str(error)
             finally:
-                dice.swap()
+                rng_state.swap()
         return self._newest[1], None
 
     def _gathered(self, state: ReplicaState) -> dict[VertexKey, dict[str, Array]]:

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import VertexState, is_chosen, rule_for
-from gridml.engine.calling import BatchFailed
 from gridml.engine.devices import Device, errors_told
-from gridml.engine.dice import Dice
+from gridml.engine.rng_state import RngState
+from gridml.engine.update_runner import BatchFailed
 from gridml.errors import GridmlError, ProgramError
 from gridml.model.chunk import Chunk
 from gridml.model.graph import Graph
@@ -170,7 +170,7 @@ class _Runs:
     def __init__(self, batch: TrialBatch) -> None:
         self._batch = batch
         self.failure = ""  # the last one's
-        self._dice = Dice("check", torch=batch.program.uses_torch)
+        self._rng_state = RngState("check", torch=batch.program.uses_torch)
         with self._quiet():
             self._program = load(batch.file)
 
@@ -194,13 +194,13 @@ class _Runs:
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
         """Draw one's own random numbers, and say nothing a second time."""
-        self._dice.swap()
+        self._rng_state.swap()
         try:
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 yield
         finally:
-            self._dice.swap()
+            self._rng_state.swap()
 
 
 def _in_a_line(error: GridmlError) -> str:

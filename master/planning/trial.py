@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import ByName, Merge
 from gridml.aggregates.base import same_bits
-from gridml.engine.calling import BatchFailed
 from gridml.engine.devices import Device, errors_told, find
 from gridml.engine.engine import Engine
 from gridml.engine.modules import Trainable
 from gridml.engine.pace import MOST_PARTS, next_batch, used_settings
+from gridml.engine.update_runner import BatchFailed
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
 from gridml.model.device_memory import AUTO, CPU, parse
 from gridml.model.graph import Graph

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gridml.carriers.base import BEGUN, MasterMailboxes
-from gridml.engine.calling import vertices_named
+from gridml.engine.update_runner import vertices_named
 from gridml.errors import DamagedError, UserCodeError
 from gridml.protocol.messages import Failure, Push
 from master.leases.leases import Leases

@@ -216,7 +216,7 @@ def test_weights_may_come_down_in_half_the_bytes_and_no_rounding_goes_home(
     name = "Network/0/model/0.weight"
     assert 0 < np.linalg.norm(short[name] - plain[name]) < 0.1 * np.linalg.norm(plain[name])
 
-    monkeypatch.setattr("gridml.engine.calling.Calling._call", lambda self, start, stop, progress: None)
+    monkeypatch.setattr("gridml.engine.update_runner.UpdateRunner._call", lambda self, start, stop, progress: None)
     untrained = play(wide, tmp_path / "still", Steady(3), compress="int8", compress_down="bf16")
     _, first = bundle.decode((tmp_path / "still" / "versions" / "v00000000.safetensors").read_bytes())
     for tensor, values in untrained.items():

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from gridml.engine.calling import BatchFailed
+from gridml.engine.update_runner import BatchFailed
 from gridml.model.chunk import Chunk, ChunkTable
 from gridml.model.shared import SharedColumn, SharedFileError
 from gridml.model.update import Update

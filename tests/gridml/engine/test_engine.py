@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import gridml
-from gridml.engine.calling import BatchFailed
 from gridml.engine.engine import Engine
+from gridml.engine.update_runner import BatchFailed
 from gridml.errors import NotFiniteError, ProgramError
 from gridml.model.chunk import BEFORE, cut
 from gridml.model.graph import components

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import gridml
-from gridml.engine.calling import BatchFailed
 from gridml.engine.engine import Engine
+from gridml.engine.update_runner import BatchFailed
 from gridml.errors import ProgramError
 from gridml.model.chunk import cut
 from gridml.model.graph import components

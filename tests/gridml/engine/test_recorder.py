@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gridml
-from gridml.engine.calling import Recorder
+from gridml.engine.update_runner import Recorder
 from gridml.errors import ProgramError
 from gridml.protocol.messages import LARGEST_LOGGED, LONGEST_LOGGED, MOST_LOGGED, Logged
 from tests.support import pretend_device

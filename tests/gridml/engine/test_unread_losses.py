@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gridml
 from gridml.engine import engine as engine_module
-from gridml.engine.calling import BatchFailed
 from gridml.engine.devices import Device
 from gridml.engine.engine import Engine
+from gridml.engine.update_runner import BatchFailed
 from gridml.errors import NotFiniteError
 from gridml.model.chunk import cut
 from gridml.protocol.push import ReplicaPart

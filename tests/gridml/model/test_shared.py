@@ -12,8 +12,8 @@ import pytest
 from numpy.lib.format import open_memmap
 
 import gridml
-from gridml.engine.calling import BatchFailed
 from gridml.engine.engine import Engine
+from gridml.engine.update_runner import BatchFailed
 from gridml.errors import ProgramError
 from gridml.model import shared
 from gridml.model.chunk import Chunk, bytes_each, cut

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.calling import BatchFailed
 from gridml.engine.engine import Engine
+from gridml.engine.update_runner import BatchFailed
 from gridml.errors import GridmlError, RunError, UserCodeError
 from gridml.model.loading import load
 from gridml.protocol import bundle, outbox

@@ -12,9 +12,9 @@ import pytest
 
 from chunk_model.goodput import Costs
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.calling import BatchFailed
-from gridml.engine.dice import Dice
+from gridml.engine.rng_state import RngState
 from gridml.engine.snapshot import Snapshot
+from gridml.engine.update_runner import BatchFailed
 from gridml.errors import UserCodeError
 from gridml.model.loading import load
 from gridml.model.program import Program
@@ -39,7 +39,7 @@ class Liar(SteppedEngine):
     """Trains nothing, and pushes what it likes."""
 
     def __init__(self, program: Program, lie: Lie) -> None:
-        super().__init__(program, Dice("liar", torch=program.uses_torch))
+        super().__init__(program, RngState("liar", torch=program.uses_torch))
         self._lie = lie
 
     def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:

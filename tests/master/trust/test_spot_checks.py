@@ -13,7 +13,7 @@ import pytest
 from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.dice import Dice
+from gridml.engine.rng_state import RngState
 from gridml.engine.snapshot import Snapshot
 from gridml.errors import UsageError
 from gridml.model.chunk import Chunk
@@ -70,7 +70,7 @@ class Drifter(SteppedEngine):
     `careful` it is honest where it can see that others train the same."""
 
     def __init__(self, program: Program, *, careful: bool) -> None:
-        super().__init__(program, Dice("drifter", torch=program.uses_torch))
+        super().__init__(program, RngState("drifter", torch=program.uses_torch))
         self._careful = careful
         self._forgot = self._honest = False
         self._base: dict[str, np.ndarray] = {}

@@ -8,16 +8,16 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from gridml.engine.dice import Dice
+from gridml.engine.rng_state import RngState
 
 
 def test_everybody_has_random_numbers_of_their_own_and_the_process_keeps_its() -> None:
-    def drawn(dice: Dice | None) -> tuple[float, float, float]:
-        if dice is not None:
-            dice.swap()
+    def drawn(rng: RngState | None) -> tuple[float, float, float]:
+        if rng is not None:
+            rng.swap()
         numbers = random.random(), float(np.random.random()), float(torch.rand(1))
-        if dice is not None:
-            dice.swap()
+        if rng is not None:
+            rng.swap()
         return numbers
 
     def outside() -> Callable[[], tuple[float, float, float]]:
@@ -29,9 +29,9 @@ def test_everybody_has_random_numbers_of_their_own_and_the_process_keeps_its() -
     undisturbed = outside()
     expected = [undisturbed() for _ in range(2)]
     disturbed = outside()
-    one, two = Dice("0/w1", torch=True), Dice("0/w2", torch=True)
+    one, two = RngState("0/w1", torch=True), RngState("0/w2", torch=True)
     in_turn = [disturbed(), drawn(one), drawn(two), disturbed(), drawn(one)]
     assert [in_turn[0], in_turn[3]] == expected
-    again = Dice("0/w1", torch=True)
+    again = RngState("0/w1", torch=True)
     assert [drawn(again), drawn(again)] == [in_turn[1], in_turn[4]]
     assert len({*in_turn}) == 5

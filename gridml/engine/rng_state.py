@@ -10,7 +10,7 @@ import numpy as np
 
 
 @final
-class Dice:
+class RngState:
     """Random numbers that f draws from Python, numpy and torch: one's own, whoever draws in between."""
 
     def __init__(self, seed: str, *, torch: bool) -> None:

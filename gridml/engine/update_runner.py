@@ -141,7 +141,7 @@ Tables = Mapping[str, Rows | ModuleRows]
 
 
 @final
-class Calling:
+class UpdateRunner:
     """Calls f for rows of the chunk whose `tables` these are, by name."""
 
     def __init__(self, update: Update, recorder: Recorder, tables: Tables) -> None:
