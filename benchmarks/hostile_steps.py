@@ -49,9 +49,7 @@ from remote.session import SessionOptions
 from remote.stepped import SteppedEngine, SteppedWorker, Trainer
 
 Array = NDArray[np.floating]
-Attack = Callable[
-    [Array, Array, float, np.random.Generator], Array
-]  # (replica, base, length of the step, random numbers)
+Attack = Callable[[Array, Array, float, np.random.Generator], Array]  # (replica, base, length of the step, rng)
 PROGRAMS = Path(__file__).parent / "programs"
 COSTS = Costs(exec_s=0.001, start_s=0.5, push_s=0.02, boot_s=1.0)
 HOSTILE = "w1"
