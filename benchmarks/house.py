@@ -49,7 +49,7 @@ CEILINGS: dict[str, float] = {
 LEAST_MEDIAN = 150  # lines of the median file
 
 PLUMBING = re.compile(
-    r"(gridml|master/state)/options\.py|gridml/cli\.py|gridml/(commands|cli)/\w+\.py|gridml/(calls|api)/(beginning|simulating|resuming|options)\.py"
+    r"(gridml|master/state)/options\.py|gridml/cli\.py|gridml/(commands|cli)/\w+\.py|gridml/(calls|api)/(beginning|run_calls|simulating|resuming|options)\.py"
     r"|master/store/(settings|identity|spec)\.py|master/(planning|simulation)/options\.py|master/backends/(condor|ec2)/options\.py"
     r"|master/backends/(local|simulated)_plugin\.py"
 )

@@ -21,7 +21,7 @@ from benchmarks.arguments import numbers, sized
 from benchmarks.browser import browsing, installed
 from benchmarks.table import Cell, write
 from master.views.page.document import write_page
-from master.views.page.server import PageServer, serving
+from master.views.page.page_server import PageServer, serving
 
 MACHINES = (
     "--cost", "t_x=0.5,t_s=1,boot=5,push=0.2", "--vertices", sized("150000", "1500"), "--epochs", "2", "--no-push",

@@ -31,18 +31,18 @@ from gridml.model.update import update
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
 
 if TYPE_CHECKING:
-    from gridml.api.beginning import launch as launch
-    from gridml.api.beginning import resume as resume
-    from gridml.api.beginning import run as run
-    from gridml.api.beginning import submit as submit
     from gridml.api.handle import Event as Event
     from gridml.api.handle import Run as Run
     from gridml.api.handle import load as load
+    from gridml.api.run_calls import launch as launch
+    from gridml.api.run_calls import resume as resume
+    from gridml.api.run_calls import run as run
+    from gridml.api.run_calls import submit as submit
     from gridml.api.simulating import simulate as simulate
 
 # Not among `__all__`: a worker that imports all of that has no master.
 _CALLS = dict.fromkeys(("Event", "Run", "load"), "handle")
-_CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "beginning") | {"simulate": "simulating"}
+_CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "run_calls") | {"simulate": "simulating"}
 
 __all__ = [
     "Aggregate",

@@ -27,7 +27,7 @@ from master.store.reader import TOLD_SETTINGS, holder, opened, read_facts, read_
 from master.store.rundir import RunStatus, command
 from master.store.settings import write_settings
 from master.store.spec import RunSpec
-from master.telemetry.staffing import Length, worth_asking
+from master.telemetry.staffing import RunLength, worker_limit
 from master.wiring import Parts
 
 REQUESTED, TAKEN = "scale", "scale.taken"  # the file's name as a person leaves it, and while a master works on it
@@ -116,7 +116,7 @@ def useful_workers(spec: RunSpec, total: int, *, averages: bool) -> tuple[int | 
     replica is averaged as a whole."""
     if not averages:
         return None, ""
-    return worth_asking(Length(total, spec.program.update.window, spec.settings.steps_each))
+    return worker_limit(RunLength(total, spec.program.update.window, spec.settings.steps_each))
 
 
 class Asking:

@@ -178,7 +178,7 @@ class Takeover:
 
 
 MOST = 5  # masters in a row that are killed before anything comes of them
-FIRST_WAIT_S = 5.0  # of the third in a row; doubled by each further one
+MIN_BACKOFF_S = 5.0  # of the third in a row; doubled by each further one
 LATE_S = 900.0  # between two beginnings: a master that lived longer was not killed by how it begins
 
 
@@ -212,7 +212,7 @@ def may_begin(killed: int) -> tuple[float | None, str]:
     reason = f"{killed} master{'s' if killed > 1 else ''} in a row killed before anything was credited or evaluated"
     if killed >= MOST:
         return None, reason
-    return (FIRST_WAIT_S * 2.0 ** (killed - 2) if killed > 1 else 0.0), reason
+    return (MIN_BACKOFF_S * 2.0 ** (killed - 2) if killed > 1 else 0.0), reason
 
 
 _KILLED = "killed"  # in the ledger: beginnings of masters that left no word

@@ -242,7 +242,7 @@ def brief(report: Report) -> str:
     return f"{report.credited} vertices"
 """
         },
-        "gridml/cli/look.py",
+        "gridml/cli/show.py",
         (
             "    figures = report(run)\n",
             "    figures = report(run)\n    from master.views.brief import brief\n    typer.echo(brief(figures))\n",

@@ -15,7 +15,7 @@ from benchmarks.averaging.runs import EXEC_S, SIGMA, Case, Curve, Point, Runs, T
 from benchmarks.table import Cell, write
 from master.simulation.scenario import MachineSpeeds
 from master.store.settings import STEPS_EACH
-from master.telemetry.staffing import FEW
+from master.telemetry.staffing import MIN_WORKERS
 
 LONGER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # times the program's epochs
 NEAR = 0.01  # of the loop's final metric
@@ -58,7 +58,7 @@ def main() -> None:
 def run_of(task: Task, count: int, times: float) -> Case:
     """The run of so many times the program's epochs, with all workers that are wanted."""
     epochs = None if times == 1 else round(task.epochs * times)
-    return Case(task.name, count, epochs=epochs, steps_each=STEPS_EACH if count <= FEW else 0)
+    return Case(task.name, count, epochs=epochs, steps_each=STEPS_EACH if count <= MIN_WORKERS else 0)
 
 
 def first(task: Task, count: int, longer: Sequence[float], within: float, runs: Runs) -> tuple[float, float] | None:

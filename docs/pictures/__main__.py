@@ -15,8 +15,8 @@ from typing import Annotated
 
 import typer
 
-from docs.pictures.ledger import draw_run
-from docs.pictures.terminal import Terminal, animated, record
+from docs.pictures.ledger_drawing import draw_run
+from docs.pictures.terminal_recording import Terminal, animated, record
 
 FOLDER = Path(__file__).resolve().parent
 EXAMPLE = FOLDER.parents[1] / "examples" / "mnist.py"

@@ -12,7 +12,7 @@ import click
 import typer
 
 import gridml
-from gridml.api.beginning import options_with, resume_options
+from gridml.api.run_calls import options_with, resume_options
 from gridml.cli.main import command_line
 from master.backends.simulated_plugin import simulate_options
 from master.state.options import Described, in_panels

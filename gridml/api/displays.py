@@ -16,11 +16,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
-from gridml.api.handle import Event, Run, explained, undisturbed
+from gridml.api.handle import Event, Run, restored_process_state, user_traceback_shown
 from gridml.errors import UsageError
 from gridml.protocol.foreign import printable
 from master.store.rundir import NO_FACTS, EventFacts, bounded
-from master.views.live import Lines, LiveView, Screen, clock_time, line
+from master.views.live import Lines, LiveView, Screen, clock_time, progress_line
 
 if TYPE_CHECKING:
     from master.ports.environment import Environment
@@ -40,7 +40,7 @@ def in_notebook() -> bool:
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
-def check_shown(call: str, display: object, on_event: object) -> None:
+def check_display(call: str, display: object, on_event: object) -> None:
     """Raise UsageError for a display that there is not, and for an `on_event` that cannot be called."""
     if display not in get_args(Display):
         raise UsageError(f"{call} got display={display!r}; expected one of {', '.join(get_args(Display))}.")
@@ -60,11 +60,11 @@ def view_for(display: Display, title: str) -> LiveView:
         from master.views.console import PlainConsole
 
         return Screen(PlainConsole(), title)
-    return Lines(sys.stdout) if display == "plain" else Nowhere()
+    return Lines(sys.stdout) if display == "plain" else NoView()
 
 
 @final
-class Nowhere(LiveView):
+class NoView(LiveView):
     """Shows nothing."""
 
     every_s = 3600.0
@@ -111,7 +111,9 @@ class Notebook(LiveView):
             for at_s, topic, text in self._events
         )
         figures = (
-            "" if self._progress is None else f"{_bars(self._progress)}<div>{_escaped(line(self._progress))}</div>"
+            ""
+            if self._progress is None
+            else f"{_bars(self._progress)}<div>{_escaped(progress_line(self._progress))}</div>"
         )
         return (
             f'<div style="font-size:0.9em"><b>{_escaped(self._title)}</b>{figures}'
@@ -134,7 +136,7 @@ def _escaped(text: str) -> str:
 
 
 @final
-class Heard(LiveView):
+class CallbackView(LiveView):
     """Hands every event to `on_event`, too. What that raises ends the run between two turns, and not within one: a turn
     may have a transaction open."""
 
@@ -144,7 +146,7 @@ class Heard(LiveView):
         self._error: BaseException | None = None
         self.every_s = view.every_s
 
-    def __enter__(self) -> Heard:
+    def __enter__(self) -> CallbackView:
         self._view.__enter__()
         return self
 
@@ -178,20 +180,20 @@ def drive(
 ) -> Run:
     """Begin a run, or take one up that is to be `resumed`, and drive it to its end. Raises as a run does, and
     KeyboardInterrupt where it was interrupted, between two turns."""
-    from master.views.terminal import Signals, Stopped, drive_shown
+    from master.views.terminal import Signals, Stopped, drive_with_view
 
     signals = Signals()
     main = threading.current_thread() is threading.main_thread()
     caught = signals.caught((signal.SIGINT,)) if main else contextlib.nullcontext()
-    heard = Heard(view_for(display, root.name), on_event)
+    heard = CallbackView(view_for(display, root.name), on_event)
 
     def turn() -> None:
         signals.turn()
         heard.turn()
 
     try:
-        with explained(), undisturbed(), caught, heard:
-            drive_shown(root, begin, heard, turn, resumed=resumed)
+        with user_traceback_shown(), restored_process_state(), caught, heard:
+            drive_with_view(root, begin, heard, turn, resumed=resumed)
     except Stopped:
         interrupt = KeyboardInterrupt()
         interrupt.add_note(f"{root} stands at its last credit. Go on with gridml.resume({str(root)!r}).")

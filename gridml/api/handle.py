@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from master.views.report import Report
 
 
-_LOOK_S = 0.2  # how often it is looked whether a run has ended
+_POLL_S = 0.2  # how often it is looked whether a run has ended
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Cancelled:
+class CancelResult:
     """Which of two was done: a `master` was asked to stop, or where none drove the run, what the last one had left was
     `removed`; the other is None."""
 
@@ -125,7 +125,7 @@ class Run:
                 break
             if until_s is not None and time.monotonic() >= until_s:
                 raise TimeoutError(f"{self.run_dir} is {status} after {timeout_s:g} s")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         if status is not RunStatus.FINISHED:
             because = f": {self._stopped_because()}" if status in (RunStatus.FAILED, RunStatus.CANCELLED) else ""
             raise RunError(f"{self.run_dir} is {status}{because}. Go on with: {command('resume', self.run_dir)}")
@@ -140,7 +140,7 @@ class Run:
     def cancel(self) -> None:
         """Ask the run's master to stop, as `gridml cancel` does: the run keeps its credits, and can be resumed. Raises
         RunError where no master drives it."""
-        ask_to_stop(self.run_dir)
+        request_stop(self.run_dir)
 
     def scale(self, workers: int) -> None:
         """Ask for so many workers from now on, as `gridml scale` does. Raises RunError where the run has finished."""
@@ -156,7 +156,7 @@ class Run:
         return settings
 
 
-def ask_to_stop(run: Path) -> Cancelled:
+def request_stop(run: Path) -> CancelResult:
     """Ask the master of a run to stop, or where it is gone, end what it has left; return which was done. Raises
     RunError where there is nothing to cancel, UsageError where the run cannot be written, LedgerError where there is
     none."""
@@ -170,7 +170,7 @@ def ask_to_stop(run: Path) -> Cancelled:
     try:
         if (master := holder(run)) is not None:
             (run / "cancel").touch()
-            return Cancelled(master, None)
+            return CancelResult(master, None)
         withdrawn = withdraw(run)
     except OSError as error:
         raise UsageError(f"{run} cannot be written: {error.strerror}. Cancel it as the user who runs it.") from error
@@ -180,7 +180,7 @@ def ask_to_stop(run: Path) -> Cancelled:
         gone = ", and its job is no longer in the queue" if submitted else ""
         look = f"{command('status', run)} says how it stands."
         raise RunError(f"no master drives {run}{gone}: there is nothing to cancel. {look}")
-    return Cancelled(None, withdrawn)
+    return CancelResult(None, withdrawn)
 
 
 def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> d
             by_type.setdefault(key[0], set()).add(key[1])
     if not by_type:
         return arrays
-    with explained(), undisturbed():
+    with user_traceback_shown(), restored_process_state():
         program = _program_of(root)
         states = [state for name in by_type for state in _states(program, name, sorted(by_type[name]), tensors).items()]
     return {**dict(states), **arrays}
@@ -255,7 +255,7 @@ def _states(program: Program, type_name: str, indices: list[int], tensors: Mappi
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def user_traceback_shown() -> Iterator[None]:
     """Let an error of the user's own code show its traceback, beside gridml's message."""
     try:
         yield
@@ -266,7 +266,7 @@ def explained() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def restored_process_state() -> Iterator[None]:
     """What a master sets for its process is put back: threads of torch, the states of random generators, and where
     modules are found."""
     import numpy as np

@@ -312,15 +312,15 @@ def _notebook_name() -> str:
 _FILE = "first.safetensors"  # in the run directory
 _VERTEX = re.compile(r"(\w+)(?:\[(\d+)\])?\.(\w+)")  # "Network.model", "Network[3].model", "Word.count"
 
-FirstValues = str | os.PathLike[str] | Mapping[str, Any]  # a run, RUN:which or a file; or state dicts
+InitialValues = str | os.PathLike[str] | Mapping[str, Any]  # a run, RUN:which or a file; or state dicts
 
 
-def apart(given: FirstValues | None) -> tuple[str | os.PathLike[str] | None, Mapping[str, Any] | None]:
+def split_initial_values(given: InitialValues | None) -> tuple[str | os.PathLike[str] | None, Mapping[str, Any] | None]:
     """Return what the command's option takes, and the state dicts, which it cannot: one of them is None, or both."""
     return (None, given) if isinstance(given, Mapping) else (given, None)
 
 
-def written(given: Mapping[str, Any], root: Path, call: str) -> Path:
+def write_state_dicts(given: Mapping[str, Any], root: Path, call: str) -> Path:
     """Write state dicts, or one, into the directory of a run; return the file. Raises UsageError for what is none,
     StorageError."""
     tensors: dict[str, Array] = {}

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridml.api.displays import Heard, Nowhere, OnEvent, check_shown
-from gridml.api.handle import Run, explained, undisturbed
-from gridml.api.program_file import FirstValues, apart, source_of, written
+from gridml.api.displays import CallbackView, NoView, OnEvent, check_display
+from gridml.api.handle import Run, restored_process_state, user_traceback_shown
+from gridml.api.program_file import InitialValues, source_of, split_initial_values, write_state_dicts
 from gridml.errors import StorageError, UsageError
 from gridml.model.loading import check_guarded
 from gridml.model.program import Program
@@ -30,7 +30,7 @@ def simulate(
     program: Program | str | os.PathLike[str] | None = None,
     *,
     run_dir: str | os.PathLike[str] | None = None,
-    init_from: FirstValues | None = None,
+    init_from: InitialValues | None = None,
     on_event: OnEvent | None = None,
     **options: Any,
 ) -> Run:
@@ -43,25 +43,25 @@ def simulate(
     """
     call = "gridml.simulate"
     check_guarded(call)
-    check_shown(call, "none", on_event)
-    named, states = apart(init_from)
+    check_display(call, "none", on_event)
+    named, states = split_initial_values(init_from)
     values = values_of(call, simulate_options(), {**options, "run_dir": run_dir, "init_from": named})
     source = None if program is None else source_of(program, call)
     name = "cost" if source is None else source.file.stem
-    heard = Heard(Nowhere(), on_event)
+    heard = CallbackView(NoView(), on_event)
 
-    with explained(), undisturbed(), claimed_root(values["run_dir"], name) as root:
+    with user_traceback_shown(), restored_process_state(), claimed_root(values["run_dir"], name) as root:
         placed = None if source is None else source.placed(root)
         if states is not None:
-            values["init_from"] = str(written(states, root, call))
-        world = world_for(placed, values, root)
+            values["init_from"] = str(write_state_dicts(states, root, call))
+        world = make_world(placed, values, root)
         world.tick = heard.turn
-        played(world, root, lambda *event: heard.event(world.clock.now_s, *event))
+        play_run(world, root, lambda *event: heard.event(world.clock.now_s, *event))
     heard.turn()
     return Run(root)
 
 
-def world_for(program: Path | None, values: Mapping[str, Any], root: Path) -> World:
+def make_world(program: Path | None, values: Mapping[str, Any], root: Path) -> World:
     """Make the world of a run in `root`, of a program's file or of workers that only take time, by the values of
     options. Raises UsageError for those that make no sense."""
     from master.simulation.options import check_batch, scenario_for, settings_for
@@ -84,7 +84,7 @@ def world_for(program: Path | None, values: Mapping[str, Any], root: Path) -> Wo
     return World(settings, scenario, trainer)
 
 
-def played(world: World, root: Path, report: Report) -> None:
+def play_run(world: World, root: Path, report: Report) -> None:
     """Play a run in `root` to its end; `report` is told of its events. Raises UsageError for one that is too large, and
     as a run does."""
     from master.simulation.world import play

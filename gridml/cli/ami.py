@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from gridml.cli.arguments import Json, answer, asks_for, say
+from gridml.cli.arguments import Json, answer, say, takes_options
 from gridml.errors import UsageError
 from master.state.options import FIRST, option
 
@@ -64,7 +64,7 @@ def application() -> typer.Typer:
     return app
 
 
-@asks_for(BuildOptions)
+@takes_options(BuildOptions)
 def build(options: BuildOptions, as_json: Json = False) -> None:
     """Make an image. An instance runs for some minutes to make it, and is removed whatever happens."""
     from ami import build as building
@@ -108,7 +108,7 @@ def remove(
     answer([asdict(image) for image in removed], *lines, as_json=as_json)
 
 
-@asks_for(StageOptions)
+@takes_options(StageOptions)
 def stage(
     options: StageOptions,
     folder: Annotated[Path, typer.Argument(help="An empty folder, or none.", show_default=False)],

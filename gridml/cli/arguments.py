@@ -29,7 +29,7 @@ def say(text: str, *, err: bool = False) -> None:
     typer.echo(printable(text, sys.maxsize), err=err)
 
 
-class _Outlasting(io.FileIO):
+class _ClosedPipeTolerant(io.FileIO):
     """A reader that leaves, as `head` does, is no error. What is written from then on is dropped, and the command goes
     on to its own end and exit status: a run trains on, and an instance is removed, whoever watches. Only `gridml
     watch`, which does nothing but show, ends with its reader."""
@@ -41,13 +41,13 @@ class _Outlasting(io.FileIO):
             return len(data)
 
 
-def outlasting(stream: Any) -> Any:
+def tolerate_closed_pipe(stream: Any) -> Any:
     """Return an output that is as the `stream` of this process, and outlasts whoever reads it. What has no file behind
     it stays as it is."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()
-    raw = _Outlasting(stream.fileno(), "wb", closefd=False)
+    raw = _ClosedPipeTolerant(stream.fileno(), "wb", closefd=False)
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         stream.encoding,
@@ -71,7 +71,7 @@ def answer(value: Any, *said: str | Callable[[], None], as_json: bool) -> None:
             each()
 
 
-def asks_for(table: type[Table]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes_options(table: type[Table]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function the command that asks for the options of a `table`, a dataclass, whose instance it is given
     first, and for other arguments of its own."""
 
@@ -82,12 +82,12 @@ def asks_for(table: type[Table]) -> Callable[[Callable[..., None]], Callable[...
 
         with_options.__name__, with_options.__doc__ = body.__name__, body.__doc__
         with_options.__signature__ = inspect.signature(partial(body, None), eval_str=True)  # type: ignore[attr-defined]
-        return as_typer_reads(with_options, described(table))
+        return typer_command(with_options, described(table))
 
     return command
 
 
-def as_typer_reads(body: Callable[..., None], options: Iterable[Described], text: str = "") -> Callable[..., None]:
+def typer_command(body: Callable[..., None], options: Iterable[Described], text: str = "") -> Callable[..., None]:
     """Return a command that does what `body` does, with its docstring or this `text` for help: it asks for the
     arguments of `body`, and for these options, which that takes by their names."""
 
@@ -100,14 +100,14 @@ def as_typer_reads(body: Callable[..., None], options: Iterable[Described], text
         if each.kind is not each.VAR_KEYWORD
     ]
     last = [each for each in own if isinstance(each.annotation.__metadata__[0], typer.models.OptionInfo)]
-    asked = [*(each for each in own if each not in last), *map(_as_typer_reads, options), *last]
+    asked = [*(each for each in own if each not in last), *map(_typer_parameter, options), *last]
     command.__name__, command.__doc__ = body.__name__, text or body.__doc__
     command.__annotations__ = {each.name: each.annotation for each in asked}
     command.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
     return command
 
 
-def _as_typer_reads(each: Described) -> inspect.Parameter:
+def _typer_parameter(each: Described) -> inspect.Parameter:
     if isinstance(each.extra, Option):
         option, default = each.option, each.default
         extra = typer.Option(

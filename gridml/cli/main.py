@@ -14,8 +14,8 @@ from typing import Annotated
 
 import typer
 
-from gridml.cli import ami, look, manage, place, prepare, start
-from gridml.cli.arguments import INTERRUPTED, JSON, outlasting, say
+from gridml.cli import ami, manage, place, prepare, show, start
+from gridml.cli.arguments import INTERRUPTED, JSON, say, tolerate_closed_pipe
 from gridml.errors import DataError, GridmlError, UsageError, UserCodeError
 
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
     # Not what stands in for them, as in tests.
     if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:
-        sys.stdout, sys.stderr = outlasting(sys.stdout), outlasting(sys.stderr)
+        sys.stdout, sys.stderr = tolerate_closed_pipe(sys.stdout), tolerate_closed_pipe(sys.stderr)
     try:
         commands = command_line()
     except KeyboardInterrupt:
@@ -97,9 +97,9 @@ def command_line() -> typer.Typer:
             app.add_typer(more, name=plugin.name)
     app.command(epilog=prepare.CHECK_EXAMPLE)(prepare.check)
     app.command("resume", epilog=start.RESUME_EXAMPLE)(start.resume_command())
-    app.command(epilog=look.STATUS_EXAMPLE)(look.status)
-    app.command(epilog=look.WATCH_EXAMPLE)(look.watch)
-    app.command(epilog=look.REPORT_EXAMPLE)(look.report)
+    app.command(epilog=show.STATUS_EXAMPLE)(show.status)
+    app.command(epilog=show.WATCH_EXAMPLE)(show.watch)
+    app.command(epilog=show.REPORT_EXAMPLE)(show.report)
     app.command(epilog=manage.CANCEL_EXAMPLE)(manage.cancel)
     app.command(epilog=manage.SCALE_EXAMPLE)(manage.scale)
     app.command(epilog=manage.ROLLBACK_EXAMPLE)(manage.rollback)

@@ -19,10 +19,10 @@ CANCEL_EXAMPLE = "Example: gridml cancel runs/mnist-20260401-120000"
 
 def cancel(run: RunArgument, as_json: Json = False) -> None:
     """Ask the master of a run to stop; the run keeps its credits and can be resumed."""
-    from gridml.api.handle import ask_to_stop
+    from gridml.api.handle import request_stop
     from master.store.rundir import command
 
-    done = ask_to_stop(run)
+    done = request_stop(run)
     text = f"{done} Go on later with: {command('resume', run)}"
     answer({"run_dir": str(run), **asdict(done)}, text, as_json=as_json)
 

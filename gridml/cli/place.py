@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from gridml.cli.arguments import Json, answer, asks_for
+from gridml.cli.arguments import Json, answer, takes_options
 from gridml.errors import UsageError
 from master.state.options import FIRST, FROM_1, Option, check_bounds, option
 
@@ -137,7 +137,7 @@ class PlaceOptions:
             )
         return Rates(self.bandwidth, self.speed, self.master_bandwidth)
 
-    def of_method(self) -> Options:
+    def method_options(self) -> Options:
         """Return the options of the method."""
         from gridml.placement.auto import AutoOptions
         from gridml.placement.base import Options, options_of
@@ -151,7 +151,7 @@ class PlaceOptions:
         return options if self.seconds is None else replace(options_of(AutoOptions, options), seconds=self.seconds)
 
 
-@asks_for(PlaceOptions)
+@takes_options(PlaceOptions)
 def place(
     options: PlaceOptions,
     graph: Annotated[
@@ -183,15 +183,15 @@ def place(
     from gridml.placement.quality import measure
     from gridml.placement.repartition import Moved, Repartition
     from master.views.console import json_text
-    from master.views.render_plan import print_quality, work_shown
+    from master.views.render_plan import print_quality, progress_bars
 
-    method, of_method = find(options.method), options.of_method()
+    method, method_options = find(options.method), options.method_options()
     works = None if options.row_weights in (None, EDGES) else read_weights(Path(str(options.row_weights)))
     sizes = None if options.column_weights is None else read_weights(options.column_weights)
     check_free(options.out)
     format_name, was = options.format_name, None
     try:
-        with work_shown(quiet=as_json) as told:
+        with progress_bars(quiet=as_json) as told:
             if options.store is not None:
                 files.store(graph, options.store, format_name, lambda read, size: told("storing", read, size))
                 graph, format_name = options.store, None
@@ -205,7 +205,7 @@ def place(
                     was = without(was, options.lost, options.parts)
                 method = Repartition(was)
             told("placing", 0, 0)
-            placement, quality = measure(method, weighted, options.parts, of_method)
+            placement, quality = measure(method, weighted, options.parts, method_options)
             facts = quality.to_json() | (asdict(Moved.between(was, placement)) if was is not None else {})
     except MemoryError as error:
         raise UsageError(

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from gridml.cli.arguments import Json, answer, asks_for, say
+from gridml.cli.arguments import Json, answer, say, takes_options
 from gridml.errors import UsageError
 from gridml.model.device_memory import AUTO, CPU
 from master.planning.options import PlanOptions
@@ -21,7 +21,7 @@ PLAN_EXAMPLE = (
 )
 
 
-@asks_for(PlanOptions)
+@takes_options(PlanOptions)
 def plan(
     options: PlanOptions,
     plot: Annotated[

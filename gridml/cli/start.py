@@ -1,6 +1,6 @@
 """The commands that begin a run, `gridml run` and `gridml submit` among them: one for every back end that has a verb.
 
-Their options are those that every run has, and the back end's own (`gridml.api.beginning`).
+Their options are those that every run has, and the back end's own (`gridml.api.run_calls`).
 
 `gridml resume`: a run goes on from its last credit, with other numbers where they may be others.
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridml.cli.arguments import INTERRUPTED, RunArgument, answer, as_typer_reads, say
+from gridml.cli.arguments import INTERRUPTED, RunArgument, answer, say, typer_command
 from gridml.errors import UsageError
 from master.state.options import in_panels
 from master.store.run_names import claimed_root, usual_root
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def start_command(plugin: BackendPlugin) -> Callable[..., None]:
     """Return the command of a back end that has one, with the signature that its options give it."""
-    from gridml.api.beginning import options_of
+    from gridml.api.run_calls import options_of
 
     def start(
         program: Annotated[
@@ -45,16 +45,16 @@ def start_command(plugin: BackendPlugin) -> Callable[..., None]:
             raise typer.Exit(INTERRUPTED) from None
 
     assert plugin.command is not None
-    return as_typer_reads(start, in_panels(options_of(plugin)), plugin.command.help)
+    return typer_command(start, in_panels(options_of(plugin)), plugin.command.help)
 
 
 def _start(plugin: BackendPlugin, program: Path, values: dict[str, Any]) -> None:
-    from gridml.api.beginning import wanted
+    from gridml.api.run_calls import run_settings
     from master.launch import start
     from master.store.rundir import RunDirectory
     from master.views.terminal import drive
 
-    settings = wanted(plugin, program, values)
+    settings = run_settings(plugin, program, values)
     name, as_json = settings.program.stem, values["as_json"]
     foreground, prepare = values.get("foreground", True), values.get("prepare", False)
     if foreground and prepare:
@@ -67,17 +67,17 @@ def _start(plugin: BackendPlugin, program: Path, values: dict[str, Any]) -> None
         if plugin.batch is not None and not prepare:
             plugin.batch.check_reachable()
         if plugin.batch is not None and not foreground:
-            _hand_over(plugin.batch, settings, root, prepare=prepare, as_json=as_json)
+            _submit_master(plugin.batch, settings, root, prepare=prepare, as_json=as_json)
             return
         drive(root, lambda environment: start(settings, root, environment), name, as_json=as_json)
 
 
-def _hand_over(batch: BatchSystem, settings: Settings, root: Path, *, prepare: bool, as_json: bool) -> None:
+def _submit_master(batch: BatchSystem, settings: Settings, root: Path, *, prepare: bool, as_json: bool) -> None:
     """Make the run, and hand its master to the batch system; or only `prepare` what it is submitted by."""
-    from gridml.api.beginning import made
+    from gridml.api.run_calls import create_run
     from master.store.rundir import command
 
-    directory = made(settings, root, quiet=as_json)
+    directory = create_run(settings, root, quiet=as_json)
     if prepare:
         prepared = batch.prepare_master(settings, directory)
         done: dict[str, Any] = {"prepared": str(prepared)}
@@ -97,9 +97,9 @@ RESUME_EXAMPLE = "Example: gridml resume runs/mnist-20260401-120000"
 
 def resume_command() -> Callable[..., None]:
     """Return the command, with the signature that the settings and the back ends' options give it."""
-    from gridml.api.beginning import resume_options
+    from gridml.api.run_calls import resume_options
 
-    return as_typer_reads(_resume, in_panels(resume_options()))
+    return typer_command(_resume, in_panels(resume_options()))
 
 
 def _resume(run: RunArgument, **values: Any) -> None:
@@ -107,10 +107,10 @@ def _resume(run: RunArgument, **values: Any) -> None:
 
     Options that are given hold from now on; jobs that are queued or run already stay as they are.
     """
-    from gridml.api.beginning import taking_up
+    from gridml.api.run_calls import resume_function
     from master.views.terminal import drive
 
-    drive(run, taking_up(run, values), run.name, as_json=values["as_json"], resumed=True)
+    drive(run, resume_function(run, values), run.name, as_json=values["as_json"], resumed=True)
 
 
 SIMULATE_EXAMPLE = (
@@ -123,7 +123,7 @@ def simulate_command() -> Callable[..., None]:
     """Return the command, with the signature that its options give it."""
     from master.backends.simulated_plugin import simulate_options
 
-    return as_typer_reads(_simulate, in_panels(simulate_options()))
+    return typer_command(_simulate, in_panels(simulate_options()))
 
 
 def _simulate(
@@ -142,7 +142,7 @@ def _simulate(
     Ledger and decisions are those of a real run; time, machines and messages are simulated, and the report is in
     simulated seconds. Times have units as elsewhere: 90s, 45m, 1.5h.
     """
-    from gridml.api.simulating import played, world_for
+    from gridml.api.simulating import make_world, play_run
     from master.simulation.campaign import status_line
     from master.simulation.result import result_of
     from master.views.terminal import print_report
@@ -153,8 +153,8 @@ def _simulate(
         return
     with claimed_root(values["run_dir"], "cost" if program is None else program.stem) as root:
         with status_line(root, quiet=as_json) as notify:
-            world = world_for(program, values, root)
-            played(world, root, notify)
+            world = make_world(program, values, root)
+            play_run(world, root, notify)
         result = result_of(world, root)
     answer(result.to_json(), partial(print_report, result.report), result.summary(), as_json=as_json)
 

@@ -17,7 +17,7 @@ from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.rundir import command
 from master.sync.recovery import Failures
-from master.telemetry.staffing import Deaths, FailedStart, after_deaths, after_failed_start, before_more
+from master.telemetry.staffing import Deaths, FailedStart, judge_deaths, judge_failed_starts, submission_backoff
 
 REMEMBERED = 100  # failed starts in a row
 
@@ -47,7 +47,7 @@ class Ends:
         start = FailedStart(record.machine, event.exit_code, words)
         self._failed_starts = [*self._failed_starts[1 - REMEMBERED :], start]
         others_work = any(other.present and self._works(other) for other in self._workers)
-        again, reason = after_failed_start(self._failed_starts, others_work=others_work, any_spoke=any_spoke)
+        again, reason = judge_failed_starts(self._failed_starts, others_work=others_work, any_spoke=any_spoke)
         return None if again else reason
 
     def death(self, event: JobEvent, lived_s: float, now: float) -> str | None:
@@ -64,7 +64,7 @@ class Ends:
             other.measured.started_s is None or now - other.measured.started_s > self._deaths.longest_s
             for other in running
         )
-        again, reason = after_deaths(self._deaths, others_live_longer=longer)
+        again, reason = judge_deaths(self._deaths, others_live_longer=longer)
         return None if again else reason
 
     @property
@@ -74,7 +74,7 @@ class Ends:
             return self._failed_s
         begun = (other for other in self._workers if other.contact.spoke and other.measured.started_s is not None)
         others_begin = any((other.measured.started_s or 0.0) > self._failing_since_s for other in begun)
-        return self._failed_s + before_more(len(self._failed_starts), others_begin=others_begin)[0]
+        return self._failed_s + submission_backoff(len(self._failed_starts), others_begin=others_begin)[0]
 
     def _works(self, record: WorkerRecord) -> bool:
         """Whether a worker has spoken, or may yet: it ran before the first of those that ended without a word did. To

@@ -21,7 +21,15 @@ from master.store.settings import Settings
 from master.sync.exchange import Exchange
 from master.sync.recovery import strikes_of
 from master.telemetry.measures import Measures, died
-from master.telemetry.staffing import Heartbeats, Presence, Queue, is_suspended_long, leaves_at_s, to_dismiss, to_submit
+from master.telemetry.staffing import (
+    Heartbeats,
+    PresentWorker,
+    Queue,
+    is_suspended_long,
+    release_time_s,
+    workers_to_release,
+    workers_to_submit,
+)
 
 PRESENT = (Standing.QUEUED, Standing.RUNNING, Standing.HELD)  # whoever is held and replaced counts as dismissed
 FAREWELL_S = 120.0  # that a worker has to push and leave when it is told to
@@ -198,7 +206,7 @@ class Fleet:
         if present < asked and now < self._ends.more_from_s:
             return
         queue = self._queue_of_pool(now) if work_left and present < asked else None
-        count, reason = to_submit(present, asked, work_left=work_left, queue=queue)
+        count, reason = workers_to_submit(present, asked, work_left=work_left, queue=queue)
         if not count:
             return
         names = [f"w{self._submitted + i + 1}" for i in range(count)]
@@ -215,11 +223,11 @@ class Fleet:
     def _dismiss(self, wanted: int) -> None:
         """Tell the workers that are too many to leave: they push what they have trained."""
         present = [
-            Presence(record.name, record.standing is not Standing.RUNNING, record.measured.speed)
+            PresentWorker(record.name, record.standing is not Standing.RUNNING, record.measured.speed)
             for record in self._workers
             if record.standing in PRESENT
         ]
-        names, reason = to_dismiss(present, wanted)
+        names, reason = workers_to_release(present, wanted)
         with self._ledger.transaction():
             for name in names:
                 self._workers.move(self._workers.of(name), Standing.DISMISSED)
@@ -234,7 +242,7 @@ class Fleet:
         longest_s = self._place.backend.longest_s
         if longest_s is None:
             return
-        while self._begun and now >= leaves_at_s(self._begun[0][0], longest_s):
+        while self._begun and now >= release_time_s(self._begun[0][0], longest_s):
             record = self._workers.get(heapq.heappop(self._begun)[1])
             if record is None or record.standing is not Standing.RUNNING:
                 continue  # it has ended, or will soon

@@ -18,7 +18,7 @@ from master.caching.known_payloads import CarriedFiles, CarriedPayloads
 from master.leases.epochs import Epochs
 from master.state.lease_records import Footprint, LeaseState
 from master.store.spec import RunSpec
-from master.telemetry.measures import Copying
+from master.telemetry.measures import CopyCosts
 
 
 class Chunks:
@@ -26,7 +26,7 @@ class Chunks:
     master reads what they carried."""
 
     def __init__(
-        self, spec: RunSpec, epochs: Epochs, mailboxes: MasterMailboxes, copying: Copying, folder: Path
+        self, spec: RunSpec, epochs: Epochs, mailboxes: MasterMailboxes, copying: CopyCosts, folder: Path
     ) -> None:
         self._spec = spec
         self._epochs = epochs

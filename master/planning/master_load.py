@@ -32,7 +32,7 @@ from master.sync.replies import by_name
 
 TENSORS = 16
 MEMORY, DISK = 8, 4  # replicas' worth that a measurement takes
-REPEATS, ENOUGH_S = 5, 5.0  # pushes that are measured, as long as they take no longer
+REPEATS, MAX_MEASURING_S = 5, 5.0  # pushes that are measured, as long as they take no longer
 STALE = Merge(version=2, base=1, vertices=1, credited_by_others=3, live=4)
 KEY = ("Replica", 0)
 
@@ -130,6 +130,6 @@ def _content(tensors: dict[str, NDArray[np.float32]], compress: str) -> PushCont
 def _numbers(taken: list[float]) -> Iterator[int]:
     """Yield the numbers of messages to send: the first warms up, and counts only where it took long."""
     number = 0
-    while number <= REPEATS and sum(taken) < ENOUGH_S:
+    while number <= REPEATS and sum(taken) < MAX_MEASURING_S:
         number += 1
         yield number

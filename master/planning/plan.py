@@ -24,7 +24,7 @@ from master.planning.lifetime_sources import LifetimeEstimate, estimate_lifetime
 from master.planning.master_load import MasterLoad, measure
 from master.planning.options import PlanOptions
 from master.store.reader import PushCosts
-from master.telemetry.staffing import Length, worth_asking
+from master.telemetry.staffing import RunLength, worker_limit
 
 PUSH_S = 0.1  # what a push costs by default
 REPLAYED, LIVES = 25, 20_000  # sizes that are replayed for a plot, and lives drawn for each
@@ -64,7 +64,7 @@ class Plan:
     costs: Costs
     work: Work
     candidates: tuple[SizeCandidate, ...]
-    length: Length | None = None
+    length: RunLength | None = None
     load: MasterLoad | None = None
     placement: PlannedPlacement | None = None
 
@@ -83,7 +83,7 @@ class Plan:
     def useful(self) -> tuple[int, str] | None:
         """How many workers the run is long enough for, if replicas are averaged, and why; None where its length is
         unknown."""
-        count, reason = (None, "") if self.length is None else worth_asking(self.length)
+        count, reason = (None, "") if self.length is None else worker_limit(self.length)
         return None if count is None else (count, reason)
 
     @property
@@ -180,7 +180,7 @@ def _push_least_s(measured: PushCosts | None, load: MasterLoad | None, workers: 
     return max(0.0 if measured is None else measured.travel_s, merging_s(workers, merge_s))
 
 
-def _length(options: PlanOptions, vertices: int | None) -> Length | None:
+def _length(options: PlanOptions, vertices: int | None) -> RunLength | None:
     """How long the run is, where that was asked for."""
     if options.epochs is None and options.batch is None:
         return None
@@ -188,7 +188,7 @@ def _length(options: PlanOptions, vertices: int | None) -> Length | None:
         given = {"--epochs": options.epochs, "--batch": options.batch, "--vertices": vertices}
         got = " and ".join(name for name, value in given.items() if value is not None)
         raise UsageError(f"got {got}; expected {', '.join(given)} together: for how many workers is a run long enough?")
-    return Length(vertices * options.epochs, options.batch)
+    return RunLength(vertices * options.epochs, options.batch)
 
 
 def _load(options: PlanOptions, say: Callable[[str], None]) -> MasterLoad | None:

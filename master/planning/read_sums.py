@@ -37,8 +37,8 @@ from gridml.protocol.push import ReplicaPart
 from master.evaluation.metrics import begun
 from master.store.versions import ReplicaState
 
-MOST_APART = 8  # sums of which each is tried on its own, to name those that f reads
-MOST_LOADS = 2 + 2 * 3 + MOST_APART  # of the user's file in all, with the first
+MAX_SEPARATE_SUMS = 8  # sums of which each is tried on its own, to name those that f reads
+MAX_LOADS = 2 + 2 * 3 + MAX_SEPARATE_SUMS  # of the user's file in all, with the first
 
 Array = NDArray[Any]
 Tensors = dict[str, Array]  # whole, by their names in files
@@ -130,7 +130,9 @@ def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> tuple[list
             alone = [
                 name
                 for name in names
-                if 1 < len(names) <= MOST_APART and name in others and _differ(batch, trials, {name: others[name]})
+                if 1 < len(names) <= MAX_SEPARATE_SUMS
+                and name in others
+                and _differ(batch, trials, {name: others[name]})
             ]
             return list(dict.fromkeys(_called(name) for name in alone or names)), len(names) == 1 or bool(alone)
     if failed:

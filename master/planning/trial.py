@@ -36,14 +36,14 @@ from gridml.model.schedule import Progress
 from gridml.protocol.foreign import described
 from gridml.protocol.push import Fields, ReplicaPart
 from master.evaluation.metrics import KEPT, begun, evaluate, first_chunk
-from master.planning.odd import (
-    counted,
-    not_finite,
-    not_followed,
-    not_trained,
-    one_component,
+from master.planning.program_warnings import (
+    dominant_component,
+    ignored_weight_writes,
+    nonfinite_fields,
+    unfollowed_edges,
+    unsummed_counters,
     untrained_buffers,
-    weights_in_vain,
+    untrained_parameters,
 )
 from master.planning.read_sums import TrialBatch, reads_sums
 from master.store.replica import Replica
@@ -52,7 +52,7 @@ from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merger
 from master.telemetry.loggers.base import LOGGERS
 
-MOST_TRIED = 2_000  # vertices of a batch, where f takes more at once
+MAX_BATCH_VERTICES = 2_000  # vertices of a batch, where f takes more at once
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     graph = program.build(file)
     driver = program.driving(graph)
     state = initial(graph, seed)
-    size, batch_s = min(program.update.batch or 1, MOST_TRIED), 0.0
+    size, batch_s = min(program.update.batch or 1, MAX_BATCH_VERTICES), 0.0
     chunk = first_chunk(program, graph, 2 * size)
     with errors_told(place):
         engine, start = begun(program, chunk, state, place, trial=True)
@@ -107,14 +107,14 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         trainable += engine.trainable()
         counters.append(untrained_buffers(program.types(), engine.module_values()))
     last = _last_size(program, graph.tables[driver].count, size)
-    odd = [*_hidden(file), *_fitting_nothing(graph, state), *not_finite(graph)]
+    odd = [*_hidden(file), *_fitting_nothing(graph, state), *nonfinite_fields(graph)]
     odd += _last_batch(engine, last, program.factor(Progress(share=1.0)), driver, file)
     odd += [
         *_written_in_vain(engine, graph),
-        *weights_in_vain(engine),
-        *not_followed(program, graph, engine.followed),
-        *one_component(program, graph, driver),
-        *counted(program.types(), counters, [stop - first for first, stop in pairwise(ends)]),
+        *ignored_weight_writes(engine),
+        *unfollowed_edges(program, graph, engine.followed),
+        *dominant_component(program, graph, driver),
+        *unsummed_counters(program.types(), counters, [stop - first for first, stop in pairwise(ends)]),
     ]
     with errors_told(place):
         part = engine.wire(engine.snapshot())
@@ -123,7 +123,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     odd += reads_sums(TrialBatch(file, program, graph, chunk, ends[1], state, place), part)
     if not moved and not any(each.asked for each in trainable):
         odd.append("f changed nothing that is replicated, and no field of its own vertices")
-    odd += not_trained(trainable, moved)
+    odd += untrained_parameters(trainable, moved)
     own = [each.type.name for each in graph.replicated if each.type.own_rule]
     before = {name: _tensors(state, name) for name in own}
     merged = _merged(graph, state, part, ends[-1])

@@ -79,7 +79,7 @@ class WorkerReports:
         sync, record = draft.sync, draft.record
         if self.workers.expects(record):  # not one that has ended, whose last push was brought home
             self.versions.hear(record, sync.have, draft.message.number)
-            self.leases.sizing.measures.hear(record, sync, now, worked=draft.verdict is Verdict.MERGED)
+            self.leases.sizing.measures.handle_sync(record, sync, now, worked=draft.verdict is Verdict.MERGED)
             record.contact.spoke = True
             record.signs.show(now)
         else:

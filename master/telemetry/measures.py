@@ -2,7 +2,7 @@
 
 They are kept by kind of machine, as workers name it, and for all together. Only the last few dozen measures of each
 sort are remembered, and a few hundred lives: memory grows with the workers that live, and with nothing else.
-`Copying` measures what it takes to copy vertices: bytes of a vertex in a chunk, and the master's seconds per byte
+`CopyCosts` measures what it takes to copy vertices: bytes of a vertex in a chunk, and the master's seconds per byte
 and per chunk.
 """
 
@@ -24,13 +24,13 @@ from master.state.spans import Delay
 from master.state.worker_records import WorkerLife, WorkerRecord
 from master.store.reader import PushCosts
 from master.store.rundir import ORPHANED
-from master.telemetry.staffing import LATELY_S, Queue
+from master.telemetry.staffing import RECENT_S, Queue
 
 BYTE_S = 1e-8  # seconds for a byte, where measures cannot tell it from what is alike for every chunk: 100 MB/s
 _COPYING_FADING = 0.9  # bytes are weighed over the last ten chunks or so
 
 
-def line(points: Sequence[tuple[float, float]], usual: float = 0.0) -> tuple[float, float]:
+def fit_line(points: Sequence[tuple[float, float]], usual: float = 0.0) -> tuple[float, float]:
     """(t_s, t_c) of the points (n, seconds): the least squares of t_s + n·t_c, neither negative.
 
     Where all n are alike, or more take less time, they cannot be told apart: t_c is then as `usual`, as far as that
@@ -52,14 +52,14 @@ def line(points: Sequence[tuple[float, float]], usual: float = 0.0) -> tuple[flo
     return mean_s - slope * mean_n, slope
 
 
-class Copying:
+class CopyCosts:
     """One master's measures. `vertex_bytes` are guessed from the graph until chunks were cut."""
 
     def __init__(self, vertex_bytes: float = 0.0) -> None:
         self.vertex_bytes = vertex_bytes
         self._vertices = self._bytes = 0.0  # of late
         self.nbytes = 0  # of all chunks
-        self._grants: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # (bytes, seconds)
+        self._grants: deque[tuple[float, float]] = deque(maxlen=MAX_MEASURES)  # (bytes, seconds)
 
     @property
     def vertex_s(self) -> float:
@@ -69,7 +69,7 @@ class Copying:
     @property
     def grant_s(self) -> float:
         """The master's seconds for a lease, however large it is: those for its bytes are not among them."""
-        return line(self._grants, BYTE_S)[0]
+        return fit_line(self._grants, BYTE_S)[0]
 
     def cut(self, vertices: int, nbytes: int) -> None:
         """Take note of a chunk that was cut."""
@@ -86,10 +86,10 @@ class Copying:
             self._grants.append((nbytes / leases, seconds / leases))
 
 
-REMEMBERED = 64  # measures of one sort
-ENOUGH = 3  # measures of a kind's own; with fewer those of all kinds are believed
-KINDS = 16  # that are told apart: their names come from other machines
-LIVES = 512  # in a sample
+MAX_MEASURES = 64  # measures of one sort
+MIN_MEASURES = 3  # measures of a kind's own; with fewer those of all kinds are believed
+MAX_KINDS = 16  # that are told apart: their names come from other machines
+MAX_LIVES = 512  # in a sample
 UNMEASURED_PUSH_S = 0.1  # seconds of training that a push costs, until a worker has told,
 UNMEASURED_TRAVEL_S = 10.0  # and from sending it to its answer: a worker is taken for late only after that
 SLACK, SLACK_S = 1.1, 1.0  # by which a worker's clock and ours may differ
@@ -102,20 +102,20 @@ def died(state: str, cancelled: bool, detail: str) -> bool:
     return not cancelled and (state == State.EVICTED or (state == State.LOST and detail != ORPHANED))
 
 
-def _a_speed(vertices: int, seconds: float) -> bool:
+def _is_plausible_speed(vertices: int, seconds: float) -> bool:
     """Whether so many vertices can have been trained in that time."""
     return vertices > 0 and LEAST_VERTEX_S * vertices <= seconds <= LONGEST_S
 
 
 def _recent() -> deque[float]:
-    return deque(maxlen=REMEMBERED)
+    return deque(maxlen=MAX_MEASURES)
 
 
 @dataclass
-class Kind:
+class KindMeasures:
     """What was measured of one kind of worker, in seconds; `begun` are (vertices, seconds) of chunks begun."""
 
-    begun: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    begun: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_MEASURES))
     ends: deque[float] = field(default_factory=_recent)
     pushes: deque[float] = field(default_factory=_recent)
     travels: deque[float] = field(default_factory=_recent)
@@ -179,7 +179,7 @@ class Lives:
     is in its worker's record.
     """
 
-    def __init__(self, limit: int = LIVES) -> None:
+    def __init__(self, limit: int = MAX_LIVES) -> None:
         self.deaths = 0
         self._limit = limit
         self._every = 1
@@ -231,12 +231,12 @@ class Measures:
     """All of it, for one master. What was last heard of a worker is in its record."""
 
     def __init__(self, vertex_bytes: float = 0.0) -> None:
-        self.copying = Copying(vertex_bytes)
-        self.all = Kind()
-        self.kinds: dict[str, Kind] = {}
+        self.copying = CopyCosts(vertex_bytes)
+        self.all = KindMeasures()
+        self.kinds: dict[str, KindMeasures] = {}
         self.speeds = Speeds()
         self.lives = Lives()
-        self._starts: deque[float] = deque()  # of workers, within the last `LATELY_S`
+        self._starts: deque[float] = deque()  # of workers, within the last `RECENT_S`
 
     def submit(self, record: WorkerRecord, now: float) -> None:
         if record.measured.submitted_s is None:
@@ -267,7 +267,7 @@ class Measures:
         )
 
     def _forget_starts(self, now: float) -> None:
-        while self._starts and self._starts[0] <= now - LATELY_S:
+        while self._starts and self._starts[0] <= now - RECENT_S:
             self._starts.popleft()
 
     def recall(self, record: WorkerRecord, row: Mapping[str, Any]) -> None:
@@ -300,7 +300,7 @@ class Measures:
         last_s = record.measured.message_s or record.measured.started_s or now
         self.end(record, last_s, died=died)
 
-    def hear(self, record: WorkerRecord, sync: Sync, now: float, *, worked: bool = True) -> None:
+    def handle_sync(self, record: WorkerRecord, sync: Sync, now: float, *, worked: bool = True) -> None:
         """Take what a worker says of itself, as far as it can be true. What it says of its costs is believed only when
         it has `worked`, and its work came with it; and nothing has taken longer than the worker lives."""
         own = record.measured
@@ -319,10 +319,10 @@ class Measures:
         most_s = LONGEST_S if own.started_s is None else SLACK * max(0.0, now - own.started_s) + SLACK_S
         if sync.trained < own.trained:  # another process of the same worker
             own.trained, own.train_s, own.begun = 0, 0.0, 0
-        if _a_speed(sync.trained - own.trained, sync.train_s - own.train_s):
+        if _is_plausible_speed(sync.trained - own.trained, sync.train_s - own.train_s):
             for kind in kinds:
                 kind.train(sync.trained - own.trained, sync.train_s - own.train_s)
-            if _a_speed(sync.trained, sync.train_s):
+            if _is_plausible_speed(sync.trained, sync.train_s):
                 self.speeds.put(record, sync.trained / sync.train_s)
         own.trained, own.train_s = sync.trained, sync.train_s
         if sync.begun != own.begun and sync.begun_vertices > 0 and 0 <= sync.begin_s <= most_s:
@@ -389,9 +389,9 @@ class Measures:
     def _begin(self, name: str) -> tuple[float, float]:
         """(t_s, t_c) of the chunks that workers of a kind have begun."""
         begun = self.kinds.get(name, self.all).begun
-        return line(begun if len(begun) >= ENOUGH else self.all.begun, self.copying.vertex_s)
+        return fit_line(begun if len(begun) >= MIN_MEASURES else self.all.begun, self.copying.vertex_s)
 
-    def _kinds(self, record: WorkerRecord) -> tuple[Kind, ...]:
+    def _kinds(self, record: WorkerRecord) -> tuple[KindMeasures, ...]:
         return (self.all,) if not record.measured.kind else (self.all, self.kinds[record.measured.kind])
 
     def _boot(self, record: WorkerRecord, seconds: float) -> None:
@@ -400,14 +400,14 @@ class Measures:
 
     def _mean(self, name: str, what: str) -> float | None:
         measured: deque[float] = getattr(self.kinds.get(name, self.all), what)
-        if len(measured) < ENOUGH:
+        if len(measured) < MIN_MEASURES:
             measured = getattr(self.all, what)
         return sum(measured) / len(measured) if measured else None
 
     def _kind(self, kind: str) -> str:
         """Return the name by which a kind is told apart from others, "" where it is not."""
         if kind not in self.kinds:
-            if not kind or len(self.kinds) >= KINDS:
+            if not kind or len(self.kinds) >= MAX_KINDS:
                 return ""
-            self.kinds[kind] = Kind()
+            self.kinds[kind] = KindMeasures()
         return kind

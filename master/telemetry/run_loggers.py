@@ -19,13 +19,13 @@ from master.store.spec import RunSpec
 from master.telemetry.loggers.base import ALWAYS, LOGGED, LOGGERS, METRICS, Logger, LoggerPlugin, Point
 
 EVERY_S = 10.0  # between two points of what f logs
-FAREWELL_S, LEAVE_S = 30.0, 5.0  # that loggers may take for the last points, and to close
-MOST_POINTS = 1_000  # of evaluate that a logger is given at once; one that begins late gets the others next
+MAX_FLUSH_S, MAX_CLOSE_S = 30.0, 5.0  # that loggers may take for the last points, and to close
+MAX_POINTS = 1_000  # of evaluate that a logger is given at once; one that begins late gets the others next
 Warn = Callable[[str], None]
 
 
 @dataclass
-class _Written:
+class _LoggerState:
     """One logger: what it is at, and the last step of each kind that it was given."""
 
     plugin: LoggerPlugin
@@ -55,7 +55,9 @@ class RunLoggers:
         files = thread()
         threads = [(each, files if each.name in ALWAYS else thread()) for each in plugins]
         self._executors = list(dict.fromkeys([files, *(executor for _, executor in threads)]))
-        self._loggers = [_Written(each, executor, executor.submit(_opened, each, root)) for each, executor in threads]
+        self._loggers = [
+            _LoggerState(each, executor, executor.submit(_opened, each, root)) for each, executor in threads
+        ]
 
     def step(self, now: float) -> None:
         """Give loggers what they lack, where that is due: every ten seconds, and when there are other metrics."""
@@ -70,14 +72,14 @@ class RunLoggers:
         least = 2  # what is under way, and what came since
         while least > 0 or self._behind:
             pending = [each.under_way for each in self._loggers if each.under_way is not None]
-            wait_for(pending, FAREWELL_S)
+            wait_for(pending, MAX_FLUSH_S)
             self._give()
             least -= 1
 
     def close(self) -> None:
         """Take leave of all loggers. Those that do not get on are left."""
         closing = [each.executor.submit(each.logger.close) for each in self._loggers if each.logger is not None]
-        wait_for(closing, LEAVE_S)
+        wait_for(closing, MAX_CLOSE_S)
         for executor in self._executors:
             executor.shutdown(wait=False, cancel_futures=True)
 
@@ -94,9 +96,9 @@ class RunLoggers:
                 assert each.logger is not None
                 each.under_way = each.executor.submit(_write, each.logger, points)
                 each.last |= {point.kind: point.step for point in points}
-                self._behind |= len(points) >= MOST_POINTS
+                self._behind |= len(points) >= MAX_POINTS
 
-    def _is_ready(self, each: _Written) -> bool:
+    def _is_ready(self, each: _LoggerState) -> bool:
         """Whether a logger has done what it was given; one that failed is left out from now on, with a warning."""
         if each.under_way is not None:
             if not each.under_way.done():
@@ -119,7 +121,7 @@ class RunLoggers:
             Point(METRICS, step, epoch + 1, at_s, numbers)
             for step, epoch, at_s, values in self._ledger.evaluated_since(metrics)
             if (numbers := _numbers(values))
-        ][:MOST_POINTS]
+        ][:MAX_POINTS]
         if means := self._ledger.logged_since(logged):
             newest = max(means, key=lambda mean: mean.credited)
             values = {mean.name: mean.mean for mean in means}

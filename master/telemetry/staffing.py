@@ -24,22 +24,22 @@ from master.state.failures import GivenUpFor
 from master.state.worker_records import Lost, Standing, WorkerRecord, WorkerTable
 from master.store.settings import STEPS_EACH
 
-FIRST_WAITING = 10  # jobs that may wait in a pool of which nothing is known, and in one that starts none
-LATELY_S = 60.0  # what a pool started in so long it is taken to start again in so long
-GATHER_S = 5.0  # between two submissions to a queue: what is missing meanwhile is submitted together
+MIN_IDLE_JOBS = 10  # jobs that may wait in a pool of which nothing is known, and in one that starts none
+RECENT_S = 60.0  # what a pool started in so long it is taken to start again in so long
+SUBMIT_INTERVAL_S = 5.0  # between two submissions to a queue: what is missing meanwhile is submitted together
 MAX_FAILED_STARTS = 5  # workers in a row that end and had no work yet, while no other works
-LEAVING_S = 600.0  # within which a worker surely pushes and leaves
+MAX_LEAVING_S = 600.0  # within which a worker surely pushes and leaves
 STUCK = 10  # silences that a batch may last
 MAX_UNFIT = 20  # workers in a row whose machines lack something: some other might not
 MAX_DEATHS = 20  # workers that end by themselves, at whatever, with nothing credited in between
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 300.0  # before more are asked for while one after the other ends; it doubles
-_OF_THE_PLACE = frozenset((UNFIT, StorageError.exit_status, RunError.exit_status))  # by status, not of the program
+MIN_BACKOFF_S, MAX_BACKOFF_S = 1.0, 300.0  # before more are asked for while one after the other ends; it doubles
+_MACHINE_STATUSES = frozenset((UNFIT, StorageError.exit_status, RunError.exit_status))  # by status, not of the program
 
 
 @dataclass(frozen=True)
 class Queue:
     """A pool's queue, and how jobs have left it of late. `idle` jobs of the run wait in it, and never more than `most`
-    may; `started` began to run within the last `LATELY_S` seconds. `running` run, and end after `life_s` seconds on
+    may; `started` began to run within the last `RECENT_S` seconds. `running` run, and end after `life_s` seconds on
     average; a job waits for `wait_s` on average. None: not known yet. The last submission was `quiet_s` seconds ago."""
 
     idle: int
@@ -51,20 +51,20 @@ class Queue:
     quiet_s: float = math.inf
 
 
-def may_wait(queue: Queue) -> tuple[int, str]:
+def max_idle_jobs(queue: Queue) -> tuple[int, str]:
     """Jobs that may wait in a queue, and why: twice what the pool started of late.
 
     That doubles as long as the pool takes all that waits, at once or one by one. Where it takes fewer, a job waits for
-    2·`LATELY_S`, however fast or slow the pool is; where it takes none, `FIRST_WAITING` is all again. As many as end
-    while one waits (Little's law, over at most `LATELY_S`) may wait in any case, so a new master keeps up what an
+    2·`RECENT_S`, however fast or slow the pool is; where it takes none, `MIN_IDLE_JOBS` is all again. As many as end
+    while one waits (Little's law, over at most `RECENT_S`) may wait in any case, so a new master keeps up what an
     earlier one has reached.
     """
     replaced = 0
     if queue.wait_s is not None and queue.life_s:
-        replaced = math.ceil(queue.running * min(1.0, min(queue.wait_s, LATELY_S) / queue.life_s))
-    started = f"{queue.started} started in the last {LATELY_S:.0f} s"
+        replaced = math.ceil(queue.running * min(1.0, min(queue.wait_s, RECENT_S) / queue.life_s))
+    started = f"{queue.started} started in the last {RECENT_S:.0f} s"
     count, reason = max(
-        (FIRST_WAITING, f"as in any pool; {started}"),
+        (MIN_IDLE_JOBS, f"as in any pool; {started}"),
         (replaced, f"what of {queue.running} workers ends while a job waits; {started}"),
         (2 * queue.started, f"twice what started: {started}"),
         key=lambda choice: choice[0],
@@ -72,22 +72,22 @@ def may_wait(queue: Queue) -> tuple[int, str]:
     return (count, reason) if count <= queue.most else (queue.most, f"never more; {started}")
 
 
-def to_submit(alive: int, wanted: int, *, work_left: bool, queue: Queue | None = None) -> tuple[int, str]:
+def workers_to_submit(alive: int, wanted: int, *, work_left: bool, queue: Queue | None = None) -> tuple[int, str]:
     """Workers to submit now, so that `wanted` are queued or running; no more wait in a `queue` than may."""
     if not work_left:
         return 0, "nothing is left to lease"
     missing, reason = max(0, wanted - alive), f"{alive} of {wanted} are queued or running"
     if queue is not None and missing:
-        if queue.quiet_s < GATHER_S:
+        if queue.quiet_s < SUBMIT_INTERVAL_S:
             return 0, "what is missing is gathered"
-        limit, why = may_wait(queue)
+        limit, why = max_idle_jobs(queue)
         if queue.idle + missing > limit:
             missing, reason = max(0, limit - queue.idle), f"{reason}; {queue.idle} are queued, {limit} may be: {why}"
     return missing, reason
 
 
 @dataclass(frozen=True)
-class Presence:
+class PresentWorker:
     """A worker that may be told to leave: whether it `waits` (in the queue, or for a person), and how many vertices it
     trains per second, None: not known yet."""
 
@@ -96,7 +96,7 @@ class Presence:
     speed: float | None = None
 
 
-def to_dismiss(present: Sequence[Presence], wanted: int) -> tuple[list[str], str]:
+def workers_to_release(present: Sequence[PresentWorker], wanted: int) -> tuple[list[str], str]:
     """Workers to tell to leave, so that `wanted` of those that are `present`, the oldest first, stay: first those that
     wait, then those that have trained nothing yet, then the slowest; of equals the newest."""
     surplus = max(0, len(present) - wanted)
@@ -104,13 +104,13 @@ def to_dismiss(present: Sequence[Presence], wanted: int) -> tuple[list[str], str
     return [worker.name for worker in order[:surplus]], f"{len(present)} are queued or running, wanted: {wanted}"
 
 
-def leaves_at_s(began_s: float, longest_s: float) -> float:
+def release_time_s(began_s: float, longest_s: float) -> float:
     """When a worker that began to run at `began_s` is told to leave, so that it has pushed and left before its job has
-    run for `longest_s`: after 95% of that, but with no more time to spare than `LEAVING_S`."""
-    return began_s + longest_s - min(0.05 * longest_s, LEAVING_S)
+    run for `longest_s`: after 95% of that, but with no more time to spare than `MAX_LEAVING_S`."""
+    return began_s + longest_s - min(0.05 * longest_s, MAX_LEAVING_S)
 
 
-def patience_s(limit_s: float, *, out_of_reach: bool) -> float:
+def silence_limit_s(limit_s: float, *, out_of_reach: bool) -> float:
     """How long a worker may be silent. One that the back end has lost sight of gets a quarter of the time: both ways to
     it are cut."""
     return limit_s / 4 if out_of_reach else limit_s
@@ -118,7 +118,7 @@ def patience_s(limit_s: float, *, out_of_reach: bool) -> float:
 
 def is_silent(last_heard_s: float, now_s: float, limit_s: float, *, out_of_reach: bool = False) -> tuple[bool, str]:
     """Whether a running worker has been silent for so long that its leases are given to others."""
-    silent, limit = now_s - last_heard_s, patience_s(limit_s, out_of_reach=out_of_reach)
+    silent, limit = now_s - last_heard_s, silence_limit_s(limit_s, out_of_reach=out_of_reach)
     where = ", and out of reach" if out_of_reach else ""
     return silent > limit, f"nothing heard for {silent:.0f} s (limit {limit:.0f} s){where}"
 
@@ -147,12 +147,12 @@ class FailedStart(NamedTuple):
     words: str = ""
 
     @property
-    def likeness(self) -> str:
+    def signature(self) -> str:
         """What its words have in common with those of another machine that failed in the same way."""
         return re.sub(r"\d+", "0", self.words.replace(self.machine, "") if self.machine else self.words)
 
 
-def after_failed_start(
+def judge_failed_starts(
     failed: Sequence[FailedStart], *, others_work: bool = False, any_spoke: bool = False
 ) -> tuple[bool, str]:
     """Whether to go on submitting after workers in a row `failed` so before their first sync, or crashed at nothing,
@@ -165,8 +165,14 @@ def after_failed_start(
     last, unfit = failed[-1], sum(start.status == UNFIT for start in failed)
     if others_work:
         return True, f"{len(failed)} workers in a row had no work yet, others work"
-    alike = {start.machine for start in failed if (start.status, start.likeness) == (last.status, last.likeness)}
-    if len(alike) > 1 and not any_spoke and last.words and last.status is not None and last.status not in _OF_THE_PLACE:
+    alike = {start.machine for start in failed if (start.status, start.signature) == (last.status, last.signature)}
+    if (
+        len(alike) > 1
+        and not any_spoke
+        and last.words
+        and last.status is not None
+        and last.status not in _MACHINE_STATUSES
+    ):
         return False, (
             f"{len(alike)} machines failed in the same way before any worker had work, so it is not the machines: the "
             f"program, or what is sent with it, is to be mended"
@@ -196,7 +202,7 @@ class Deaths:
         return Deaths(tuple(ways.items()), max(self.longest_s, lived_s))
 
 
-def after_deaths(deaths: Deaths, *, others_live_longer: bool) -> tuple[bool, str]:
+def judge_deaths(deaths: Deaths, *, others_live_longer: bool) -> tuple[bool, str]:
     """Whether to go on submitting after so many workers have ended by themselves and nothing was credited in between.
 
     Whoever works and has lived longer than all of them may be past what they died of: one bad machine that eats job
@@ -207,17 +213,17 @@ def after_deaths(deaths: Deaths, *, others_live_longer: bool) -> tuple[bool, str
     return deaths.count < MAX_DEATHS or others_live_longer, reason
 
 
-def before_more(in_a_row: int, *, others_begin: bool) -> tuple[float, str]:
+def submission_backoff(in_a_row: int, *, others_begin: bool) -> tuple[float, str]:
     """Seconds to wait before more workers are asked for when so many in a row had no work yet, though others work:
     none where one that began after the first of them has spoken since."""
     if in_a_row < MAX_FAILED_STARTS or others_begin:
         return 0.0, "workers begin"
-    wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(in_a_row - MAX_FAILED_STARTS, 60))
+    wait_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2.0 ** min(in_a_row - MAX_FAILED_STARTS, 60))
     return wait_s, f"{in_a_row} workers in a row had no work yet; more are asked for in {wait_s:g} s"
 
 
-STARTS_S = 30.0  # that a worker may take to say its first word, however short a silence is asked for
-MOST_DOUBLINGS = 6  # of the silence that is borne: two hours, of the usual two minutes
+MAX_STARTUP_S = 30.0  # that a worker may take to say its first word, however short a silence is asked for
+MAX_DOUBLINGS = 6  # of the silence that is borne: two hours, of the usual two minutes
 
 
 class Heartbeats:
@@ -265,7 +271,7 @@ class Heartbeats:
             again.append(record)
             signs = record.signs
             limit_s = self._limit(record)
-            if now - signs.last_s <= patience_s(limit_s, out_of_reach=signs.out_of_reach) / 2:
+            if now - signs.last_s <= silence_limit_s(limit_s, out_of_reach=signs.out_of_reach) / 2:
                 continue  # it was heard since
             silent, reason = is_silent(signs.last_s, now, limit_s, out_of_reach=signs.out_of_reach)
             heartbeat = self._read(name) if silent or not signs.heartbeat_read else None
@@ -285,22 +291,24 @@ class Heartbeats:
 
     def _limit(self, record: WorkerRecord) -> float:
         """How long a worker may be silent; while it starts it has no heartbeat yet."""
-        least_s = 0.0 if record.contact.spoke else STARTS_S
-        return max(least_s, self._limit_s * 2.0 ** min(self._doublings(record.name), MOST_DOUBLINGS))
+        least_s = 0.0 if record.contact.spoke else MAX_STARTUP_S
+        return max(least_s, self._limit_s * 2.0 ** min(self._doublings(record.name), MAX_DOUBLINGS))
 
     def _plan(self, record: WorkerRecord) -> None:
         """Plan the next look at a worker: half way to its being silent, then at its end."""
         signs = record.signs
-        patience = patience_s(self._limit(record), out_of_reach=signs.out_of_reach)
+        patience = silence_limit_s(self._limit(record), out_of_reach=signs.out_of_reach)
         signs.look_s = signs.last_s + (patience if signs.heartbeat_read else patience / 2)
         heappush(self._looks, (signs.look_s, record.name))
 
 
-FEW = 4  # workers are never too many: batches of a quarter give back what four of them lose (`gridml.engine.pace`)
+MIN_WORKERS = (
+    4  # workers are never too many: batches of a quarter give back what four of them lose (`gridml.engine.pace`)
+)
 
 
 @dataclass(frozen=True)
-class Length:
+class RunLength:
     """How long a run is: `vertices` of all its epochs, in batches of `batch`. A worker is to train `steps_each` of
     these at least, 0: any number."""
 
@@ -309,11 +317,11 @@ class Length:
     steps_each: int = STEPS_EACH
 
 
-def worth_asking(length: Length) -> tuple[int | None, str]:
+def worker_limit(length: RunLength) -> tuple[int | None, str]:
     """Return how many workers a run is long enough for, and why; None for any number."""
     if length.steps_each < 1:
         return None, "however little each trains"
-    count = max(FEW, length.vertices // (length.batch * length.steps_each))
+    count = max(MIN_WORKERS, length.vertices // (length.batch * length.steps_each))
     return count, (
         f"{length.vertices:,} vertices are {length.vertices // length.batch:,} batches of {length.batch:,}, and of "
         f"more than {count:,} workers each would train fewer than {length.steps_each:,}"

@@ -33,7 +33,7 @@ STYLES = {
     **dict.fromkeys(("started", "training", "resumed", "running"), "cyan"),
     **dict.fromkeys(("epoch", "metrics", "best", "stopping", "finished"), "green"),
 }
-NAMED = 3  # machines that are avoided
+MAX_NAMED = 3  # machines that are avoided
 WIDTH = 100  # columns of the panel, where the terminal has them
 BAD = "yellow"  # every other topic: something was lost, or failed
 
@@ -98,7 +98,11 @@ class Lines(LiveView):
         print(printable(f"{clock_time(at_s)}  {topic:9} {text}", sys.maxsize), file=self._out, flush=True)
 
     def progress(self, now: float, progress: RunProgress) -> None:
-        print(printable(f"{clock_time(now)}  {'progress':9} {line(progress)}", sys.maxsize), file=self._out, flush=True)
+        print(
+            printable(f"{clock_time(now)}  {'progress':9} {progress_line(progress)}", sys.maxsize),
+            file=self._out,
+            flush=True,
+        )
 
 
 @final
@@ -198,8 +202,8 @@ def _workers(progress: RunProgress) -> list[tuple[str, str]]:
     of = f" of {aim}" if short else ""
     facts = [("workers", f"{progress.alive}{of} alive{waiting}{held}, {progress.lost} lost{avoided}")]
     if progress.avoided_machines:
-        more = ", …" if len(progress.avoided_machines) > NAMED else ""
-        facts.append(("avoided", ", ".join(each.machine for each in progress.avoided_machines[:NAMED]) + more))
+        more = ", …" if len(progress.avoided_machines) > MAX_NAMED else ""
+        facts.append(("avoided", ", ".join(each.machine for each in progress.avoided_machines[:MAX_NAMED]) + more))
     if progress.staleness is not None:
         facts.append(("staleness", f"{progress.staleness:.1f}"))
     if progress.goodput is not None:
@@ -225,7 +229,7 @@ def _metrics(progress: RunProgress) -> list[tuple[str, str]]:
     return [*((name, f"{value:.4g} lately") for name, value in progress.logged.items()), *shown]
 
 
-def line(progress: RunProgress) -> str:
+def progress_line(progress: RunProgress) -> str:
     """Return the progress in one line."""
     of = f" of {progress.epochs}" if progress.epochs else ""
     parts = [f"epoch {progress.epoch}{of}: {progress.credited:,} of {progress.vertices:,}"]

@@ -25,8 +25,8 @@ from master.views.distrust import (
 
 PUSHES = 50  # that the mean staleness looks back on
 WINDOW_S = 30.0  # that the speed looks back on
-VERSIONS = 1000  # that it looks at, at most
-AT_LEAST = 8  # versions it looks back on where pushes are rare
+MAX_VERSIONS = 1000  # that it looks at, at most
+MIN_VERSIONS = 8  # versions it looks back on where pushes are rare
 _STATES = """
 SELECT state, started_s IS NOT NULL, count(*) FROM workers
 WHERE NOT (coalesce(cancelled, 0) AND coalesce(graceful, 0)) GROUP BY 1, 2
@@ -58,7 +58,7 @@ class HeldWorkers:
 
 
 @dataclass(frozen=True)
-class Warned:
+class RecentWarning:
     """A warning, and how long ago it was."""
 
     seconds_ago: float
@@ -105,7 +105,7 @@ class RunProgress:
     asked_because: str | None = None
     held: int = 0
     held_because: list[HeldWorkers] = field(default_factory=list)
-    warnings: list[Warned] = field(default_factory=list)
+    warnings: list[RecentWarning] = field(default_factory=list)
     helpful: int | None = None
     helpful_because: str | None = None
     placement: str | None = None
@@ -164,12 +164,12 @@ def read_progress(connection: sqlite3.Connection, now: float) -> RunProgress:
         wanted=facts.get("workers"),
         held=sum(len(group.workers) for group in held),
         held_because=held,
-        warnings=[Warned(max(0.0, now - at_s), text) for at_s, text in facts.get(WARNINGS, []) if at_s >= since],
-        **read_told(facts),
+        warnings=[RecentWarning(max(0.0, now - at_s), text) for at_s, text in facts.get(WARNINGS, []) if at_s >= since],
+        **read_choices(facts),
     )
 
 
-def read_told(facts: Mapping[str, Any]) -> dict[str, Any]:
+def read_choices(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return how many workers a run asks for, how many would help, and why; what they train with, and how vertices are
     placed: by the fields of a progress and of a report."""
     asked, helpful = facts.get("asked") or {}, facts.get("helpful") or {}
@@ -189,7 +189,7 @@ def measured_goodput(spent_s: float, worker_s: float) -> float | None:
     return spent_s / worker_s if spent_s > 0 and worker_s > 0 else None
 
 
-def at_rest(progress: RunProgress) -> RunProgress:
+def without_master(progress: RunProgress) -> RunProgress:
     """Return the progress of a run that no master drives: nobody works, whatever the ledger says."""
     status = RunStatus.STOPPED if progress.status is RunStatus.RUNNING else progress.status
     nobody = replace(progress, alive=0, queued=0, held=0, held_because=[], avoided=[])
@@ -221,10 +221,12 @@ def _speed(connection: sqlite3.Connection, since: float, now: float) -> float | 
     Versions before `since`, when the master began, do not count: nothing came while none ran.
     """
     newest = connection.execute(
-        "SELECT credited, at_s FROM versions ORDER BY version DESC LIMIT ?", (VERSIONS,)
+        "SELECT credited, at_s FROM versions ORDER BY version DESC LIMIT ?", (MAX_VERSIONS,)
     ).fetchall()
     newest = [(credited, at_s) for credited, at_s in newest if at_s >= since]
-    recent: list[tuple[int, float]] = [row for i, row in enumerate(newest) if i < AT_LEAST or now - row[1] <= WINDOW_S]
+    recent: list[tuple[int, float]] = [
+        row for i, row in enumerate(newest) if i < MIN_VERSIONS or now - row[1] <= WINDOW_S
+    ]
     if len(recent) < 2 or now <= recent[-1][1]:
         return None
     return (recent[0][0] - recent[-1][0]) / (now - recent[-1][1])

@@ -123,7 +123,9 @@ def _time(seconds: float) -> str:
     return duration(seconds) if seconds < 86400 else f"{seconds / 86400:.1f} days"
 
 
-Told = Callable[[str, int, int], None]  # what is being done, how much of it is done, and how much there is; 0: unknown
+ReportProgress = Callable[
+    [str, int, int], None
+]  # what is being done, how much of it is done, and how much there is; 0: unknown
 _TITLES = {
     "M_max": "largest memory",
     "T_max": "largest traffic",
@@ -167,7 +169,7 @@ def _columns(quality: Quality) -> str:
 
 
 @contextmanager
-def work_shown(*, quiet: bool) -> Iterator[Told]:
+def progress_bars(*, quiet: bool) -> Iterator[ReportProgress]:
     """Show on stderr what is being done, unless `quiet` or where that is no terminal; gives what is to be told."""
     console = PlainConsole(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()

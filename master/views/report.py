@@ -31,7 +31,7 @@ from master.store.schema import read_by_epoch
 from master.store.settings import Settings
 from master.views.distrust import read_altered, read_avoided_machines, read_quarantined
 from master.views.money import read_money
-from master.views.progress import measured_goodput, read_told
+from master.views.progress import measured_goodput, read_choices
 from master.views.render import as_text
 from master.views.report_parts import (
     Choices,
@@ -40,10 +40,10 @@ from master.views.report_parts import (
     FailingWorker,
     FailureReport,
     Figures,
-    LivesLived,
+    LifeCounts,
     MachineReport,
-    RunAsked,
     RunCosts,
+    RunRequest,
     RunSpeed,
     Troubles,
 )
@@ -114,9 +114,9 @@ def report(root: Path, now: float | None = None) -> Report:
 
 def _asked(
     root: Path, settings: Settings, facts: Mapping[str, Any], status: RunStatus, epochs: Sequence[EpochReport]
-) -> RunAsked:
+) -> RunRequest:
     total, vertices = facts.get("total"), epochs[0].vertices if epochs else 0
-    return RunAsked(
+    return RunRequest(
         run_dir=str(root),
         status=status,
         stopped_because=facts.get("stopped_because") if status in (RunStatus.FAILED, RunStatus.CANCELLED) else None,
@@ -128,9 +128,9 @@ def _asked(
     )
 
 
-def _lives(db: sqlite3.Connection, facts: Mapping[str, Any]) -> LivesLived:
+def _lives(db: sqlite3.Connection, facts: Mapping[str, Any]) -> LifeCounts:
     _, lives, sigterm, sigkill, crashed = db.execute(_ENDS, (State.LOST, ORPHANED)).fetchone()
-    return LivesLived(lives, sigterm + sigkill, sigterm, sigkill, crashed, facts.get("masters", 0))
+    return LifeCounts(lives, sigterm + sigkill, sigterm, sigkill, crashed, facts.get("masters", 0))
 
 
 def _speed(db: sqlite3.Connection, facts: Mapping[str, Any], clock: RunClock, credited: int) -> RunSpeed:
@@ -165,7 +165,7 @@ def _credit(db: sqlite3.Connection, epochs: Sequence[EpochReport]) -> CreditSums
 def _choices(db: sqlite3.Connection, facts: Mapping[str, Any]) -> Choices:
     sizing = next((text for (text,) in db.execute(_LAST_SIZING)), None)
     return Choices(
-        **read_told(facts), stopped_early=facts.get(STOPPED_EARLY), best=read_best_fact(facts), sizing=sizing
+        **read_choices(facts), stopped_early=facts.get(STOPPED_EARLY), best=read_best_fact(facts), sizing=sizing
     )
 
 

@@ -68,7 +68,7 @@ class FailingWorker:
 
 
 @dataclass(frozen=True)
-class RunAsked:
+class RunRequest:
     """What was asked for, and how it stands."""
 
     run_dir: str
@@ -82,7 +82,7 @@ class RunAsked:
 
 
 @dataclass(frozen=True)
-class LivesLived:
+class LifeCounts:
     """The processes that were started, and how they ended."""
 
     lives: int
@@ -158,7 +158,7 @@ class Troubles:
 
 
 @dataclass(frozen=True)
-class Figures(Troubles, RunCosts, Choices, CreditSums, RunSpeed, LivesLived, RunAsked):
+class Figures(Troubles, RunCosts, Choices, CreditSums, RunSpeed, LifeCounts, RunRequest):
     """All parts, in the order from the last to the first, and the epochs."""
 
     epochs: list[EpochReport]

@@ -27,8 +27,17 @@ from gridml.protocol.foreign import printable
 from master.store.reader import connect, explained, holder, read_ahead, read_clock, read_facts, read_now
 from master.store.rundir import RunDirectory, RunStatus, command, facts_from
 from master.views.console import PlainConsole, json_text
-from master.views.live import NAMED, EventLines, Follower, Lines, LiveView, Screen, json_line, line
-from master.views.progress import at_rest, read_progress
+from master.views.live import (
+    MAX_NAMED,
+    EventLines,
+    Follower,
+    Lines,
+    LiveView,
+    Screen,
+    json_line,
+    progress_line,
+)
+from master.views.progress import read_progress, without_master
 from master.views.render import as_text, duration, render_report
 from master.views.report import Report, report
 
@@ -37,7 +46,7 @@ if TYPE_CHECKING:
     from master.run import MasterRun
 
 
-LOOK_S = 0.25  # how often `follow` looks for news
+POLL_S = 0.25  # how often `follow` looks for news
 RESTART_S = (60.0, 600.0)  # how long it waits for a batch system to start a master: again, and for the first time
 
 
@@ -49,19 +58,19 @@ def drive(
 
     is_job = is_batch_job()
 
-    def comes_again(stopped: Stopped) -> bool:
+    def will_restart(stopped: Stopped) -> bool:
         """A job is held or killed, or its schedd goes down: there will be another master."""
         return is_job and stopped.number == signal.SIGTERM
 
     signals = Signals()
     try:
         with signals.caught(), view_of(title, as_json=as_json) as view:
-            drive_shown(root, begin, view, signals.turn, resumed=resumed, leaves=comes_again)
+            drive_with_view(root, begin, view, signals.turn, resumed=resumed, leaves=will_restart)
     except Stopped as stopped:
         began = RunDirectory(root).ledger.exists()
         then = f"Stopped at the last credit. Go on with: {command('resume', root)}"
         typer.echo(printable(then) if began else "Stopped before it began.", err=True)
-        if comes_again(stopped):
+        if will_restart(stopped):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)  # a job that ends by a signal stays in the queue
         raise typer.Exit(128 + stopped.number) from None
@@ -75,13 +84,13 @@ def follow(run: Path, *, as_json: bool) -> None:
     """Show a run that another process drives, until it ends. Ctrl-C leaves it alone. Raises LedgerError."""
     connection = connect(run)
     try:
-        comes_again = _master_comes_again(run)
+        will_restart = _master_will_restart(run)
         with explained(RunDirectory(run).ledger), view_of(run.name, as_json=as_json) as view:
             newest = connection.execute("SELECT coalesce(max(rowid), 0) FROM events").fetchone()[0]
             seen = max(0, newest - 10)
             driven, held, seen_s = True, False, time.monotonic()
             with Follower(run, view) as follower:
-                while driven and _is_read():
+                while driven and _has_reader():
                     # Asked first, so that the last events are shown too.
                     before, held = held, holder(run) is not None
                     if not (held and before):
@@ -89,7 +98,7 @@ def follow(run: Path, *, as_json: bool) -> None:
                         connection.close()
                         connection = connect(run)
                     seen_s = time.monotonic() if held else seen_s
-                    driven = held or time.monotonic() - seen_s < _patience_s(comes_again, connection)
+                    driven = held or time.monotonic() - seen_s < _patience_s(will_restart, connection)
                     query = "SELECT rowid, at_s, topic, text, facts FROM events WHERE rowid > ? ORDER BY rowid"
                     ahead_s = read_ahead(connection)
                     for row, at_s, topic, text, facts in connection.execute(query, (seen,)).fetchall():
@@ -98,7 +107,7 @@ def follow(run: Path, *, as_json: bool) -> None:
                     if held:
                         follower.tick()
                     if driven:
-                        time.sleep(LOOK_S)
+                        time.sleep(POLL_S)
     except KeyboardInterrupt:
         typer.echo(printable(f"The run goes on. Look again with: {command('watch', run)}"), err=True)
         raise typer.Exit(130) from None
@@ -106,7 +115,7 @@ def follow(run: Path, *, as_json: bool) -> None:
         connection.close()
 
 
-def _is_read() -> bool:
+def _has_reader() -> bool:
     """Return whether anybody can read standard output still: of a pipe whose reader has left nobody does."""
     try:
         output = sys.stdout.fileno()
@@ -117,7 +126,7 @@ def _is_read() -> bool:
     return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _master_comes_again(run: Path) -> bool:
+def _master_will_restart(run: Path) -> bool:
     """Return whether a batch system was given the run's master, and will start one."""
     from master.backends.registry import batch_of
 
@@ -125,10 +134,10 @@ def _master_comes_again(run: Path) -> bool:
     return batch is not None and batch.master_submitted(RunDirectory(run))
 
 
-def _patience_s(comes_again: bool, connection: sqlite3.Connection) -> float:
+def _patience_s(will_restart: bool, connection: sqlite3.Connection) -> float:
     """Return how long to wait for a master where none is."""
     status = read_facts(connection)["status"]
-    if not comes_again or status not in (RunStatus.SUBMITTED, RunStatus.RUNNING):
+    if not will_restart or status not in (RunStatus.SUBMITTED, RunStatus.RUNNING):
         return 0.0
     return RESTART_S[status == RunStatus.SUBMITTED]
 
@@ -155,7 +164,7 @@ def print_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None
     connection, master = connect(run), holder(run)
     with contextlib.closing(connection), explained(RunDirectory(run).ledger):
         if master is None:
-            progress = at_rest(read_progress(connection, read_clock(connection, run).end_s))
+            progress = without_master(read_progress(connection, read_clock(connection, run).end_s))
         else:
             progress = read_progress(connection, read_now(connection))
         because = read_facts(connection).get("stopped_because")
@@ -167,7 +176,7 @@ def print_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None
         said["master_job"] = None if job is None else dataclasses.asdict(job)
         typer.echo(json_text(said, indent=None if in_one_line else 2))
         return
-    lines = [f"{run}: {progress.status}", line(progress)]
+    lines = [f"{run}: {progress.status}", progress_line(progress)]
     if progress.asked is not None:
         lines.append(f"{progress.asked:,} workers are asked for, {progress.asked_because}")
     if progress.helpful is not None:
@@ -176,8 +185,8 @@ def print_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None
     if progress.placement is not None:
         lines.append(f"Placement: {progress.placement}")
     for held in progress.held_because:
-        more = ", …" if len(held.workers) > NAMED else ""
-        lines.append(f"Held: {', '.join(held.workers[:NAMED])}{more}: {held.because}")
+        more = ", …" if len(held.workers) > MAX_NAMED else ""
+        lines.append(f"Held: {', '.join(held.workers[:MAX_NAMED])}{more}: {held.because}")
     lines += (f"Warning, {duration(warned.seconds_ago)} ago: {warned.text}" for warned in progress.warnings)
     lines += (
         f"{avoided.worker} on {avoided.machine or 'its machine'} is avoided: {avoided.because}"
@@ -235,7 +244,7 @@ class Signals:
             raise Stopped(number)
 
 
-def drive_shown(
+def drive_with_view(
     root: Path,
     begin: Callable[[Environment], MasterRun],
     view: LiveView,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import gridml
-from docs.pictures.ledger import draw_run
-from docs.pictures.terminal import Terminal, animated, record
+from docs.pictures.ledger_drawing import draw_run
+from docs.pictures.terminal_recording import Terminal, animated, record
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "tally.py"
 SVG = "{http://www.w3.org/2000/svg}"

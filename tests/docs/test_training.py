@@ -15,7 +15,7 @@ from gridml.model.order import BLOCK
 from master.evaluation.recalibration import ROWS
 from master.store.settings import STEPS_EACH, Settings
 from master.sync.version_use import MOST
-from master.telemetry.staffing import FEW
+from master.telemetry.staffing import MIN_WORKERS
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "training.md").read_text("utf-8")
@@ -35,7 +35,9 @@ def test_its_figures_are_those_of_the_code() -> None:
     assert shares == pytest.approx([1 / 2, 1 / 3, 1 / 4, 1 / 4]) and MOST_PARTS == 4
     assert "1/2, 1/3, 1/4 of the program's with 2, 3, and 4 or more workers" in CHANGES
     assert f"the root of the batch's share: {', '.join(f'{rate_scale(share):.2g}' for share in shares[:3])};" in CHANGES
-    assert f"train {STEPS_EACH} batches" in CHANGES and (FEW, MOST) == (4, 8) and "up to eight versions" in CHANGES
+    assert (
+        f"train {STEPS_EACH} batches" in CHANGES and (MIN_WORKERS, MOST) == (4, 8) and "up to eight versions" in CHANGES
+    )
     assert f"{STALENESS_STEP}/√c vertices" in CHANGES and f"more than {Settings(Path()).push_budget:.0%} of" in CHANGES
     assert f"blocks of {BLOCK:,}" in CHANGES and f"from {ROWS:,} rows" in CHANGES
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import gridml
 from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
-from gridml.api.beginning import made
+from gridml.api.run_calls import create_run
 from gridml.cli.main import command_line
 from gridml.engine.pace import UsedSettings, used_settings
 from gridml.model.loading import load
@@ -263,7 +263,7 @@ def test_runs_that_a_call_begins_or_another_process_drives_say_it_too(
         "program_rates": [0.05],
         "schedule": "constant",
     }
-    made(Settings(file, workers=4), tmp_path / "submitted", quiet=False)  # as gridml submit does
+    create_run(Settings(file, workers=4), tmp_path / "submitted", quiet=False)  # as gridml submit does
     assert f"training: {line}" in " ".join(capsys.readouterr().err.split())
 
 

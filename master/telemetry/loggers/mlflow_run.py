@@ -15,7 +15,7 @@ from typing import Any, final
 from master.telemetry.loggers.base import CountingLogger, LoggerPlugin, Point, named
 
 EXPERIMENT, TAG = "gridml", "gridml.run"
-MOST = 1000  # metrics of one call
+MAX_METRICS = 1000  # metrics of one call
 _SERVER, _FILES = "MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE"
 
 
@@ -53,8 +53,8 @@ class Mlflow(CountingLogger):
             for point in points
             for name, value in named(point).items()
         ]
-        for at in range(0, len(metrics), MOST):
-            self._client.log_batch(self._run, metrics=metrics[at : at + MOST])
+        for at in range(0, len(metrics), MAX_METRICS):
+            self._client.log_batch(self._run, metrics=metrics[at : at + MAX_METRICS])
 
     def close(self) -> None:
         self._client.set_terminated(self._run)

@@ -26,7 +26,7 @@ from gridml.protocol.bundle import write_atomic
 from master.store.reader import RunClock, holder, opened, read_ahead, read_clock
 from master.views.console import json_text
 from master.views.page.history import History, read_history
-from master.views.progress import RunProgress, at_rest, read_progress
+from master.views.progress import RunProgress, read_progress, without_master
 from master.views.report import Report, report
 
 EVENTS = 20_000  # that a page has at most, the newest
@@ -108,7 +108,7 @@ def read_page_facts(root: Path) -> PageFacts:
         progress = read_progress(db, clock.end_s)
         return PageFacts(
             report=figures,
-            progress=progress if driven else at_rest(progress),
+            progress=progress if driven else without_master(progress),
             driven=driven,
             began_s=clock.start_s - read_ahead(db),
             history=read_history(db, root, clock),
@@ -140,7 +140,7 @@ SHA256 = {  # of uPlot 1.6.31
     SCRIPT: "2d27e8ad3d228164525ce213f9dc716f39b4e3aee0cc773fb3491c96cf4921a2",
     STYLE: "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
 }
-GET_IT = "pip install 'gridml[page]'"
+INSTALL = "pip install 'gridml[page]'"
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def read_library() -> ChartLibrary:
     """
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise UsageError(f"A page needs uPlot, which {PACKAGE} brings and is not installed. Get it with: {GET_IT}")
+        raise UsageError(f"A page needs uPlot, which {PACKAGE} brings and is not installed. Get it with: {INSTALL}")
     folder = Path(spec.origin).parent / "vendor"
     return ChartLibrary(*(_read_checked(folder / name) for name in (SCRIPT, STYLE)))
 
@@ -167,12 +167,12 @@ def _read_checked(path: Path) -> str:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}. Install it again with: {GET_IT}") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}. Install it again with: {INSTALL}") from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != SHA256[path.name]:
         raise UsageError(
             f"{path} has the SHA-256 {digest}, expected {SHA256[path.name]} of uPlot 1.6.31. "
-            f"Install the right one with: {GET_IT}"
+            f"Install the right one with: {INSTALL}"
         )
     return content.decode()
 

@@ -65,24 +65,28 @@ def test_a_failure_of_the_programs_own_shows_its_traceback(tmp_path: Path) -> No
 def test_state_dicts_are_what_a_run_begins_with(tmp_path: Path) -> None:
     import torch
 
-    from gridml.api.program_file import written
+    from gridml.api.program_file import write_state_dicts
     from master.store.kept_replica import read_first_values
 
     state = {"weight": torch.ones(2, 3).bfloat16(), "bias": torch.zeros(2)}
-    plain = read_first_values(str(written(state, tmp_path / "plain", "gridml.run")))
+    plain = read_first_values(str(write_state_dicts(state, tmp_path / "plain", "gridml.run")))
     assert plain.plain and plain.tensors["weight"].dtype == "float32" and plain.tensors["weight"].sum() == 6
     whole = read_first_values(
-        str(written({"Network[3].model": state, "Word.count": plain.tensors["bias"]}, tmp_path / "whole", "gridml.run"))
+        str(
+            write_state_dicts(
+                {"Network[3].model": state, "Word.count": plain.tensors["bias"]}, tmp_path / "whole", "gridml.run"
+            )
+        )
     )
     assert not whole.plain
     assert set(whole.tensors) == {"Network/3/model/weight", "Network/3/model/bias", "Word/count"}
     with pytest.raises(UsageError, match="init_from with a str in it"):
-        written({"weight": "heavy"}, tmp_path / "other", "gridml.run")
+        write_state_dicts({"weight": "heavy"}, tmp_path / "other", "gridml.run")
     with pytest.raises(UsageError, match=r"expected them called as gridml\.load does"):
-        written({"model": state}, tmp_path / "other", "gridml.run")
+        write_state_dicts({"model": state}, tmp_path / "other", "gridml.run")
     for nothing in ({}, {"Network.model": {}}):
         with pytest.raises(UsageError, match=r"gridml\.run got init_from without a tensor"):
-            written(nothing, tmp_path / "other", "gridml.run")
+            write_state_dicts(nothing, tmp_path / "other", "gridml.run")
     assert not (tmp_path / "other").exists()
 
 

@@ -468,6 +468,6 @@ def test_a_run_that_is_interrupted_before_it_begins_says_so(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gridml.api.beginning.wanted", interrupted)
+    monkeypatch.setattr("gridml.api.run_calls.run_settings", interrupted)
     status, _, err = gridml("run", program)
     assert status == 130 and err == "Stopped before the run began.\n" and not (tmp_path / "runs").exists()

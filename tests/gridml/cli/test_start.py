@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from chunk_model.parse import parse
-from gridml.api.beginning import options_of
+from gridml.api.run_calls import options_of
 from gridml.cli import main
 from gridml.cli.start import start_command
 from gridml.errors import UsageError

@@ -56,7 +56,7 @@ def live(sizing: ChunkSizing, count: int, life_s: float, *, begin_s: float = 1.0
         record, age = WorkerRecord(f"w{i}"), life_s * (0.5 + (i % 11) / 10)
         sizing.measures.run(record, 0.0)
         push = Push(1, 1, 1, 0, 100, 100)
-        sizing.measures.hear(
+        sizing.measures.handle_sync(
             record,
             Sync(record.name, push=push, trained=100, train_s=10.0, push_s=0.1, travel_s=0.2, begun=1,
                  begun_vertices=100, begin_s=begin_s), 1.0,
@@ -162,7 +162,7 @@ def test_what_passes_around_a_chunk(many: int, around_s: float) -> None:
             "w1", push=push, trained=100 * number, train_s=float(number), push_s=0.1, travel_s=0.5,
             begun=number, begun_vertices=100, begin_s=3.0, end_s=0.25,
         )  # fmt: skip
-        measures.hear(w1, sync, 27.0)
+        measures.handle_sync(w1, sync, 27.0)
     assert sizing.around_s(w1) == pytest.approx(around_s)
 
 

@@ -47,7 +47,7 @@ class Desk:
         push = Push(0, 0, 1, 0, 1, 1)
         sync = Sync(worker, push=push, trained=1000, train_s=1000 / rate, push_s=PUSH_S, travel_s=TRAVEL_S)
         record = self.workers.add(worker)
-        self.leases.sizing.measures.hear(record, sync, 0.0)
+        self.leases.sizing.measures.handle_sync(record, sync, 0.0)
         record.assignment.push_every = EVERY
 
     def ask(self, worker: str, now: float) -> LeaseState | None:
@@ -283,7 +283,7 @@ def test_whatever_a_worker_tells_its_leases_are_granted(
     for k in range(20):
         push = Push(0, 0, 1, 0, 1, 1)
         sync = Sync(f"w{k}", push=push, begun=2, begun_vertices=100, wants=True, **values)  # type: ignore[arg-type]
-        desk.leases.sizing.measures.hear(desk.workers.add(f"w{k}"), sync, 0.0)
+        desk.leases.sizing.measures.handle_sync(desk.workers.add(f"w{k}"), sync, 0.0)
         assert desk.ask(f"w{k}", float(k)) is not None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from master.planning.odd import counts
+from master.planning.program_warnings import counter_growth
 from master.planning.trial import try_out
 
 PROGRAM = """
@@ -101,6 +101,6 @@ def test_what_the_advice_says_is_the_end_of_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_counter_grows_by_whole_numbers_in_each_batch(values: list[object], says: str | None) -> None:
-    growth = counts("Net/0/model/n", [np.array(each) for each in values], [16, 16])
+    growth = counter_growth("Net/0/model/n", [np.array(each) for each in values], [16, 16])
     assert (growth is None) == (says is None)
     assert says is None or says in str(growth)

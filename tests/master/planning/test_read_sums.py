@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from master.planning.read_sums import MOST_LOADS
+from master.planning.read_sums import MAX_LOADS
 from master.planning.trial import try_out
 
 PROGRAM = """
@@ -249,4 +249,4 @@ def test_the_file_is_loaded_a_bounded_number_of_times(tmp_path: Path, monkeypatc
     (tmp_path / "sums.py").write_text(MANY)
     (odd,) = [each for each in try_out(tmp_path / "sums.py").odd if SAID in each]
     assert "Sums.s0, Sums.s1, Sums.s10 and 27 more, or to some of these" in odd
-    assert len((tmp_path / "loads").read_text()) <= MOST_LOADS
+    assert len((tmp_path / "loads").read_text()) <= MAX_LOADS

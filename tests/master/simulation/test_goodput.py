@@ -8,7 +8,7 @@ import pytest
 
 from chunk_model.goodput import Costs, chunk_goodput
 from chunk_model.parse import parse
-from gridml.api.simulating import played, world_for
+from gridml.api.simulating import make_world, play_run
 from gridml.errors import UsageError
 from master.backends.simulated_plugin import SimulationOptions
 from master.simulation.options import settings_for
@@ -23,8 +23,8 @@ def play(root: Path, chunk_s: float, **options: object) -> SimulationResult:
     """Play a run of chunks that take about `chunk_s`: of that a turn of the master, in which who waits for the last
     chunk asks once, is a small share."""
     turn = f"{max(1.0, chunk_s / 200):g}"
-    world = world_for(None, {"workers": WORKERS, "grace_share": 0.0, "turn": turn, "steps_each": 0, **options}, root)
-    played(world, root, lambda *event: None)
+    world = make_world(None, {"workers": WORKERS, "grace_share": 0.0, "turn": turn, "steps_each": 0, **options}, root)
+    play_run(world, root, lambda *event: None)
     return result_of(world, root)
 
 

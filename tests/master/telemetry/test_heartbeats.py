@@ -9,7 +9,7 @@ import pytest
 from gridml.carriers.base import Heartbeat
 from master.state.failures import GivenUpFor
 from master.state.worker_records import Lost, Standing, WorkerRecord, WorkerTable
-from master.telemetry.staffing import MOST_DOUBLINGS, STARTS_S, STUCK, Heartbeats
+from master.telemetry.staffing import MAX_DOUBLINGS, MAX_STARTUP_S, STUCK, Heartbeats
 
 LIMIT = 120.0
 
@@ -179,8 +179,8 @@ def test_it_is_not_borne_for_ever(workers: WorkerTable, w1: WorkerRecord, read: 
     heartbeats = Heartbeats(workers, read.get, LIMIT, lambda worker: 1000)
     workers.move(w1, Standing.RUNNING)
     heartbeats.watch(w1, 0.0)
-    assert heartbeats.lost(LIMIT * 2**MOST_DOUBLINGS / 2 + 1) == []
-    assert given_up(heartbeats, LIMIT * 2**MOST_DOUBLINGS + 1) == ["w1"]
+    assert heartbeats.lost(LIMIT * 2**MAX_DOUBLINGS / 2 + 1) == []
+    assert given_up(heartbeats, LIMIT * 2**MAX_DOUBLINGS + 1) == ["w1"]
 
 
 def test_who_starts_has_time_for_it_however_short_a_silence_is(
@@ -189,7 +189,7 @@ def test_who_starts_has_time_for_it_however_short_a_silence_is(
     heartbeats = Heartbeats(workers, read.get, 5.0)
     workers.move(w1, Standing.RUNNING)
     heartbeats.watch(w1, 0.0)
-    assert every_second(heartbeats, 100) == STARTS_S + 1
+    assert every_second(heartbeats, 100) == MAX_STARTUP_S + 1
     w1.contact.spoke = True
     heartbeats.watch(w1, 100.0)
     assert every_second(heartbeats, 200, since=100.0) == 106.0

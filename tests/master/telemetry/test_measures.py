@@ -14,14 +14,14 @@ from gridml.protocol.messages import Push, Sync
 from master.state.spans import Delay
 from master.state.worker_records import WorkerRecord, WorkerTable
 from master.telemetry.measures import (
-    KINDS,
+    MAX_KINDS,
     UNMEASURED_PUSH_S,
     UNMEASURED_TRAVEL_S,
     Lives,
     Measures,
     Speeds,
     died,
-    line,
+    fit_line,
 )
 
 points = st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1e4)), min_size=1, max_size=64)
@@ -29,7 +29,7 @@ points = st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1e4)), min_size=
 
 @given(points)
 def test_start_and_copy_are_non_negative_least_squares(measured: list[tuple[int, float]]) -> None:
-    start_s, copy_s = line(measured)
+    start_s, copy_s = fit_line(measured)
     n, seconds = np.array(measured, np.float64).T
     matrix = np.column_stack([np.ones_like(n), n])
     best, _ = nnls(matrix, seconds)
@@ -40,13 +40,15 @@ def test_start_and_copy_are_non_negative_least_squares(measured: list[tuple[int,
 
 
 def test_a_line_is_found() -> None:
-    assert line([(n, 2.0 + 0.01 * n) for n in (10, 50, 200)]) == pytest.approx((2.0, 0.01))
-    assert line([(100, 3.0), (100, 5.0)]) == (4.0, 0.0)
-    assert line([(100, 3.0), (100, 5.0)], 0.01) == pytest.approx((3.0, 0.01))  # what copying usually takes is no start
-    assert line([(100, 3.0), (100, 5.0)], 0.1) == pytest.approx((0.0, 0.04))
-    assert line([(100, 5.0), (200, 4.0)], 0.01) == pytest.approx((3.0, 0.01))
-    assert line([(10, 0.0), (20, 10.0)]) == pytest.approx((0.0, 0.4))
-    assert line([]) == (0.0, 0.0)
+    assert fit_line([(n, 2.0 + 0.01 * n) for n in (10, 50, 200)]) == pytest.approx((2.0, 0.01))
+    assert fit_line([(100, 3.0), (100, 5.0)]) == (4.0, 0.0)
+    assert fit_line([(100, 3.0), (100, 5.0)], 0.01) == pytest.approx(
+        (3.0, 0.01)
+    )  # what copying usually takes is no start
+    assert fit_line([(100, 3.0), (100, 5.0)], 0.1) == pytest.approx((0.0, 0.04))
+    assert fit_line([(100, 5.0), (200, 4.0)], 0.01) == pytest.approx((3.0, 0.01))
+    assert fit_line([(10, 0.0), (20, 10.0)]) == pytest.approx((0.0, 0.4))
+    assert fit_line([]) == (0.0, 0.0)
 
 
 def sync(**values: object) -> Sync:
@@ -67,7 +69,7 @@ def report(
             begun=number, begun_vertices=size, begin_s=3.0 + 0.01 * size, end_s=0.25,
         )  # fmt: skip
         for _ in range(3):  # a message may come again
-            measures.hear(record, message, now)
+            measures.handle_sync(record, message, now)
 
 
 @pytest.fixture
@@ -80,7 +82,7 @@ def test_costs_are_those_that_workers_tell(w1: WorkerRecord) -> None:
     assert measures.costs() is None
     measures.submit(w1, 100.0)
     measures.run(w1, 160.0)
-    measures.hear(w1, sync(), 165.0)
+    measures.handle_sync(w1, sync(), 165.0)
     assert measures.costs() is None
     report(measures, w1, 5, 0.1, now=200.0)
     costs = measures.costs()
@@ -94,7 +96,7 @@ def test_costs_are_those_that_workers_tell(w1: WorkerRecord) -> None:
 def test_where_a_job_has_one_chunk_its_boot_is_part_of_the_start(w1: WorkerRecord) -> None:
     measures = Measures()
     measures.run(w1, 0.0)
-    measures.hear(w1, sync(), 7.0)
+    measures.handle_sync(w1, sync(), 7.0)
     report(measures, w1, 5, 0.1, now=9.0)
     costs = measures.costs(many=False)
     assert costs is not None
@@ -137,7 +139,7 @@ def test_memory_is_bounded_however_much_workers_tell() -> None:
         measures.run(record, float(number))
         measures.end(record, number + 1.0, died=True)
         workers.end(record)
-    assert len(measures.kinds) == KINDS
+    assert len(measures.kinds) == MAX_KINDS
     assert len(measures.all.begun) == 64
     assert measures.speeds.count == 0
     assert not [*workers]
@@ -217,7 +219,7 @@ def test_the_living_are_censored() -> None:
 def test_a_life_is_of_the_kind_that_its_worker_tells(w1: WorkerRecord) -> None:
     measures = Measures()
     measures.run(w1, 20.0)
-    measures.hear(w1, sync(kind="fast"), 25.0)
+    measures.handle_sync(w1, sync(kind="fast"), 25.0)
     assert measures.lives.observations(100.0, "fast").duration_s.tolist() == [80.0]
 
 
@@ -247,7 +249,7 @@ def test_the_sample_is_fair() -> None:
 def test_who_is_given_up_lived_until_it_was_last_heard(w1: WorkerRecord) -> None:
     measures = Measures()
     measures.run(w1, 0.0)
-    measures.hear(w1, sync(), 30.0)
+    measures.handle_sync(w1, sync(), 30.0)
     measures.give_up(w1, 150.0)
     measures.end(w1, 151.0, died=False)  # what the back end says when it was cancelled
     seen = measures.lives.observations(200.0)
@@ -279,7 +281,7 @@ def test_a_clock_that_is_set_back_makes_no_negative_times(w1: WorkerRecord) -> N
     measures = Measures()
     measures.submit(w1, 100.0)
     measures.run(w1, 40.0)
-    measures.hear(w1, sync(), 30.0)
+    measures.handle_sync(w1, sync(), 30.0)
     report(measures, w1, 1, 0.1, now=20.0)
     costs = measures.costs()
     assert costs is not None
@@ -289,9 +291,9 @@ def test_a_clock_that_is_set_back_makes_no_negative_times(w1: WorkerRecord) -> N
 def test_who_is_heard_before_it_is_said_to_run_is_measured_as_well(w1: WorkerRecord) -> None:
     measures = Measures()
     measures.submit(w1, 0.0)
-    measures.hear(w1, sync(kind="fast"), 9.0)
+    measures.handle_sync(w1, sync(kind="fast"), 9.0)
     measures.run(w1, 10.0)
-    measures.hear(w1, sync(kind="fast"), 11.0)
+    measures.handle_sync(w1, sync(kind="fast"), 11.0)
     assert list(measures.kinds["fast"].boots) == list(measures.all.boots) == [0.0]
     assert len(measures.lives.observations(20.0, "fast")) == 1
 
@@ -314,7 +316,7 @@ def test_what_cannot_be_is_not_believed(what: str, odd: float, w1: WorkerRecord)
     before = measures.costs(), measures.delay(), measures.travel_s(), w1.measured.speed
     values = {"train_s": 100.0, "begin_s": 4.0, "end_s": 0.25, "push_s": 0.02, "travel_s": 0.5, what: odd}
     push = Push(6, 1, 1, 0, 100, 100)
-    measures.hear(w1, sync(push=push, trained=550 + 450, begun=6, begun_vertices=100, **values), 9.0)
+    measures.handle_sync(w1, sync(push=push, trained=550 + 450, begun=6, begun_vertices=100, **values), 9.0)
     costs = measures.costs()
     assert costs is not None and before[0] is not None and w1.measured.speed is not None
     assert costs.exec_s == pytest.approx(before[0].exec_s, rel=0.01)
@@ -327,7 +329,7 @@ def test_what_cannot_be_is_not_believed(what: str, odd: float, w1: WorkerRecord)
 @pytest.mark.parametrize("train_s", [5e-324, 1e-300, 1e-9])
 def test_nobody_trains_in_no_time(train_s: float, w1: WorkerRecord) -> None:
     measures = Measures()
-    measures.hear(w1, sync(trained=10**9, train_s=train_s), 1.0)
+    measures.handle_sync(w1, sync(trained=10**9, train_s=train_s), 1.0)
     assert measures.exec_s() is None
     assert w1.measured.speed is None
 
@@ -345,17 +347,17 @@ def test_what_comes_without_work_is_not_believed(w1: WorkerRecord) -> None:
     measures = Measures()
     measures.run(w1, 100.0)
     claims = sync(trained=10**9, train_s=1.0, begun=1, begun_vertices=8, begin_s=5.0, push_s=0.5)
-    measures.hear(w1, claims, 200.0, worked=False)
+    measures.handle_sync(w1, claims, 200.0, worked=False)
     assert (measures.exec_s(), w1.measured.speed, w1.measured.message_s) == (None, None, 200.0)
     assert w1.measured.push_s == 0.0  # that of a push that is still under way is not known in full
-    measures.hear(w1, claims._replace(travel_s=1.0), 200.0, worked=False)
+    measures.handle_sync(w1, claims._replace(travel_s=1.0), 200.0, worked=False)
     assert w1.measured.push_s == 0.5
-    measures.hear(w1, claims._replace(trained=100, train_s=50.0), 210.0)
+    measures.handle_sync(w1, claims._replace(trained=100, train_s=50.0), 210.0)
     assert measures.exec_s() == pytest.approx(0.5) and [*measures.all.begun] == [(8, 5.0)]
 
 
 def test_nothing_takes_longer_than_a_worker_lives(w1: WorkerRecord) -> None:
     measures = Measures()
     measures.run(w1, 100.0)
-    measures.hear(w1, sync(trained=10, train_s=5.0, begun=2, begun_vertices=8, begin_s=1e6, end_s=1e6), 200.0)
+    measures.handle_sync(w1, sync(trained=10, train_s=5.0, begun=2, begun_vertices=8, begin_s=1e6, end_s=1e6), 200.0)
     assert not measures.all.begun and not measures.all.ends

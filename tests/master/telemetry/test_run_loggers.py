@@ -29,7 +29,7 @@ from master.store.schema import LoggedMean
 from master.store.settings import Settings
 from master.telemetry.loggers.base import LOGGED, LOGGERS, METRICS, Logger, LoggerPlugin, Point
 from master.telemetry.loggers.wandb_run import read_history
-from master.telemetry.run_loggers import EVERY_S, MOST_POINTS, RunLoggers
+from master.telemetry.run_loggers import EVERY_S, MAX_POINTS, RunLoggers
 from remote.stepped import Trainer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -319,7 +319,7 @@ def test_one_that_is_stuck_holds_up_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stepped", [False, True], ids=["ends-at-once", "goes-on"])
 def test_one_that_begins_late_gets_all_evaluations(stepped: bool, tmp_path: Path) -> None:
-    evaluations = 2 * MOST_POINTS + 500
+    evaluations = 2 * MAX_POINTS + 500
 
     class Ledger:
         """Has an evaluation at each of so many steps, and what f logged up to the last of them."""

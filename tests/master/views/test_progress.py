@@ -19,8 +19,8 @@ from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.reader import connect
 from master.store.rundir import RunStatus
-from master.views.live import EventLines, Follower, Lines, Screen, line, panel
-from master.views.progress import PUSHES, RunProgress, at_rest, read_progress
+from master.views.live import EventLines, Follower, Lines, Screen, panel, progress_line
+from master.views.progress import PUSHES, RunProgress, read_progress, without_master
 
 
 @pytest.fixture
@@ -102,8 +102,8 @@ def test_workers_on_hold_are_said_by_reason_and_nothing_is_left_to_wait_for(ledg
         (["w2", "w3.1"], "started 30 times"),
         (["w1"], "lunch again"),
     ]
-    assert "0 alive, 3 held, 0 lost" in line(progress)
-    assert (at_rest(progress).held, at_rest(progress).held_because) == (0, [])
+    assert "0 alive, 3 held, 0 lost" in progress_line(progress)
+    assert (without_master(progress).held, without_master(progress).held_because) == (0, [])
 
 
 def test_the_last_warnings_are_told_once_each(ledger: Ledger, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_workers_are_counted_by_what_became_of_them(ledger: Ledger) -> None:
     progress = at(ledger, 20.0)
     assert (progress.alive, progress.queued, progress.lost) == (1, 1, 2)
     assert progress.goodput == pytest.approx(200 * (2.0 / 400) / (20.0 + 3 * 10.0))
-    rest = at_rest(progress)
+    rest = without_master(progress)
     assert (rest.status, rest.alive, rest.queued, rest.seconds_left) == ("stopped", 0, 0, None)
 
 
@@ -226,7 +226,9 @@ def test_the_panel_shows_all_that_matters() -> None:
 
 
 def test_a_line_is_one_line() -> None:
-    assert line(SOME).count("\n") == 0 and line(SOME).startswith("epoch 3 of 12: 250 of 1,000, workers 4 alive")
+    assert progress_line(SOME).count("\n") == 0 and progress_line(SOME).startswith(
+        "epoch 3 of 12: 250 of 1,000, workers 4 alive"
+    )
 
 
 def test_the_screen_keeps_the_panel_below_the_events(ledger: Ledger) -> None:
@@ -278,9 +280,9 @@ def test_workers_that_are_avoided_show_until_they_may_try_again(ledger: Ledger) 
             ledger.worker_failed(worker, failures, 20.0, f"failed {failures} times in a row; no lease for 10 s")
     (avoided,) = at(ledger, 10.0).avoided
     assert (avoided.worker, avoided.machine, avoided.failures, avoided.seconds_left) == ("w2", "slot-1", 3, 10.0)
-    assert ", 1 avoided" in line(at(ledger, 10.0))
+    assert ", 1 avoided" in progress_line(at(ledger, 10.0))
     assert at(ledger, 10.0).to_json()["avoided"][0]["because"] == "failed 3 times in a row; no lease for 10 s"
-    assert at(ledger, 20.0).avoided == [] and "avoided" not in line(at(ledger, 20.0))
+    assert at(ledger, 20.0).avoided == [] and "avoided" not in progress_line(at(ledger, 20.0))
 
 
 def test_who_is_trusted_no_more_shows_with_the_reason_and_until_when(ledger: Ledger) -> None:
@@ -301,7 +303,7 @@ def test_who_is_trusted_no_more_shows_with_the_reason_and_until_when(ledger: Led
         "slot-2 is avoided for the rest of the run, while others work elsewhere: w7: it lied",
         "slot-4 is avoided for 9 s more: w4: no room",
     ]
-    assert ", 1 in quarantine, avoided slot-1, slot-2, slot-4" in line(shown)
+    assert ", 1 in quarantine, avoided slot-1, slot-2, slot-4" in progress_line(shown)
     assert shown.to_json()["quarantined"][0]["because"].startswith("3 of its last 8")
     assert shown.to_json()["avoided_machines"][0] | {"because": ""} == {
         "machine": "slot-1",

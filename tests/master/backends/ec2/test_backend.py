@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gridml.api.beginning import changed
+from gridml.api.run_calls import apply_changes
 from gridml.carriers.enrolment import new_key
 from gridml.cli.start import resume_command
 from gridml.errors import RunError, UsageError
@@ -467,8 +467,8 @@ def test_a_run_is_resumed_with_an_address_that_instances_can_reach(fleet: Any) -
     fleet.submit("w1")
     fleet.backend.leave()
     with pytest.raises(UsageError, match=r"127\.0\.0\.1.*--address"):
-        changed(fleet.settings, {"address": "127.0.0.1:2222"})
-    fleet.settings = changed(fleet.settings, {"address": "192.0.2.8:2222"})
+        apply_changes(fleet.settings, {"address": "127.0.0.1:2222"})
+    fleet.settings = apply_changes(fleet.settings, {"address": "192.0.2.8:2222"})
     fleet.backend = fleet.another()
     fleet.submit("w2")
     told = [

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.browser import browsing, installed
 from master.store.ledger import Ledger
 from master.views.page.document import write_page
-from master.views.page.server import PageServer, serving
+from master.views.page.page_server import PageServer, serving
 from tests.master.views.page.conftest import COUNT
 
 EVENTS = 10_000

@@ -17,7 +17,7 @@ from gridml.errors import LedgerError, UsageError
 from master.store.ledger import Ledger
 from master.views.page import server as page_server
 from master.views.page.document import PageFacts, news, read_page_facts
-from master.views.page.server import HOST, LEAST_S, SHARE, KeptFacts, PageServer, serving
+from master.views.page.page_server import HOST, MIN_INTERVAL_S, SHARE, CachedFacts, PageServer, serving
 
 
 @pytest.fixture
@@ -130,17 +130,17 @@ def test_a_ledger_that_takes_long_to_read_is_read_seldom(finished: Path) -> None
         now[0] += 2.0
         return read_page_facts(root)
 
-    kept = KeptFacts(finished, lambda: now[0], slowly)
+    kept = CachedFacts(finished, lambda: now[0], slowly)
     for _ in range(100):
         kept.now()
         now[0] += 0.5
     assert len(read) == 3  # at 0, at 22 and at 44 s
     assert all(later - earlier >= 2.0 / SHARE for earlier, later in pairwise(read))
-    assert LEAST_S > 0
+    assert MIN_INTERVAL_S > 0
 
 
 def test_what_is_credited_meanwhile_comes_with_the_next_question(finished: Path) -> None:
-    kept = KeptFacts(finished, iter([0.0, 0.0, 5.0, 5.0]).__next__)
+    kept = CachedFacts(finished, iter([0.0, 0.0, 5.0, 5.0]).__next__)
     assert len(kept.now().events.topic) == 2
     ledger = Ledger(finished / "ledger.db", shared_disk=False)
     with ledger.transaction():
@@ -164,7 +164,7 @@ def test_of_a_run_that_goes_on_only_the_parts_that_changed_come(finished: Path) 
 def test_a_ledger_that_cannot_be_read_for_a_while_leaves_what_was_known(finished: Path) -> None:
     """Whoever looked before goes on seeing it, with the trouble, and is up to date as soon as it can be read."""
     now = [0.0]
-    kept = KeptFacts(finished, lambda: now[0])
+    kept = CachedFacts(finished, lambda: now[0])
     page = PageServer(finished, facts=kept)
     ledger, away = finished / "ledger.db", finished / "away.db"
     with serving(page):

@@ -71,7 +71,7 @@ def watch(
 ) -> None:
     """Follow a run that another process drives, until it ends. Ctrl-C leaves the run alone."""
     if page:
-        from master.views.page.server import serve_page
+        from master.views.page.page_server import serve_page
 
         serve_page(run, port)
         return

@@ -28,7 +28,7 @@ Array = NDArray[Any]
 _AT_ONCE = 1 << 22  # numbers that are looked at together: a column may be a file larger than memory
 
 
-def not_finite(graph: Graph) -> Iterator[str]:
+def nonfinite_fields(graph: Graph) -> Iterator[str]:
     """Yield for each field of numbers that are not all finite how many vertices have such, and the first. Reads every
     field of floating-point numbers once."""
     for table in graph.tables.values():
@@ -48,10 +48,10 @@ def not_finite(graph: Graph) -> Iterator[str]:
                 )
 
 
-FEWEST = 100  # vertices: below that nobody wants several workers
+MIN_VERTICES = 100  # vertices: below that nobody wants several workers
 
 
-def not_followed(program: Program, graph: Graph, followed: Collection[str]) -> Iterator[str]:
+def unfollowed_edges(program: Program, graph: Graph, followed: Collection[str]) -> Iterator[str]:
     """Yield for each edge that leads to one vertex each, and that f gets as a Batch without having `followed` it, what
     that Batch holds: rows of two such Batches look as if they belonged together, and do not."""
     update = program.update
@@ -69,11 +69,11 @@ def not_followed(program: Program, graph: Graph, followed: Collection[str]) -> I
             )
 
 
-def one_component(program: Program, graph: Graph, driver: str) -> Iterator[str]:
+def dominant_component(program: Program, graph: Graph, driver: str) -> Iterator[str]:
     """Say so where most vertices that f runs on are joined by edges between local vertices: only one worker at a time
     trains these, in the same order in every epoch."""
     count = graph.tables[driver].count
-    parts = None if program.bsp or count < FEWEST else components(graph)
+    parts = None if program.bsp or count < MIN_VERTICES else components(graph)
     if parts is None:
         return
     largest = int(np.bincount(parts.label[driver]).max())
@@ -93,7 +93,7 @@ def _one_each(edges: Edges) -> bool:
     return bool((np.diff(edges.offsets) == 1).all())
 
 
-MOST_NAMED = 4  # parameters in one message
+MAX_NAMED = 4  # parameters in one message
 
 
 @dataclass
@@ -117,7 +117,7 @@ class _Tried:
         self.has_rate |= seen.has_rate
 
 
-def not_trained(batches: Iterable[Trainable], moved: Collection[str]) -> Iterator[str]:
+def untrained_parameters(batches: Iterable[Trainable], moved: Collection[str]) -> Iterator[str]:
     """Yield what f leaves untrained: of all modules with an optimiser, `batches` say what each batch found and `moved`
     which tensors are not any more what they were.
 
@@ -160,7 +160,7 @@ def not_trained(batches: Iterable[Trainable], moved: Collection[str]) -> Iterato
             )
 
 
-def weights_in_vain(engine: Engine) -> Iterator[str]:
+def ignored_weight_writes(engine: Engine) -> Iterator[str]:
     """Yield for each edge field whose weights f has written in a trial that this changes nothing."""
     assert engine.chunk is not None
     type_name = engine.chunk.tables[engine.chunk.driver].type
@@ -172,8 +172,8 @@ def weights_in_vain(engine: Engine) -> Iterator[str]:
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
 
 
 MAX_COUNTS = 1 << 20  # elements of a buffer that is looked at: longer ones are tables and caches
@@ -197,13 +197,13 @@ def untrained_buffers(types: Mapping[str, VertexType], values: Mapping[str, Arra
     return counters
 
 
-def counted(
+def unsummed_counters(
     types: Mapping[str, VertexType], states: Sequence[Mapping[str, Array]], sizes: Sequence[int]
 ) -> Iterator[str]:
     """Say of each buffer that grows like a counter with batches of so many vertices, by its values before the first
     and after each of them, what several workers make of it, and how it is added."""
     for name in states[0] if len(states) > 2 else ():
-        growth = counts(name, [state[name] for state in states], sizes)
+        growth = counter_growth(name, [state[name] for state in states], sizes)
         if growth is None:
             continue
         type_name, _, _, own = name.split("/", 3)
@@ -218,7 +218,7 @@ def counted(
         )
 
 
-def counts(name: str, values: Sequence[Array], sizes: Sequence[int]) -> str | None:
+def counter_growth(name: str, values: Sequence[Array], sizes: Sequence[int]) -> str | None:
     """Say how a buffer grows where that is like a counter: by whole numbers, never down, in every batch; None
     otherwise."""
     steps = [after.astype(np.float64) - before.astype(np.float64) for before, after in pairwise(values)]

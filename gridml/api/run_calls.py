@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from gridml.api.displays import Display, OnEvent, check_shown, drive
+from gridml.api.displays import Display, OnEvent, check_display, drive
 from gridml.api.handle import Run
-from gridml.api.program_file import FirstValues, apart, source_of, written
+from gridml.api.program_file import InitialValues, source_of, split_initial_values, write_state_dicts
 from gridml.errors import UsageError
 from gridml.model.loading import check_guarded
 from gridml.model.program import Program
@@ -109,7 +109,7 @@ Asked = ParamSpec("Asked")
 _OWN = ("program", "run_dir", "init_from", "on_event", "display")  # what a call that begins a run asks for itself
 
 
-def wanted(plugin: BackendPlugin, program: Path, values: Mapping[str, Any]) -> Settings:
+def run_settings(plugin: BackendPlugin, program: Path, values: Mapping[str, Any]) -> Settings:
     """Return the settings of a run that is to begin, by the values of all its options. Raises UsageError or RunError
     for what can be seen to be wrong before there is one."""
     from master.ports.mailboxes import check_carrier
@@ -139,7 +139,7 @@ def _expected_lifetime(values: Mapping[str, Any], said: Mapping[str, Any]) -> st
     return expected_lifetime(lifetime, trace, speedup=speedup, rule=rule)
 
 
-def made(settings: Settings, root: Path, *, quiet: bool) -> RunDirectory:
+def create_run(settings: Settings, root: Path, *, quiet: bool) -> RunDirectory:
     """Make a run that another process drives; unless `quiet`, say meanwhile how its vertices are placed."""
     from master.backends.registry import make
     from master.launch import create
@@ -159,7 +159,7 @@ def run(
     program: AnyProgram,
     *,
     run_dir: AnyPath | None = None,
-    init_from: FirstValues | None = None,
+    init_from: InitialValues | None = None,
     on_event: OnEvent | None = None,
     display: Display = "auto",
     **options: Any,
@@ -216,9 +216,9 @@ def _begin(
 
     call = f"gridml.{verb}"
     check_guarded(call)
-    check_shown(call, display, on_event)
+    check_display(call, display, on_event)
     source, plugin = source_of(program, call), plugin_of(verb)
-    named, states = apart(given.get("init_from"))
+    named, states = split_initial_values(given.get("init_from"))
     values = values_of(call, options_of(plugin), {**given, "init_from": named})
     handed_over = plugin.batch is not None and not values["foreground"]
     if handed_over and on_event is not None:
@@ -227,16 +227,16 @@ def _begin(
             "Give foreground=True, or ask the run that it returns for run.events()."
         )
     # Before anything is written.
-    wanted(plugin, source.file, values if states is None else {**values, "init_partial": False})
+    run_settings(plugin, source.file, values if states is None else {**values, "init_partial": False})
     with claimed_root(values["run_dir"], source.file.stem) as root:
         file = source.placed(root)
         if states is not None:
-            values["init_from"] = str(written(states, root, call))
-        settings = wanted(plugin, file, values)
+            values["init_from"] = str(write_state_dicts(states, root, call))
+        settings = run_settings(plugin, file, values)
         if plugin.batch is not None:
             plugin.batch.check_reachable()
             if handed_over:
-                plugin.batch.submit_master(settings, made(settings, root, quiet=display == "none"))
+                plugin.batch.submit_master(settings, create_run(settings, root, quiet=display == "none"))
                 return Run(root)
         return drive(root, lambda environment: start(settings, root, environment), on_event, display, resumed=False)
 
@@ -255,13 +255,13 @@ def resume(
     and `display` as with `gridml.run`. Raises as that does, and RunError where another master drives the run.
     """
     check_guarded("gridml.resume")
-    check_shown("gridml.resume", display, on_event)
+    check_display("gridml.resume", display, on_event)
     root = Run(run).run_dir
     values = values_of("gridml.resume", resume_options(), options)
-    return drive(root, taking_up(root, values), on_event, display, resumed=True)
+    return drive(root, resume_function(root, values), on_event, display, resumed=True)
 
 
-def taking_up(root: Path, values: Mapping[str, Any]) -> Callable[[Environment], MasterRun]:
+def resume_function(root: Path, values: Mapping[str, Any]) -> Callable[[Environment], MasterRun]:
     """Return what takes a run up, by the values of all options. Raises UsageError for what makes no sense."""
     from master.launch import resume
     from master.store.settings import check_silence, settings_said
@@ -278,11 +278,11 @@ def taking_up(root: Path, values: Mapping[str, Any]) -> Callable[[Environment], 
             "got --send without --with-changes: the run has copies of its files. Give both to replace them."
         )
     file = None if file is None else file.absolute()
-    change = partial(changed, asked=asked)
+    change = partial(apply_changes, asked=asked)
     return lambda environment: resume(root, environment, file, with_changes=with_changes, change=change)
 
 
-def changed(settings: Settings, asked: Mapping[str, Any]) -> Settings:
+def apply_changes(settings: Settings, asked: Mapping[str, Any]) -> Settings:
     """Return the settings of a run with what is `asked` for, by the names of options. Raises UsageError for what its
     back end does not have, and for values that make no sense."""
     from master.backends.registry import BACKENDS

@@ -32,9 +32,9 @@ from master.views.page.document import PageFacts, news, read_library, read_page_
 HOST = "127.0.0.1"
 TOKEN_BYTES = 24
 SHARE = 0.1  # of the time, at most, that reading the ledger for pages may take
-LEAST_S = 1.0  # between two readings
-LOOK_S = 0.1  # how often it looks whether it is to end
-PATIENCE_S = 10.0  # with a browser that sends or takes nothing
+MIN_INTERVAL_S = 1.0  # between two readings
+POLL_S = 0.1  # how often it looks whether it is to end
+TIMEOUT_S = 10.0  # with a browser that sends or takes nothing
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -45,7 +45,7 @@ HEADERS = {
 
 
 @dataclass
-class KeptFacts:
+class CachedFacts:
     """What was last read of a run, for all browsers that ask: a large ledger is not read again for each."""
 
     root: Path
@@ -68,7 +68,7 @@ class KeptFacts:
                         raise
                     self._facts = dataclasses.replace(self._facts, trouble=str(error))
                 ended = self.clock()
-                self._again_s = ended + max(LEAST_S, (ended - begun) / SHARE)
+                self._again_s = ended + max(MIN_INTERVAL_S, (ended - begun) / SHARE)
             return self._facts
 
 
@@ -78,10 +78,10 @@ class PageServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True  # a port whose last connections are being forgotten is free
 
-    def __init__(self, root: Path, port: int = 0, facts: KeptFacts | None = None) -> None:
+    def __init__(self, root: Path, port: int = 0, facts: CachedFacts | None = None) -> None:
         read_library()  # said now, rather than to a browser
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
-        self.facts = KeptFacts(root) if facts is None else facts
+        self.facts = CachedFacts(root) if facts is None else facts
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
@@ -104,7 +104,7 @@ class PageServer(ThreadingHTTPServer):
 @contextmanager
 def serving(server: PageServer) -> Iterator[PageServer]:
     """Answer browsers from a thread, as long as the context is open."""
-    thread = threading.Thread(target=server.serve_forever, args=(LOOK_S,), name="page", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_S,), name="page", daemon=True)
     thread.start()
     try:
         yield server
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers GET for the page and its data; any other method is refused."""
 
     server: PageServer
-    timeout = PATIENCE_S
+    timeout = TIMEOUT_S
     server_version = "gridml"
     sys_version = ""
 

@@ -32,7 +32,7 @@ COLOURS = {
 
 
 @dataclass(frozen=True)
-class Run:
+class StyledText:
     """Characters of a line that look alike, from a column on."""
 
     column: int
@@ -41,7 +41,7 @@ class Run:
     bold: bool
 
 
-Screen = tuple[tuple[Run, ...], ...]
+Screen = tuple[tuple[StyledText, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -138,13 +138,13 @@ def _seen(screen: pyte.Screen) -> Screen:
     return tuple(tuple(_runs(screen, row)) for row in range(screen.lines))
 
 
-def _runs(screen: pyte.Screen, row: int) -> Iterator[Run]:
+def _runs(screen: pyte.Screen, row: int) -> Iterator[StyledText]:
     cells = [screen.buffer[row][column] for column in range(screen.columns)]
     for (colour, bold), group in groupby(enumerate(cells), key=lambda each: (each[1].fg, each[1].bold)):
         found = list(group)
         text = "".join(cell.data for _, cell in found)
         if text.strip():
-            yield Run(found[0][0], text.rstrip(), colour.removeprefix("bright"), bold)
+            yield StyledText(found[0][0], text.rstrip(), colour.removeprefix("bright"), bold)
 
 
 def _text(screen: pyte.Screen) -> str:
@@ -157,7 +157,7 @@ def _at(recording: Recording, at_s: float) -> Screen:
     return seen[-1] if seen else recording.screens[0]
 
 
-def _drawn(run: Run) -> str:
+def _drawn(run: StyledText) -> str:
     """Text of a fixed length: fonts differ in width from reader to reader."""
     colour = run.colour if run.colour in COLOURS else "default"
     indent = len(run.text) - len(run.text.lstrip())

@@ -19,7 +19,7 @@ WORK, PUSH, CREDIT = "#8fbcbb", "#2e3440", "#5e81ac"
 
 
 @dataclass(frozen=True)
-class Life:
+class DrawnLife:
     """A worker's: on which machine, seconds of the run; `warned` is None where it was not killed."""
 
     machine: str
@@ -40,7 +40,7 @@ def draw_run(root: Path, file: Path, until_s: float = math.inf) -> None:
             if clock.at(at_s) <= until_s
         ]
         lives = [
-            Life(machine, clock.at(started_s), clock.at(ended_s), bool(graceful) if killed else None)
+            DrawnLife(machine, clock.at(started_s), clock.at(ended_s), bool(graceful) if killed else None)
             for machine, started_s, ended_s, killed, graceful in connection.execute(
                 "SELECT machine, started_s, ended_s, state = 'evicted' AND NOT coalesce(cancelled, 0), graceful"
                 " FROM workers"
@@ -67,7 +67,7 @@ def draw_run(root: Path, file: Path, until_s: float = math.inf) -> None:
     figure.savefig(file, metadata={"Date": None})
 
 
-def _machines(axes: Axes, lives: list[Life], pushes: list[tuple[float, str]]) -> None:
+def _machines(axes: Axes, lives: list[DrawnLife], pushes: list[tuple[float, str]]) -> None:
     """A row for each machine: its workers as bars, their ends, and their pushes as ticks."""
     rows = {machine: number for number, machine in enumerate(sorted({life.machine for life in lives}))}
     for life in lives:
