@@ -44,7 +44,7 @@ from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
-from master.sync.gate import OUTLIER, Passage
+from master.sync.gate import OUTLIER, GateResult
 from remote.session import SessionOptions
 from remote.stepped import SteppedEngine, SteppedWorker, Trainer
 
@@ -174,12 +174,12 @@ class Outcome:
 def undefended() -> Iterator[None]:
     """Let everything pass that is finite."""
 
-    def gate(not_finite: str | None, *_: object, **__: object) -> Passage:
-        return Passage(None, f"{not_finite} is not finite") if not_finite else Passage(1.0, "accepted")
+    def gate(not_finite: str | None, *_: object, **__: object) -> GateResult:
+        return GateResult(None, f"{not_finite} is not finite") if not_finite else GateResult(1.0, "accepted")
 
     with (
         mock.patch("master.sync.merger.gate", gate),
-        mock.patch("master.sync.merger.stands_still", lambda *_, **__: Passage(1.0, "")),
+        mock.patch("master.sync.merger.stands_still", lambda *_, **__: GateResult(1.0, "")),
         mock.patch("master.trust.trust.too_fast", lambda *_: (False, "")),
         mock.patch("master.sync.recovery.go_back", lambda *_: (None, "")),
     ):

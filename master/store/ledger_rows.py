@@ -237,7 +237,7 @@ class WorkerRows:
     def workers(self) -> list[dict[str, Any]]:
         return by_name(self._db.execute("SELECT * FROM workers ORDER BY submitted_s, worker"))
 
-    def add_blame(self, worker: str, lease: int, reason: str, at_s: float) -> None:
+    def add_flag(self, worker: str, lease: int, reason: str, at_s: float) -> None:
         """Write down that a push was shortened or refused for what was in it."""
         self._db.execute("INSERT INTO blames VALUES (?, ?, ?, ?)", (at_s, worker, lease, reason))
 

@@ -28,7 +28,7 @@ from gridml.model.layers import layers_of
 from gridml.model.vertex import VertexType
 from gridml.protocol.push import ReplicaPart, VertexKey
 from master.store.versions import Base
-from master.sync.gate import MAJORITY, OUTLIER, PATIENT_S
+from master.sync.gate import MAJORITY, MAX_WAIT_S, OUTLIER
 
 Array = NDArray[Any]
 
@@ -85,7 +85,7 @@ def decide(change: Change) -> Taking:
         number = change.still
         others = f"{number} other workers leave" if number > 1 else "the other worker leaves"
         return Taking(False, f"it changes {change.name}, which {others} alone")
-    if not change.still and not change.was_left and (change.is_last or change.waited_s >= PATIENT_S):
+    if not change.still and not change.was_left and (change.is_last or change.waited_s >= MAX_WAIT_S):
         return _plausible(change)
     if change.was_left and change.is_last:
         return Taking(False, f"it changes {change.name}, which those before it left alone")

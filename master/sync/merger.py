@@ -22,17 +22,17 @@ from master.store.versions import Base, ReplicaState
 from master.sync.buffers import Untrained
 from master.sync.contraction import Contractions
 from master.sync.gate import (
-    BESIDE_ONE,
+    FREE_SHARE,
+    GateResult,
     Group,
-    Habits,
-    Passage,
     Step,
-    compares_with_itself,
+    StepHistory,
+    base_tensors,
+    check_movement,
     gate,
-    grouped,
-    length,
-    pushed_from,
-    stands_still,
+    group_tensors,
+    needs_replica_length,
+    norm,
     step_size,
 )
 from master.sync.own_rules import OwnRules, PushMerge
@@ -69,7 +69,7 @@ class Merger:
         self._embeddings: dict[VertexKey, tuple[str, ...]] = {}
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
         self._contractions = None if driver is None else Contractions(graph, driver)
-        self.habits = Habits()
+        self.step_history = StepHistory()
         self.untrained = Untrained(graph)
         self.workers = workers
         self._still_since_s: float | None = None  # when the first push came that changed nothing
@@ -87,7 +87,7 @@ class Merger:
     def forget(self, worker: str) -> list[str]:
         """A worker has ended: it is no measure for others any more. Return what it changed and nobody took.
         Idempotent."""
-        self.habits.forget(worker)  # a machine has one vote, however many workers it goes through
+        self.step_history.forget(worker)  # a machine has one vote, however many workers it goes through
         return self.untrained.forget(worker)
 
     def prepare(self) -> None:
@@ -125,7 +125,7 @@ class Merger:
 
     def merge(
         self, part: ReplicaPart, base: Base, merge: Merge, worker: str = "", now: float = 0.0
-    ) -> tuple[Merged | None, Passage]:
+    ) -> tuple[Merged | None, GateResult]:
         """Return (what the push makes of the replica, why); None when the gate refuses it. Nothing is changed yet.
 
         Vertices come with all their tensors; one that is the very array of `base` was not trained.
@@ -134,35 +134,35 @@ class Merger:
         """
         part = ReplicaPart(part.modules, {name: rows for name, rows in part.rows.items() if rows.fields})
         if not part and not self._all_groups:
-            return Merged(fast_forward=merge.fast_forward), Passage(1.0, "nothing is replicated that has a length")
+            return Merged(fast_forward=merge.fast_forward), GateResult(1.0, "nothing is replicated that has a length")
         push = PushMerge(part, base, merge)
         merged = self._apply(push)
         if merged.objection is not None:
-            return None, Passage(None, merged.objection, failed=True)
-        alone = self.workers == 1 and self.habits.alone(worker)
+            return None, GateResult(None, merged.objection, failed=True)
+        alone = self.workers == 1 and self.step_history.alone(worker)
         steps = [] if alone else [self._step(group, merged, push, worker) for group in self._all_groups]
-        passage = gate(merged.not_finite, steps, merge.vertices, alone=alone)
-        if (scale := passage.scale) is None:
-            return None, passage
+        decision = gate(merged.not_finite, steps, merge.vertices, alone=alone)
+        if (scale := decision.scale) is None:
+            return None, decision
         sizes = {group: step_size(sumsq, merge.vertices) for group, sumsq in merged.sumsqs.items()}
         waited_s = self._waited(now, stands=not any(sizes.values()))
-        still = stands_still(steps, merge.vertices, waited_s, is_settled=self.habits.is_settled(worker))
-        self.habits.add(worker, sizes, merge.vertices)
-        if still.scale is None:
-            return None, still
-        if still.blamed and scale == 1.0:
-            passage = still
+        movement = check_movement(steps, merge.vertices, waited_s, is_settled=self.step_history.is_settled(worker))
+        self.step_history.add(worker, sizes, merge.vertices)
+        if movement.scale is None:
+            return None, movement
+        if movement.flagged and scale == 1.0:
+            decision = movement
         if scale < 1.0:
             sumsqs = merged.sumsqs
             del merged  # a replica's worth of memory, before there is another
             merged = replace(self._apply(replace(push, scale=scale)), sumsqs=sumsqs)
             if merged.not_finite is not None:
-                return None, Passage(None, f"{merged.not_finite} is not finite after merging", failed=True)
+                return None, GateResult(None, f"{merged.not_finite} is not finite after merging", failed=True)
         if self._contractions is not None and scale == 1.0:  # a shortened push pulls as nobody's vertices do
             self._contractions.add(worker, self._minding(part), base, merge)
             for name, pushed, old in self._trained_tables(part, base):
                 self._contractions.add_table(worker, name, pushed, old, merge)
-        return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), passage
+        return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), decision
 
     def _minding(self, part: ReplicaPart) -> ReplicaPart:
         """Those rows of a push whose rule asks how strongly they are pulled."""
@@ -195,13 +195,13 @@ class Merger:
 
     def _step(self, group: Group, merged: Merged, push: PushMerge, worker: str) -> Step:
         """Return what the gate is told of a push's step in one group."""
-        others = self.habits.others(worker, group.name)
+        others = self.step_history.others(worker, group.name)
         step = Step(group.name, merged.sumsqs.get(group.name, 0.0), group.overflow, others=others)
         beside_one = len(others) == 1
-        if beside_one or (group.near and compares_with_itself(step, push.merge.vertices)):
-            ours = length(pair for pair in pushed_from(push.part, push.base) if self.groups.get(pair[0]) == group)
+        if beside_one or (group.near and needs_replica_length(step, push.merge.vertices)):
+            ours = norm(pair for pair in base_tensors(push.part, push.base) if self.groups.get(pair[0]) == group)
             # Statistics may move as far as they are long in a push, weights not.
-            free = ours * (BESIDE_ONE if group.near else 1.0) if beside_one else 0.0
+            free = ours * (FREE_SHARE if group.near else 1.0) if beside_one else 0.0
             return replace(step, own=ours if group.near else 0.0, free=free)
         return step
 
@@ -220,7 +220,7 @@ class Merger:
             for type_name, columns in state.arrays.items()
             for name, column in columns.items()
         ]
-        return grouped([*modules, *rows])
+        return group_tensors([*modules, *rows])
 
     def group_of(self, name: str) -> str:
         """The group of a tensor, as it is called: one that takes no steps is its own."""

@@ -32,7 +32,7 @@ from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.store import Store
 from master.store.versions import Base
-from master.sync.gate import Passage
+from master.sync.gate import GateResult
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
 from master.sync.rows import Draft
@@ -217,17 +217,17 @@ class Pushes:
             self._leases.reopen(lease, push.upto, worker)
         others = ledger.credited - base_credit  # those of this group, too
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
-        passage, outcome, trace = self._tried(draft, lease, merge, base, now)
-        if passage.blamed:
-            self._trust.blame(draft.record, lease, passage.reason, now)
+        decision, outcome, trace = self._tried(draft, lease, merge, base, now)
+        if decision.flagged:
+            self._trust.flag(draft.record, lease, decision.reason, now)
             self._moments.withdraw(draft.record)
         if outcome is None:
-            draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, passage.reason, True
+            draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, decision.reason, True
             draft.record.moments.spoilt = True
             self._moments.withdraw(draft.record)
-            if passage.failed:
+            if decision.failed:
                 self._recovery.fail(lease, push.base)
-                failure = Failure(lease.id, lease.term, passage.reason, trace, -1, -1)
+                failure = Failure(lease.id, lease.term, decision.reason, trace, -1, -1)
                 self._failures.record(lease, failure, now, upto=push.upto)
             return
         kept = self._trust.weigh(draft.record, lease, draft.content, (push.upto, push.base), now)
@@ -235,8 +235,8 @@ class Pushes:
             draft.verdict, draft.reason, draft.is_kept = Verdict.REFUSED, kept, True
             return
         merged, fields = outcome
-        if passage.scale is not None and passage.scale < 1.0:
-            self._count(Altered.SHORTENED, draft, passage.reason, now)
+        if decision.scale is not None and decision.scale < 1.0:
+            self._count(Altered.SHORTENED, draft, decision.reason, now)
         if draft.left_out:
             more = f", and {len(draft.left_out) - 1} more" if len(draft.left_out) > 1 else ""
             self._count(Altered.LEFT_OUT, draft, draft.left_out[0] + more, now)
@@ -244,14 +244,14 @@ class Pushes:
             self._count(Altered.CLIPPED, draft, f"the rule clipped the step of {_named(merged.clipped)}", now)
         self._store.replica.put(merged.modules, merged.rows, self._version)
         self._spread.add(worker, draft.content.replica, base, push.vertices)
-        self._take_moments(draft, now, trusted=not passage.blamed)
+        self._take_moments(draft, now, trusted=not decision.flagged)
         draft.pushed, draft.as_pushed = taken_rows(draft.content.replica.rows, merged.rows)
         draft.let_go()
         draft.fast_forward = merged.fast_forward
         logged = self._names.admitted(worker, push.logged, lambda text: self._events.record("warning", {}, text))
         ledger.credit(lease, push.upto, self._version, merge.staleness, now, logged)
         self._recovery.succeed(push)
-        self._trust.credit(draft.record, push.vertices, lease.since_s, now, blamed=passage.blamed)
+        self._trust.credit(draft.record, push.vertices, lease.since_s, now, flagged=decision.flagged)
         self._leases.credit(lease, now)
         if draft.record.faults.failures:
             self._failures.clear(draft.record)
@@ -315,23 +315,23 @@ class Pushes:
 
     def _tried(
         self, draft: Draft, lease: LeaseState, merge: Merge, base: Base, now: float
-    ) -> tuple[Passage, tuple[Merged, Fields] | None, str]:
+    ) -> tuple[GateResult, tuple[Merged, Fields] | None, str]:
         """(why, what the push would change, the user's traceback): whatever a push brings about, it is refused alone,
         because nothing has been changed yet."""
         try:
             return *self._try(draft, lease, merge, base, now), ""
         except UserCodeError as error:  # g does not fail on what others push, perhaps
             trace = printable(error.traceback_text, TRACEBACK)
-            return Passage(None, printable(str(error)), failed=True), None, trace
+            return GateResult(None, printable(str(error)), failed=True), None, trace
         except OURS:
             raise
         except Exception as error:
             draft.problem = f"it cannot be merged: {described(error)}"
-            return Passage(None, draft.problem, failed=True), None, ""
+            return GateResult(None, draft.problem, failed=True), None, ""
 
     def _try(
         self, draft: Draft, lease: LeaseState, merge: Merge, base: Base, now: float
-    ) -> tuple[Passage, tuple[Merged, Fields] | None]:
+    ) -> tuple[GateResult, tuple[Merged, Fields] | None]:
         """(why, what the push would change), None when its content is wrong or the gate refuses it. Nothing is changed
         yet."""
         push = draft.push
@@ -344,24 +344,24 @@ class Pushes:
             or self._store.fields.check(fields, lease.cut.local, trained)
         )
         if problem is not None:
-            return Passage(None, problem, failed=True), None
+            return GateResult(None, problem, failed=True), None
         too_fast = self._trust.check(draft.record, push.vertices, now)
         if too_fast is not None:
-            return Passage(None, too_fast, blamed=True), None
+            return GateResult(None, too_fast, flagged=True), None
         try:
             part = reconstruct(draft.content, {key: state.tensors for key, state in base.modules.items()})
         except ValueError as error:
-            return Passage(None, str(error), failed=True), None
+            return GateResult(None, str(error), failed=True), None
         is_last = self._store.ledger.credited + push.vertices >= self._leases.epochs.total
         sifted = self._merger.untrained.sift(
             part, base, draft.sync.worker, push.vertices, now, workers=self._merger.workers, is_last=is_last
         )
         draft.content = PushContent(sifted.part, fields)
-        merged, passage = self._merger.merge(sifted.part, base, merge, draft.sync.worker, now)
+        merged, decision = self._merger.merge(sifted.part, base, merge, draft.sync.worker, now)
         if merged is None:
-            return passage, None
+            return decision, None
         draft.left_out = sifted.reasons
-        return passage, (replace(merged, fast_forward=merged.fast_forward and not sifted.differs), fields)
+        return decision, (replace(merged, fast_forward=merged.fast_forward and not sifted.differs), fields)
 
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:
         """Write the version that was credited; epochs that this completes are flushed and closed."""

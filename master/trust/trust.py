@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from master.trust.spot_checks import Start
 
 
-SLACK, SLACK_OF_ANY = 10.0, 100.0  # times as fast as the fastest other of its kind of machine, and of any kind
-WITNESSES = 2  # others that must be at work, each with
-SETTLED = 3  # pushes, before anybody is compared with them
-PUSHES = 8  # of a worker that are looked back on,
-BLAMED = 3  # so many of which a majority of others would not have brought
-UNLIKE = 4.0  # times as often as the others are blamed: where all of them are, the program is to blame
+SLACK, SLACK_ANY_KIND = 10.0, 100.0  # times as fast as the fastest other of its kind of machine, and of any kind
+MIN_WITNESSES = 2  # others that must be at work, each with
+MIN_PUSHES = 3  # pushes, before anybody is compared with them
+MAX_PUSHES = 8  # of a worker that are looked back on,
+MIN_FLAGS = 3  # so many of which a majority of others would not have brought
+FLAG_RATIO = 4.0  # times as often as the others are blamed: where all of them are, the program is to blame
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ def too_fast(own: CreditPace, others: Sequence[CreditPace]) -> tuple[bool, str]:
 
     `own` counts the push in question. Before anything is known of two others that are at work nothing is too fast.
     """
-    settled = [other for other in others if other.pushes >= SETTLED and other.rate > 0]
+    settled = [other for other in others if other.pushes >= MIN_PUSHES and other.rate > 0]
     alike = [other for other in settled if other.kind == own.kind]
-    for group, slack, whose in ((alike, SLACK, "of its kind"), (settled, SLACK_OF_ANY, "of any kind")):
-        if len(group) >= WITNESSES:
+    for group, slack, whose in ((alike, SLACK, "of its kind"), (settled, SLACK_ANY_KIND, "of any kind")):
+        if len(group) >= MIN_WITNESSES:
             fastest = max(other.rate for other in group)
             if own.vertices > slack * fastest * own.seconds:
                 reason = f"{own.vertices:,} vertices in {own.seconds:.3g} s since its first lease, more than"
@@ -69,18 +69,20 @@ def too_fast(own: CreditPace, others: Sequence[CreditPace]) -> tuple[bool, str]:
     return False, "it can have trained that"
 
 
-def quarantine(blamed: Sequence[bool], others: Sequence[Sequence[bool]]) -> tuple[bool, str]:
+def quarantine(flagged: Sequence[bool], others: Sequence[Sequence[bool]]) -> tuple[bool, str]:
     """Whether a worker is trusted no more, given which of its last pushes and of each other worker's were blamed."""
-    mine, known = sum(blamed), [each for each in others if each]
+    mine, known = sum(flagged), [each for each in others if each]
     theirs, all_theirs = sum(map(sum, known)), sum(map(len, known))
-    if mine < BLAMED or len(known) < WITNESSES:
-        return False, f"{mine} of its last {len(blamed)} pushes were blamed"
-    if mine * all_theirs < UNLIKE * theirs * len(blamed):
-        return False, f"{mine} of its last {len(blamed)} pushes were blamed, and so are those of others"
-    return True, f"{mine} of its last {len(blamed)} pushes are not what others bring"
+    if mine < MIN_FLAGS or len(known) < MIN_WITNESSES:
+        return False, f"{mine} of its last {len(flagged)} pushes were blamed"
+    if mine * all_theirs < FLAG_RATIO * theirs * len(flagged):
+        return False, f"{mine} of its last {len(flagged)} pushes were blamed, and so are those of others"
+    return True, f"{mine} of its last {len(flagged)} pushes are not what others bring"
 
 
-LOOK_S = 2.0  # between two looks at everybody's pace: with ten thousand workers one costs as much as a hundred pushes
+REFRESH_S = (
+    2.0  # between two looks at everybody's pace: with ten thousand workers one costs as much as a hundred pushes
+)
 
 
 @dataclass
@@ -95,7 +97,7 @@ class _Conduct:
     last_s: float = 0.0
     seen: int = 0  # vertices, in
     pushes: int = 0
-    blamed: deque[bool] = field(default_factory=lambda: deque(maxlen=PUSHES))
+    flagged: deque[bool] = field(default_factory=lambda: deque(maxlen=MAX_PUSHES))
 
     def pace(self) -> CreditPace:
         """As a measure for others: that of a whole life would be too slow, for what the masters before this one saw
@@ -159,16 +161,16 @@ class Trust:
         """Find the fastest of each kind that can be compared with: enough of them without the one that is compared."""
         kinds: dict[str, list[tuple[str, CreditPace]]] = {}
         for name, each in self._workers.items():
-            if each.pushes >= SETTLED:
+            if each.pushes >= MIN_PUSHES:
                 kinds.setdefault(each.kind, []).append((name, each.pace()))
-        most = [heapq.nlargest(WITNESSES + 1, paces, key=lambda named: named[1].rate) for paces in kinds.values()]
+        most = [heapq.nlargest(MIN_WITNESSES + 1, paces, key=lambda named: named[1].rate) for paces in kinds.values()]
         self._fastest = [named for paces in most for named in paces]
         self._slowest = min((pace.rate for _, pace in self._fastest), default=math.inf)
-        self._look_s = now + LOOK_S
+        self._look_s = now + REFRESH_S
 
-    def credit(self, record: WorkerRecord, vertices: int, since_s: float | None, now: float, *, blamed: bool) -> None:
+    def credit(self, record: WorkerRecord, vertices: int, since_s: float | None, now: float, *, flagged: bool) -> None:
         """A push of a worker was merged that it trained `since_s`, None for what it began in an earlier master's time;
-        one that was `blamed` for its length is written down as such already."""
+        one that was `flagged` for its length is written down as such already."""
         own = self._of(record)
         if own is None:
             return
@@ -177,17 +179,17 @@ class Trust:
             own.seen_s = now if since_s is None else since_s
         if since_s is not None:
             own.seen, own.pushes = own.seen + vertices, own.pushes + 1
-        if not blamed:
-            own.blamed.append(False)
+        if not flagged:
+            own.flagged.append(False)
 
-    def blame(self, record: WorkerRecord, lease: LeaseState, reason: str, now: float) -> None:
+    def flag(self, record: WorkerRecord, lease: LeaseState, reason: str, now: float) -> None:
         """Write down that a push was shortened or refused for what is in it; too often, and its worker is
         quarantined."""
-        self._ledger.add_blame(record.name, lease.id, reason, now)
+        self._ledger.add_flag(record.name, lease.id, reason, now)
         own = self._workers.setdefault(record.name, _Conduct(now, record.measured.kind))
-        own.blamed.append(True)
-        others = [each.blamed for name, each in self._workers.items() if name != record.name]
-        out, why = quarantine(own.blamed, others)
+        own.flagged.append(True)
+        others = [each.flagged for name, each in self._workers.items() if name != record.name]
+        out, why = quarantine(own.flagged, others)
         if out:
             self.quarantine(record.name, f"{why}; the last one: {reason}", now)
 

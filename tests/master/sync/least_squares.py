@@ -85,9 +85,9 @@ class Master:
     def push(self, worker: str, base: ReplicaState, version: int, part: ReplicaPart, n: int) -> None:
         others = (self.version - version) * n
         merge = Merge(self.version + 1, version, n, others, 4)
-        merged, passage = self.merger.merge(part, base, merge, worker)
+        merged, decision = self.merger.merge(part, base, merge, worker)
         if merged is None:  # the replica is where it is pulled, and nothing moves it any more
-            assert passage.reason.startswith("its replica is the one that it was given"), passage.reason
+            assert decision.reason.startswith("its replica is the one that it was given"), decision.reason
             return
         self.version += 1
         self.replica.put(merged.modules, merged.rows, self.version)

@@ -27,7 +27,7 @@ from master.store.reader import opened
 from master.store.replica import Replica
 from master.store.settings import Settings
 from master.store.versions import ReplicaState, Versions, initial
-from master.sync.gate import REMEMBERED
+from master.sync.gate import MAX_STEPS
 from master.sync.merger import Merger
 from remote.stepped import Trainer
 from tests.support.effort import examples
@@ -85,8 +85,8 @@ def pushed_stream(folder: Path, tail: str, seed: int, pushes: int) -> tuple[Arra
         step = 2.0 if rng.random() < 0.1 else 1e-3
         part = total(old["sums"][0] + counted, float(old["level"][0, 0]) + step, float(values.max()))
         merge = Merge(version, 0, 100, int(rng.integers(0, 500)), WORKERS)
-        merged, passage = merger.merge(part, base, merge, f"w{rng.integers(WORKERS)}", float(version))
-        assert merged is not None, passage.reason
+        merged, decision = merger.merge(part, base, merge, f"w{rng.integers(WORKERS)}", float(version))
+        assert merged is not None, decision.reason
         replica.put(merged.modules, merged.rows, version)
         states.append(copied(replica.state))
     assert replica.state.arrays["Total"]["most"][0] == most
@@ -135,12 +135,12 @@ def test_length_alone_neither_shortens_nor_refuses_a_contribution_nor_blames(
     replica = Replica(g, Versions(tmp_path / "versions"))
     merger = Merger(g, replica, WORKERS)
     replica.start(initial(g, 0))
-    pushes = [("a", 1.0), ("b", 1.0), ("c", 1.0)] * REMEMBERED + [("d", size)] * 5
+    pushes = [("a", 1.0), ("b", 1.0), ("c", 1.0)] * MAX_STEPS + [("d", size)] * 5
     for worker, value in pushes:
         part = ReplicaPart({}, {"Sum": RowValues(np.array([0]), {"value": np.full((1, 2), value)})})
-        merged, passage = merger.merge(part, replica.state, Merge(1, 0, 100, 300, WORKERS), worker)
+        merged, decision = merger.merge(part, replica.state, Merge(1, 0, 100, 300, WORKERS), worker)
         assert merged is not None
-        assert passage == (1.0, "accepted", False, False)
+        assert decision == (1.0, "accepted", False, False)
         np.testing.assert_array_equal(merged.rows["Sum"].fields["value"], [[value, value]])
 
 
@@ -157,7 +157,7 @@ def test_length_alone_neither_shortens_nor_refuses_a_contribution_nor_blames(
 def test_what_is_beyond_the_users_own_bound_is_refused_and_says_so(
     tmp_path: Path, dtype: str, before: float, after: float, largest: int
 ) -> None:
-    def passage(bound: float) -> tuple[bool, str, bool, bool]:
+    def decision(bound: float) -> tuple[bool, str, bool, bool]:
         class Sum(gridml.Vertex):
             value = gridml.array(dtype)
             aggregate = gridml.add(bound=bound)
@@ -171,11 +171,11 @@ def test_what_is_beyond_the_users_own_bound_is_refused_and_says_so(
         replica.start(initial(g, 0))
         part = ReplicaPart({}, {"Sum": RowValues(np.array([0]), {"value": np.array([after], dtype)})})
         merged, found = merger.merge(part, replica.state, Merge(1, 0, 100, 0, 1), "a")
-        return merged is not None, found.reason, found.blamed, found.failed
+        return merged is not None, found.reason, found.flagged, found.failed
 
-    assert passage(largest / 100)[0]
-    taken, reason, blamed, failed = passage((largest - 0.5) / 100)
-    assert not taken and failed and not blamed
+    assert decision(largest / 100)[0]
+    taken, reason, flagged, failed = decision((largest - 0.5) / 100)
+    assert not taken and failed and not flagged
     assert f"Sum/value: 100 vertices change an element by {largest}, and Add(bound=" in reason
 
 

@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master.sync.gate import (
-    FAR,
-    ITSELF,
     MAJORITY,
+    MAX_STEPS,
+    MAX_WAIT_S,
     OUTLIER,
-    PATIENT_S,
-    REMEMBERED,
-    SHORT,
-    STILL,
-    Habit,
+    REFUSED_BEYOND,
+    REPLICA_SHARE,
+    TOO_SHORT,
+    UNMOVED,
+    RecentSteps,
     Step,
+    check_movement,
     gate,
-    stands_still,
     step_size,
 )
 
@@ -31,60 +31,60 @@ FLOAT32 = 3.4e38
 
 
 @st.composite
-def habits(draw: st.DrawFn) -> Habit:
+def step_history(draw: st.DrawFn) -> RecentSteps:
     sizes = sorted([draw(lengths), draw(lengths)])
-    return Habit(sizes[1], sizes[0], draw(counts), draw(st.integers(1, REMEMBERED)))
+    return RecentSteps(sizes[1], sizes[0], draw(counts), draw(st.integers(1, MAX_STEPS)))
 
 
-def habit(size: float, vertices: int = 100) -> Habit:
-    return Habit(size, size, vertices, REMEMBERED)
+def habit(size: float, vertices: int = 100) -> RecentSteps:
+    return RecentSteps(size, size, vertices, MAX_STEPS)
 
 
-def step(size: float, *others: Habit, vertices: int = 100, own: float = 0.0) -> Step:
+def step(size: float, *others: RecentSteps, vertices: int = 100, own: float = 0.0) -> Step:
     """A step of so much per root vertex."""
     return Step("Network", size**2 * vertices, FLOAT32, own, others)
 
 
-@given(st.lists(habits()), st.booleans(), lengths)
-def test_what_is_not_finite_is_refused_whatever_it_is(others: list[Habit], alone: bool, size: float) -> None:
-    passage = gate("Network/0/model/weight", [step(size, *others)], 100, alone=alone)
-    assert passage.scale is None
-    assert "Network/0/model/weight is not finite" in passage.reason
-    assert not passage.blamed, "a program that diverges makes everybody push such"
+@given(st.lists(step_history()), st.booleans(), lengths)
+def test_what_is_not_finite_is_refused_whatever_it_is(others: list[RecentSteps], alone: bool, size: float) -> None:
+    decision = gate("Network/0/model/weight", [step(size, *others)], 100, alone=alone)
+    assert decision.scale is None
+    assert "Network/0/model/weight is not finite" in decision.reason
+    assert not decision.flagged, "a program that diverges makes everybody push such"
 
 
-@given(st.lists(habits(), max_size=9), lengths, counts, st.floats(0, 1e12))
+@given(st.lists(step_history(), max_size=9), lengths, counts, st.floats(0, 1e12))
 def test_a_step_is_never_longer_than_it_was_nor_than_its_bound(
-    others: list[Habit], size: float, vertices: int, own: float
+    others: list[RecentSteps], size: float, vertices: int, own: float
 ) -> None:
     pushed = step(size, *others, vertices=vertices, own=own)
-    passage = gate(None, [pushed], vertices, alone=False)
-    if passage.scale is None:
+    decision = gate(None, [pushed], vertices, alone=False)
+    if decision.scale is None:
         return
-    assert 0 < passage.scale <= 1
+    assert 0 < decision.scale <= 1
     if others:
         usual = sorted(h.longest for h in others)[len(others) // 2]
         reach = math.sqrt(max(1.0, vertices / sorted(h.vertices for h in others)[len(others) // 2]))
-        assert size * passage.scale <= OUTLIER * usual * reach * (1 + 1e-6)
+        assert size * decision.scale <= OUTLIER * usual * reach * (1 + 1e-6)
     elif own > 0:
-        assert math.sqrt(pushed.sumsq) * passage.scale <= ITSELF * own * (1 + 1e-6)
+        assert math.sqrt(pushed.sumsq) * decision.scale <= REPLICA_SHARE * own * (1 + 1e-6)
 
 
 @given(st.lists(lengths, min_size=2, max_size=9), lengths)
 def test_one_worker_moves_the_bound_of_others_no_further_than_the_honest_ones_lie_apart(
     honest: list[float], hostile: float
 ) -> None:
-    passage = gate(None, [step(1e15, *map(habit, honest), habit(hostile), own=1e30)], 100, alone=False)
-    assert passage.scale is not None
-    bound = 1e15 * passage.scale
+    decision = gate(None, [step(1e15, *map(habit, honest), habit(hostile), own=1e30)], 100, alone=False)
+    assert decision.scale is not None
+    bound = 1e15 * decision.scale
     assert min(honest) * (1 - 1e-6) <= bound <= max(honest) * (1 + 1e-6)
 
 
 def test_an_outlier_is_shortened_to_what_the_median_other_worker_does() -> None:
-    passage = gate(None, [step(100.0, habit(1.0), habit(2.0), habit(90.0))], 100, alone=False)
-    assert passage.scale == pytest.approx(0.02), "to what is usual"
-    assert passage.reason == "the step of Network is 10 times as long as 5 times what 3 other workers do; shortened"
-    assert passage.blamed
+    decision = gate(None, [step(100.0, habit(1.0), habit(2.0), habit(90.0))], 100, alone=False)
+    assert decision.scale == pytest.approx(0.02), "to what is usual"
+    assert decision.reason == "the step of Network is 10 times as long as 5 times what 3 other workers do; shortened"
+    assert decision.flagged
 
 
 @given(st.integers(3, 9), st.floats(0, 1e12), st.floats(1.0, 2 * OUTLIER), st.data())
@@ -95,29 +95,29 @@ def test_one_liar_of_three_or_more_neither_throttles_nor_frees_anybody(
     honest = [data.draw(st.floats(1.0, min(longest, OUTLIER))) for _ in range(workers - 1)]
     others = [*map(habit, honest[1:]), habit(hostile)]
     assert gate(None, [step(honest[0], *others)], 100, alone=False) == (1.0, "accepted", False, False)
-    passage = gate(None, [step(hostile, *map(habit, honest), own=1e30)], 100, alone=False)
-    assert passage.scale is not None
-    assert hostile * passage.scale <= OUTLIER * max(honest) * (1 + 1e-6)
-    assert passage.blamed == (passage.scale < 1), "whoever goes further than a majority allows is blamed"
+    decision = gate(None, [step(hostile, *map(habit, honest), own=1e30)], 100, alone=False)
+    assert decision.scale is not None
+    assert hostile * decision.scale <= OUTLIER * max(honest) * (1 + 1e-6)
+    assert decision.flagged == (decision.scale < 1), "whoever goes further than a majority allows is blamed"
 
 
 def test_who_goes_further_than_both_others_is_blamed() -> None:
-    passage = gate(None, [step(1000.0, habit(1.0), habit(100.0))], 100, alone=False)
-    assert passage.scale == pytest.approx(100 / 1000), "to what the longer of them does"
-    assert passage.blamed
+    decision = gate(None, [step(1000.0, habit(1.0), habit(100.0))], 100, alone=False)
+    assert decision.scale == pytest.approx(100 / 1000), "to what the longer of them does"
+    assert decision.flagged
     assert gate(None, [step(1000.0, habit(1.0), habit(1000.0))], 100, alone=False).scale == 1.0
 
 
 def test_of_two_the_longer_is_shortened_and_nobody_is_blamed() -> None:
-    passage = gate(None, [step(10.0, habit(1.0))], 100, alone=False)
-    assert passage.scale == pytest.approx(0.5)
-    assert not passage.blamed
+    decision = gate(None, [step(10.0, habit(1.0))], 100, alone=False)
+    assert decision.scale == pytest.approx(0.5)
+    assert not decision.flagged
     assert MAJORITY == 2
 
 
 def test_one_that_makes_tiny_steps_cannot_have_the_other_refused() -> None:
-    passage = gate(None, [step(1.0, habit(1e-9), own=100.0)], 100, alone=False)
-    assert passage.scale is not None
+    decision = gate(None, [step(1.0, habit(1e-9), own=100.0)], 100, alone=False)
+    assert decision.scale is not None
 
 
 def test_pushes_of_more_vertices_may_go_further_than_a_random_walk() -> None:
@@ -129,19 +129,19 @@ def test_pushes_of_more_vertices_may_go_further_than_a_random_walk() -> None:
 
 
 @pytest.mark.parametrize("others", [(), (habit(1.0),), (habit(1.0), habit(1.0))])
-def test_what_overflows_or_is_no_step_of_training_is_refused(others: tuple[Habit, ...]) -> None:
+def test_what_overflows_or_is_no_step_of_training_is_refused(others: tuple[RecentSteps, ...]) -> None:
     for sumsq in (FLOAT32, 1e60, sys.float_info.max):
-        passage = gate(None, [Step("Network", sumsq, FLOAT32, 1.0, others)], 100, alone=False)
-        assert passage.scale is None
-        assert "overflows" in passage.reason
-    assert gate(None, [step(2 * FAR * OUTLIER, *others, own=1.0)], 100, alone=False).scale is None
+        decision = gate(None, [Step("Network", sumsq, FLOAT32, 1.0, others)], 100, alone=False)
+        assert decision.scale is None
+        assert "overflows" in decision.reason
+    assert gate(None, [step(2 * REFUSED_BEYOND * OUTLIER, *others, own=1.0)], 100, alone=False).scale is None
 
 
 def test_the_worst_of_several_groups_decides() -> None:
     usual = habit(1.0), habit(1.0)
-    passage = gate(None, [step(10.0, *usual), Step("Other", 50.0**2 * 100, FLOAT32, 0.0, usual)], 100, alone=False)
-    assert passage.scale == pytest.approx(0.02)
-    assert "Other" in passage.reason
+    decision = gate(None, [step(10.0, *usual), Step("Other", 50.0**2 * 100, FLOAT32, 0.0, usual)], 100, alone=False)
+    assert decision.scale == pytest.approx(0.02)
+    assert "Other" in decision.reason
 
 
 def test_one_worker_alone_is_taken_whole() -> None:
@@ -157,49 +157,53 @@ def test_zeros_are_an_outlier_even_where_steps_are_long() -> None:
     """The step to zeros is as long as the replica, whatever others do."""
     others = habit(3.0), habit(3.0)
     zeros = gate(None, [step(10.0, *others, own=100.0)], 100, alone=False)
-    assert zeros.scale == pytest.approx(0.3) and zeros.blamed
+    assert zeros.scale == pytest.approx(0.3) and zeros.flagged
     others = habit(9.0), habit(9.0)
     assert gate(None, [step(10.0, *others, own=100.0)], 100, alone=False).scale == 1.0, "others go as far"
 
 
-@pytest.mark.parametrize("size", [0.0, STILL / 2])
+@pytest.mark.parametrize("size", [0.0, UNMOVED / 2])
 def test_next_to_nothing_stands_still_where_a_majority_of_others_moves(size: float) -> None:
     others = habit(1.0), habit(3.0)
-    passage = stands_still([step(size, *others)], 100)
-    assert passage.scale is None and passage.blamed and "others change theirs" in passage.reason
-    assert stands_still([step(2 * STILL, *others)], 100).scale == 1.0
+    decision = check_movement([step(size, *others)], 100)
+    assert decision.scale is None and decision.flagged and "others change theirs" in decision.reason
+    assert check_movement([step(2 * UNMOVED, *others)], 100).scale == 1.0
 
 
 def test_who_moves_next_to_nothing_again_and_again_is_blamed_and_merged() -> None:
     for others in ((habit(1.0), habit(3.0)), (habit(1.0), habit(1.0), habit(1e-9))):
-        passage = stands_still([step(SHORT / 2, *others)], 100)
-        assert passage.scale == 1.0 and passage.blamed and f"less than {SHORT:g} times" in passage.reason
-        assert not stands_still([step(2 * SHORT, *others)], 100).blamed
+        decision = check_movement([step(TOO_SHORT / 2, *others)], 100)
+        assert decision.scale == 1.0 and decision.flagged and f"less than {TOO_SHORT:g} times" in decision.reason
+        assert not check_movement([step(2 * TOO_SHORT, *others)], 100).flagged
     frozen = step(0.0, habit(0.0), habit(0.0))
-    assert not stands_still([frozen, step(SHORT / 2, *others), step(1.0, *others)], 100).blamed, "one group moves"
-    assert not stands_still([step(SHORT / 2, habit(1.0), habit(1e-9))], 100).blamed, "one liar is no majority"
-    assert not stands_still([step(SHORT / 2, *others)], 100, is_settled=False).blamed, "a process that warms up"
-    early = Habit(1.0, 1.0, 100, REMEMBERED - 1)
-    assert not stands_still([step(SHORT / 2, early, early)], 100).blamed, "first steps are long"
-    assert not stands_still([step(SHORT / 2, *others, vertices=10)], 10).blamed, "and those of few vertices short"
+    assert not check_movement([frozen, step(TOO_SHORT / 2, *others), step(1.0, *others)], 100).flagged, (
+        "one group moves"
+    )
+    assert not check_movement([step(TOO_SHORT / 2, habit(1.0), habit(1e-9))], 100).flagged, "one liar is no majority"
+    assert not check_movement([step(TOO_SHORT / 2, *others)], 100, is_settled=False).flagged, "a process that warms up"
+    early = RecentSteps(1.0, 1.0, 100, MAX_STEPS - 1)
+    assert not check_movement([step(TOO_SHORT / 2, early, early)], 100).flagged, "first steps are long"
+    assert not check_movement([step(TOO_SHORT / 2, *others, vertices=10)], 10).flagged, (
+        "and those of few vertices short"
+    )
 
 
 def test_standing_still_waits_for_another_to_find_the_same_but_not_for_ever() -> None:
     for others in ([], [habit(1.0)]):
-        passage = stands_still([step(0.0, *others)], 100)
-        assert passage.scale is None and not passage.blamed
-        assert stands_still([step(1e-9, *others)], 100).scale == 1.0
-        assert stands_still([step(0.0, *others)], 100, PATIENT_S).scale == 1.0
-    for others in ([Habit(1.0, 0.0, 100, 1)], [habit(1.0), habit(1.0), Habit(1.0, 0.0, 100, 1)]):
-        assert stands_still([step(0.0, *others)], 100).scale == 1.0
-    assert stands_still([], 100).scale == 1.0, "what nobody can move"
+        decision = check_movement([step(0.0, *others)], 100)
+        assert decision.scale is None and not decision.flagged
+        assert check_movement([step(1e-9, *others)], 100).scale == 1.0
+        assert check_movement([step(0.0, *others)], 100, MAX_WAIT_S).scale == 1.0
+    for others in ([RecentSteps(1.0, 0.0, 100, 1)], [habit(1.0), habit(1.0), RecentSteps(1.0, 0.0, 100, 1)]):
+        assert check_movement([step(0.0, *others)], 100).scale == 1.0
+    assert check_movement([], 100).scale == 1.0, "what nobody can move"
 
 
 def test_who_moves_one_group_does_not_stand_still() -> None:
     others = habit(1.0), habit(1.0)
-    assert stands_still([step(0.0, *others), step(1.0, *others)], 100).scale == 1.0
+    assert check_movement([step(0.0, *others), step(1.0, *others)], 100).scale == 1.0
     frozen = step(0.0, habit(0.0), habit(0.0))
-    assert stands_still([frozen, step(0.0, *others)], 100).scale is None, "what nobody moves says nothing"
+    assert check_movement([frozen, step(0.0, *others)], 100).scale is None, "what nobody moves says nothing"
 
 
 @given(st.floats(0, 1e100), st.integers(1, 10**6))

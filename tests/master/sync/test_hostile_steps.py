@@ -103,14 +103,14 @@ def test_zeros_are_shortened_and_their_worker_is_quarantined(tmp_path: Path, pro
     assert quarantined(root).keys() == {HOSTILE}
     assert metric(root, "accuracy") > 0.9
     with opened(root) as db:
-        blamed = db.execute("SELECT DISTINCT worker FROM blames").fetchall()
+        flagged = db.execute("SELECT DISTINCT worker FROM blames").fetchall()
         job = db.execute("SELECT cancelled, detail FROM workers WHERE worker = ?", (HOSTILE,)).fetchone()
         others = db.execute("SELECT count(*) FROM workers").fetchone()[0]
         events = db.execute("SELECT text FROM events WHERE topic = 'quarantine'").fetchall()
         late = db.execute(
             "SELECT count(*) FROM credits JOIN quarantined USING (worker) WHERE credits.at_s > quarantined.at_s"
         ).fetchone()[0]
-    assert blamed == [(HOSTILE,)]
+    assert flagged == [(HOSTILE,)]
     assert job[0] and others == 4, "another one came in its place"
     assert "are not what others bring" in events[0][0] and late == 0
     assert re.search(r"its [\d,]+ vertices stay credited; to take .*: gridml rollback .+ --to v\d+", events[0][0])
@@ -122,9 +122,9 @@ def test_one_machine_has_one_vote_however_many_workers_it_goes_through(tmp_path:
     play(programs / "perceptron.py", root, lambda values: values * -1, chunks=1, epochs=6)
     with opened(root) as db:
         workers = db.execute("SELECT count(*) FROM workers").fetchone()[0]
-        blamed = {worker for (worker,) in db.execute("SELECT DISTINCT worker FROM blames")}
+        flagged = {worker for (worker,) in db.execute("SELECT DISTINCT worker FROM blames")}
     assert workers > 8
-    assert not blamed & {"w2", "w3"}
+    assert not flagged & {"w2", "w3"}
     assert metric(root, "accuracy") > 0.9
 
 

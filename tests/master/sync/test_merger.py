@@ -17,7 +17,7 @@ from gridml.model.vertex import Vertex
 from gridml.protocol.push import ReplicaPart, decode, encode_replica
 from master.store.replica import Replica
 from master.store.versions import ReplicaState, Versions, initial
-from master.sync.gate import BESIDE_ONE, FAR, ITSELF, OUTLIER, REMEMBERED, Passage
+from master.sync.gate import FREE_SHARE, MAX_STEPS, OUTLIER, REFUSED_BEYOND, REPLICA_SHARE, GateResult
 from master.sync.merger import Merged, Merger
 
 torch = pytest.importorskip("torch")
@@ -47,7 +47,7 @@ def circumstances(others: int = 0, vertices: int = 10, base: int = 0) -> Merge:
     return Merge(version=1, base=base, vertices=vertices, credited_by_others=others, live=2)
 
 
-def merged(result: tuple[Merged | None, Passage]) -> Merged:
+def merged(result: tuple[Merged | None, GateResult]) -> Merged:
     assert result[0] is not None, result[1].reason
     return result[0]
 
@@ -158,9 +158,9 @@ def test_a_push_from_the_newest_version_is_a_fast_forward(tmp_path: Path) -> Non
 def test_a_row_that_is_not_finite_refuses_the_push(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT))
     for value in (np.nan, np.inf):
-        result, passage = merger.merge(part(words([0], 1, value)), replica.state, circumstances(others=3))
+        result, decision = merger.merge(part(words([0], 1, value)), replica.state, circumstances(others=3))
         assert result is None
-        assert passage.reason == "Word/vector is not finite (NaN or infinity)"
+        assert decision.reason == "Word/vector is not finite (NaN or infinity)"
 
 
 def test_rows_cannot_have_rules_that_buffer_pushes(tmp_path: Path) -> None:
@@ -189,14 +189,16 @@ def test_a_type_without_fields_is_no_trouble(tmp_path: Path) -> None:
 # --- the gate
 
 
-def push(merger: Merger, replica: Replica, worker: str, value: float, others: int = 0) -> tuple[Merged | None, Passage]:
+def push(
+    merger: Merger, replica: Replica, worker: str, value: float, others: int = 0
+) -> tuple[Merged | None, GateResult]:
     """One push of word 0, whose vector is 2 numbers long, from zeros."""
     return merger.merge(part(words([0], 1, value)), replica.state, circumstances(others=others), worker)
 
 
 def settle(merger: Merger, replica: Replica, *workers: str, value: float = 1.0) -> None:
     """Let workers push often enough for everybody to know what is usual."""
-    for _ in range(REMEMBERED):
+    for _ in range(MAX_STEPS):
         for worker in workers:
             merged(push(merger, replica, worker, value))
 
@@ -211,7 +213,7 @@ def test_an_outlying_step_is_shortened_to_what_others_do(tmp_path: Path) -> None
         np.testing.assert_allclose(tensors_of(merged(outlier))["Word/vector"], longest, rtol=1e-5)
         np.testing.assert_array_equal(tensors_of(merged(outlier))["Word/count"], [1])  # counts are facts
         assert "the step of Word/vector (StaleMean) is 100 times as long as 5 times what" in outlier[1].reason
-        assert outlier[1].blamed
+        assert outlier[1].flagged
         assert not merged(outlier).fast_forward  # so that its worker takes what was merged
 
 
@@ -219,8 +221,8 @@ def test_one_worker_that_pushes_often_moves_nobodys_bound(tmp_path: Path) -> Non
     merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
     settle(merger, replica, "a", "b")
     for k in range(100):
-        _, passage = push(merger, replica, "c", 20.0)
-        assert passage.scale == pytest.approx(1 / 20.0) and passage.blamed, k
+        _, decision = push(merger, replica, "c", 20.0)
+        assert decision.scale == pytest.approx(1 / 20.0) and decision.flagged, k
     assert push(merger, replica, "a", 1.0)[1].scale == 1.0
 
 
@@ -235,10 +237,12 @@ def test_the_first_push_of_all_is_bounded_by_the_replica_itself(tmp_path: Path) 
     merger, replica = merger_of(tmp_path, (Network, 1), workers=3)
     before = state(replica, "Network/")
     zeros = {name: np.zeros_like(tensor) for name, tensor in before.items()}
-    result, passage = merger.merge(part(zeros), replica.state, circumstances(), "a")
-    assert passage.scale == pytest.approx(ITSELF / OUTLIER) and not passage.blamed  # nothing is known of others
-    for name, tensor in tensors_of(merged((result, passage))).items():
-        np.testing.assert_allclose(tensor, (1 - ITSELF / OUTLIER) * before[name], rtol=1e-5)
+    result, decision = merger.merge(part(zeros), replica.state, circumstances(), "a")
+    assert (
+        decision.scale == pytest.approx(REPLICA_SHARE / OUTLIER) and not decision.flagged
+    )  # nothing is known of others
+    for name, tensor in tensors_of(merged((result, decision))).items():
+        np.testing.assert_allclose(tensor, (1 - REPLICA_SHARE / OUTLIER) * before[name], rtol=1e-5)
 
 
 def test_of_two_workers_one_that_hardly_moves_has_the_other_shortened_at_most(tmp_path: Path) -> None:
@@ -261,10 +265,10 @@ def test_beside_one_other_a_step_is_free_up_to_a_share_of_the_replica_and_no_fur
         pushed = {n: t + np.float32(size) * np.abs(t) for n, t in before.items()}
         return merger.merge(part(pushed), replica.state, circumstances(), worker)[1].scale
 
-    for _ in range(2 * REMEMBERED):
+    for _ in range(2 * MAX_STEPS):
         assert scale(1e-6, "a") == 1.0
-        assert scale(0.9 * BESIDE_ONE, "b") == 1.0
-        assert scale(0.5, "b") == pytest.approx(BESIDE_ONE / 0.5, rel=1e-3)
+        assert scale(0.9 * FREE_SHARE, "b") == 1.0
+        assert scale(0.5, "b") == pytest.approx(FREE_SHARE / 0.5, rel=1e-3)
 
 
 def test_beside_one_other_statistics_move_as_far_as_they_are_long(tmp_path: Path) -> None:
@@ -284,17 +288,17 @@ def test_a_step_that_overflows_is_refused_and_raises_nothing(tmp_path: Path, val
         merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
         settle(merger, replica, *workers)
         for others in (0, 5):
-            result, passage = push(merger, replica, "c", value, others)
+            result, decision = push(merger, replica, "c", value, others)
             assert result is None
-            assert "overflows" in passage.reason
-    assert "Word/vector" in passage.reason
+            assert "overflows" in decision.reason
+    assert "Word/vector" in decision.reason
 
 
 def test_a_step_that_is_none_of_training_is_refused(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
     settle(merger, replica, "a", "b")
-    assert push(merger, replica, "c", 1.1 * FAR * OUTLIER)[0] is None
-    merged(push(merger, replica, "c", 0.9 * FAR * OUTLIER))
+    assert push(merger, replica, "c", 1.1 * REFUSED_BEYOND * OUTLIER)[0] is None
+    merged(push(merger, replica, "c", 0.9 * REFUSED_BEYOND * OUTLIER))
 
 
 def test_one_worker_alone_is_bounded_by_nothing(tmp_path: Path) -> None:
@@ -308,15 +312,15 @@ def test_one_worker_alone_is_bounded_by_nothing(tmp_path: Path) -> None:
 def test_an_unchanged_replica_is_refused_where_others_change_theirs(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
     settle(merger, replica, "a")
-    assert not push(merger, replica, "c", 0.0)[1].blamed, "one other is no measure"
+    assert not push(merger, replica, "c", 0.0)[1].flagged, "one other is no measure"
     merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
     settle(merger, replica, "a", "b")
     for value in (0.0, 1e-6):
-        result, passage = push(merger, replica, "c", value)
-        assert result is None and passage.blamed
-        assert "others change theirs" in passage.reason
-    result, passage = merger.merge(ReplicaPart(), replica.state, circumstances(), "c")
-    assert result is None and passage.blamed, "nor is a push without any replica"
+        result, decision = push(merger, replica, "c", value)
+        assert result is None and decision.flagged
+        assert "others change theirs" in decision.reason
+    result, decision = merger.merge(ReplicaPart(), replica.state, circumstances(), "c")
+    assert result is None and decision.flagged, "nor is a push without any replica"
 
 
 def test_where_others_change_nothing_at_times_nobody_must(tmp_path: Path) -> None:
@@ -340,12 +344,12 @@ def test_statistics_and_sums_may_move_far_at_first(tmp_path: Path) -> None:
 def test_a_workers_habits_are_forgotten_with_it(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
     settle(merger, replica, "a", "b")
-    merger.habits.forget("a")
-    merger.habits.forget("a")
-    assert not push(merger, replica, "c", 100.0)[1].blamed, "one other is no majority"
+    merger.step_history.forget("a")
+    merger.step_history.forget("a")
+    assert not push(merger, replica, "c", 100.0)[1].flagged, "one other is no majority"
     for k in range(100):
-        merger.habits.add(f"w{k}", {"Word/vector (StaleMean)": 1.0}, 10)
-    assert len(merger.habits.others("", "Word/vector (StaleMean)")) == 16
+        merger.step_history.add(f"w{k}", {"Word/vector (StaleMean)": 1.0}, 10)
+    assert len(merger.step_history.others("", "Word/vector (StaleMean)")) == 16
 
 
 # --- the user's own g
@@ -436,11 +440,11 @@ def test_a_rule_that_makes_nan_is_refused_by_the_gate(tmp_path: Path) -> None:
             self.value = float("nan")
 
     merger, replica = merger_of(tmp_path, (Vague, 1))
-    result, passage = merger.merge(
+    result, decision = merger.merge(
         part(rows("Vague", [0], value=np.ones(1, np.float32))), replica.state, circumstances()
     )
     assert result is None
-    assert "Vague/value is not finite" in passage.reason
+    assert "Vague/value is not finite" in decision.reason
 
 
 # --- modules

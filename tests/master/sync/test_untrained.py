@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from master.sync.buffers import Change, Growth, decide
-from master.sync.gate import PATIENT_S
+from master.sync.gate import MAX_WAIT_S
 
 INDEX = Change("Net/0/model/order", True, 2.0**62, False, False, 32, (), 0, 3)
 """`attack2`: an index that a worker sets to 2**62, before any other has pushed."""
@@ -51,7 +51,7 @@ def test_whole_numbers_grow_as_with_others() -> None:
 
 
 def test_who_stays_alone_is_taken_within_what_was_made() -> None:
-    for alone in ({"waited_s": PATIENT_S}, {"is_last": True}):
+    for alone in ({"waited_s": MAX_WAIT_S}, {"is_last": True}):
         assert decide(replace(FLOAT, **alone)).is_taken  # type: ignore[arg-type]
         assert decide(replace(COUNTER, **alone)).is_taken  # type: ignore[arg-type]
         assert decide(replace(WITHIN, **alone)).is_taken  # type: ignore[arg-type]
@@ -67,4 +67,4 @@ def test_what_those_that_ended_left_alone_is_not_taken_from_the_last(name: str) 
     assert decide(change).is_taken
     left = decide(replace(change, was_left=True))
     assert not left.is_taken and not left.waits
-    assert not decide(replace(change, was_left=True, is_last=False, waited_s=2 * PATIENT_S)).is_taken
+    assert not decide(replace(change, was_left=True, is_last=False, waited_s=2 * MAX_WAIT_S)).is_taken

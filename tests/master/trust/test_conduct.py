@@ -9,12 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.trust.trust import BLAMED, PUSHES, SETTLED, SLACK, SLACK_OF_ANY, CreditPace, quarantine, too_fast
+from master.trust.trust import (
+    MAX_PUSHES,
+    MIN_FLAGS,
+    MIN_PUSHES,
+    SLACK,
+    SLACK_ANY_KIND,
+    CreditPace,
+    quarantine,
+    too_fast,
+)
 
-HONEST = (False,) * PUSHES
+HONEST = (False,) * MAX_PUSHES
 
 
-def pace(rate: float, kind: str = "cpu", pushes: int = SETTLED) -> CreditPace:
+def pace(rate: float, kind: str = "cpu", pushes: int = MIN_PUSHES) -> CreditPace:
     return CreditPace(round(rate * 100), 100.0, pushes, kind)
 
 
@@ -33,11 +42,11 @@ def test_a_worker_is_held_against_the_fastest_other_of_its_kind() -> None:
 
 def test_a_kind_of_its_own_is_held_against_all_with_more_slack() -> None:
     others = [pace(10.0), pace(20.0)]
-    assert not too_fast(pace(20.0 * SLACK_OF_ANY, "rare"), others)[0]
-    assert too_fast(pace(20.0 * SLACK_OF_ANY * 1.01, "rare"), others)[0]
+    assert not too_fast(pace(20.0 * SLACK_ANY_KIND, "rare"), others)[0]
+    assert too_fast(pace(20.0 * SLACK_ANY_KIND * 1.01, "rare"), others)[0]
 
 
-@pytest.mark.parametrize("others", [[], [pace(1.0)], [pace(1.0), pace(1.0, pushes=SETTLED - 1)], [pace(0.0)] * 3])
+@pytest.mark.parametrize("others", [[], [pace(1.0)], [pace(1.0), pace(1.0, pushes=MIN_PUSHES - 1)], [pace(0.0)] * 3])
 def test_with_few_witnesses_nothing_is_too_fast(others: list[CreditPace]) -> None:
     assert not too_fast(pace(1e9), others)[0]
 
@@ -47,20 +56,20 @@ def test_what_comes_in_no_time_at_all_is_too_fast() -> None:
 
 
 def test_who_is_blamed_thrice_where_others_are_not_is_trusted_no_more() -> None:
-    out, reason = quarantine([True] * BLAMED, [HONEST, HONEST])
+    out, reason = quarantine([True] * MIN_FLAGS, [HONEST, HONEST])
     assert out and "3 of its last 3 pushes are not what others bring" in reason
-    assert not quarantine([True] * (BLAMED - 1), [HONEST, HONEST])[0]
+    assert not quarantine([True] * (MIN_FLAGS - 1), [HONEST, HONEST])[0]
 
 
 def test_where_others_are_blamed_as_well_the_program_is_to_blame() -> None:
     half = (True, False) * 4
-    assert not quarantine([True] * BLAMED, [half, half])[0]
-    assert quarantine([True] * BLAMED, [(True, *HONEST), HONEST])[0]
+    assert not quarantine([True] * MIN_FLAGS, [half, half])[0]
+    assert quarantine([True] * MIN_FLAGS, [(True, *HONEST), HONEST])[0]
 
 
 @pytest.mark.parametrize("others", [[], [HONEST], [HONEST, ()]])
 def test_one_other_is_no_majority(others: list[tuple[bool, ...]]) -> None:
-    assert not quarantine([True] * PUSHES, others)[0]
+    assert not quarantine([True] * MAX_PUSHES, others)[0]
 
 
 def test_a_run_without_spot_checks_does_not_load_them() -> None:
