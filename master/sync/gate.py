@@ -11,7 +11,7 @@ of each worker.
 
 The guarantee with n >= 3 workers: a push moves the replica at most `OUTLIER` times as far as the longest recent step of
 the median other worker. It also moves it at most three quarters of the way to zero, unless that is less than
-`ALWAYS_ALLOWED` usual steps. A longer step is shortened to the usual length. With two workers it is unknown which one is
+`ALWAYS_ALLOWED` usual steps. A longer step is shortened to the usual length. With two workers it is unknown which is
 right: the longer step is shortened, though never below a twentieth of the replica (`FREE_SHARE`), and neither worker is
 flagged. Contributions and integers have no bound. A tensor that starts at zero, or whose rule does not average, is
 bounded only by its dtype until another worker has pushed.
@@ -37,20 +37,26 @@ Array = NDArray[Any]
 
 
 NOT_FINITE = "is not finite (NaN or infinity)"
-OUTLIER = 5.0  # a step this many times the usual one is an outlier
-FREE_SHARE = 0.05  # of the replica's own length: so far one may go beside one other, however short its steps are
-REPLICA_SHARE = (
-    0.75  # of the replica's own length: a step that goes further nearly replaces it; that to zeros has length 1
-)
-ALWAYS_ALLOWED = 2.0  # times the usual step: so far one may go however long the replica is
-REFUSED_BEYOND = 1000.0  # bounds: what goes further is no step of training
-UNMOVED = 1e-4  # of the shortest step that any other worker took: what goes no further has trained nothing
-TOO_SHORT = (
-    0.05  # of the shortest steps of the median other worker: it takes next to nothing of what it is credited for
-)
-MAX_WAIT_S = 60.0  # for so long a push that changes nothing waits for another worker to find the same
-MAX_STEPS = 4  # steps of each worker that are looked back on
-MAJORITY = 2  # other workers that must agree before anybody is blamed
+#: A step longer than this many usual steps is an outlier.
+OUTLIER = 5.0
+#: Share of the replica's length that a step may always have with one other worker, however short that one's steps are.
+FREE_SHARE = 0.05
+#: Share of the replica's length. A longer step nearly replaces the replica; the step to all zeros is 1.
+REPLICA_SHARE = 0.75
+#: Usual steps that are always allowed, however short the replica is.
+ALWAYS_ALLOWED = 2.0
+#: Bounds beyond which a step is refused instead of shortened: no training moves so far.
+REFUSED_BEYOND = 1000.0
+#: Share of the shortest step of any other worker. A step that is shorter trained nothing.
+UNMOVED = 1e-4
+#: Share of the shortest step of the median other worker. A step that is shorter did little of the work it is credited.
+TOO_SHORT = 0.05
+#: Seconds that a push that changes nothing is refused while no other worker has shown the same.
+MAX_WAIT_S = 60.0
+#: Recent steps that are kept of each worker and group.
+MAX_STEPS = 4
+#: Other workers that must agree before a worker is flagged.
+MAJORITY = 2
 
 
 def step_size(sumsq: float, vertices: int) -> float:
@@ -133,14 +139,16 @@ def gate(not_finite: str | None, steps: Sequence[Step], vertices: int, *, alone:
 def check_movement(
     steps: Sequence[Step], vertices: int, waited_s: float = 0.0, *, is_settled: bool = True
 ) -> GateResult:
-    """Decide on a push that brings back what was given out: nothing was trained, unless f has nothing to change.
+    """Decide on a push that returns the replica unchanged, or nearly: its worker trained nothing, unless f has nothing
+    to change.
 
-    Where a majority of others changes it the worker is to blame. Where no other has shown either, its first such push
-    is refused for `MAX_WAIT_S`, so that somebody else can: it may have come first, and would earn the whole run.
+    The worker is flagged where a majority of the others moves the replica. As long as no other worker has shown either,
+    an unmoved push is refused for up to `MAX_WAIT_S`: a worker that trains nothing may be the first to push, and would
+    otherwise be credited the whole run.
 
-    One that moves, but in every group `TOO_SHORT` of what others do at least, is merged and blamed: a batch that teaches
-    little happens to honest workers, too, and several in a row where all have them. Not so before it `is_settled`: the
-    first steps of a process may be short, as where f warms up.
+    A push that moves, but less than `TOO_SHORT` in every group, is merged and flagged: honest workers have uninformative
+    batches, too. It is not flagged before the worker `is_settled`: the first steps of a process are short where f warms
+    up.
     """
     moving = [(step, least) for step in steps if (least := _shortest(step)) > 0 and len(step.others) >= MAJORITY]
     if moving:
