@@ -21,7 +21,7 @@ from master.store.spec import RunSpec
 from master.store.store import Store, open_store
 from master.sync.epoch_end import EpochEnd
 from master.sync.exchange import Exchange, Grants, WorkerReports
-from master.sync.inbox import Inbox, SetAside
+from master.sync.inbox import DeadLetters, Inbox
 from master.sync.merger import Merger
 from master.sync.moments import KeptMoments, MomentsFile
 from master.sync.pushes import Pushes
@@ -86,7 +86,7 @@ def wire(
     recovery = Recovery(store, leases, failures, trust, moments, events)
 
     # Messages and what they push
-    inbox = Inbox(workers, mailboxes, environment.codec, limits, SetAside(directory.root / "set-aside"), events)
+    inbox = Inbox(workers, mailboxes, environment.codec, limits, DeadLetters(directory.root / "set-aside"), events)
     pushes = Pushes(store, leases, trust, merger, recovery, events, environment.hook)
 
     # Answers, and what they go by

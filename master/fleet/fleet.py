@@ -105,7 +105,7 @@ class Fleet:
                 if event.state is State.HELD and record is not None and record.standing is not Standing.DISMISSED:
                     event = replace(event, detail=self._hold(record, event, now))
                 if event.graceful is None:
-                    event = replace(event, graceful=record is not None and record.contact.took_leave)
+                    event = replace(event, graceful=record is not None and record.contact.disconnected)
                 self._ledger.worker_event(event, now)
                 if record is not None:  # one that has ended already changes nothing any more
                     self._take(record, event, now)

@@ -100,7 +100,7 @@ class Contact:
     """What came of a worker's messages, beside work (`sync/exchange.py`, `sync/inbox.py`)."""
 
     spoke: bool = False  # a message of it made sense, to this master or an earlier one
-    took_leave: bool = False
+    disconnected: bool = False
     malformed: int = 0  # messages of it that made no sense
     notes: set[str] = field(default_factory=set)  # of it that were shown, each once, and no more than MAX_NOTES
     bytes_down: int = 0  # of answers to it that the ledger does not know of yet
@@ -112,7 +112,7 @@ class MomentExchange:
 
     #: whether its next push is to bring what its optimisers remember; None where only an earlier master would know
     asked: bool | None = False
-    spoilt: bool = False  # work of it was refused for what was in it: it is given nobody's any more
+    tainted: bool = False  # work of it was refused for what was in it: it is given nobody's any more
 
 
 @dataclass(slots=True, eq=False)

@@ -28,7 +28,7 @@ from master.sync.merger import Merger
 from master.sync.pushes import Pushes
 from master.sync.recovery import Failures, Recovery
 from master.sync.replies import PushPace, Replies
-from master.sync.rows import Draft
+from master.sync.rows import PendingReply
 from master.sync.version_use import VersionKeeper, VersionUse
 from master.trust.trust import Trust
 
@@ -74,17 +74,17 @@ class WorkerReports:
         why = "no other worker has changed it, and no optimiser trains it"
         self.events.record("warning", {"worker": record.name, "tensors": len(names)}, text + why)
 
-    def handle(self, draft: Draft, now: float) -> None:
+    def handle(self, pending: PendingReply, now: float) -> None:
         """Write down what a worker says of itself: measures, failures, refused work, that it leaves."""
-        sync, record = draft.sync, draft.record
+        sync, record = pending.sync, pending.record
         if self.workers.expects(record):  # not one that has ended, whose last push was brought home
-            self.versions.hear(record, sync.have, draft.message.number)
-            self.leases.sizing.measures.handle_sync(record, sync, now, worked=draft.verdict is Verdict.MERGED)
+            self.versions.hear(record, sync.have, pending.message.number)
+            self.leases.sizing.measures.handle_sync(record, sync, now, worked=pending.verdict is Verdict.MERGED)
             record.contact.spoke = True
             record.signs.show(now)
         else:
             self.merger.forget(record.name)
-        self.ledger.worker_reported(sync, now, draft.nbytes)
+        self.ledger.worker_reported(sync, now, pending.nbytes)
         self.ledger.worker_sent(sync.worker, record.contact.bytes_down, now)
         record.contact.bytes_down = 0
         for note in sync.note.splitlines():
@@ -97,12 +97,12 @@ class WorkerReports:
                 self.recovery.fail(lease, sync.have)
                 self.recovery.failures.record(lease, sync.failure, now)
         if sync.leaving:
-            record.contact.took_leave = True
+            record.contact.disconnected = True
             self.release(record, "the worker left", now)
-        elif draft.verdict is Verdict.REFUSED:
-            lease = self.ledger.leases.get(draft.push.lease)
+        elif pending.verdict is Verdict.REFUSED:
+            lease = self.ledger.leases.get(pending.push.lease)
             if lease is not None and lease.worker == sync.worker:
-                self.leases.end(lease, now, f"refused: {draft.reason}")
+                self.leases.end(lease, now, f"refused: {pending.reason}")
 
     def _show_note(self, record: WorkerRecord, note: str) -> None:
         """Tell the user what a worker went on without: each text once, and so many of a worker that may send any."""
@@ -134,28 +134,28 @@ class Grants:
         self._copying = leases.sizing.measures.copying
         self._has_warned = False  # of chunks that take long to cut
 
-    def grant(self, drafts: Sequence[Draft], now: float) -> int:
+    def grant(self, group: Sequence[PendingReply], now: float) -> int:
         """Grant leases to those that want any and may be given work; return the bytes that were cut for them. Must be
         called inside the ledger's transaction.
 
         Once half as many bytes were cut as one chunk may have, the others ask again: however many want one at once, the
         loop is not silent for longer than one and a half take.
         """
-        drafts = [draft for draft in drafts if not draft.dropping and self._may_work(draft.record)]
+        group = [pending for pending in group if not pending.is_dropping and self._may_work(pending.record)]
         before = self._copying.nbytes
         most = before + self._leases.chunk_bytes / 2
-        for draft in drafts:
-            if draft.sync.wants and self._copying.nbytes >= most:
+        for pending in group:
+            if pending.sync.wants and self._copying.nbytes >= most:
                 continue
-            if draft.verdict is Verdict.MERGED:
-                self._pace.interval(draft.record)  # a chunk is worth the push that ends it, as this one shows
-            appointed = self._trust.appointed(draft.record, draft.sync, now)
-            draft.grant = self._leases.grant(draft.record, draft.sync, now, appointed)
+            if pending.verdict is Verdict.MERGED:
+                self._pace.interval(pending.record)  # a chunk is worth the push that ends it, as this one shows
+            appointed = self._trust.assignment(pending.record, pending.sync, now)
+            pending.grant = self._leases.grant(pending.record, pending.sync, now, appointed)
             if appointed is not None:
-                self._trust.promise(draft.record, draft.grant)
-        for draft in drafts:  # it may have been cut for another worker of the group, or given to it
-            if draft.grant is not None and self._ledger.leases.get(draft.grant.id) is not draft.grant:
-                draft.grant = None
+                self._trust.reserve(pending.record, pending.grant)
+        for pending in group:  # it may have been cut for another worker of the group, or given to it
+            if pending.grant is not None and self._ledger.leases.get(pending.grant.id) is not pending.grant:
+                pending.grant = None
         return self._copying.nbytes - before
 
     def took(self, grants: int, nbytes: int, seconds: float) -> None:
@@ -209,16 +209,16 @@ class Exchange:
 
         The list is emptied: each push may be as large as the replica, and is let go of when it is merged.
         """
-        drafts, malformed = self.inbox.open(messages)
+        group, malformed = self.inbox.open(messages)
         messages.clear()
-        if not drafts and not malformed:
+        if not group and not malformed:
             return 0
         now, hook, cpu = self.environment.clock(), self.environment.hook, self.environment.cpu
         ledger, began = self.store.ledger, cpu()
         with ledger.transaction():
-            merged = self.pushes.merge(drafts, now)
-            for draft in drafts:
-                self._handle(draft, now)
+            merged = self.pushes.merge(group, now)
+            for pending in group:
+                self._handle(pending, now)
             for problem in malformed:  # what its sender holds is free: who knows what it trains
                 self.inbox.keep(problem.message, problem.record, problem.reason)
                 self.reports.release(problem.record, f"a message that makes no sense: {problem.reason}", now)
@@ -229,13 +229,13 @@ class Exchange:
         # Chunks are cut only now, so that they hold the fields that were just credited.
         cutting = cpu()
         with ledger.transaction():
-            nbytes = self.grants.grant(drafts if granting else (), now)
+            nbytes = self.grants.grant(group if granting else (), now)
         cutting = cpu() - cutting
-        self.grants.took(sum(draft.grant is not None for draft in drafts), nbytes, cutting)
+        self.grants.took(sum(pending.grant is not None for pending in group), nbytes, cutting)
         hook("after-grants")
         leave = self.leases.epochs.finished() or self.failures.stop_because is not None
-        for draft in drafts:
-            self.replies.send(draft, leave=leave or self.trust.quarantined(draft.record.name))
+        for pending in group:
+            self.replies.send(pending, leave=leave or self.trust.quarantined(pending.record.name))
         for problem in malformed:
             self.inbox.discard(problem.message)
         hook("after-answers")
@@ -243,7 +243,7 @@ class Exchange:
         self.pace.answered(len(merged), cpu() - began - cutting)  # the cost of a chunk is not one of a push
         return len(merged)
 
-    def _handle(self, draft: Draft, now: float) -> None:
-        if draft.problem is not None:
-            self.inbox.keep(draft.message, draft.record, draft.problem)
-        self.reports.handle(draft, now)
+    def _handle(self, pending: PendingReply, now: float) -> None:
+        if pending.problem is not None:
+            self.inbox.keep(pending.message, pending.record, pending.problem)
+        self.reports.handle(pending, now)

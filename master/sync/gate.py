@@ -146,7 +146,7 @@ def check_movement(
     an unmoved push is refused for up to `MAX_WAIT_S`: a worker that trains nothing may be the first to push, and would
     otherwise be credited the whole run.
 
-    A push that moves, but less than `TOO_SHORT` in every group, is merged and flagged: honest workers have uninformative
+    A push that moves, but less than `TOO_SHORT` in every group, is merged and flagged: honest workers have poor
     batches, too. It is not flagged before the worker `is_settled`: the first steps of a process are short where f warms
     up.
     """

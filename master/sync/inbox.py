@@ -16,7 +16,7 @@ from master.state.failures import GivenUpFor
 from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.sync.pushes import after_malformed
-from master.sync.rows import Draft, Malformed
+from master.sync.rows import Malformed, PendingReply
 
 KEPT = 16  # messages; the next one takes the place of the oldest
 LONGEST = 1 << 24  # bytes of a message that are kept
@@ -31,32 +31,32 @@ class Inbox:
         mailboxes: MasterMailboxes,
         codec: Codec,
         limits: MessageLimits,
-        set_aside: SetAside,
+        dead_letters: DeadLetters,
         events: Events,
     ) -> None:
         self.limits = limits
         self._workers = workers
         self._mailboxes = mailboxes
         self._codec = codec
-        self._set_aside = set_aside
+        self._dead_letters = dead_letters
         self._events = events
 
-    def open(self, messages: Sequence[Message]) -> tuple[list[Draft], list[Malformed]]:
+    def open(self, messages: Sequence[Message]) -> tuple[list[PendingReply], list[Malformed]]:
         """Return the newest message of each worker, opened; and all that make no sense.
 
         A worker writes again only when it has been answered, so an older message is a late copy. It must not be heard:
         it would say that the worker lacks what it was given since.
         """
-        newest: dict[str, Draft] = {}
+        newest: dict[str, PendingReply] = {}
         malformed = []
         for message in messages:
-            draft = self._open(message)
-            if isinstance(draft, Malformed):
-                malformed.append(draft)
-            elif message.number < draft.record.held.number:
+            pending = self._open(message)
+            if isinstance(pending, Malformed):
+                malformed.append(pending)
+            elif message.number < pending.record.held.number:
                 self.discard(message)
             else:
-                newest[message.worker] = draft
+                newest[message.worker] = pending
         return list(newest.values()), malformed
 
     def discard(self, message: Message) -> None:
@@ -66,7 +66,7 @@ class Inbox:
     def keep(self, message: Message, record: WorkerRecord, reason: str) -> None:
         """Keep a message that could not be taken, and count it against its worker alone. Must be called inside a
         transaction."""
-        self._set_aside.keep(message, reason)
+        self._dead_letters.keep(message, reason)
         record.contact.malformed += 1
         heard, why = after_malformed(record.contact.malformed)
         facts = {"worker": record.name, "machine": record.machine, "messages": record.contact.malformed}
@@ -74,7 +74,7 @@ class Inbox:
         if not heard and self._workers.expects(record):
             self._workers.lose(record, GivenUpFor.NONSENSE, why)
 
-    def _open(self, message: Message) -> Draft | Malformed:
+    def _open(self, message: Message) -> PendingReply | Malformed:
         """A message's content, within its bounds. Whatever it holds, nothing raises."""
         record = self._workers.of(message.worker)
         if message.problem:
@@ -88,10 +88,10 @@ class Inbox:
             return Malformed(message, record, described(error))
         if sync.worker != message.worker:
             return Malformed(message, record, f"it speaks for {sync.worker}")
-        return Draft(message, sync, content, record, problem, len(message.payload))
+        return PendingReply(message, sync, content, record, problem, len(message.payload))
 
 
-class SetAside:
+class DeadLetters:
     """The last few messages in `folder`, which is made for the first: `03.message`, and why in `03.txt`."""
 
     def __init__(self, folder: Path) -> None:

@@ -35,7 +35,7 @@ from master.store.versions import Base
 from master.sync.gate import GateResult
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
-from master.sync.rows import Draft
+from master.sync.rows import PendingReply
 from master.sync.spread import PushSpread, helpful_workers
 from master.trust.trust import Trust
 
@@ -155,7 +155,7 @@ OURS = (GridmlError, OSError, sqlite3.Error, AssertionError)  # what goes wrong 
 class Accepted:
     """A push that is part of the version being made."""
 
-    draft: Draft
+    pending: PendingReply
     lease: LeaseState
     fields: Fields
 
@@ -185,31 +185,31 @@ class Pushes:
         self._hook = hook
         self._names = LoggedNames(store.ledger)
 
-    def merge(self, drafts: Sequence[Draft], now: float) -> list[Fields]:
+    def merge(self, group: Sequence[PendingReply], now: float) -> list[Fields]:
         """Merge the pushes of all drafts, each of another worker; return the local fields that were credited."""
         self._store.replica.begin_version()
         accepted: list[Accepted] = []
-        for draft in drafts:
-            if draft.sync.push is not None:
-                self._take(draft, accepted, now)
-                if draft.verdict is Verdict.REFUSED and not draft.is_kept:
-                    self._count(Altered.REFUSED, draft, draft.reason, now)
+        for pending in group:
+            if pending.sync.push is not None:
+                self._take(pending, accepted, now)
+                if pending.verdict is Verdict.REFUSED and not pending.is_held_back:
+                    self._count(Altered.REFUSED, pending, pending.reason, now)
         if accepted:
             self._commit(accepted, now)
         return [push.fields for push in accepted]
 
-    def _take(self, draft: Draft, accepted: list[Accepted], now: float) -> None:
+    def _take(self, pending: PendingReply, accepted: list[Accepted], now: float) -> None:
         """Add a push to those accepted so far, or give its draft the reason why not."""
-        ledger, push, worker = self._store.ledger, draft.push, draft.sync.worker
+        ledger, push, worker = self._store.ledger, pending.push, pending.sync.worker
         base_credit = ledger.credited_at(push.base)
         lease, facts = self._facts(push, worker, now)
         few = facts is not None and self._leases.epochs.too_few(push.upto, facts.stop)
-        draft.verdict, draft.reason = admit(push, worker, facts, base_kept=base_credit is not None, leaves_few=few)
-        if draft.verdict is not Verdict.MERGED or base_credit is None or lease is None:
+        pending.verdict, pending.reason = admit(push, worker, facts, base_kept=base_credit is not None, leaves_few=few)
+        if pending.verdict is not Verdict.MERGED or base_credit is None or lease is None:
             return
         base = self._base(push.base)
         if base is None:
-            draft.verdict, draft.reason = admit(push, worker, facts, base_kept=False)
+            pending.verdict, pending.reason = admit(push, worker, facts, base_kept=False)
             return
         if ledger.leases.get(lease.id) is None:
             text = f"{worker} brings {push.vertices:,} vertices of lease {push.lease}, which had ended"
@@ -217,65 +217,65 @@ class Pushes:
             self._leases.reopen(lease, push.upto, worker)
         others = ledger.credited - base_credit  # those of this group, too
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
-        decision, outcome, trace = self._tried(draft, lease, merge, base, now)
+        decision, outcome, trace = self._tried(pending, lease, merge, base, now)
         if decision.flagged:
-            self._trust.flag(draft.record, lease, decision.reason, now)
-            self._moments.withdraw(draft.record)
+            self._trust.flag(pending.record, lease, decision.reason, now)
+            self._moments.withdraw(pending.record)
         if outcome is None:
-            draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, decision.reason, True
-            draft.record.moments.spoilt = True
-            self._moments.withdraw(draft.record)
+            pending.verdict, pending.reason, pending.drop_optimiser = Verdict.REFUSED, decision.reason, True
+            pending.record.moments.tainted = True
+            self._moments.withdraw(pending.record)
             if decision.failed:
                 self._recovery.fail(lease, push.base)
                 failure = Failure(lease.id, lease.term, decision.reason, trace, -1, -1)
                 self._failures.record(lease, failure, now, upto=push.upto)
             return
-        kept = self._trust.weigh(draft.record, lease, draft.content, (push.upto, push.base), now)
+        kept = self._trust.hold_back(pending.record, lease, pending.content, (push.upto, push.base), now)
         if kept is not None:
-            draft.verdict, draft.reason, draft.is_kept = Verdict.REFUSED, kept, True
+            pending.verdict, pending.reason, pending.is_held_back = Verdict.REFUSED, kept, True
             return
         merged, fields = outcome
         if decision.scale is not None and decision.scale < 1.0:
-            self._count(Altered.SHORTENED, draft, decision.reason, now)
-        if draft.left_out:
-            more = f", and {len(draft.left_out) - 1} more" if len(draft.left_out) > 1 else ""
-            self._count(Altered.LEFT_OUT, draft, draft.left_out[0] + more, now)
+            self._count(Altered.SHORTENED, pending, decision.reason, now)
+        if pending.left_out:
+            more = f", and {len(pending.left_out) - 1} more" if len(pending.left_out) > 1 else ""
+            self._count(Altered.LEFT_OUT, pending, pending.left_out[0] + more, now)
         if merged.clipped:
-            self._count(Altered.CLIPPED, draft, f"the rule clipped the step of {_named(merged.clipped)}", now)
+            self._count(Altered.CLIPPED, pending, f"the rule clipped the step of {_named(merged.clipped)}", now)
         self._store.replica.put(merged.modules, merged.rows, self._version)
-        self._spread.add(worker, draft.content.replica, base, push.vertices)
-        self._take_moments(draft, now, trusted=not decision.flagged)
-        draft.pushed, draft.as_pushed = taken_rows(draft.content.replica.rows, merged.rows)
-        draft.let_go()
-        draft.fast_forward = merged.fast_forward
+        self._spread.add(worker, pending.content.replica, base, push.vertices)
+        self._take_moments(pending, now, trusted=not decision.flagged)
+        pending.pushed, pending.as_pushed = taken_rows(pending.content.replica.rows, merged.rows)
+        pending.release()
+        pending.fast_forward = merged.fast_forward
         logged = self._names.admitted(worker, push.logged, lambda text: self._events.record("warning", {}, text))
         ledger.credit(lease, push.upto, self._version, merge.staleness, now, logged)
         self._recovery.succeed(push)
-        self._trust.credit(draft.record, push.vertices, lease.since_s, now, flagged=decision.flagged)
+        self._trust.credit(pending.record, push.vertices, lease.since_s, now, flagged=decision.flagged)
         self._leases.credit(lease, now)
-        if draft.record.faults.failures:
-            self._failures.clear(draft.record)
-        accepted.append(Accepted(draft, lease, fields))
+        if pending.record.faults.failures:
+            self._failures.clear(pending.record)
+        accepted.append(Accepted(pending, lease, fields))
 
-    def _count(self, how: Altered, draft: Draft, reason: str, now: float) -> None:
+    def _count(self, how: Altered, pending: PendingReply, reason: str, now: float) -> None:
         """Write down that a push was not taken as it came. A person is told of a worker's first that was shortened, and
         of some of which something was left out."""
-        worker, vertices = draft.sync.worker, draft.push.vertices
+        worker, vertices = pending.sync.worker, pending.push.vertices
         count = self._store.ledger.add_altered(worker, how, vertices, printable(reason), now)
         if how is Altered.SHORTENED and count == 1:
             text = f"{worker}: {reason}; `gridml report` counts them"  # without a path: the same seed, the same ledger
-            self._events.record("shortened", {"worker": worker, "lease": draft.push.lease}, text)
+            self._events.record("shortened", {"worker": worker, "lease": pending.push.lease}, text)
         if how is Altered.LEFT_OUT and str(count).strip("0") == "1":  # the first, the tenth, the hundredth, ...
             so_far = "" if count == 1 else f"; so of {count:,} pushes of it by now"
-            facts = {"worker": worker, "lease": draft.push.lease, "pushes": count}
+            facts = {"worker": worker, "lease": pending.push.lease, "pushes": count}
             self._events.record("left out", facts, f"{worker}: {reason}; left out, the rest is merged{so_far}")
 
-    def _take_moments(self, draft: Draft, now: float, *, trusted: bool) -> None:
+    def _take_moments(self, pending: PendingReply, now: float, *, trusted: bool) -> None:
         """Have moments that came with a push count for newcomers; what is left out of them is said."""
-        moments = draft.content.replica.moments if trusted else {}
-        reason = self._moments.take(draft.record, moments, self._store.ledger.credited + draft.push.vertices)
+        moments = pending.content.replica.moments if trusted else {}
+        reason = self._moments.take(pending.record, moments, self._store.ledger.credited + pending.push.vertices)
         if reason is not None:
-            self._count(Altered.LEFT_OUT, draft, reason, now)
+            self._count(Altered.LEFT_OUT, pending, reason, now)
 
     @property
     def _version(self) -> int:
@@ -314,53 +314,53 @@ class Pushes:
             return None
 
     def _tried(
-        self, draft: Draft, lease: LeaseState, merge: Merge, base: Base, now: float
+        self, pending: PendingReply, lease: LeaseState, merge: Merge, base: Base, now: float
     ) -> tuple[GateResult, tuple[Merged, Fields] | None, str]:
         """(why, what the push would change, the user's traceback): whatever a push brings about, it is refused alone,
         because nothing has been changed yet."""
         try:
-            return *self._try(draft, lease, merge, base, now), ""
+            return *self._try(pending, lease, merge, base, now), ""
         except UserCodeError as error:  # g does not fail on what others push, perhaps
             trace = printable(error.traceback_text, TRACEBACK)
             return GateResult(None, printable(str(error)), failed=True), None, trace
         except OURS:
             raise
         except Exception as error:
-            draft.problem = f"it cannot be merged: {described(error)}"
-            return GateResult(None, draft.problem, failed=True), None, ""
+            pending.problem = f"it cannot be merged: {described(error)}"
+            return GateResult(None, pending.problem, failed=True), None, ""
 
     def _try(
-        self, draft: Draft, lease: LeaseState, merge: Merge, base: Base, now: float
+        self, pending: PendingReply, lease: LeaseState, merge: Merge, base: Base, now: float
     ) -> tuple[GateResult, tuple[Merged, Fields] | None]:
         """(why, what the push would change), None when its content is wrong or the gate refuses it. Nothing is changed
         yet."""
-        push = draft.push
-        part, fields = draft.content.replica, draft.content.fields
+        push = pending.push
+        part, fields = pending.content.replica, pending.content.fields
         trained = self._leases.epochs.driver, self._leases.epochs.vertices(lease.epoch, lease.upto, push.upto)
         problem = (
-            draft.problem
+            pending.problem
             or self._merger.check(part)
             or self._leases.epochs.cuts_component(lease.epoch, push.upto)
             or self._store.fields.check(fields, lease.cut.local, trained)
         )
         if problem is not None:
             return GateResult(None, problem, failed=True), None
-        too_fast = self._trust.check(draft.record, push.vertices, now)
+        too_fast = self._trust.check(pending.record, push.vertices, now)
         if too_fast is not None:
             return GateResult(None, too_fast, flagged=True), None
         try:
-            part = reconstruct(draft.content, {key: state.tensors for key, state in base.modules.items()})
+            part = reconstruct(pending.content, {key: state.tensors for key, state in base.modules.items()})
         except ValueError as error:
             return GateResult(None, str(error), failed=True), None
         is_last = self._store.ledger.credited + push.vertices >= self._leases.epochs.total
         sifted = self._merger.untrained.sift(
-            part, base, draft.sync.worker, push.vertices, now, workers=self._merger.workers, is_last=is_last
+            part, base, pending.sync.worker, push.vertices, now, workers=self._merger.workers, is_last=is_last
         )
-        draft.content = PushContent(sifted.part, fields)
-        merged, decision = self._merger.merge(sifted.part, base, merge, draft.sync.worker, now)
+        pending.content = PushContent(sifted.part, fields)
+        merged, decision = self._merger.merge(sifted.part, base, merge, pending.sync.worker, now)
         if merged is None:
             return decision, None
-        draft.left_out = sifted.reasons
+        pending.left_out = sifted.reasons
         return decision, (replace(merged, fast_forward=merged.fast_forward and not sifted.differs), fields)
 
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:
@@ -373,11 +373,11 @@ class Pushes:
             store.replica.put(flushed, {}, version)
         if flushed or len(accepted) > 1:
             for push in accepted:
-                push.draft.fast_forward = False
-        drafts = [push.draft for push in accepted]
-        latest = keep_latest_writes([draft.pushed for draft in drafts], [draft.as_pushed for draft in drafts])
-        for draft, as_pushed in zip(drafts, latest, strict=True):
-            draft.as_pushed = as_pushed
+                push.pending.fast_forward = False
+        group = [push.pending for push in accepted]
+        latest = keep_latest_writes([pending.pushed for pending in group], [pending.as_pushed for pending in group])
+        for pending, as_pushed in zip(group, latest, strict=True):
+            pending.as_pushed = as_pushed
         self._hook("before-version")
         sha256 = store.replica.commit_version(version, store.ledger.credited)
         self._hook("after-version")

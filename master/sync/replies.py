@@ -34,7 +34,7 @@ from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.merger import Merger
 from master.sync.moments import KeptMoments
-from master.sync.rows import Draft, RowSupply, Supply
+from master.sync.rows import PendingReply, RowSupply, Supply
 from master.sync.version_use import VersionUse
 from master.trust.trust import Trust
 
@@ -96,9 +96,9 @@ class Answers:
             for version in self._store.ledger.kept_versions:
                 self._mailboxes.retract(_name(version))
 
-    def send(self, draft: Draft, reply: Reply, brings: ReplicaPart) -> None:
+    def send(self, pending: PendingReply, reply: Reply, brings: ReplicaPart) -> None:
         """Answer a draft, and retract what no worker can be on its way to."""
-        record, message, payload = draft.record, draft.message, self._codec.write(reply, brings)
+        record, message, payload = pending.record, pending.message, self._codec.write(reply, brings)
         if record.held.number >= 0:  # one that leaves is not remembered
             self.versions.answer(record, reply.version)
         record.contact.bytes_down += len(payload)
@@ -211,22 +211,22 @@ class Replies:
         self._trust = trust
         self.answers = answers
 
-    def send(self, draft: Draft, *, leave: bool) -> None:
+    def send(self, pending: PendingReply, *, leave: bool) -> None:
         """Answer a draft; with `leave` there is nothing more to do for anybody."""
-        sync, record = draft.sync, draft.record
+        sync, record = pending.sync, pending.record
         version, pace, lacking, supply = self._store.replica.version, self._pace.of(record), ReplicaPart(), Supply({})
-        if draft.dropping:
+        if pending.is_dropping:
             record.held.rows.clear()
         elif self._store.replica.state:
-            supply = self._row_supply.supply(draft)
-            lacks = self._lacking(draft)
+            supply = self._row_supply.supply(pending)
+            lacks = self._lacking(pending)
             lacking = replace(
-                self._store.replica.outgoing(*lacks), rows=supply.rows, moments=self._new_to(draft, lacks)
+                self._store.replica.outgoing(*lacks), rows=supply.rows, moments=self._new_to(pending, lacks)
             )
-        start = self._trust.start(draft.grant)
+        start = self._trust.start(pending.grant)
         if start is not None:
             version, pace, lacking = start.version, start.pace, start.replica
-            supply = self._row_supply.give_older(draft, version)
+            supply = self._row_supply.give_older(pending, version)
         pushed = None if sync.push is None else self._store.ledger.leases.get(sync.push.lease)
         lacking = replace(lacking, short=self._short) if self._short else lacking
         stored = self.answers.offer(lacking) if start is None and record.held.number >= 0 else None
@@ -236,30 +236,32 @@ class Replies:
         reply = Reply(
             version=version,
             pace=pace,
-            verdict=draft.verdict,
-            reason=draft.reason,
-            fast_forward=draft.fast_forward,
-            lease=None if draft.grant is None else self._leases.chunks.describe(draft.grant, afresh=start is not None),
+            verdict=pending.verdict,
+            reason=pending.reason,
+            fast_forward=pending.fast_forward,
+            lease=None
+            if pending.grant is None
+            else self._leases.chunks.describe(pending.grant, afresh=start is not None),
             stop_at=None if pushed is None else pushed.stop,
-            drop_optimiser=draft.drop_optimiser,
+            drop_optimiser=pending.drop_optimiser,
             forget_rows=supply.forget,
             ready=supply.ready,
-            moments=draft.verdict is Verdict.MERGED and self._moments.asks(record),
+            moments=pending.verdict is Verdict.MERGED and self._moments.asks(record),
             answer=supply.answer,
             leave=leave,
             wait_s=ask_again_s(self.answers.versions.speakers - self._leases.live),
             process=sync.process,
             stored=None if stored is None else stored[0],
         )
-        self.answers.send(draft, reply, lacking)
+        self.answers.send(pending, reply, lacking)
 
-    def _lacking(self, draft: Draft) -> Lacking:
+    def _lacking(self, pending: PendingReply) -> Lacking:
         """What a worker has of the module vertices that its leases touch."""
-        sync, record, grant = draft.sync, draft.record, draft.grant
+        sync, record, grant = pending.sync, pending.record, pending.grant
         # What the worker names it has heard of, so it has the replica that came with it. Any other answer may be lost.
         pushed = set() if sync.push is None else {sync.push.lease}
         named = {*sync.holds, *pushed}
-        version = self._store.replica.version if draft.fast_forward else sync.have
+        version = self._store.replica.version if pending.fast_forward else sync.have
         copies = sync.copies if sync.push is None else Copies(sync.push.lease, version)
         copied = None if copies is None else record.held.replicas_of.get(copies.lease)
         record.held.replicas_of = {
@@ -283,9 +285,9 @@ class Replies:
             return Lacking(touched, version, fresh, {}, -1)
         return Lacking(touched, version, fresh, self._modules(copied), copies.version)
 
-    def _new_to(self, draft: Draft, lacking: Lacking) -> dict[str, Array]:
+    def _new_to(self, pending: PendingReply, lacking: Lacking) -> dict[str, Array]:
         """What others have gathered of the module vertices that a worker has never had, for its optimisers."""
-        if draft.record.moments.spoilt:
+        if pending.record.moments.tainted:
             return {}
         touched = without(lacking.fresh, lacking.copied)
         return self._moments.of([(name, index) for name, ids in touched.items() for index in ids.tolist()])

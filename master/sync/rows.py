@@ -1,12 +1,12 @@
-"""The rows of array fields that a reply brings: those that the worker will use soon and lacks as they are now.
+"""The rows of array fields that a reply brings: those that the worker will use soon and has not as they are now.
 
-A chunk's rows come piece by piece: each reply brings those of the vertices that will be trained before the next
-one, and says how far they go. So a row comes once before it is used, and not after every push of others who use it,
-too. The chunk after this one is granted ahead, with the rows that it begins with; the reply to the last push of the
-chunk before brings what of those has changed since.
+The rows of a chunk are sent piece by piece. Each reply brings the rows of the vertices that will be trained before the
+next reply, and states how far they reach. So a row is sent once, before it is used, and not again after every push of
+other workers that use it. The next chunk is granted ahead, with the rows that it starts with; the reply to the last
+push of the current chunk brings those of them that have changed since.
 
-Which rows a worker has is known by `master.caching.known_rows`. `Draft` is a worker's message on its way through the
-master: what it says, and what the reply will be.
+`master.caching.known_rows` records the rows that each worker has. `PendingReply` is a worker's message on its way
+through the master, with the parts of the reply so far.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Malformed:
 
 
 @dataclass
-class Draft:
+class PendingReply:
     """An answer being made. `record` is the worker's, `problem` says why what came beside the sync makes no sense or
     cannot be merged, and `grant` is the lease that the answer brings. `nbytes` is the length of the message.
 
@@ -60,7 +60,7 @@ class Draft:
     reason: str = ""
     fast_forward: bool = False
     drop_optimiser: bool = False
-    is_kept: bool = False  # for a spot check: nothing is wrong with it as far as is known
+    is_held_back: bool = False  # for a spot check: nothing is wrong with it as far as is known
     left_out: tuple[str, ...] = ()  # why something of the push is not taken
     pushed: Touched = field(default_factory=dict)
     as_pushed: Touched = field(default_factory=dict)
@@ -71,12 +71,12 @@ class Draft:
         assert self.sync.push is not None, "only drafts with a push come here"
         return self.sync.push
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Free what the message brought: it is merged, and its memory is wanted."""
         self.content, self.message = NOTHING, replace(self.message, payload=b"")
 
     @property
-    def dropping(self) -> bool:
+    def is_dropping(self) -> bool:
         """Whether the worker will drop its replica and its leases, and ask for new ones."""
         return self.verdict is Verdict.REFUSED or self.sync.failure is not None
 
@@ -103,19 +103,19 @@ class RowSupply:
         self._leases = leases
         self._answers = (f"{secrets.token_hex(4)}.{number}" for number in count())
 
-    def supply(self, draft: Draft) -> Supply:
+    def supply(self, pending: PendingReply) -> Supply:
         """Return what the answer to a draft brings."""
-        rows, replica = draft.record.held.rows, self._store.replica
+        rows, replica = pending.record.held.rows, self._store.replica
         if not replica.state.arrays:
             return Supply({})
-        self._hear(draft)
+        self._hear(pending)
         forget = rows.is_too_much(self._row_bytes, self._leases.live)
         if forget:
             rows.known.clear()
-        held = self._held(draft)
+        held = self._held(pending)
         wanted, ready, changed = [], {}, replica.state.changed
-        for lease in held if forget else [lease for lease in held if lease is held[0] or lease is draft.grant]:
-            ready[lease.id] = self._reach(lease, draft)
+        for lease in held if forget else [lease for lease in held if lease is held[0] or lease is pending.grant]:
+            ready[lease.id] = self._reach(lease, pending)
             touched = self._used(lease, ready[lease.id])
             wanted.append({name: rows.known.lacking(name, ids, changed[name]) for name, ids in touched.items()})
             rows.answered.append(LeaseRows(lease.id, touched))
@@ -124,40 +124,40 @@ class RowSupply:
         brought = dict(replica.state.part(union(wanted)).rows)
         return Supply(brought, forget, tuple(ready.items()), rows.answer)
 
-    def give_older(self, draft: Draft, version: int) -> Supply:
+    def give_older(self, pending: PendingReply, version: int) -> Supply:
         """A worker is given all that the lease that it is granted touches, as it was in an older version, by others."""
-        rows = draft.record.held.rows
+        rows = pending.record.held.rows
         rows.clear()
-        if draft.grant is not None:
-            rows.answered.append(LeaseRows(draft.grant.id, self._rows(draft.grant)))
+        if pending.grant is not None:
+            rows.answered.append(LeaseRows(pending.grant.id, self._rows(pending.grant)))
         rows.version, rows.answer = version, next(self._answers)
         return Supply({}, answer=rows.answer)
 
-    def _held(self, draft: Draft) -> Sequence[LeaseState]:
+    def _held(self, pending: PendingReply) -> Sequence[LeaseState]:
         """The leases that the worker holds after this answer, the one that it works on first."""
-        held = self._store.ledger.leases.of(draft.record.name)
-        pushed = () if draft.sync.push is None else (draft.sync.push.lease,)
-        order = dict.fromkeys((*pushed, *draft.sync.holds, *held))
+        held = self._store.ledger.leases.of(pending.record.name)
+        pushed = () if pending.sync.push is None else (pending.sync.push.lease,)
+        order = dict.fromkeys((*pushed, *pending.sync.holds, *held))
         return [held[number] for number in order if number in held]
 
-    def _hear(self, draft: Draft) -> None:
+    def _hear(self, pending: PendingReply) -> None:
         """Take note of what a worker has by now."""
-        sync, rows = draft.sync, draft.record.held.rows
+        sync, rows = pending.sync, pending.record.held.rows
         heard = sync.heard == rows.answer != "" and self._store.ledger.has_version(sync.have)
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
-        as_pushed = draft.as_pushed if draft.verdict is Verdict.MERGED else {}
+        as_pushed = pending.as_pushed if pending.verdict is Verdict.MERGED else {}
         rows.hear(heard, named, as_pushed, self._store.replica.version)
 
-    def _reach(self, lease: LeaseState, draft: Draft) -> int:
+    def _reach(self, lease: LeaseState, pending: PendingReply) -> int:
         """Return the position of a lease before which batches may begin after this answer: never less far than was said
         before, because the worker may have come as far, and to its end where it is not known what an earlier master
         said."""
-        record, push = draft.record, draft.sync.push
-        promised = record.held.rows.promised.get(lease.id, lease.start if lease is draft.grant else lease.stop)
+        record, push = pending.record, pending.sync.push
+        promised = record.held.rows.promised.get(lease.id, lease.start if lease is pending.grant else lease.stop)
         if not self._piecewise:
             return lease.stop
         interval = max(1, record.assignment.push_every, 0 if push is None else push.vertices)
-        travelling = math.ceil(min(draft.sync.travel_s * (record.measured.speed or 0.0), lease.stop))
+        travelling = math.ceil(min(pending.sync.travel_s * (record.measured.speed or 0.0), lease.stop))
         return min(max(promised, lease.upto + math.ceil(INTERVALS * interval) + travelling), lease.stop)
 
     def _used(self, lease: LeaseState, upto: int) -> Touched:

@@ -1,8 +1,9 @@
-"""Spot checks: pushes that are kept instead of merged, until others have trained the same; and what follows.
+"""Spot checks: hold back a push until other workers have trained the same, then judge both.
 
-The push that is checked is refused, like any other, so what it covers is free again and credited once, to whoever
-trains it again. One check is under way at a time: it holds a replica's worth of tensors or two, and a version. It is
-forgotten when its range goes to somebody else, because nothing else is left, and with the master.
+The checked push is refused like any other, so its range is free again and credited once, to a worker that trains it
+again. At most one check is open, because it holds one or two replicas' worth of tensors and pins a version. A check is
+dropped when its range is leased to a worker that does not repeat it, which happens when nothing else is left, and it
+ends with the master.
 """
 
 from __future__ import annotations
@@ -23,61 +24,68 @@ from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.rundir import EventFacts
 from master.store.store import Store
-from master.trust.likeness import Likeness, closer, convicted, find, likeness, strays, usual
+from master.trust.similarity import Similarity, is_malicious, is_outlier, judge, min_share, similarity, usual_similarity
 from master.trust.trust import Due
 
-TOPIC = "spot check"  # of events
-REMEMBERED = 16  # checks of each machine that are looked back on
+TOPIC = "spot check"
+#: Recent checks that are kept of each machine.
+MAX_CHECKS = 16
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a worker trains afresh from: a version, all of it that the lease touches, and the pace to keep."""
+    """The state from which a worker repeats a push."""
 
     version: int
+    #: everything that the lease touches, as of that version
     replica: ReplicaPart
+    #: that of the push, so that the repetition takes the same steps
     pace: Pace
 
 
 @dataclass(frozen=True)
-class Testimony:
-    """What a worker says that training a range comes to; `place` is its machine, or its name where all are on one."""
+class RepeatedResult:
+    """A push of a checked range: the original one or a repetition."""
 
     worker: str
+    #: machine of the worker; its name where all workers are on one machine
     place: str
     content: PushContent
 
 
 @dataclass
 class Check:
-    """A range that is trained again from version `base` at `pace`, and what was `said` of it: by the push, then by its
-    repetitions.
-
-    While nobody has taken it `lease` is None; `promised` is the worker that takes it once it has done what it holds.
-    Who pushed it may repeat it, too, when nobody else is `left` that has not.
-    """
+    """A range that is trained again, and the results so far."""
 
     span: Span
+    #: version from which all results start
     base: int
     pace: Pace
-    by_machine: bool  # the run has several
-    said: list[Testimony] = field(default_factory=list)
+    #: the run has several machines
+    by_machine: bool
+    #: first the checked push, then its repetitions
+    results: list[RepeatedResult] = field(default_factory=list)
+    #: some place has not returned a result yet; otherwise the worker that pushed may repeat it, too
     left: bool = True
+    #: lease of the repetition under way; None while no worker has it
     lease: int | None = None
-    promised: str = ""
+    #: worker that gets the range as soon as it holds no other lease
+    reserved_for: str = ""
 
-    def place(self, who: WorkerRecord | Candidate, name: str) -> str:
-        return (self.by_machine and who.machine) or name
+    def place(self, worker: WorkerRecord | Candidate, name: str) -> str:
+        return (self.by_machine and worker.machine) or name
 
     def may_repeat(self, place: str) -> bool:
-        """Whether it can still be repeated there: once everywhere."""
-        spoken = self.said if self.left else self.said[1:]
-        return all(testimony.place != place for testimony in spoken)
+        """Return whether this place may repeat the push. Each place does so at most once."""
+        counted = self.results if self.left else self.results[1:]
+        return all(result.place != place for result in counted)
 
 
 class SpotChecks:
-    """Opens a check where one is `due`, given the share that should be at least, and judges it. Methods must be called
-    inside the ledger's transaction."""
+    """Opens a check where one is `due`, given the minimum share of pushes to check, and judges it.
+
+    Methods must be called inside the ledger's transaction.
+    """
 
     def __init__(
         self,
@@ -95,40 +103,44 @@ class SpotChecks:
         self._events = events
         self._group_of = group_of
         self._due = due
-        self._distrust = quarantine
+        self._quarantine_worker = quarantine
         self._check: Check | None = None
-        self._odd: Counter[str] = Counter()  # how often what was said at a place was
-        self._seen: defaultdict[str, deque[Likeness]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
+        #: odd repetitions by place
+        self._odd: Counter[str] = Counter()
+        #: similarities of confirmed pushes by place, the newest last
+        self._seen: defaultdict[str, deque[Similarity]] = defaultdict(lambda: deque(maxlen=MAX_CHECKS))
 
     @property
     def versions(self) -> set[int]:
-        """Versions that somebody is to begin from."""
+        """Versions that repetitions start from, which must be kept."""
         return set() if self._check is None else {self._check.base}
 
-    # --- who trains it again
+    # --- assignment of repetitions
 
-    def appointed(self, record: WorkerRecord) -> tuple[Span, str] | None:
-        """A worker that can train again what is checked is to do so: return the range, and why."""
-        check = self._standing()
+    def assignment(self, record: WorkerRecord) -> tuple[Span, str] | None:
+        """Return (the range that this worker is to repeat, why); None for no range."""
+        check = self._current_check()
         if check is None or check.lease is not None or not check.may_repeat(check.place(record, record.name)):
             return None
-        if check.promised != record.name and self._workers.get(check.promised) is not None:
+        if check.reserved_for != record.name and self._workers.get(check.reserved_for) is not None:
             return None
-        return check.span, f"a spot check of {check.said[0].worker}"
+        return check.span, f"a spot check of {check.results[0].worker}"
 
-    def promise(self, record: WorkerRecord, lease: LeaseState | None) -> None:
-        """Keep the range for a worker that was `appointed`, or that was granted it; nothing where that is another."""
+    def reserve(self, record: WorkerRecord, lease: LeaseState | None) -> None:
+        """Reserve the range for a worker that got it by `assignment`, or record the lease that it was granted. A lease
+        of another range changes nothing."""
         check = self._check
-        assert check is not None, "only what is checked is appointed"
+        assert check is not None, "only the range of a check is assigned"
         if lease is None or (lease.epoch, lease.start, lease.stop) == (
             check.span.epoch,
             check.span.start,
             check.span.stop,
         ):
-            check.promised, check.lease = record.name, None if lease is None else lease.id
+            check.reserved_for, check.lease = record.name, None if lease is None else lease.id
 
     def start(self, lease: LeaseState) -> Start | None:
-        """Return what a granted lease begins from; None where it goes on from what its worker has."""
+        """Return the state that a granted lease starts from; None where it continues with the state that its worker
+        has."""
         check = self._check
         if check is None or lease.id != check.lease:
             return None
@@ -139,114 +151,118 @@ class SpotChecks:
             return None
         return Start(check.base, base.part(lease.cut.touched), check.pace)
 
-    # --- what they say
+    # --- results
 
-    def weigh(
+    def hold_back(
         self, record: WorkerRecord, lease: LeaseState, content: PushContent, at: tuple[int, int], now: float
     ) -> str | None:
-        """Return why a push that could be merged is kept, None to merge it; `at` is (how far it goes, its base)."""
+        """Return why a push that could be merged is held back; None to merge it. `at` is (position it reaches, its
+        base)."""
         upto, base = at
-        check = self._standing()
+        check = self._current_check()
         if check is not None and check.lease == lease.id:
-            self._check = None  # unless it goes on
+            self._check = None  # `_judge` sets it again where another repetition is needed
             try:
                 if (lease.upto, upto, base) != (check.span.start, check.span.stop, check.base):
-                    return None  # it was cut, or pushed in parts
-                check.said.append(Testimony(record.name, check.place(record, record.name), content))
+                    return None  # the lease was cut or pushed in parts: not the same training
+                check.results.append(RepeatedResult(record.name, check.place(record, record.name), content))
                 return self._judge(check, lease, now)
-            except DamagedError as error:  # the version that all of them started from cannot be read any more
-                self._events.record(TOPIC, _facts(check, ()), f"it comes to nothing: {error}")
+            except DamagedError as error:  # the base version cannot be read any more
+                self._events.record(TOPIC, _facts(check, ()), f"dropped: {error}")
                 return None
-        if check is None and self._due(self._closer(record)):
+        if check is None and self._due(self._min_share(record)):
             return self._open(record, lease, content, at, now)
         return None
 
-    def _closer(self, record: WorkerRecord) -> float:
-        """The share of the pushes of a worker to check at least."""
+    def _min_share(self, record: WorkerRecord) -> float:
+        """Return the minimum share of a worker's pushes to check."""
         place = next((each for each in (record.machine, record.name) if each in self._seen or each in self._odd), None)
         if place is None:
             return 0.0
         newest = self._seen[place][-1] if self._seen.get(place) else {}
-        return closer(newest, self._odd[place], self._usual(place))
+        return min_share(newest, self._odd[place], self._usual_similarity(place))
 
-    def _usual(self, place: str) -> Likeness:
-        """What is usual elsewhere."""
-        return usual([[*seen] for other, seen in self._seen.items() if other != place])
+    def _usual_similarity(self, place: str) -> Similarity:
+        """Return the usual similarity at all other places."""
+        return usual_similarity([[*seen] for other, seen in self._seen.items() if other != place])
 
     def _open(
         self, record: WorkerRecord, lease: LeaseState, content: PushContent, at: tuple[int, int], now: float
     ) -> str | None:
-        """Keep a push, if there is anybody else to repeat it."""
+        """Open a check of a push if another worker can repeat it; return as `hold_back`."""
         upto, base = at
         machines = {candidate.machine for candidate in self._workers.ready(now)} | {record.machine}
         credited = self._store.ledger.credited_at(base) or 0
         pace = Pace(max(1, self._leases.live), credited, self._leases.epochs.total, NO_PUSH)
         check = Check(Span(lease.epoch, lease.upto, upto), base, pace, by_machine=len(machines) > 1)
-        check.said.append(Testimony(record.name, check.place(record, record.name), content))
-        return self._keep(check, lease, now) if self._anybody(check, now) else None
+        check.results.append(RepeatedResult(record.name, check.place(record, record.name), content))
+        return self._free_range(check, lease, now) if self._can_repeat(check, now) else None
 
-    def _anybody(self, check: Check, now: float) -> bool:
-        """Whether there is anybody who could repeat it."""
+    def _can_repeat(self, check: Check, now: float) -> bool:
+        """Return whether any worker that is ready may repeat it."""
         return any(check.may_repeat(check.place(each, each.worker)) for each in self._workers.ready(now))
 
-    def _keep(self, check: Check, lease: LeaseState, now: float) -> str:
-        """Leave the range to another worker."""
-        reason = "kept for a spot check: another worker trains the same"
+    def _free_range(self, check: Check, lease: LeaseState, now: float) -> str:
+        """Keep the check open and free its range for another worker."""
+        reason = "held back for a spot check: another worker trains the same"
         self._leases.end(lease, now, reason)
-        apart = self._store.ledger.set_apart(check.span)
-        assert apart is not None, "what a lease left is free"
-        check.span, check.lease, check.promised = apart, None, ""
+        span = self._store.ledger.set_apart(check.span)
+        assert span is not None, "the range of an ended lease is free"
+        check.span, check.lease, check.reserved_for = span, None, ""
         self._check = check
         return reason
 
     def _judge(self, check: Check, lease: LeaseState, now: float) -> str | None:
+        """Judge the results so far; return as `hold_back`."""
         span = check.span
-        pushed, *repeated = check.said
-        alike = {pair: self._likeness(check, *pair) for pair in combinations(range(1, len(check.said)), 2)}
-        to_push = [self._likeness(check, 0, at) for at in range(1, len(check.said))]
-        finding = find(to_push, alike, self._usual(pushed.place))
+        pushed, *repeated = check.results
+        alike = {pair: self._similarity(check, *pair) for pair in combinations(range(1, len(check.results)), 2)}
+        to_push = [self._similarity(check, 0, at) for at in range(1, len(check.results))]
+        outcome = judge(to_push, alike, self._usual_similarity(pushed.place))
         where = f"[{span.start}, {span.stop}) of epoch {span.epoch + 1}"
         names = f"{pushed.worker} pushed {where}, {', '.join(each.worker for each in repeated)} repeated it"
-        self._events.record(TOPIC, _facts(check, finding.odd), f"{names}: {finding.reason}", quiet=not finding.odd)
-        if finding.again:
+        self._events.record(TOPIC, _facts(check, outcome.odd), f"{names}: {outcome.reason}", quiet=not outcome.odd)
+        if outcome.again:
             check.left = True
-            check.left = self._anybody(check, now)
-            anybody = check.left or self._anybody(check, now)  # who pushed it, perhaps
-            return self._keep(check, lease, now) if anybody else None
-        if finding.likeness is not None:
-            self._seen[pushed.place].append(finding.likeness)
+            check.left = self._can_repeat(check, now)
+            # `left` is now False where only the worker that pushed remains, which changes the second answer.
+            found = check.left or self._can_repeat(check, now)
+            return self._free_range(check, lease, now) if found else None
+        if outcome.similarity is not None:
+            self._seen[pushed.place].append(outcome.similarity)
             others = [[*seen] for place, seen in self._seen.items() if place != pushed.place]
-            out, reason = strays([*self._seen[pushed.place]], others)
+            out, reason = is_outlier([*self._seen[pushed.place]], others)
             if out:
                 self._quarantine(pushed, reason, now)
-        for testimony in (check.said[at] for at in finding.odd):
-            self._odd[testimony.place] += 1
-            out, reason = convicted(self._odd[testimony.place])
+        for result in (check.results[at] for at in outcome.odd):
+            self._odd[result.place] += 1
+            out, reason = is_malicious(self._odd[result.place])
             if out:
-                self._quarantine(testimony, reason, now)
+                self._quarantine(result, reason, now)
         return None
 
-    def _quarantine(self, testimony: Testimony, reason: str, now: float) -> None:
-        """Trust a worker no more, or who has come in its place since; the next one there begins anew."""
-        successors = [record.name for record in self._workers if record.alive and record.machine == testimony.place]
-        there = [testimony.worker] if self._workers.get(testimony.worker) is not None else successors
-        for worker in there:
-            self._distrust(worker, reason, now)
-        self._seen.pop(testimony.place, None)
-        del self._odd[testimony.place]
+    def _quarantine(self, result: RepeatedResult, reason: str, now: float) -> None:
+        """Quarantine a worker, or those that have replaced it on its machine. Their successors start with a clean
+        record."""
+        successors = [record.name for record in self._workers if record.alive and record.machine == result.place]
+        culprits = [result.worker] if self._workers.get(result.worker) is not None else successors
+        for worker in culprits:
+            self._quarantine_worker(worker, reason, now)
+        self._seen.pop(result.place, None)
+        del self._odd[result.place]
 
-    def _likeness(self, check: Check, one: int, other: int) -> Likeness:
-        """Compare two steps. Raises DamagedError where the version that they were taken from is."""
+    def _similarity(self, check: Check, one: int, other: int) -> Similarity:
+        """Compare two results. Raises DamagedError where their base cannot be read."""
         base = self._store.replica.base(check.base, self._store.ledger.sha256_of(check.base))
-        contents = check.said[one].content, check.said[other].content
-        return likeness(*contents, base, self._group_of, self._store.fields.values)
+        contents = check.results[one].content, check.results[other].content
+        return similarity(*contents, base, self._group_of, self._store.fields.values)
 
-    def _standing(self) -> Check | None:
-        """Return the check that is under way, if its range has gone to nobody else, and its version is there."""
+    def _current_check(self) -> Check | None:
+        """Return the open check, if its range is still free or leased for it, and its base is kept."""
         check, ledger = self._check, self._store.ledger
         if check is not None:
-            there = ledger.is_free(check.span) if check.lease is None else ledger.leases.get(check.lease) is not None
-            if not there or not ledger.has_version(check.base):
+            held = ledger.is_free(check.span) if check.lease is None else ledger.leases.get(check.lease) is not None
+            if not held or not ledger.has_version(check.base):
                 self._forget()
         return self._check
 
@@ -257,13 +273,13 @@ class SpotChecks:
 
 
 def _facts(check: Check, odd: Sequence[int]) -> EventFacts:
-    """Who pushed a range and who repeated it, and which of these were odd, by their places in what was said."""
-    pushed, *repeated = (testimony.worker for testimony in check.said)
+    """Facts of an event: the worker that pushed, those that repeated it, and those with an odd result."""
+    pushed, *repeated = (result.worker for result in check.results)
     return {
         "epoch": check.span.epoch + 1,
         "start": check.span.start,
         "stop": check.span.stop,
         "pushed": pushed,
         "repeated": repeated,
-        "odd": [check.said[at].worker for at in odd],
+        "odd": [check.results[at].worker for at in odd],
     }

@@ -232,24 +232,24 @@ class Trust:
         """Versions that somebody is to begin from."""
         return () if self._checks is None else self._checks.versions
 
-    def appointed(self, record: WorkerRecord, sync: Sync, now: float) -> tuple[Span, str] | None:
+    def assignment(self, record: WorkerRecord, sync: Sync, now: float) -> tuple[Span, str] | None:
         """Return (the range that a worker that wants work is to train next, why); None where none is meant for it."""
         if self._checks is None or not sync.wants or sync.leaving or now < record.faults.avoided_until_s:
             return None
-        return self._checks.appointed(record)
+        return self._checks.assignment(record)
 
-    def promise(self, record: WorkerRecord, lease: LeaseState | None) -> None:
-        """Keep the range for a worker that was `appointed`, and was granted this lease; None: it does first what it
+    def reserve(self, record: WorkerRecord, lease: LeaseState | None) -> None:
+        """Keep the range for a worker that was `assignment`, and was granted this lease; None: it does first what it
         holds."""
         if self._checks is not None:
-            self._checks.promise(record, lease)
+            self._checks.reserve(record, lease)
 
     def start(self, lease: LeaseState | None) -> Start | None:
         """Return what a granted lease begins from; None where it goes on from what its worker has."""
         return None if self._checks is None or lease is None else self._checks.start(lease)
 
-    def weigh(
+    def hold_back(
         self, record: WorkerRecord, lease: LeaseState, content: PushContent, at: tuple[int, int], now: float
     ) -> str | None:
         """Return why a push that could be merged is kept, None to merge it; `at` is (how far it goes, its base)."""
-        return None if self._checks is None else self._checks.weigh(record, lease, content, at, now)
+        return None if self._checks is None else self._checks.hold_back(record, lease, content, at, now)

@@ -28,7 +28,7 @@ from master.store.replica import Replica
 from master.store.settings import Settings
 from master.sync import rows
 from master.sync.pushes import Pushes
-from master.sync.rows import Draft
+from master.sync.rows import PendingReply
 from master.views.report import report
 from remote.session import Session
 from remote.stepped import Trainer
@@ -139,7 +139,7 @@ class Watched:
         self.doubted: set[tuple[str, int]] = set()  # workers and leases
         self.begun: WeakSet[Session] = WeakSet()  # chunks while a push travelled
         commit, train, start, begin = Replica.commit_version, Session._train, Replica.start, Session._begin
-        copy, take, let_go = Session._take_snapshot, Pushes._take, Session._keep_only
+        copy, take, release = Session._take_snapshot, Pushes._take, Session._keep_only
 
         def committed(replica: Replica, *arguments: Any, **named: Any) -> str:
             sha256 = commit(replica, *arguments, **named)
@@ -168,14 +168,14 @@ class Watched:
         def left(session: Session, action: KeepOnly) -> None:
             before = len(session._engine._views)
             self.most = max(self.most, before)
-            let_go(session, action)
+            release(session, action)
             self.seen["let go"] += before - len(session._engine._views)
             assert session._engine._views.keys() <= action.modules
 
-        def taken(pushes: Pushes, draft: Draft, *arguments: Any) -> None:
-            take(pushes, draft, *arguments)
-            if draft.verdict is Verdict.MERGED:
-                assert (draft.record.name, draft.push.lease) not in self.doubted
+        def taken(pushes: Pushes, pending: PendingReply, *arguments: Any) -> None:
+            take(pushes, pending, *arguments)
+            if pending.verdict is Verdict.MERGED:
+                assert (pending.record.name, pending.push.lease) not in self.doubted
 
         def chunk_begun(session: Session, action: BeginChunk) -> Any:
             if session._courier.busy:

@@ -14,7 +14,7 @@ from gridml.protocol.push import NOTHING
 from master.state.lease_records import Footprint, LeaseState, LeaseTable
 from master.state.worker_records import WorkerRecord
 from master.sync.replies import Replies
-from master.sync.rows import Draft
+from master.sync.rows import PendingReply
 
 
 class Desk:
@@ -46,9 +46,9 @@ class Desk:
     def lacking(self, *holds: int, pushes: int | None, grant: LeaseState | None) -> tuple[Touched, dict[Any, Any]]:
         push = None if pushes is None else Push(pushes, 1, 1, 6, 5, 5)
         sync = Sync("w1", have=6, holds=holds, push=push)
-        draft = Draft(Message("w1", 1, b""), sync, NOTHING, self.record, grant=grant)
-        lacking = self.replies._lacking(draft)
-        return lacking.fresh, self.replies._new_to(draft, lacking)
+        pending = PendingReply(Message("w1", 1, b""), sync, NOTHING, self.record, grant=grant)
+        lacking = self.replies._lacking(pending)
+        return lacking.fresh, self.replies._new_to(pending, lacking)
 
 
 def test_what_leases_touch_that_are_named_is_there() -> None:
@@ -82,5 +82,5 @@ def test_moments_come_with_networks_that_a_worker_never_had() -> None:
 
 def test_who_spoilt_work_is_given_nobodys_moments() -> None:
     desk = Desk()
-    desk.record.moments.spoilt = True
+    desk.record.moments.tainted = True
     assert desk.inherited(grant=desk.lease(1, 0, 1)) == []

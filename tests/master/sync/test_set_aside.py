@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from gridml.carriers.base import Message
-from master.sync.inbox import KEPT, LONGEST, SetAside
+from master.sync.inbox import KEPT, LONGEST, DeadLetters
 
 
 def test_the_last_few_are_kept_with_their_reasons(tmp_path: Path) -> None:
-    aside = SetAside(tmp_path / "set-aside")
+    aside = DeadLetters(tmp_path / "set-aside")
     assert not (tmp_path / "set-aside").exists()
     for number in range(KEPT + 3):
         aside.keep(Message("w1", number, b"%d" % number), "nonsense")
@@ -21,10 +21,10 @@ def test_the_last_few_are_kept_with_their_reasons(tmp_path: Path) -> None:
 
 
 def test_of_a_long_one_the_beginning_is_kept(tmp_path: Path) -> None:
-    SetAside(tmp_path).keep(Message("w1", 1, bytes(LONGEST + 1)), "too long")
+    DeadLetters(tmp_path).keep(Message("w1", 1, bytes(LONGEST + 1)), "too long")
     assert (tmp_path / "00.message").stat().st_size == LONGEST
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "set-aside").write_text("in the way")
-    SetAside(tmp_path / "set-aside").keep(Message("w1", 1, b""), "nonsense")
+    DeadLetters(tmp_path / "set-aside").keep(Message("w1", 1, b""), "nonsense")

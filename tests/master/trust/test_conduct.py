@@ -73,6 +73,6 @@ def test_one_other_is_no_majority(others: list[tuple[bool, ...]]) -> None:
 
 
 def test_a_run_without_spot_checks_does_not_load_them() -> None:
-    beyond = "{'master.trust.spot_checks', 'master.trust.likeness'}"
+    beyond = "{'master.trust.spot_checks', 'master.trust.similarity'}"
     program = f"import sys, master.wiring; sys.exit(bool({beyond} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

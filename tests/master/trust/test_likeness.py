@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gridml.aggregates import VertexState
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues
 from master.store.versions import ReplicaState
-from master.trust.likeness import likeness
+from master.trust.similarity import similarity
 
 KEY = ("Network", 0)
 NAME = "Network/0/net/weight"
@@ -42,7 +42,7 @@ BASE = ReplicaState({KEY: VertexState({NAME: np.ones(2, np.float32)})}, {"Word":
 
 
 def cosine(one: PushContent, other: PushContent) -> dict[str, float]:
-    return likeness(one, other, BASE, group_of, nothing)
+    return similarity(one, other, BASE, group_of, nothing)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_fields_of_local_vertices_and_whole_numbers_of_rows_are_groups_of_their_
     fields = {"Document": RowValues(np.array([2, 0]), {"topic": np.array([9, 7])})}
     one = PushContent(fields=fields)
     other = PushContent(fields={"Document": RowValues(np.array([0, 2]), {"topic": np.array([7, 8])})})
-    assert likeness(one, other, BASE, group_of, lambda name, rows: {"topic": before[rows.ids]}) == {
+    assert similarity(one, other, BASE, group_of, lambda name, rows: {"topic": before[rows.ids]}) == {
         "@Document/topic": 1.0
     }
     counts = ReplicaState({}, {"Word": {"count": np.zeros(3, np.int64)}})
     part = PushContent(ReplicaPart({}, {"Word": RowValues(np.arange(3), {"count": np.array([1, 0, 0])})}))
-    assert likeness(part, part, counts, group_of, nothing) == {"Word/count": 1.0}
+    assert similarity(part, part, counts, group_of, nothing) == {"Word/count": 1.0}
 
 
 @given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=4, max_size=4))
