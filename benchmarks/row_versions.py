@@ -24,7 +24,7 @@ from benchmarks.table import Cell, write
 from gridml.model.graph import Graph
 from gridml.protocol.push import Array, Ids, RowValues
 from master.store.replica import Replica
-from master.store.versions import LONGEST_CHAIN, Base, Versions, initial
+from master.store.versions import MAX_CHAIN_FILES, Base, Versions, initial
 
 ROWS, WIDTH = sized(4_000_000, 20_000), 16
 PUSHED = 10_000  # rows
@@ -80,7 +80,7 @@ def timed(into: list[float], call: Callable[P, T], *args: P.args, **kwargs: P.kw
 
 
 def main() -> None:
-    (commits,) = numbers(__doc__, commits=sized(LONGEST_CHAIN, 32))
+    (commits,) = numbers(__doc__, commits=sized(MAX_CHAIN_FILES, 32))
     with tempfile.TemporaryDirectory(prefix="row-versions-") as folder:
         rows = measured(Path(folder), commits)
     write(

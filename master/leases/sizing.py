@@ -25,7 +25,7 @@ from master.state.spans import Delay
 from master.state.worker_records import WorkerRecord
 from master.store.journal import Events
 from master.store.rundir import EventFacts
-from master.store.settings import GAUSSIAN, GOODPUT, MOST, PAPER, Settings
+from master.store.settings import GAUSSIAN, GOODPUT, MAX_COUNT, PAPER, Settings
 from master.telemetry.measures import Measures
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class ChunkSizing:
     @property
     def largest(self) -> int:
         """Vertices that a chunk may have by its bytes."""
-        return int(min(MOST, self._settings.chunk_bytes / max(self.measures.copying.vertex_bytes, 1e-9)))
+        return int(min(MAX_COUNT, self._settings.chunk_bytes / max(self.measures.copying.vertex_bytes, 1e-9)))
 
     def chunk(self, record: WorkerRecord) -> tuple[int, str] | None:
         """Vertices of the next chunk for a worker, and why; None while nothing is known."""

@@ -25,7 +25,7 @@ from gridml.model.ragged import block_digests
 from gridml.protocol import bundle
 from master.store.credits import check_patches, count_credits
 from master.store.rundir import RunDirectory, base_name, command, patch_name
-from master.store.schema import check_sealed, check_tables, read_fact
+from master.store.schema import verify_checksums, check_tables, read_fact
 from master.store.spec import FACT
 from master.store.version_chain import open_chain
 
@@ -192,7 +192,7 @@ def is_whole(run: RunDirectory) -> bool:
             if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
                 return False
             check_tables(db)
-            check_sealed(db)
+            verify_checksums(db)
             count_credits(db)
             check_patches(db)
             newest = db.execute("SELECT version, sha256 FROM versions ORDER BY version DESC LIMIT 1").fetchall()

@@ -192,7 +192,7 @@ def read_kept_file(path: Path, sha256: str | None) -> KeptReplica:
         ) from error
 
 
-MOST_SHOWN = 6  # names that do not fit
+MAX_SHOWN = 6  # names that do not fit
 _EXPECTED = (
     "expected a run's directory (RUN, or RUN:best, RUN:v57, RUN:e3), or a file of tensors, .safetensors, or .pt with a "
     "state dict"
@@ -309,8 +309,8 @@ def begin_from(graph: Graph, state: ReplicaState, values: FirstValues, *, partia
 
 
 def _refusal(values: FirstValues, odd: list[str], total: int, *, partial: bool) -> str:
-    more = f"; {len(odd) - MOST_SHOWN} more" if len(odd) > MOST_SHOWN else ""
-    listed = f": {'; '.join(odd[:MOST_SHOWN])}{more}" if odd else ""
+    more = f"; {len(odd) - MAX_SHOWN} more" if len(odd) > MAX_SHOWN else ""
+    listed = f": {'; '.join(odd[:MAX_SHOWN])}{more}" if odd else ""
     if partial:
         return f"--init-from is {values.source!r}, of which nothing fits the program's {total:,} tensors{listed}."
     return (

@@ -34,9 +34,9 @@ from master.store.ledger_file import LedgerFile
 from master.store.ledger_rows import WorkerRows, WriteBatch, by_name, failed_from
 from master.store.local_fields import FieldsBase
 from master.store.rundir import RunDirectory
-from master.store.schema import LoggedMean, read_evaluated_since, read_since, seal, unseal
+from master.store.schema import LoggedMean, read_evaluated_since, read_since, encode_checksummed, decode_checksummed
 
-NO_METRICS = seal({}).text  # of an epoch that was not evaluated, and will not be
+NO_METRICS = encode_checksummed({}).text  # of an epoch that was not evaluated, and will not be
 
 
 class Ledger(LedgerFile, WorkerRows):
@@ -212,7 +212,10 @@ class Ledger(LedgerFile, WorkerRows):
             "SELECT epoch, version, metrics, metrics_crc32 FROM epochs WHERE metrics IS NOT NULL AND metrics != ? "
             "ORDER BY epoch"
         )
-        return [(epoch, version, unseal(*sealed)) for epoch, version, *sealed in self._db.execute(query, (NO_METRICS,))]
+        return [
+            (epoch, version, decode_checksummed(*sealed))
+            for epoch, version, *sealed in self._db.execute(query, (NO_METRICS,))
+        ]
 
     def epoch_s(self, epoch: int) -> float:
         """How long an epoch that is closed was open, 0 for another one."""
@@ -223,7 +226,9 @@ class Ledger(LedgerFile, WorkerRows):
         return int(self._one("SELECT count(*) FROM epochs WHERE metrics IS NOT NULL"))
 
     def set_metrics(self, epoch: int, metrics: dict[str, Any]) -> None:
-        self._db.execute("UPDATE epochs SET metrics = ?, metrics_crc32 = ? WHERE epoch = ?", (*seal(metrics), epoch))
+        self._db.execute(
+            "UPDATE epochs SET metrics = ?, metrics_crc32 = ? WHERE epoch = ?", (*encode_checksummed(metrics), epoch)
+        )
 
     def forget_metrics(self, epoch: int) -> None:
         """Let an epoch be evaluated anew."""

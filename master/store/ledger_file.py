@@ -15,9 +15,9 @@ from gridml.protocol.bundle import sync_folder
 from gridml.protocol.foreign import described
 from master.store.diagnosis import explain
 from master.store.rundir import NO_FACTS, EventFacts, RunDirectory, facts_text, superseded
-from master.store.schema import SCHEMA, SCHEMA_VERSION, check_sealed, check_tables, read_fact, seal
+from master.store.schema import SCHEMA, SCHEMA_VERSION, verify_checksums, check_tables, read_fact, encode_checksummed
 
-BUSY_S = 60.0  # how long another process may hold the file before a master gives up
+BUSY_TIMEOUT_S = 60.0  # how long another process may hold the file before a master gives up
 
 
 class LedgerFile(ABC):
@@ -37,7 +37,7 @@ class LedgerFile(ABC):
                 raise explain(DamagedError(f"{path} is gone", path), path.parent)
             raise LedgerError(f"{path.parent} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
         try:
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
         except sqlite3.Error as error:
             raise explain(error, path.parent) from error
         try:
@@ -84,7 +84,7 @@ class LedgerFile(ABC):
         if verdict != "ok":
             raise DamagedError(f"{self.path} cannot be read: {verdict}", self.path)
         check_tables(self._db)
-        check_sealed(self._db)
+        verify_checksums(self._db)
 
     def _one(self, query: str, *values: Any) -> Any:
         """The first cell of the first row, None where there is no row."""
@@ -149,7 +149,7 @@ class LedgerFile(ABC):
             with copy:
                 self._db.backup(copy)
             with copy:
-                copy.execute("INSERT OR REPLACE INTO run VALUES ('undone', ?, ?)", seal(True))
+                copy.execute("INSERT OR REPLACE INTO run VALUES ('undone', ?, ?)", encode_checksummed(True))
             copy.close()
         except sqlite3.Error as error:
             raise self.explain(error) from error
@@ -158,7 +158,7 @@ class LedgerFile(ABC):
             sync_folder(self.path.parent)
 
     def set(self, key: str, value: Any) -> None:
-        self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?, ?)", (key, *seal(value)))
+        self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?, ?)", (key, *encode_checksummed(value)))
 
     def get(self, key: str, default: Any = None) -> Any:
         return read_fact(self._db, key, default)

@@ -24,7 +24,7 @@ from master.state.jobs import JobEvent, State
 from master.state.lease_records import LeaseState
 from master.state.spans import Span
 from master.store.rundir import ORPHANED
-from master.store.schema import seal
+from master.store.schema import encode_checksummed
 
 
 def by_name(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
@@ -151,7 +151,10 @@ class WriteBatch:
             ),
             (
                 "INSERT INTO logged VALUES (?, ?, ?, ?, ?, ?)",
-                [(*row, seal(row).crc32) for row in ((*key, *sums) for key, sums in self._logged.items())],
+                [
+                    (*row, encode_checksummed(row).crc32)
+                    for row in ((*key, *sums) for key, sums in self._logged.items())
+                ],
             ),
             (_HEAR, [vars(change) for change in self._workers.values()]),
             ("INSERT INTO traffic VALUES (?, ?, ?)", [(at_s, *sums) for at_s, sums in self._traffic.items()]),

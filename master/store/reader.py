@@ -21,9 +21,9 @@ from master.store.diagnosis import FileTrouble, diagnose, explain
 from master.store.journal import AHEAD
 from master.store.ledger_file import last_sign
 from master.store.rundir import RunDirectory, RunStatus, command, open_lock
-from master.store.schema import SCHEMA_VERSION, check_tables, unseal
+from master.store.schema import SCHEMA_VERSION, check_tables, decode_checksummed
 
-LONGEST_HOLDER = 1000  # characters
+MAX_HOLDER_BYTES = 1000  # characters
 
 
 def connect(root: Path) -> sqlite3.Connection:
@@ -105,7 +105,7 @@ def holder(root: Path) -> str | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                return file.read(LONGEST_HOLDER).strip() or "another process"
+                return file.read(MAX_HOLDER_BYTES).strip() or "another process"
             return None
     except FileNotFoundError:
         return None
@@ -153,7 +153,7 @@ def read_push_costs(db: sqlite3.Connection) -> PushCosts | None:
 
 def read_facts(db: sqlite3.Connection) -> dict[str, Any]:
     """Return the ledger's table `run`: the run's status, when it started and ended, and the like, by name."""
-    return {key: unseal(*sealed) for key, *sealed in db.execute("SELECT key, value, crc32 FROM run")}
+    return {key: decode_checksummed(*sealed) for key, *sealed in db.execute("SELECT key, value, crc32 FROM run")}
 
 
 def read_best_fact(facts: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -166,8 +166,8 @@ def read_best_fact(facts: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def read_metrics(text: str | None, crc32: int | None) -> dict[str, Any]:
     """Return the metrics of an epoch from its row, none before it was evaluated. Raises ValueError for other JSON, and
-    as `unseal` does."""
-    metrics = {} if text is None else unseal(text, crc32)
+    as `decode_checksummed` does."""
+    metrics = {} if text is None else decode_checksummed(text, crc32)
     if not isinstance(metrics, dict):
         raise ValueError(f"the metrics of an epoch are {type(metrics).__name__}, expected an object")
     return metrics

@@ -49,10 +49,10 @@ class _Record:
 
 
 class OverwrittenRows:
-    """Records of at most `most_bytes`. They reach back to version `reach`, and to no older one."""
+    """Records of at most `max_bytes`. They reach back to version `reach`, and to no older one."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.reach = -1
         self.nbytes = 0
         self._records: list[_Record] = []
@@ -67,13 +67,13 @@ class OverwrittenRows:
         and are kept. Where there is no room for that beside what came before, the reach becomes shorter."""
         if version <= self.reach:
             return
-        if RECORD_BYTES + len(ids) * (ids.itemsize + row_bytes(columns)) > self.most_bytes:
+        if RECORD_BYTES + len(ids) * (ids.itemsize + row_bytes(columns)) > self.max_bytes:
             self.restart(version)
             return
         record = _Record(version, type_name, RowValues(ids, {name: column[ids] for name, column in columns.items()}))
         self._records.append(self._joined(record))
         self.nbytes += self._records[-1].nbytes
-        if self.nbytes > self.most_bytes:
+        if self.nbytes > self.max_bytes:
             self._shorten()
 
     def _joined(self, record: _Record) -> _Record:
@@ -92,7 +92,7 @@ class OverwrittenRows:
     def _shorten(self) -> None:
         """Drop the records of the oldest versions until there is room."""
         dropped = 0
-        while self.nbytes > self.most_bytes:
+        while self.nbytes > self.max_bytes:
             self.nbytes -= self._records[dropped].nbytes
             dropped += 1
         self.reach = self._records[dropped - 1].version
@@ -128,9 +128,11 @@ class OlderVersion(InParts):
 
 
 _NONE: Ids = np.empty(0, np.int64)
-BASES_BYTES = 1 << 27  # that older versions take in memory, however many workers stand on how many of them: so many for
+MAX_BASES_BYTES = (
+    1 << 27
+)  # that older versions take in memory, however many workers stand on how many of them: so many for
 # modules, and so many for rows that were overwritten since
-FEW_BASES = 16  # where so few fit that most would not be there, they are not read into memory for one push
+MIN_BASES = 16  # where so few fit that most would not be there, they are not read into memory for one push
 
 
 class Replica:
@@ -147,7 +149,7 @@ class Replica:
         self.state = ReplicaState()
         self._sha256: str | None = None  # of the newest version's file
         self._bases: dict[int, ReplicaState] = {}  # without rows
-        self._overwritten = OverwrittenRows(BASES_BYTES)
+        self._overwritten = OverwrittenRows(MAX_BASES_BYTES)
         self._changed_rows: dict[str, list[Ids]] = {}  # since the newest version, by type
         self._stood_since: dict[str, int] = {}  # version, of a tensor that did not change when its vertex did last
         self._merging = False  # the state is ahead of `version`
@@ -183,19 +185,19 @@ class Replica:
             return kept
         if kept is not None and self._overwritten.reach <= version:
             return OlderVersion(version, kept.modules, self.state, self._overwritten)
-        if self._has_rows or self._most_bases < FEW_BASES:
+        if self._has_rows or self._max_bases < MIN_BASES:
             return self._versions.mapped(version, sha256)
         self._keep(version, self._versions.read(version, sha256))
         return self._bases[version]
 
     @property
-    def _most_bases(self) -> int:
-        return BASES_BYTES // max(1, replace(self.state, arrays={}).nbytes)
+    def _max_bases(self) -> int:
+        return MAX_BASES_BYTES // max(1, replace(self.state, arrays={}).nbytes)
 
     def _keep(self, version: int, state: ReplicaState) -> None:
         """Keep a version in memory, and of those that were kept before the last, as many as there is room for."""
         self._bases[version] = state
-        for old in list(self._bases)[: -self._most_bases or None]:
+        for old in list(self._bases)[: -self._max_bases or None]:
             del self._bases[old]
 
     def put(self, modules: Mapping[VertexKey, VertexState], rows: Mapping[str, RowValues], version: int) -> None:
@@ -234,7 +236,7 @@ class Replica:
         self._sha256 = self._versions.write(version, self.state, credited, changes)
         self.version, self.next_version, self._merging = version, version + 1, False
         self._changed_rows.clear()
-        if self._most_bases < 2:  # where the next group keeps one, it is the newest
+        if self._max_bases < 2:  # where the next group keeps one, it is the newest
             self._bases.clear()
         return self._sha256
 

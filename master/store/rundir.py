@@ -283,14 +283,14 @@ def program_entries(program: Path, directory: RunDirectory) -> list[Path]:
 
 EventFacts = Mapping[str, Any]  # JSON values by name
 NO_FACTS: EventFacts = MappingProxyType({})
-MOST = 64  # parts of a mapping, or of a list
-LONGEST = 500  # characters of a text
+MAX_PARTS = 64  # parts of a mapping, or of a list
+MAX_TEXT_CHARS = 500  # characters of a text
 
 
 def bounded(facts: EventFacts) -> dict[str, Any]:
     """Return facts as everybody reads them, whichever way: texts print and are short, what has too many parts lacks the
     last ones, and what JSON has no number for, NaN and infinity, is None. Idempotent."""
-    return {printable(name, NAME): _bounded(value) for name, value in islice(facts.items(), MOST)}
+    return {printable(name, NAME): _bounded(value) for name, value in islice(facts.items(), MAX_PARTS)}
 
 
 def facts_text(facts: EventFacts) -> str:
@@ -310,7 +310,7 @@ def _bounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return bounded(value)
     if isinstance(value, list | tuple):
-        return [_bounded(part) for part in value[:MOST]]
+        return [_bounded(part) for part in value[:MAX_PARTS]]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    return value if value is None or isinstance(value, int) else printable(str(value), LONGEST)
+    return value if value is None or isinstance(value, int) else printable(str(value), MAX_TEXT_CHARS)

@@ -22,20 +22,20 @@ from typing import Any, NamedTuple
 from gridml.protocol.foreign import LARGEST
 
 
-class Sealed(NamedTuple):
+class Checksummed(NamedTuple):
     """JSON text and its CRC-32, each for a column of its own."""
 
     text: str
     crc32: int
 
 
-def seal(value: Any) -> Sealed:
+def encode_checksummed(value: Any) -> Checksummed:
     """Return what two columns hold of a value."""
     text = json.dumps(value)
-    return Sealed(text, zlib.crc32(text.encode()))
+    return Checksummed(text, zlib.crc32(text.encode()))
 
 
-def unseal(text: Any, crc32: Any) -> Any:
+def decode_checksummed(text: Any, crc32: Any) -> Any:
     """Return the value that two columns hold. Raises sqlite3.DatabaseError, as SQLite does for what it can see of
     damage."""
     if not isinstance(text, str) or zlib.crc32(text.encode()) != crc32:
@@ -44,20 +44,20 @@ def unseal(text: Any, crc32: Any) -> Any:
 
 
 def read_fact(ledger: sqlite3.Connection, key: str, default: Any = None) -> Any:
-    """Return what the table `run` says of a run. Raises as `unseal` does."""
+    """Return what the table `run` says of a run. Raises as `decode_checksummed` does."""
     sealed = ledger.execute("SELECT value, crc32 FROM run WHERE key = ?", (key,)).fetchone()
-    return default if sealed is None else unseal(*sealed)
+    return default if sealed is None else decode_checksummed(*sealed)
 
 
-def check_sealed(ledger: sqlite3.Connection) -> None:
+def verify_checksums(ledger: sqlite3.Connection) -> None:
     """Raise sqlite3.DatabaseError for the first sealed value of a ledger that is not what was written."""
     for sealed in ledger.execute(
         "SELECT value, crc32 FROM run "
         "UNION ALL SELECT metrics, metrics_crc32 FROM epochs WHERE metrics NOTNULL OR metrics_crc32 NOTNULL"
     ):
-        unseal(*sealed)
+        decode_checksummed(*sealed)
     for *row, crc32 in ledger.execute("SELECT version, epoch, name, total, vertices, crc32 FROM logged"):
-        if seal(row).crc32 != crc32:
+        if encode_checksummed(row).crc32 != crc32:
             raise damage(f"{row!r:.99} is not what was written: its checksum is not {crc32!r:.99}")
 
 
@@ -69,10 +69,10 @@ def damage(problem: str) -> sqlite3.DatabaseError:
 
 
 SCHEMA_VERSION = 8
-LATEST_S = 1e12  # of times, durations, staleness
+MAX_TIME_S = 1e12  # of times, durations, staleness
 SIGNED = {("failures", "first"), ("failures", "last")}  # -1 where f did not fail in a batch
 SUMS = {("logged", "total")}  # of any sign
-LARGEST_SUM = 1e60  # more than what can be logged of all vertices
+MAX_SUM = 1e60  # more than what can be logged of all vertices
 SCHEMA = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL, crc32 INTEGER NOT NULL);
 CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
@@ -156,14 +156,14 @@ def _condition(table: str, column: str, declared: str, not_null: int, default: o
     condition = f"typeof({column}) = '{declared.lower()}'"  # SQLite takes it that what is NOT NULL is not NULL
     if declared != "TEXT":
         least: float = -1 if (table, column) in SIGNED else 0
-        most = LARGEST if declared == "INTEGER" else LATEST_S
+        most = LARGEST if declared == "INTEGER" else MAX_TIME_S
         if (table, column) in SUMS:
-            least, most = -LARGEST_SUM, LARGEST_SUM
+            least, most = -MAX_SUM, MAX_SUM
         condition += f" AND {column} BETWEEN {least} AND {most}"
     return f"({condition})" if not_null or key else f"({column} ISNULL OR {condition})"
 
 
-LATELY = 256  # rows that the newest means look back on, at most
+MAX_RECENT_ROWS = 256  # rows that the newest means look back on, at most
 _BY_EPOCH = "SELECT epoch, name, sum(total) / sum(vertices) FROM logged GROUP BY epoch, name ORDER BY epoch, min(rowid)"
 _LATELY = """
 SELECT name, sum(total) / sum(vertices) FROM (SELECT name, total, vertices FROM logged ORDER BY rowid DESC LIMIT ?)
@@ -207,9 +207,9 @@ def read_by_epoch(db: sqlite3.Connection) -> dict[int, dict[str, float]]:
     return means
 
 
-def read_lately(db: sqlite3.Connection) -> dict[str, float]:
+def read_recent(db: sqlite3.Connection) -> dict[str, float]:
     """Return the means over the newest versions, by name: however long a run is, few rows are read."""
-    return dict(db.execute(_LATELY, (LATELY,)).fetchall())
+    return dict(db.execute(_LATELY, (MAX_RECENT_ROWS,)).fetchall())
 
 
 def read_since(db: sqlite3.Connection, credited: int) -> list[LoggedMean]:
@@ -223,7 +223,7 @@ def read_evaluated_since(db: sqlite3.Connection, credited: int) -> list[tuple[in
     evaluations = []
     for step, epoch, at_s, *sealed in db.execute(_EVALUATED, (credited,)):
         if step > credited:  # two epochs may end with one version
-            evaluations.append((step, epoch, at_s, unseal(*sealed)))
+            evaluations.append((step, epoch, at_s, decode_checksummed(*sealed)))
             credited = step
     return evaluations
 

@@ -51,15 +51,15 @@ CHUNK_RULES = GOODPUT, PAPER, GAUSSIAN = (
 )
 STEPS_EACH = 150  # batches of the program's own size
 AUTO, NO_PLACEMENT = "auto", "none"
-MOST_WORKERS = 10**6  # that a master can keep count of
-MOST = 10**9  # epochs, and vertices of a chunk
-MOST_SILENT_S = 1e9
-LEAST_SILENCE_S = 5.0  # of real workers
+MAX_WORKERS = 10**6  # that a master can keep count of
+MAX_COUNT = 10**9  # epochs, and vertices of a chunk
+MAX_SILENT_S = 1e9
+MIN_SILENCE_S = 5.0  # of real workers
 # Of a chunk. A worker holds two, and one of them thrice while it is opened; the master has it twice while it is cut. A
 # link of 100 Mbit/s takes 3 s for it. Cutting takes a master 0.1 to 0.3 s, in which it hears nobody.
 CHUNK_BYTES = 32 * 10**6
-MOST_CHECKED = 0.5  # of the pushes: what is trained twice must be less than what is trained
-MOST_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
+MAX_SPOT_CHECKS = 0.5  # of the pushes: what is trained twice must be less than what is trained
+MAX_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
 BEGINS = (BEGIN, SIMULATE)
 # What does not fit beside its setting.
 _CHUNK = "Vertices a lease; otherwise chosen for goodput, or as the paper has it: paper, gaussian."
@@ -132,9 +132,9 @@ def parse_silence(text: str) -> float:
 
 def check_silence(seconds: float) -> None:
     """Raise UsageError for a silence in which a real worker may well only start."""
-    if not seconds >= LEAST_SILENCE_S:
+    if not seconds >= MIN_SILENCE_S:
         raise UsageError(
-            f"--silence is {seconds:g}; expected at least {LEAST_SILENCE_S:g} seconds: a worker says nothing while it "
+            f"--silence is {seconds:g}; expected at least {MIN_SILENCE_S:g} seconds: a worker says nothing while it "
             "starts."
         )
 
@@ -148,8 +148,8 @@ def _located(text: str) -> str:
 
 def check_seed(seed: int) -> None:
     """Raise UsageError for a seed that not every generator takes."""
-    if not 0 <= seed <= MOST_SEED:
-        raise UsageError(f"--seed is {seed}; expected a whole number from 0 to {MOST_SEED}.")
+    if not 0 <= seed <= MAX_SEED:
+        raise UsageError(f"--seed is {seed}; expected a whole number from 0 to {MAX_SEED}.")
 
 
 def check_placement(which: str, name: str, error: type[GridmlError] = UsageError) -> None:
@@ -175,12 +175,12 @@ class Settings:
     program: Path
     backend: str = "local"
     PANEL: ClassVar[str] = FIRST
-    workers: int = option(2, "Workers at once.", bounds=(1, MOST_WORKERS))
+    workers: int = option(2, "Workers at once.", bounds=(1, MAX_WORKERS))
     epochs: int | None = option(
-        None, "Passes over the vertices in all; otherwise what the program says.", bounds=(1, MOST)
+        None, "Passes over the vertices in all; otherwise what the program says.", bounds=(1, MAX_COUNT)
     )
     seed: int = option(0, "Decides the order of vertices and first values.", commands=BEGINS, fixed=_SEED)
-    chunk: int | None = option(None, _CHUNK, SIZES, metavar="N|RULE", kind=str, read=parse_chunk, bounds=(1, MOST))
+    chunk: int | None = option(None, _CHUNK, SIZES, metavar="N|RULE", kind=str, read=parse_chunk, bounds=(1, MAX_COUNT))
     #: what the size of a chunk follows that gridml chooses
     chunk_rule: str = GOODPUT
     chunk_bytes: int = option(
@@ -204,8 +204,8 @@ class Settings:
         STEPS_EACH,
         f"Batches each is to train in the run, or fewer workers are asked for; otherwise {STEPS_EACH}; 0: all.",
         WORKERS,
-        bounds=(0, MOST),
-        expected=f"from 0 to {MOST:,}: with 0 as many workers are asked for as are wanted, however little each trains",
+        bounds=(0, MAX_COUNT),
+        expected=f"from 0 to {MAX_COUNT:,}: with 0 as many workers are asked for as are wanted, however little each trains",
     )
     silent_s: float = option(
         120.0,
@@ -220,8 +220,8 @@ class Settings:
         0.0,
         "Share of the pushes that another machine trains again; 0.02 is one in fifty.",
         FAILURES,
-        bounds=(0, MOST_CHECKED),
-        expected=f"a share from 0 to {MOST_CHECKED:g}: 0.02 trains one push in fifty twice",
+        bounds=(0, MAX_SPOT_CHECKS),
+        expected=f"a share from 0 to {MAX_SPOT_CHECKS:g}: 0.02 trains one push in fifty twice",
     )
     compress: str = option(
         NONE, "What pushes carry: none, the values of tensors; int8 or int4, compressed steps.", MERGING, BEGINS
@@ -261,9 +261,9 @@ class Settings:
         for name, number in (("push_budget", self.push_budget), ("--silence", self.silent_s)):
             if not number > 0:
                 raise UsageError(f"{name} is {number}; expected a number above 0.")
-        if not self.silent_s <= MOST_SILENT_S:
+        if not self.silent_s <= MAX_SILENT_S:
             raise UsageError(
-                f"--silence is {self.silent_s:g}; expected at most {MOST_SILENT_S:g} seconds: longer than that, who is "
+                f"--silence is {self.silent_s:g}; expected at most {MAX_SILENT_S:g} seconds: longer than that, who is "
                 "gone would never be given up."
             )
         if self.init_partial and self.init_from is None:
@@ -348,7 +348,7 @@ def settings_said(values: Mapping[str, Any]) -> dict[str, Any]:
     return fields_of(Settings, asked)
 
 
-LONGEST_SETTINGS = 1 << 20  # bytes
+MAX_SETTINGS_BYTES = 1 << 20  # bytes
 
 
 def write_settings(run: RunDirectory, settings: Settings) -> str:
@@ -362,7 +362,7 @@ def write_settings(run: RunDirectory, settings: Settings) -> str:
 
 def copy_settings(run: RunDirectory) -> str:
     """Make the copy the same as the file, whose SHA-256 is returned."""
-    content = read_regular(run.settings, LONGEST_SETTINGS)
+    content = read_regular(run.settings, MAX_SETTINGS_BYTES)
     if content != _copy(run):
         bundle.write_atomic(run.settings_copy, content)
     return bundle.digest(content)
@@ -373,7 +373,7 @@ def settings_text(run: RunDirectory, sha256: str | None) -> bytes:
 
     Raises ValueError if it is neither, or no file of ours, and OSError.
     """
-    content = read_regular(run.settings, LONGEST_SETTINGS)
+    content = read_regular(run.settings, MAX_SETTINGS_BYTES)
     if bundle.digest(content) != sha256 and content != _copy(run):
         raise ValueError(f"its SHA-256 is not the one in the ledger, and it is not the same as {run.settings_copy}")
     return content
@@ -387,6 +387,6 @@ def has_copy(run: RunDirectory, sha256: str | None) -> bool:
 
 def _copy(run: RunDirectory) -> bytes | None:
     try:
-        return read_regular(run.settings_copy, LONGEST_SETTINGS)
+        return read_regular(run.settings_copy, MAX_SETTINGS_BYTES)
     except (OSError, ValueError):
         return None

@@ -13,7 +13,7 @@ from master.store.rundir import RunDirectory, command
 from master.store.spec import RunSpec, differences, identity, tensor_differences
 from master.store.versions import Versions
 
-MOST_SHOWN = 8  # differences that are named one by one
+MAX_SHOWN = 8  # differences that are named one by one
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _check_identity(ledger: Ledger, spec: RunSpec) -> None:
 def _refuse(differ: list[str], ledger: Ledger, spec: RunSpec) -> None:
     """Raise LedgerError where a run is to go on as another."""
     if differ:
-        shown = [*differ[:MOST_SHOWN], *([f"{len(differ) - MOST_SHOWN} more"] if len(differ) > MOST_SHOWN else [])]
+        shown = [*differ[:MAX_SHOWN], *([f"{len(differ) - MAX_SHOWN} more"] if len(differ) > MAX_SHOWN else [])]
         raise LedgerError(
             f"{spec.settings.program} is not what {ledger.path.parent} was begun with: {'; '.join(shown)}. Resume it "
             f"with the data, the program and the seed (in settings.json and its copy) that it had, or start another "

@@ -49,7 +49,7 @@ def fill(values: Mapping[str, Array], at: Ids, ids: Ids, records: Iterable[RowVa
 
 _BUFFER = "#"
 _NONE: Ids = np.empty(0, np.int64)
-LONGEST_CHAIN = 256  # files that a version takes, however few rows they hold: each must be opened to read it
+MAX_CHAIN_FILES = 256  # files that a version takes, however few rows they hold: each must be opened to read it
 
 
 class Base(Protocol):
@@ -253,7 +253,7 @@ class Versions:
         So no version takes more than twice its size to read, and all together at most twice what changed to write.
         """
         chain = self._chain(changes.parent.version)
-        if chain is None or len(chain) >= LONGEST_CHAIN or self._doubted:
+        if chain is None or len(chain) >= MAX_CHAIN_FILES or self._doubted:
             return None
         partly = {name: changes.rows.get(name, _NONE) for name in state.arrays}
         partly = {name: ids for name, ids in partly.items() if len(ids) < len(state.changed[name])}

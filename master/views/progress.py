@@ -13,7 +13,7 @@ from master.state.jobs import State
 from master.store.journal import WARNINGS
 from master.store.reader import TOLD_SETTINGS, read_facts, read_metrics
 from master.store.rundir import RunStatus
-from master.store.schema import read_lately
+from master.store.schema import read_recent
 from master.store.spec import FACT
 from master.views.distrust import (
     AvoidedMachine,
@@ -157,7 +157,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> RunProgress:
         seconds_left=(total - all_credited) / per_second if total and per_second and alive else None,
         evaluated=None if evaluation[0] is None else evaluation[0] + 1,
         metrics=read_metrics(*evaluation[1:]),
-        logged=read_lately(connection),
+        logged=read_recent(connection),
         avoided=_avoided(connection, now),
         quarantined=read_quarantined(connection),
         avoided_machines=now_avoided(read_avoided_machines(connection, now)),

@@ -27,7 +27,7 @@ from benchmarks.exact_run import (
     module_of,
     wrong_on_disk,
 )
-from master.store.schema import seal
+from master.store.schema import encode_checksummed
 
 CHAIN, SUPERSTEPS = CHAINS
 
@@ -59,8 +59,14 @@ def test_rows_that_differ_are_counted() -> None:
     [
         ("DELETE FROM credits WHERE rowid = 3", "credits"),
         ("UPDATE credits SET stop = stop + 1 WHERE rowid = 3", "credits"),
-        (f"UPDATE epochs SET (metrics, metrics_crc32) = {tuple(seal({'total': 1}))} WHERE epoch = 1", "the metrics of"),
-        (f"UPDATE run SET (value, crc32) = {tuple(seal('failed'))} WHERE key = 'status'", "the status is failed"),
+        (
+            f"UPDATE epochs SET (metrics, metrics_crc32) = {tuple(encode_checksummed({'total': 1}))} WHERE epoch = 1",
+            "the metrics of",
+        ),
+        (
+            f"UPDATE run SET (value, crc32) = {tuple(encode_checksummed('failed'))} WHERE key = 'status'",
+            "the status is failed",
+        ),
     ],
 )
 def test_a_ledger_that_is_wrong_is_seen(statement: str, says: str, folder: Path) -> None:

@@ -369,7 +369,7 @@ def test_an_older_version_that_is_damaged_costs_the_pushes_that_stand_on_it(
 ) -> None:
     """A worker cannot be merged from it, and starts from the newest; the run goes on. What is in memory needs none."""
     if not in_memory:
-        monkeypatch.setattr(replica, "BASES_BYTES", 0)
+        monkeypatch.setattr(replica, "MAX_BASES_BYTES", 0)
     damaged: set[Path] = set()
 
     def damage() -> None:

@@ -21,7 +21,7 @@ from master.simulation.scenario import Scenario, Storms
 from master.simulation.world import World, play_scenario
 from master.store.ledger import Ledger
 from master.store.reader import connect
-from master.store.schema import read_by_epoch, read_lately, read_series, read_since
+from master.store.schema import read_by_epoch, read_recent, read_series, read_since
 from master.store.settings import Settings
 from master.takeover import rollback
 from remote.stepped import Trainer
@@ -105,7 +105,7 @@ def test_it_is_read_by_epoch_lately_and_in_parts(programs: Path, tmp_path: Path)
     played(programs / "logs.py", root, CALM)
     with closing(connect(root)) as db:
         assert read_by_epoch(db) == {e: pytest.approx({"number": 199.5, "twice": 2.0}) for e in range(EPOCHS)}
-        assert read_lately(db)["twice"] == 2.0
+        assert read_recent(db)["twice"] == 2.0
         series, total = read_series(db, 12), COUNT * EPOCHS
         assert 10 <= len([point for point in series if point.name == "twice"]) <= 13
         assert sum(point.vertices for point in series) == 2 * total

@@ -17,8 +17,8 @@ from master.state.options import FIRST, check_bounds, described, option
 LONGEST_LINE = 8_000  # characters of a value
 MOST_CAPABILITY = 1000.0
 _GPU_MEMORY = re.compile(r"[1-9][0-9]{0,8}(\.[0-9]{1,3})? ?([KMGT]B?)?")
-MOST = 10**6  # cores, jobs, chunks, seconds
-_FROM_0, _FROM_1 = (0, MOST), (1, MOST)
+MAX_COUNT = 10**6  # cores, jobs, chunks, seconds
+_FROM_0, _FROM_1 = (0, MAX_COUNT), (1, MAX_COUNT)
 
 
 def check_line(what: str, value: Any) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from gridml.cli import main
-from master.store.schema import seal
+from master.store.schema import encode_checksummed
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "counts.py"
 Damage = Callable[[Path], Any]
@@ -98,11 +98,11 @@ def sql(query: str) -> Damage:
 
 
 def fact(key: str, value: Any) -> Damage:
-    return sql(f"UPDATE run SET (value, crc32) = {tuple(seal(value))} WHERE key = '{key}'")
+    return sql(f"UPDATE run SET (value, crc32) = {tuple(encode_checksummed(value))} WHERE key = '{key}'")
 
 
 def metrics(value: Any) -> Damage:
-    return sql(f"UPDATE epochs SET (metrics, metrics_crc32) = {tuple(seal(value))}")
+    return sql(f"UPDATE epochs SET (metrics, metrics_crc32) = {tuple(encode_checksummed(value))}")
 
 
 def field(change: Callable[[Path], Any]) -> Damage:
@@ -399,7 +399,7 @@ def test_what_the_ledger_holds_of_others_prints_as_text(
     monkeypatch.chdir(run.parent)
     evil = "[/]\x1b[31m[bold]x"
     with sqlite3.connect(run / "ledger.db") as db:
-        values = seal({evil: 1.5, "[bold]y[/bold]": float("nan")})
+        values = encode_checksummed({evil: 1.5, "[bold]y[/bold]": float("nan")})
         db.execute("UPDATE epochs SET metrics = ?, metrics_crc32 = ?", values)
         db.execute("UPDATE workers SET machine = ?, detail = ?, state = 'evicted'", (evil, evil))
         db.execute("INSERT INTO failures VALUES (1e9, 'w1', ?, 1, 0, 0, 1, ?, '', 1, 2, '')", (evil, evil))

@@ -44,7 +44,7 @@ def refusal(ledger: Ledger) -> str:
 
 
 def test_a_lock_is_no_damage(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_file, "BUSY_S", 0.01)
+    monkeypatch.setattr(ledger_file, "BUSY_TIMEOUT_S", 0.01)
     mine = Ledger(ledger.path, shared_disk=False)
     other = sqlite3.connect(ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -71,6 +71,6 @@ def test_rows_that_were_dropped_do_not_count() -> None:
     for version in range(1, 7):
         put(state, overwritten, version, "Item", [version])
         put(state, overwritten, version, "Item", [version + 1])
-    assert overwritten.nbytes <= overwritten.most_bytes
+    assert overwritten.nbytes <= overwritten.max_bytes
     assert overwritten.reach > 0
     assert overwritten.nbytes == sum(1024 + record.ids.nbytes * 3 // 2 for record in overwritten.since(-1, "Item"))

@@ -278,8 +278,8 @@ def networks(tmp_path: Path) -> Replica:
 def test_older_versions_take_no_more_memory_than_they_may(
     networks: Replica, monkeypatch: pytest.MonkeyPatch, fit: int, few: int
 ) -> None:
-    monkeypatch.setattr(replica_file, "BASES_BYTES", fit * networks.state.nbytes)
-    monkeypatch.setattr(replica_file, "FEW_BASES", few)
+    monkeypatch.setattr(replica_file, "MAX_BASES_BYTES", fit * networks.state.nbytes)
+    monkeypatch.setattr(replica_file, "MIN_BASES", few)
     weights = {0: networks.state.modules["Network", 0].tensors["Network/0/model/weight"].copy()}
     digests: dict[int, str | None] = {0: None}
     for version in range(1, 8):
@@ -297,7 +297,7 @@ def test_older_versions_take_no_more_memory_than_they_may(
 def test_a_mapped_version_that_is_damaged_is_not_read(
     networks: Replica, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    monkeypatch.setattr(replica_file, "BASES_BYTES", 0)
+    monkeypatch.setattr(replica_file, "MAX_BASES_BYTES", 0)
     sha256 = step(networks, 1)
     step(networks, 2)
     path = networks._versions.path(1)
@@ -328,7 +328,7 @@ def test_an_older_version_takes_no_memory_where_the_next_group_keeps_the_newest(
     replica = Replica(g, Versions(tmp_path / "versions"))
     replica.start(initial(g, 0))
     nbytes = sum(tensor.nbytes for vertex in replica.state.modules.values() for tensor in vertex.tensors.values())
-    monkeypatch.setattr(replica_file, "BASES_BYTES", nbytes)
+    monkeypatch.setattr(replica_file, "MAX_BASES_BYTES", nbytes)
     key = "Network", 0
     old = {name: weakref.ref(tensor) for name, tensor in replica.state.modules[key].tensors.items()}
     replica.begin_version()

@@ -93,7 +93,7 @@ class Run:
     """A replica and what a ledger knows of it, beside plain copies of all versions."""
 
     folder: Path
-    most_bytes: int
+    max_bytes: int
     kept: dict[int, str] = field(default_factory=dict)
     plain: dict[int, dict[str, Array]] = field(default_factory=dict)
 
@@ -105,7 +105,7 @@ class Run:
         """Begin as another master."""
         self.versions = Versions(self.folder, durable=False)
         self.replica = Replica(graph(), self.versions)
-        self.replica._overwritten = OverwrittenRows(self.most_bytes)
+        self.replica._overwritten = OverwrittenRows(self.max_bytes)
 
     def keep(self, version: int, sha256: str) -> None:
         self.kept[version], self.plain[version] = sha256, whole(self.replica.state)
@@ -189,7 +189,7 @@ class Run:
             part = base.part({"Word": ids(3), "Network": ids(0)})
             np.testing.assert_array_equal(part.rows["Word"].fields["count"], plain["Word/count"][[3]])
             np.testing.assert_array_equal(part.modules[KEY][WEIGHT], plain[WEIGHT])
-        assert self.replica._overwritten.nbytes <= self.most_bytes
+        assert self.replica._overwritten.nbytes <= self.max_bytes
 
     def check(self) -> None:
         for version, sha256 in self.kept.items():
@@ -215,11 +215,11 @@ steps = st.one_of(
 )
 @given(st.lists(steps, max_size=14), st.sampled_from([0, 5_000, 1 << 20]), st.sampled_from([0, 2, 256]))
 def test_versions_and_bases_are_what_whole_copies_are(
-    tmp_path_factory: pytest.TempPathFactory, does: list[Any], most_bytes: int, longest: int
+    tmp_path_factory: pytest.TempPathFactory, does: list[Any], max_bytes: int, longest: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(versions_file, "LONGEST_CHAIN", longest)
-        run = Run(tmp_path_factory.mktemp("run") / "versions", most_bytes)
+        patch.setattr(versions_file, "MAX_CHAIN_FILES", longest)
+        run = Run(tmp_path_factory.mktemp("run") / "versions", max_bytes)
         for step in does:
             if isinstance(step, list):
                 run.commit(step)
@@ -287,7 +287,7 @@ def test_a_file_is_whole_where_most_rows_changed_and_a_type_is_where_all_did(run
 def test_files_since_a_whole_one_are_few_and_together_no_larger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int
 ) -> None:
-    monkeypatch.setattr(versions_file, "LONGEST_CHAIN", longest)
+    monkeypatch.setattr(versions_file, "MAX_CHAIN_FILES", longest)
     versions, state = Versions(tmp_path / "versions"), first()
     sha256 = versions.write(0, state)
     for version in range(1, 60):
@@ -392,7 +392,7 @@ def test_a_disk_that_is_full_leaves_the_version_before(run: Run, monkeypatch: py
 def test_rows_that_were_overwritten_take_no_more_memory_than_they_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_file, "BASES_BYTES", 0)  # of modules
+    monkeypatch.setattr(replica_file, "MAX_BASES_BYTES", 0)  # of modules
     record = RECORD_BYTES + 2 * (8 + 8 + 12)
     run = Run(tmp_path / "versions", 2 * record)
     mapped: list[int] = []

@@ -9,32 +9,32 @@ from pathlib import Path
 import pytest
 
 from master.store.ledger import Ledger
-from master.store.schema import seal, unseal
+from master.store.schema import encode_checksummed, decode_checksummed
 
 VALUE = {"accuracy": 0.9812, "counts": [1, 2], "Größe": None}
 
 
 def test_a_value_comes_back() -> None:
     for value in (VALUE, "running", 3, 0.5, True, None, [], "two words"):
-        assert unseal(*seal(value)) == value
+        assert decode_checksummed(*encode_checksummed(value)) == value
 
 
 def test_no_flipped_bit_passes() -> None:
-    text, crc32 = seal(VALUE)
+    text, crc32 = encode_checksummed(VALUE)
     for bit in range(8 * len(text)):
         damaged = bytearray(text.encode())
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises((sqlite3.DatabaseError, UnicodeDecodeError)):
-            unseal(damaged.decode(), crc32)
+            decode_checksummed(damaged.decode(), crc32)
     for bit in range(32):
         with pytest.raises(sqlite3.DatabaseError):
-            unseal(text, crc32 ^ 1 << bit)
+            decode_checksummed(text, crc32 ^ 1 << bit)
 
 
 @pytest.mark.parametrize(("text", "crc32"), [('"running"', None), (None, 3), (b"x", 3), ('"running"', "x")])
 def test_what_was_never_sealed_is_damage(text: object, crc32: object) -> None:
     with pytest.raises(sqlite3.DatabaseError, match="is not what was written") as caught:
-        unseal(text, crc32)
+        decode_checksummed(text, crc32)
     assert caught.value.sqlite_errorcode == sqlite3.SQLITE_CORRUPT
 
 

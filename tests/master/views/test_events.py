@@ -24,7 +24,7 @@ from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.ledger import Ledger
 from master.store.reader import opened
-from master.store.rundir import LONGEST, MOST, EventFacts, bounded, facts_from, facts_text
+from master.store.rundir import MAX_TEXT_CHARS, MAX_PARTS, EventFacts, bounded, facts_from, facts_text
 from master.store.settings import Settings
 from master.views.live import EventLines
 from master.views.terminal import follow
@@ -221,9 +221,9 @@ def test_facts_are_bounded_print_and_are_json_whatever_is_in_them() -> None:
     shown = json.loads(facts_text(facts), parse_constant=pytest.fail)
     assert shown == bounded(facts) == bounded(shown)
     assert shown["loss"] is None and shown["each"] == {"most": None, r"\x1b[2J": r"\x1b[31m\ud800"}
-    assert len(shown["long"]) <= LONGEST and shown["list"] == list(range(MOST))
+    assert len(shown["long"]) <= MAX_TEXT_CHARS and shown["list"] == list(range(MAX_PARTS))
     assert (shown["path"], shown["yes"]) == ("a", True)
-    assert len(bounded({str(name): 0 for name in range(1000)})) == MOST
+    assert len(bounded({str(name): 0 for name in range(1000)})) == MAX_PARTS
 
 
 def test_an_event_without_facts_has_none(tmp_path: Path) -> None:
