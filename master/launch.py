@@ -22,13 +22,13 @@ from master.run import MasterRun
 from master.scaling import REQUESTED, tell_settings, useful_workers
 from master.store.diagnosis import explained
 from master.store.journal import Events
-from master.store.kept_program import Contents, KeptProgram, contents_of
-from master.store.kept_replica import Begun, begin_from, read_first_values
 from master.store.ledger import Ledger
 from master.store.replica import Replica
 from master.store.rundir import EventFacts, MasterLock, RunDirectory, RunStatus, command
+from master.store.saved_program import Contents, SavedProgram, contents_of
+from master.store.saved_replica import InitializedReplica, initialize_from, read_initial_weights
 from master.store.settings import Settings, check_placement, copy_settings, write_settings
-from master.store.spec import FACT, KeptPlacement, RunSpec, identity, read_kept
+from master.store.spec import FACT, RunSpec, SavedPlacement, identity, read_saved
 from master.store.versions import Versions, initial
 from master.sync.merger import Merger
 from master.telemetry.run_loggers import check_loggers
@@ -64,7 +64,7 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
     lock = MasterLock(directory)
     try:
         with explained(root, "start again with gridml run"):
-            directory.kept_program(settings.program).keep(contents)
+            directory.saved_program(settings.program).keep(contents)
             BACKENDS.find(settings.backend).keep(settings, directory)
             spec = _make_ledger(spec, begun, directory, environment)
         return spec, directory, lock
@@ -73,7 +73,7 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
         raise
 
 
-def _load(settings: Settings, placement: KeptPlacement | None = None) -> tuple[RunSpec, Contents]:
+def _load(settings: Settings, placement: SavedPlacement | None = None) -> tuple[RunSpec, Contents]:
     """A program as it is now, with what its files hold: read at once, whatever its graph takes. What is kept of its own
     file is what was loaded."""
     program, source = loaded(settings.program)
@@ -82,7 +82,7 @@ def _load(settings: Settings, placement: KeptPlacement | None = None) -> tuple[R
     return _spec(settings, program, placement), contents
 
 
-def _spec(settings: Settings, program: Program, placement: KeptPlacement | None = None) -> RunSpec:
+def _spec(settings: Settings, program: Program, placement: SavedPlacement | None = None) -> RunSpec:
     if program.uses_torch:
         import torch
 
@@ -101,16 +101,18 @@ def _taken(directory: RunDirectory, environment: Environment) -> Iterator[Ledger
         raise
 
 
-def _begun(spec: RunSpec) -> Begun:
+def _begun(spec: RunSpec) -> InitializedReplica:
     """The replica before any training. Raises UsageError where it cannot begin from what the settings name."""
     state = initial(spec.graph, spec.settings.seed)
     if spec.settings.init_from is None:
-        return Begun(state, 0, 0)
-    values = read_first_values(spec.settings.init_from)
-    return begin_from(spec.graph, state, values, partial=spec.settings.init_partial)
+        return InitializedReplica(state, 0, 0)
+    values = read_initial_weights(spec.settings.init_from)
+    return initialize_from(spec.graph, state, values, partial=spec.settings.init_partial)
 
 
-def _make_ledger(spec: RunSpec, begun: Begun, directory: RunDirectory, environment: Environment) -> RunSpec:
+def _make_ledger(
+    spec: RunSpec, begun: InitializedReplica, directory: RunDirectory, environment: Environment
+) -> RunSpec:
     """The placement, version 0, and a ledger that names them. The ledger gets its name last: one that exists can be
     resumed. Return the run as it is placed."""
 
@@ -204,8 +206,8 @@ def _resume(
             settings = change(before)
             if program_file is not None:
                 settings = replace(settings, program=program_file)
-            kept, contents = directory.kept_program(settings.program), None
-            placement = read_kept(directory.placement, ledger.get(FACT))
+            kept, contents = directory.saved_program(settings.program), None
+            placement = read_saved(directory.placement, ledger.get(FACT))
             if with_changes or program_file is not None:
                 spec, contents = _load(settings, placement)
             else:
@@ -231,7 +233,7 @@ def _resume(
             return run
 
 
-def _tell_changes(kept: KeptProgram, run: MasterRun) -> None:
+def _tell_changes(kept: SavedProgram, run: MasterRun) -> None:
     """Say what a run that goes on does not take up."""
     if altered := kept.altered():
         parts, files = run.parts, f"{', '.join(altered)} {'has' if len(altered) == 1 else 'have'}"

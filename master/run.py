@@ -17,10 +17,10 @@ from master.evaluation.metrics import first_chunk
 from master.scaling import Asking, Scaling, ToldSettings
 from master.store.credits import Credited
 from master.store.diagnosis import explained
-from master.store.kept_replica import FINAL_SHA256
 from master.store.ledger import Ledger
 from master.store.reader import STOPPED_EARLY, PushCosts, RunClock
 from master.store.rundir import MasterLock, RunStatus
+from master.store.saved_replica import FINAL_SHA256
 from master.takeover import recovered
 from master.wiring import Parts
 

@@ -36,9 +36,9 @@ from master.state.worker_records import WorkerTable
 from master.store.credits import RollbackPoint, Undone, find_point
 from master.store.diagnosis import explained
 from master.store.journal import Events
-from master.store.kept_replica import Best
 from master.store.ledger import Ledger
 from master.store.rundir import MasterLock, RunDirectory, RunStatus, command
+from master.store.saved_replica import Best
 from master.store.store import Store
 from master.store.versions import Versions
 from master.sync.exchange import Exchange
@@ -84,7 +84,7 @@ class Takeover:
         """Begin this master's life at `now`; afterwards every open lease is that of a worker that lives on."""
         ledger, mailboxes = self.ledger, self.place.mailboxes
         masters = ledger.get("masters", 0)
-        program = self.place.directory.kept_program(self.place.settings.program).digest()
+        program = self.place.directory.saved_program(self.place.settings.program).digest()
         # What was leased under a ledger since undone, or with another f, has nothing to do with this one.
         alike = not ledger.get("undone", False) and ledger.get("program", program) == program
         inherited = self.place.backend.inherit(keep=alike)
@@ -157,7 +157,7 @@ class Takeover:
         reserved_until_s = max((lease.reserved_until_s or 0.0 for lease in table.reserved.values()), default=0.0)
         if any(job_of(lease.worker) in jobs and lease.worker not in survivors for lease in table):
             reserved_until_s = max(reserved_until_s, now + RESERVED_S)  # those that `_end_others` is about to reserve
-        self.versions.inherit(standing, self.ledger.kept_versions, reserved_until_s)
+        self.versions.inherit(standing, self.ledger.saved_versions, reserved_until_s)
         ended = (row["worker"] for row in rows if job_of(row["worker"]) not in jobs)
         brought_home = recovered(self.place.directory, ended, self.exchange.inbox.limits)
         messages = [*brought_home.values(), *self.place.mailboxes.collect()]
@@ -334,7 +334,7 @@ def _roll_back(ledger: Ledger, directory: RunDirectory, to: str, now: float) -> 
             f"{base.version} only. Give that one or a newer one, or go on with {command('resume', directory.root)}."
         )
     versions, newest = Versions(directory.versions), ledger.next_version
-    gone = [version for version in ledger.kept_versions if version > point.version]
+    gone = [version for version in ledger.saved_versions if version > point.version]
     try:
         sha256 = versions.copy(point.version, ledger.sha256_of(point.version), newest, point.credited)
     except DamagedError as error:

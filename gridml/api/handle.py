@@ -197,7 +197,7 @@ def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> d
     where the run does not have it yet, UsageError for a version that is not kept or where `run` and `which` both say
     one, and what loading the run's copy of the program raises.
     """
-    from master.store.kept_replica import FINAL, read_replica, replica_named
+    from master.store.saved_replica import FINAL, read_replica, replica_named
 
     check_guarded("gridml.load")
     path, of_text = (run.run_dir, None) if isinstance(run, Run) else replica_named(os.fspath(run))
@@ -227,7 +227,7 @@ def _program_of(root: Path) -> Program:
 
     with opened(root) as ledger:
         file = read_settings(root, read_facts(ledger).get("settings")).program
-    kept = RunDirectory(root).kept_program(file)
+    kept = RunDirectory(root).saved_program(file)
     return load_program(kept.program, file) if kept.program.is_file() else load_program(file)
 
 

@@ -216,7 +216,7 @@ class ProgramSource:
 
         directory = RunDirectory(root)
         directory.create()
-        program = directory.kept_program(self.file).program.absolute()
+        program = directory.saved_program(self.file).program.absolute()
         try:
             for name, content in self.contents.items():
                 (program.parent / name).parent.mkdir(parents=True, exist_ok=True)
@@ -286,7 +286,7 @@ def _in_package(home: ModuleType, name: str) -> ProgramSource:
 
 def _written(text: str, stem: str, folder: Path | None = None) -> ProgramSource:
     """A program of this text, with its own modules, which lie in `folder`, None: where this process works."""
-    from master.store.kept_program import contents_of
+    from master.store.saved_program import contents_of
 
     folder = Path.cwd() if folder is None else folder
     with tempfile.TemporaryDirectory() as aside:

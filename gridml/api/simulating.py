@@ -73,7 +73,7 @@ def make_world(program: Path | None, values: Mapping[str, Any], root: Path) -> W
     if program is not None and options.vertices is not None:
         raise UsageError("got both a program and --vertices; expected one of them: a program has its own vertices.")
     directory = RunDirectory(root)
-    file = directory.kept_program(Path(COST_PROGRAM)).program.absolute() if program is None else program.absolute()
+    file = directory.saved_program(Path(COST_PROGRAM)).program.absolute() if program is None else program.absolute()
     settings = settings_for(options, file, values)
     scenario = scenario_for(options, settings)
     if program is None:

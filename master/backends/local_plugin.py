@@ -136,7 +136,7 @@ def worker_command(settings: Settings, directory: RunDirectory) -> Callable[[str
     fixed = [
         sys.executable,
         *WORKER,
-        f"--program={directory.kept_program(settings.program).program.absolute()}",
+        f"--program={directory.saved_program(settings.program).program.absolute()}",
         f"--original={settings.program}",
         f"--carrier={settings.carrier}",
         f"--directory={directory.root.absolute()}",

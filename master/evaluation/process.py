@@ -113,7 +113,7 @@ class _Service:
 
     @cached_property
     def _program(self) -> Program:
-        kept = self._directory.kept_program(self._settings.program)
+        kept = self._directory.saved_program(self._settings.program)
         loaded = load(kept.program, self._settings.program)
         if loaded.uses_torch:
             import torch

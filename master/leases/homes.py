@@ -15,7 +15,7 @@ from master.state.lease_records import LeaseState
 from master.state.spans import Span
 from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.ledger import Ledger
-from master.store.spec import KeptPlacement
+from master.store.spec import SavedPlacement
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class HomePart(NamedTuple):
 class Homes:
     """The parts of one run and its workers. A choice costs as much as there are parts, however many spans are free."""
 
-    def __init__(self, placement: KeptPlacement, ledger: Ledger, workers: WorkerTable) -> None:
+    def __init__(self, placement: SavedPlacement, ledger: Ledger, workers: WorkerTable) -> None:
         self._parts = placement.parts
         self._borders: list[int] = placement.parts.offsets.tolist()
         self._shared: list[list[int]] = placement.shared.tolist()

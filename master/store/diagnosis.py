@@ -25,7 +25,7 @@ from gridml.model.ragged import block_digests
 from gridml.protocol import bundle
 from master.store.credits import check_patches, count_credits
 from master.store.rundir import RunDirectory, base_name, command, patch_name
-from master.store.schema import verify_checksums, check_tables, read_fact
+from master.store.schema import check_tables, read_fact, verify_checksums
 from master.store.spec import FACT
 from master.store.version_chain import open_chain
 

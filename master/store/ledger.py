@@ -34,7 +34,7 @@ from master.store.ledger_file import LedgerFile
 from master.store.ledger_rows import WorkerRows, WriteBatch, by_name, failed_from
 from master.store.local_fields import FieldsBase
 from master.store.rundir import RunDirectory
-from master.store.schema import LoggedMean, read_evaluated_since, read_since, encode_checksummed, decode_checksummed
+from master.store.schema import LoggedMean, decode_checksummed, encode_checksummed, read_evaluated_since, read_since
 
 NO_METRICS = encode_checksummed({}).text  # of an epoch that was not evaluated, and will not be
 
@@ -428,11 +428,11 @@ class Ledger(LedgerFile, WorkerRows):
         return sha256
 
     @property
-    def kept_versions(self) -> Collection[int]:
+    def saved_versions(self) -> Collection[int]:
         return self._kept.keys()
 
     @property
-    def kept_credits(self) -> dict[int, int]:
+    def saved_credits(self) -> dict[int, int]:
         """The vertices of the run that are credited in each version that is kept."""
         return {version: credited for version, (_, credited) in self._kept.items()}
 

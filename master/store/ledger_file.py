@@ -15,7 +15,7 @@ from gridml.protocol.bundle import sync_folder
 from gridml.protocol.foreign import described
 from master.store.diagnosis import explain
 from master.store.rundir import NO_FACTS, EventFacts, RunDirectory, facts_text, superseded
-from master.store.schema import SCHEMA, SCHEMA_VERSION, verify_checksums, check_tables, read_fact, encode_checksummed
+from master.store.schema import SCHEMA, SCHEMA_VERSION, check_tables, encode_checksummed, read_fact, verify_checksums
 
 BUSY_TIMEOUT_S = 60.0  # how long another process may hold the file before a master gives up
 

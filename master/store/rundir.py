@@ -31,7 +31,7 @@ from gridml.model.own_modules import folder_of, own_files
 from gridml.protocol import bundle
 from gridml.protocol.foreign import NAME, THEIRS, printable
 from gridml.protocol.outbox import job_of
-from master.store.kept_program import KeptProgram
+from master.store.saved_program import SavedProgram
 
 
 def command(verb: str, root: Path) -> str:
@@ -103,9 +103,9 @@ class RunDirectory:
         """Where it lies, whatever links lead there: what a run is known by to others."""
         return self.root.resolve()
 
-    def kept_program(self, original: Path) -> KeptProgram:
+    def saved_program(self, original: Path) -> SavedProgram:
         """The run's own copy of a program."""
-        return KeptProgram(self.root / "program", original)
+        return SavedProgram(self.root / "program", original)
 
     def newest_log(self) -> int:
         """Return the highest number of a job that has a log, 0 without any."""
@@ -274,7 +274,7 @@ def write_code(path: Path) -> None:
 def program_entries(program: Path, directory: RunDirectory) -> list[Path]:
     """Return the files and folders that, side by side, are the program elsewhere, its own file first: the run's copy,
     or the originals before there is a run."""
-    kept = directory.kept_program(program)
+    kept = directory.saved_program(program)
     if kept.program.is_file():
         return [path.absolute() for path in kept.entries]
     inside = (folder_of(program) / name.split("/")[0] for name in own_files(program).files)

@@ -141,7 +141,7 @@ def check_silence(seconds: float) -> None:
 
 def _located(text: str) -> str:
     """Return a run or a file that --init-from names, wherever this process works later."""
-    from master.store.kept_replica import located
+    from master.store.saved_replica import located
 
     return located(text)
 

@@ -30,7 +30,7 @@ FACT = "placement"  # what the ledger knows of it: "text", and "sha256", None wh
 
 
 @dataclass(frozen=True)
-class KeptPlacement:
+class SavedPlacement:
     """The `parts` of the vertices that f runs on; `shared` int64 (parts, parts), the bytes of rows that each two of
     them both touch, on the diagonal those that one touches; and the SHA-256 of the file."""
 
@@ -45,13 +45,13 @@ class KeptPlacement:
         return borders
 
 
-def keep(path: Path, labels: Labels, sections: Labels, shared: Shared, *, durable: bool = True) -> KeptPlacement:
+def keep(path: Path, labels: Labels, sections: Labels, shared: Shared, *, durable: bool = True) -> SavedPlacement:
     """Write down the part of each vertex, `labels` (vertices,), each part of 0 to len(shared) - 1, and its section of
     that, `sections` (vertices,). Raises OSError."""
     arrays = {"part": labels.astype(_smallest(labels)), "section": sections.astype(_smallest(sections))}
     payload = bundle.pieces({"parts": len(shared)}, {**arrays, "shared": shared})
     bundle.write_atomic(path, payload, durable=durable)
-    return KeptPlacement(PlacedParts.of(labels, len(shared), sections), shared, bundle.digest(payload))
+    return SavedPlacement(PlacedParts.of(labels, len(shared), sections), shared, bundle.digest(payload))
 
 
 def _smallest(labels: Labels) -> np.dtype[np.generic]:
@@ -59,7 +59,7 @@ def _smallest(labels: Labels) -> np.dtype[np.generic]:
     return np.min_scalar_type(int(labels.max(initial=0)))
 
 
-def read_kept(path: Path, fact: Mapping[str, Any] | None) -> KeptPlacement | None:
+def read_saved(path: Path, fact: Mapping[str, Any] | None) -> SavedPlacement | None:
     """Return the placement that the ledger names, None where there is none. Raises DamagedError where the file is gone
     or another one, OSError where it cannot be read."""
     sha256 = None if fact is None else fact.get("sha256")
@@ -69,7 +69,7 @@ def read_kept(path: Path, fact: Mapping[str, Any] | None) -> KeptPlacement | Non
     parts = PlacedParts.of(
         arrays["part"], len(arrays["shared"]), arrays.get("section")
     )  # earlier releases had no sections
-    return KeptPlacement(parts, arrays["shared"], sha256)
+    return SavedPlacement(parts, arrays["shared"], sha256)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class RunSpec:
     settings: Settings
     program: Program
     graph: Graph
-    placement: KeptPlacement | None = None
+    placement: SavedPlacement | None = None
 
     @property
     def shuffle(self) -> Shuffle:

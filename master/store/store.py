@@ -31,7 +31,7 @@ class Store:
 
     def sweep(self) -> None:
         """Remove files that neither the ledger nor its copy names: of commits that were not made, or are undone."""
-        self.versions.sweep({*self.ledger.kept_versions, *self.ledger.copied_versions})
+        self.versions.sweep({*self.ledger.saved_versions, *self.ledger.copied_versions})
         self.fields.sweep(self.ledger.base(), self.ledger.patches())
 
 
@@ -83,7 +83,7 @@ def _opened(ledger: Ledger, spec: RunSpec, directory: RunDirectory, now: float, 
         fields.show(ledger.base(), ledger.patches())
     if not ledger.get("undone", False):
         return Store(ledger, versions, replica, fields)
-    gone = [version for version in ledger.kept_versions if not versions.has(version)]
+    gone = [version for version in ledger.saved_versions if not versions.has(version)]
     with ledger.transaction():
         for version in gone:
             ledger.forget_version(version)

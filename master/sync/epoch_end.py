@@ -15,8 +15,8 @@ from master.evaluation.metrics import KEPT
 from master.evaluation.recalibration import has_statistics, with_statistics
 from master.ports.environment import Hook
 from master.store.journal import WARNING, Events
-from master.store.kept_replica import Best, BestKeeper
 from master.store.rundir import EventFacts, RunDirectory
+from master.store.saved_replica import Best, BestCheckpoint
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.store.versions import ReplicaState, Versions
@@ -56,7 +56,7 @@ class EpochEnd:
         self._goals = spec.program.goals
         self._tails = tails
         directory = RunDirectory(store.ledger.path.parent)
-        self._keeper = BestKeeper(directory, store.ledger)
+        self._keeper = BestCheckpoint(directory, store.ledger)
         self._versions = Versions(directory.versions)  # for the thread that evaluates
         self._evaluating: tuple[Subject, Future[_Judged]] | None = None
         self._backed_up = -1  # epochs closed at the last copy of the ledger
@@ -98,7 +98,7 @@ class EpochEnd:
             return
         least, again = math.nan, -1
         for epoch, version, metrics in ledger.evaluations():
-            value = goal.find(metrics) if version in ledger.kept_versions else None
+            value = goal.find(metrics) if version in ledger.saved_versions else None
             if value is not None and goal.better(value, least):
                 least, again = value, epoch
         if again >= 0:

@@ -255,12 +255,12 @@ class Recovery:
         succeeded = copied_from - 1 if self._succeeded_on == restored else self._succeeded_on
         base = ledger.base()  # fields can be shown as they were since that, and not before
         oldest = 0 if base is None else base.version
-        kept = [version for version in ledger.kept_versions if version != restored and version >= oldest]
+        kept = [version for version in ledger.saved_versions if version != restored and version >= oldest]
         to, reason = go_back(failed, succeeded, kept, ledger.get("taken_back", 0))
         if to is None:
             return False
         victims = {each.worker for each in failed}
-        newest, gone = replica.next_version, [version for version in ledger.kept_versions if version > to]
+        newest, gone = replica.next_version, [version for version in ledger.saved_versions if version > to]
         try:
             sha256 = self._store.versions.copy(to, ledger.sha256_of(to), newest, ledger.credited_at(to) or 0)
         except DamagedError:  # it is damaged: the run ends with what failed

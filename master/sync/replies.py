@@ -93,7 +93,7 @@ class Answers:
         """Retract what an earlier master left: who reads such an answer later asks again."""
         if not self._began:
             self._began = True
-            for version in self._store.ledger.kept_versions:
+            for version in self._store.ledger.saved_versions:
                 self._mailboxes.retract(_name(version))
 
     def send(self, pending: PendingReply, reply: Reply, brings: ReplicaPart) -> None:

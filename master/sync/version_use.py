@@ -108,7 +108,7 @@ class Tails:
     def _chosen(self, choose: _Choose, epoch: int, end: int) -> list[int]:
         if not self._possible or not self._ledger.averaged():
             return []
-        return choose(self._ledger.kept_credits, end, self._width(epoch), self._replica.state.nbytes)
+        return choose(self._ledger.saved_credits, end, self._width(epoch), self._replica.state.nbytes)
 
     def _width(self, epoch: int) -> int:
         if epoch not in self._widths:
@@ -250,7 +250,7 @@ class VersionKeeper:
 
     def tidy(self, now: float) -> None:
         ledger, replica = self._store.ledger, self._store.replica
-        kept = ledger.kept_versions
+        kept = ledger.saved_versions
         if len(kept) < self._enough:
             return
         needed = {replica.version, *ledger.copied_versions, *self._epochs.unevaluated(), *self._trust.versions}

@@ -20,8 +20,8 @@ from master.launch import resume
 from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import World, play_scenario
-from master.store.kept_replica import read_best
 from master.store.reader import connect, read_facts
+from master.store.saved_replica import read_best
 from master.store.settings import Settings
 from master.takeover import rollback
 from master.views.render import render_report

@@ -21,6 +21,6 @@ def test_an_edit_while_the_program_is_loaded_is_not_what_is_kept(tmp_path: Path)
     program = tmp_path / "counts.py"
     program.write_text(COUNTS.read_text() + EDIT)
     create(Settings(program, workers=1), tmp_path / "run", Environment(make))
-    kept = RunDirectory(tmp_path / "run").kept_program(program).program
+    kept = RunDirectory(tmp_path / "run").saved_program(program).program
     assert kept.read_text() == COUNTS.read_text() + EDIT
     assert "edited since" in program.read_text() and program.read_text() != kept.read_text()

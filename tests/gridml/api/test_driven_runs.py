@@ -66,12 +66,12 @@ def test_state_dicts_are_what_a_run_begins_with(tmp_path: Path) -> None:
     import torch
 
     from gridml.api.program_file import write_state_dicts
-    from master.store.kept_replica import read_first_values
+    from master.store.saved_replica import read_initial_weights
 
     state = {"weight": torch.ones(2, 3).bfloat16(), "bias": torch.zeros(2)}
-    plain = read_first_values(str(write_state_dicts(state, tmp_path / "plain", "gridml.run")))
+    plain = read_initial_weights(str(write_state_dicts(state, tmp_path / "plain", "gridml.run")))
     assert plain.plain and plain.tensors["weight"].dtype == "float32" and plain.tensors["weight"].sum() == 6
-    whole = read_first_values(
+    whole = read_initial_weights(
         str(
             write_state_dicts(
                 {"Network[3].model": state, "Word.count": plain.tensors["bias"]}, tmp_path / "whole", "gridml.run"

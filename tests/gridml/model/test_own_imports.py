@@ -19,7 +19,7 @@ import master
 from gridml.errors import ProgramError
 from gridml.model import own_imports
 from gridml.model.loading import load
-from master.store.kept_program import KeptProgram, contents_of
+from master.store.saved_program import SavedProgram, contents_of
 
 TALLY = (Path(__file__).parents[2] / "programs" / "tally.py").read_text()
 
@@ -94,7 +94,7 @@ FILES = {
 def test_the_programs_folder_goes_first_for_what_it_imports(tmp_path: Path, text: str, got: int, kept: bool) -> None:
     program = written(tmp_path / "theirs", text, **FILES)
     if kept:  # as workers do, and evaluate
-        copy = KeptProgram(tmp_path / "copy", program)
+        copy = SavedProgram(tmp_path / "copy", program)
         copy.keep(contents_of(program))
         for name in copy.files:
             (tmp_path / "theirs" / name).write_text("raise ImportError('not what the run keeps')")

@@ -17,7 +17,7 @@ from gridml.model import own_modules
 from gridml.model.loading import load
 from gridml.model.own_modules import own_files
 from master.planning.trial import _hidden
-from master.store.kept_program import KeptProgram, contents_of
+from master.store.saved_program import SavedProgram, contents_of
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
 
@@ -219,8 +219,8 @@ def test_what_cannot_be_parsed_is_left_to_who_runs_it(folder: Path, text: str) -
     assert found(program) == {"broken.py"}
 
 
-def copied(program: Path, to: Path) -> KeptProgram:
-    kept = KeptProgram(to, program)
+def copied(program: Path, to: Path) -> SavedProgram:
+    kept = SavedProgram(to, program)
     kept.keep(contents_of(program))
     return kept
 
@@ -313,7 +313,7 @@ def test_a_copy_that_is_damaged_is_made_again_or_refused(folder: Path, tmp_path:
 
 def test_a_program_in_the_folder_of_copies_is_its_own(folder: Path) -> None:
     program = write(folder, program="A = 1")
-    kept = KeptProgram(folder, program)
+    kept = SavedProgram(folder, program)
     kept.keep(contents_of(program))
     assert (kept.program, kept.altered()) == (program, [])
 
@@ -351,7 +351,7 @@ def test_a_link_to_a_program_is_that_program(folder: Path, tmp_path: Path) -> No
     (tmp_path / "links").mkdir()
     link = tmp_path / "links" / "linked.py"
     link.symlink_to(program)
-    kept = KeptProgram(tmp_path / "copy", link)
+    kept = SavedProgram(tmp_path / "copy", link)
     kept.keep(contents_of(link))
     assert (kept.files, kept.altered()) == ({"linked.py", "beside_a_link.py"}, [])
     write(folder, beside_a_link="A = 2")
@@ -373,7 +373,7 @@ def test_a_copy_is_whole_or_not_there(folder: Path, tmp_path: Path, monkeypatch:
                 raise OSError(28, "No space left on device")
             path.write_bytes(payload)
 
-        monkeypatch.setattr("master.store.kept_program.bundle.write_atomic", failing)
+        monkeypatch.setattr("master.store.saved_program.bundle.write_atomic", failing)
         with pytest.raises(OSError, match="No space"):
             kept.keep(contents_of(program))
         assert (kept.digest(), kept.files) == (before, {"program.py", "first.py"})

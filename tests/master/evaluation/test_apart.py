@@ -87,7 +87,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         path.write_text(text.format(body=body, arguments=arguments))
         directory = RunDirectory(tmp_path / "run")
         directory.create()
-        directory.kept_program(path).keep({path.name: path.read_bytes()})
+        directory.saved_program(path).keep({path.name: path.read_bytes()})
         program = load(path)
         graph = program.build(path)
         Versions(directory.versions, durable=False).write(0, initial(graph, 0))

@@ -22,7 +22,7 @@ from master.state.worker_records import Standing, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.settings import Settings
-from master.store.spec import KeptPlacement, RunSpec, keep
+from master.store.spec import RunSpec, SavedPlacement, keep
 from tests.support.effort import examples
 
 SIZES, CHUNK = (100, 100, 60), 25
@@ -37,7 +37,7 @@ class Desk:
     leases: Leases
     ledger: Ledger
     workers: WorkerTable
-    placement: KeptPlacement
+    placement: SavedPlacement
     parts: list[int] = field(default_factory=list)  # of the leases, in turn
 
     def ask(self, worker: str) -> LeaseState | None:

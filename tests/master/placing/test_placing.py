@@ -18,7 +18,7 @@ from master.placing.placing import NOT_PLACED, PlacementReport, bipartite_of, pl
 from master.store import spec
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.settings import Settings
-from master.store.spec import RunSpec, read_kept
+from master.store.spec import RunSpec, read_saved
 
 WIDTH, GROUPS, ITEMS, USERS = 100, 4, 1_000, 2_000  # of 400 bytes a row
 
@@ -115,7 +115,7 @@ def test_users_that_buy_the_same_are_placed_together_and_that_is_kept(tmp_path: 
     assert report.facts["placed_bytes"] == np.diag(shared).mean() < 0.7 * report.facts["chance_bytes"]
     saved = 1 - report.facts["placed_bytes"] / report.facts["chance_bytes"]
     assert f"{saved:.0%} fewer bytes of rows than by chance" in report.text
-    again = read_kept(RunDirectory(tmp_path).placement, {"sha256": spec.placement.sha256})
+    again = read_saved(RunDirectory(tmp_path).placement, {"sha256": spec.placement.sha256})
     assert again is not None
     np.testing.assert_array_equal(again.parts.members, parts.members)
     np.testing.assert_array_equal(again.parts.offsets, parts.offsets)
@@ -192,6 +192,6 @@ def test_a_file_that_is_another_one_is_not_taken(damage: Callable[[Path], None],
     kept = spec.keep(path, labels, np.zeros_like(labels), np.eye(2, dtype=np.int64), durable=False)
     damage(path)
     with pytest.raises(DamagedError, match=said):
-        read_kept(path, {"sha256": kept.sha256})
-    assert read_kept(path, {"sha256": None, "text": "vertices are not placed"}) is None
-    assert read_kept(path, None) is None
+        read_saved(path, {"sha256": kept.sha256})
+    assert read_saved(path, {"sha256": None, "text": "vertices are not placed"}) is None
+    assert read_saved(path, None) is None

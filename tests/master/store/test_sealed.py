@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from master.store.ledger import Ledger
-from master.store.schema import encode_checksummed, decode_checksummed
+from master.store.schema import decode_checksummed, encode_checksummed
 
 VALUE = {"accuracy": 0.9812, "counts": [1, 2], "Größe": None}
 

@@ -24,7 +24,7 @@ from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.ledger import Ledger
 from master.store.reader import opened
-from master.store.rundir import MAX_TEXT_CHARS, MAX_PARTS, EventFacts, bounded, facts_from, facts_text
+from master.store.rundir import MAX_PARTS, MAX_TEXT_CHARS, EventFacts, bounded, facts_from, facts_text
 from master.store.settings import Settings
 from master.views.live import EventLines
 from master.views.terminal import follow

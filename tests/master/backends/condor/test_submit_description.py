@@ -27,8 +27,8 @@ from master.backends.condor.plugin import CondorPlugin
 from master.backends.condor.submit_description import attribute, description
 from master.ports.mailboxes import check_carrier
 from master.store import rundir
-from master.store.kept_program import contents_of
 from master.store.rundir import RunDirectory
+from master.store.saved_program import contents_of
 from master.store.settings import Settings
 from pools.pool import Pool
 
@@ -243,7 +243,7 @@ def test_a_programs_own_modules_travel_as_the_run_keeps_them(directory: RunDirec
 
     theirs = chosen.program.parent
     assert sent(CondorOptions()) == [str(theirs / name) for name in ("mnist.py", "helper.py", "kit")]  # --dry-run
-    directory.kept_program(chosen.program).keep(contents_of(chosen.program))
+    directory.saved_program(chosen.program).keep(contents_of(chosen.program))
     kept = directory.root.absolute() / "program"
     assert sent(CondorOptions()) == [str(kept / name) for name in ("mnist.py", "helper.py", "kit")]
     assert [path.name for path in (kept / "kit").iterdir()] == ["part.py"]

@@ -26,7 +26,7 @@ def contents_of(program: Path, folder: Path | None = None, source: bytes | None 
 
 
 @dataclass(frozen=True)
-class KeptProgram:
+class SavedProgram:
     """The copy in `folder` of the program `original`; a program that lies there is its own copy."""
 
     folder: Path

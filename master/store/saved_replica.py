@@ -71,7 +71,7 @@ def read_best(root: Path) -> tuple[Best, dict[str, NDArray[Any]]]:
     return best, bundle.decode(payload)[1]
 
 
-class BestKeeper:
+class BestCheckpoint:
     """Keeps the best replica of one run."""
 
     def __init__(self, directory: RunDirectory, ledger: Ledger) -> None:
@@ -118,7 +118,7 @@ _BUFFER = "#"
 
 
 @dataclass(frozen=True)
-class KeptReplica:
+class SavedReplica:
     """A replica of a run: its `version`, and its tensors by the names they have in files, "Type/index/field/parameter"
     and "Type/field"; without what merge rules remember."""
 
@@ -135,7 +135,7 @@ def replica_named(text: str) -> tuple[Path, str | None]:
     return whole, None
 
 
-def read_replica(root: Path, which: str | int = FINAL) -> KeptReplica:
+def read_replica(root: Path, which: str | int = FINAL) -> SavedReplica:
     """Return a replica that the run in `root` keeps: "final", the trained one; "best"; or a version by its number, as
     "v57" or as the end of an epoch, "e3". Its file must be what the ledger says.
 
@@ -152,10 +152,10 @@ def read_replica(root: Path, which: str | int = FINAL) -> KeptReplica:
     except DamagedError as error:
         raise LedgerError(f"{error}. The others are those of: {command('rollback', root)}") from error
     values = {name: tensor for name, tensor in tensors.items() if not name.startswith(CHANGED) and _BUFFER not in name}
-    return KeptReplica(point.version, values)
+    return SavedReplica(point.version, values)
 
 
-def _final(root: Path, ledger: sqlite3.Connection) -> KeptReplica:
+def _final(root: Path, ledger: sqlite3.Connection) -> SavedReplica:
     path = RunDirectory(root).final
     if not path.is_file():
         how = command("resume", root)
@@ -163,28 +163,28 @@ def _final(root: Path, ledger: sqlite3.Connection) -> KeptReplica:
             f"{root} has no trained replica yet: it is written when the run ends. Go on with it ({how}), or load a "
             f"version that is kept: {command('rollback', root)} names them."
         )
-    return read_kept_file(path, read_facts(ledger).get(FINAL_SHA256))
+    return read_saved_file(path, read_facts(ledger).get(FINAL_SHA256))
 
 
-def _best(root: Path, ledger: sqlite3.Connection) -> KeptReplica:
+def _best(root: Path, ledger: sqlite3.Connection) -> SavedReplica:
     try:
         best, tensors = read_best(root)
     except DamagedError as error:
         raise LedgerError(f"{error}. Put back a copy of it, or load {FINAL!r}, or a version that is kept.") from error
-    return KeptReplica(best.version, tensors)
+    return SavedReplica(best.version, tensors)
 
 
-_NAMED: dict[str, Callable[[Path, sqlite3.Connection], KeptReplica]] = {FINAL: _final, BEST: _best}
+_NAMED: dict[str, Callable[[Path, sqlite3.Connection], SavedReplica]] = {FINAL: _final, BEST: _best}
 
 
-def read_kept_file(path: Path, sha256: str | None) -> KeptReplica:
+def read_saved_file(path: Path, sha256: str | None) -> SavedReplica:
     """Return the replica in a file that holds one whole, whose SHA-256 the ledger has. Raises LedgerError."""
     try:
         payload = np.fromfile(path, np.uint8).data
         if sha256 is not None and bundle.digest(payload) != sha256:
             raise ValueError("its SHA-256 is not the one in the ledger")
         message, tensors = bundle.opened(payload)
-        return KeptReplica(int(message["version"]), tensors)
+        return SavedReplica(int(message["version"]), tensors)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LedgerError(
             f"{path} is damaged: {described(error)}. Put back a copy of it, or load a version that is kept: "
@@ -200,7 +200,7 @@ _EXPECTED = (
 
 
 @dataclass(frozen=True)
-class FirstValues:
+class InitialWeights:
     """Tensors by names: a replica's own, or plain keys of the state dict of the only module that there is."""
 
     source: str
@@ -213,7 +213,7 @@ class FirstValues:
 
 
 @dataclass(frozen=True)
-class Begun:
+class InitializedReplica:
     """A replica before any training, `taken` of whose `total` tensors come from elsewhere."""
 
     state: ReplicaState
@@ -247,15 +247,15 @@ def located(text: str) -> str:
     return str(path.absolute()) if which is None else f"{path.absolute()}:{which}"
 
 
-def read_first_values(text: str) -> FirstValues:
+def read_initial_weights(text: str) -> InitialWeights:
     """Return the tensors of a run or of a file. Raises UsageError for what has none, and as reading a run does."""
     path, which = find_source(text)
     if which is not None:
-        return FirstValues(text, read_replica(path, which).tensors)
+        return InitialWeights(text, read_replica(path, which).tensors)
     try:
         if zipfile.is_zipfile(path):
-            return FirstValues(text, _of_torch(path))
-        return FirstValues(text, bundle.plain_tensors(path.read_bytes()))
+            return InitialWeights(text, _of_torch(path))
+        return InitialWeights(text, bundle.plain_tensors(path.read_bytes()))
     except GridmlError:
         raise
     except pickle.UnpicklingError as error:  # torch says at length how to run what is in the file
@@ -283,7 +283,7 @@ def _of_torch(path: Path) -> dict[str, Array]:
     return {str(name): (t.float() if t.dtype == torch.bfloat16 else t).numpy() for name, t in state.items()}
 
 
-def begin_from(graph: Graph, state: ReplicaState, values: FirstValues, *, partial: bool) -> Begun:
+def initialize_from(graph: Graph, state: ReplicaState, values: InitialWeights, *, partial: bool) -> InitializedReplica:
     """Return a replica, as factories and the graph made it, with the tensors of `values` instead of its own of the same
     names; all of them, or where `partial`, those whose names and shapes fit. Values of floating point are converted.
 
@@ -305,10 +305,10 @@ def begin_from(graph: Graph, state: ReplicaState, values: FirstValues, *, partia
     odd += [f"{name} {own[name].shape} is not there" for name in own if name not in there]
     if (odd and not partial) or not taken:
         raise UsageError(_refusal(values, odd, len(own), partial=partial))
-    return Begun(_with(state, taken), len(taken), len(own))
+    return InitializedReplica(_with(state, taken), len(taken), len(own))
 
 
-def _refusal(values: FirstValues, odd: list[str], total: int, *, partial: bool) -> str:
+def _refusal(values: InitialWeights, odd: list[str], total: int, *, partial: bool) -> str:
     more = f"; {len(odd) - MAX_SHOWN} more" if len(odd) > MAX_SHOWN else ""
     listed = f": {'; '.join(odd[:MAX_SHOWN])}{more}" if odd else ""
     if partial:
