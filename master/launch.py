@@ -20,7 +20,7 @@ from master.placing.placing import PlacementReport, place
 from master.ports.environment import Environment
 from master.run import MasterRun
 from master.scaling import REQUESTED, tell_settings, useful_workers
-from master.store.diagnosis import explained
+from master.store.diagnosis import translate_errors
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.replica import Replica
@@ -41,7 +41,7 @@ def start(settings: Settings, root: Path, environment: Environment) -> MasterRun
     """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
     spec, directory, lock = _create(settings, root, environment)
     try:
-        with explained(root), _taken(directory, environment) as ledger:
+        with translate_errors(root), _taken(directory, environment) as ledger:
             return MasterRun(wire(spec, directory, environment, ledger), lock)
     except BaseException:
         lock.release()
@@ -63,7 +63,7 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
     directory.create()
     lock = MasterLock(directory)
     try:
-        with explained(root, "start again with gridml run"):
+        with translate_errors(root, "start again with gridml run"):
             directory.saved_program(settings.program).keep(contents)
             BACKENDS.find(settings.backend).keep(settings, directory)
             spec = _make_ledger(spec, begun, directory, environment)
@@ -178,7 +178,7 @@ def resume(
     directory = RunDirectory(root)
     if not os.path.isfile(directory.ledger) and not os.path.isfile(directory.ledger_copy):
         raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
-    with explained(root):
+    with translate_errors(root):
         lock = MasterLock(directory)
     try:
         return _resume(directory, environment, program_file, lock, with_changes=with_changes, change=change)
@@ -199,7 +199,7 @@ def _resume(
     change: Change,
 ) -> MasterRun:
     root = directory.root
-    with explained(root):
+    with translate_errors(root):
         (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
         with _taken(directory, environment) as ledger:
             before = read_settings(root, ledger.get("settings"))

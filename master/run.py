@@ -16,7 +16,7 @@ from gridml.protocol.payload import network_disk
 from master.evaluation.metrics import first_chunk
 from master.scaling import Asking, Scaling, ToldSettings
 from master.store.credits import Credited
-from master.store.diagnosis import explained
+from master.store.diagnosis import translate_errors
 from master.store.ledger import Ledger
 from master.store.reader import STOPPED_EARLY, PushCosts, RunClock
 from master.store.rundir import MasterLock, RunStatus
@@ -41,7 +41,7 @@ class MasterRun:
         self._asking = Asking(parts)
         self._told_settings = ToldSettings(parts)
         try:
-            with explained(parts.directory.root):
+            with translate_errors(parts.directory.root):
                 parts.takeover.begin(parts.environment.clock())
                 if (network := network_disk(parts.directory.root)) is not None:
                     text = f"the run lies on {network}: a rollback journal is used, slower but safe there"
@@ -94,7 +94,7 @@ class MasterRun:
         """
         environment, idle = self.parts.environment, IDLE_S[0]
         try:
-            with explained(self.parts.directory.root):
+            with translate_errors(self.parts.directory.root):
                 self._staff()
                 self.step()  # the first workers are asked for,
                 self.parts.merger.prepare()  # and start meanwhile

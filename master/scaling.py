@@ -23,7 +23,7 @@ from gridml.protocol.foreign import described, read_regular, remove
 from master.backends.registry import BACKENDS, read_settings
 from master.store.journal import Events
 from master.store.ledger import Ledger
-from master.store.reader import TOLD_SETTINGS, holder, opened, read_facts, read_status
+from master.store.reader import LOGGED_SETTINGS, holder, opened, read_facts, read_status
 from master.store.rundir import RunStatus, command
 from master.store.settings import write_settings
 from master.store.spec import RunSpec
@@ -155,7 +155,7 @@ def tell_settings(program: Program, workers: int, ledger: Ledger, events: Events
     if not program.has_settings:
         return
     used, text = used_settings(program, workers)
-    told: list[dict[str, Any]] = ledger.get(TOLD_SETTINGS, [])
+    told: list[dict[str, Any]] = ledger.get(LOGGED_SETTINGS, [])
     if told and told[-1]["text"] == text:
         return
     facts = {
@@ -168,7 +168,7 @@ def tell_settings(program: Program, workers: int, ledger: Ledger, events: Events
         "schedule": schedule_name(program.schedule),
     }
     others = [each for each in told if each["batch"] != used.batch]
-    ledger.set(TOLD_SETTINGS, [*others, {"batch": used.batch, "text": text}][-MOST_PARTS:])
+    ledger.set(LOGGED_SETTINGS, [*others, {"batch": used.batch, "text": text}][-MOST_PARTS:])
     events.record("training", facts, text)
 
 
@@ -217,4 +217,4 @@ class ToldSettings:
         ledger = self._parts.store.ledger
         with ledger.transaction():
             tell_settings(self._program, workers, ledger, self._parts.events)
-        self._told = {each["batch"] for each in ledger.get(TOLD_SETTINGS)}
+        self._told = {each["batch"] for each in ledger.get(LOGGED_SETTINGS)}

@@ -34,7 +34,7 @@ from master.ports.environment import Environment
 from master.ports.mailboxes import MessageLimits
 from master.state.worker_records import WorkerTable
 from master.store.credits import RollbackPoint, Undone, find_point
-from master.store.diagnosis import explained
+from master.store.diagnosis import translate_errors
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.rundir import MasterLock, RunDirectory, RunStatus, command
@@ -91,13 +91,13 @@ class Takeover:
         survivors, rows = frozenset(inherited), ledger.workers()
         self._recall(rows, survivors, now)
         # A master that is killed leaves no word: it lived until the last thing that it wrote down.
-        until_s = min(now, ledger.last_sign())
+        until_s = min(now, ledger.last_activity_s())
         if masters and alike:
             self._hear_what_came_meanwhile(rows, survivors, now)
         with ledger.transaction():
             self._end_others(survivors, now)
             if not alike or ledger.get("status") != RunStatus.RUNNING:  # a person has mended what failed
-                ledger.forget_failures()
+                ledger.clear_failures()
                 self.workers.forget_failures()
             if masters:
                 ledger.orphan_workers(until_s, but=survivors)
@@ -227,7 +227,10 @@ def counted(root: Path, environment: Environment) -> Iterator[None]:
     """
     directory, beginning = RunDirectory(root), None
     if os.path.isfile(directory.ledger):
-        with contextlib.suppress(LedgerError), explained(root):  # who takes the run up says what is wrong with it
+        with (
+            contextlib.suppress(LedgerError),
+            translate_errors(root),
+        ):  # who takes the run up says what is wrong with it
             beginning = _begin(directory, environment)
     try:
         yield
@@ -273,7 +276,7 @@ def _wait(directory: RunDirectory, ledger: Ledger, environment: Environment, sec
 def _noted(ledger: Ledger, now: float) -> tuple[Beginning, int]:
     """Write down that a master begins; return that, and how many before it were killed in vain: none where the run has
     come to an end since, for then a person has looked after it."""
-    beginning = Beginning(max(now, ledger.last_sign()), ledger.credited, ledger.epochs_evaluated())
+    beginning = Beginning(max(now, ledger.last_activity_s()), ledger.credited, ledger.epochs_evaluated())
     driven = ledger.get("status") in (RunStatus.SUBMITTED, RunStatus.RUNNING)
     before = [Beginning(*values) for values in ledger.get(_KILLED, [])] if driven else []
     killed = in_vain(before, beginning)
@@ -326,7 +329,7 @@ def rollback(root: Path, to: str, clock: Callable[[], float] = time.time) -> Rol
 
 
 def _roll_back(ledger: Ledger, directory: RunDirectory, to: str, now: float) -> RolledBack:
-    point = find_point(to, ledger.points())
+    point = find_point(to, ledger.rollback_points())
     base = ledger.base()
     if base is not None and base.version > point.version:
         raise UsageError(
@@ -339,11 +342,11 @@ def _roll_back(ledger: Ledger, directory: RunDirectory, to: str, now: float) -> 
         sha256 = versions.copy(point.version, ledger.sha256_of(point.version), newest, point.credited)
     except DamagedError as error:
         with ledger.transaction():
-            ledger.forget_version(point.version)
+            ledger.drop_version(point.version)
         others = command("rollback", directory.root)
         raise LedgerError(f"{error}. It is not offered any more; the others are those of: {others}") from error
     with ledger.transaction():
-        undone = ledger.go_back(point.version, newest, sha256, now, "the run was taken back")
+        undone = ledger.roll_back(point.version, newest, sha256, now, "the run was taken back")
         ledger.set("status", RunStatus.CANCELLED)
         ledger.set("stopped_because", f"It was taken back to version {point.version}.")
         text = f"to version {point.version}; {undone.vertices:,} vertices are to be trained again"

@@ -69,7 +69,7 @@ def wire(
     store = open_store(spec, directory, ledger, environment.clock(), durable=environment.durable)
     accepted()
     wall = environment.wall or environment.clock
-    environment = environment.not_before(store.ledger.last_sign())
+    environment = environment.not_before(store.ledger.last_activity_s())
     mailboxes = environment.mailboxes(spec.settings, directory)
     limits = message_limits(spec.graph, store.replica.state)
     mailboxes.limit(limits.payload)

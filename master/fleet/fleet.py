@@ -187,7 +187,7 @@ class Fleet:
     def _bear_longer(self, record: WorkerRecord) -> None:
         """Let whoever gets the ranges of a worker that fell silent be silent for twice as long."""
         for epoch in self._silent_ranges.epochs:
-            if self._ledger.epoch_complete(epoch):
+            if self._ledger.is_epoch_complete(epoch):
                 self._silent_ranges.drop(epoch)
         for lease in self._ledger.leases.of(record.name).values():
             self._silent_ranges.add(lease.rest, self._silent_ranges.times(lease.rest) + 1)

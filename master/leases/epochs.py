@@ -136,7 +136,7 @@ class Stopping:
     def may_follow(self, epoch: int, due: Callable[[int], bool]) -> bool:
         """Whether another epoch may begin after `epoch`; `due` says of one whether it is evaluated."""
         self._look()
-        pending = sum(due(at) for at in self._ledger.not_evaluated(epoch))
+        pending = sum(due(at) for at in self._ledger.epochs_without_metrics(epoch))
         return may_begin(StoppingFacts(self._values, pending), self._wanted)[0]
 
     def _look(self) -> None:
@@ -294,4 +294,4 @@ class Epochs:
             return closed and not self.unevaluated() and not (bsp and self._ledger.patches())
         if self.in_turn:
             return closed
-        return newest == 0 or self._ledger.epoch_complete(newest - 1)
+        return newest == 0 or self._ledger.is_epoch_complete(newest - 1)

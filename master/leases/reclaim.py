@@ -99,7 +99,7 @@ class Reclaim:
         self._events = events
         self._overtake_lease = overtake
         self._ranges = TakenRanges()
-        for span, times in ledger.overtaken_ranges():
+        for span, times in ledger.reassigned_ranges():
             self._ranges.add(span, times)
         for lease in ledger.leases:
             self._recall(lease)
@@ -162,7 +162,7 @@ class Reclaim:
             return False
         self._events.record("straggler", _facts(lease), f"{lease.worker}: lease {lease.id} is {reason}", quiet=True)
         for epoch in self._ranges.epochs:
-            if self._ledger.epoch_complete(epoch):
+            if self._ledger.is_epoch_complete(epoch):
                 self._ranges.drop(epoch)
         self._ranges.add(lease.rest, lease.overtaken + 1)
         self._overtake_lease(lease, now, reason)

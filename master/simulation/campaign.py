@@ -29,7 +29,7 @@ from master.simulation.result import verify_credits
 from master.simulation.scenario import Absent, MachineSpeeds, ManyLives, Scenario, Storms
 from master.simulation.world import play_scenario
 from master.store.journal import Report
-from master.store.ledger_file import last_sign
+from master.store.ledger_file import last_activity_s
 from master.store.reader import connect, read_clock
 from master.store.rundir import EventFacts
 from master.store.settings import Settings, check_seed
@@ -329,7 +329,7 @@ def _line(root: Path) -> str:
     except LedgerError:
         return "simulating"
     with contextlib.closing(connection):
-        at_s = last_sign(connection)
+        at_s = last_activity_s(connection)
         progress, began_s = read_progress(connection, at_s), read_clock(connection, root, at_s).start_s
     simulated = duration(at_s - began_s)
     return f"simulated {simulated}: {progress.all_credited:,} of {progress.total or 0:,} vertices credited"

@@ -132,7 +132,7 @@ class Undone:
     workers: tuple[str, ...]
 
 
-def points(db: sqlite3.Connection) -> list[RollbackPoint]:
+def rollback_points(db: sqlite3.Connection) -> list[RollbackPoint]:
     """Return the versions that a run can go back to, newest first."""
     credited = db.execute("SELECT coalesce(sum(credited), 0) FROM epochs").fetchone()[0]
     rows = db.execute(
@@ -196,7 +196,7 @@ def undo_credits(db: sqlite3.Connection, version: int, at_s: float, because: str
     return Undone(version, sum(by_worker.values()), tuple(sorted(by_worker)))
 
 
-def uncredited(db: sqlite3.Connection) -> list[Span]:
+def uncredited_spans(db: sqlite3.Connection) -> list[Span]:
     """Return what no credit covers of the epochs that are open."""
     spans = []
     for epoch, vertices in db.execute("SELECT epoch, vertices FROM epochs WHERE closed_s IS NULL").fetchall():

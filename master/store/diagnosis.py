@@ -92,7 +92,7 @@ def explain(error: sqlite3.Error | OSError | DamagedError, root: Path, then: str
 
 
 @contextmanager
-def explained(root: Path, then: str | None = None) -> Iterator[None]:
+def translate_errors(root: Path, then: str | None = None) -> Iterator[None]:
     """What befalls the run in `root` inside, as `explain` says it."""
     try:
         yield

@@ -26,8 +26,8 @@ from master.store.credits import (
     Undone,
     check_patches,
     count_credits,
-    points,
-    uncredited,
+    rollback_points,
+    uncredited_spans,
     undo_credits,
 )
 from master.store.ledger_file import LedgerFile
@@ -53,7 +53,7 @@ class Ledger(LedgerFile, WorkerRows):
 
     def _read_mirror(self) -> None:
         self.leases = LeaseTable(
-            self._leases("closed_s IS NULL"), self._leases("reserved_until_s > ?", self.last_sign())
+            self._leases("closed_s IS NULL"), self._leases("reserved_until_s > ?", self.last_activity_s())
         )
         spans = (
             Span(epoch, start, stop, failed_from(failed))
@@ -68,7 +68,7 @@ class Ledger(LedgerFile, WorkerRows):
                 "SELECT version, sha256, credited FROM versions WHERE kept"
             )
         }
-        self._averaged = self._one("SELECT 1 FROM credits WHERE staleness > 0 LIMIT 1") is not None
+        self._has_averaged = self._one("SELECT 1 FROM credits WHERE staleness > 0 LIMIT 1") is not None
         self._next_lease = self._one("SELECT coalesce(max(id), 0) FROM leases") + 1
         self._batch = WriteBatch()
 
@@ -152,14 +152,14 @@ class Ledger(LedgerFile, WorkerRows):
     def close_epoch(self, epoch: int, version: int, at_s: float) -> None:
         self._db.execute("UPDATE epochs SET closed_s = ?, version = ? WHERE epoch = ?", (at_s, version, epoch))
 
-    def epoch_complete(self, epoch: int) -> bool:
+    def is_epoch_complete(self, epoch: int) -> bool:
         return self._left.get(epoch, 1) <= 0
 
     def epochs_to_close(self) -> list[int]:
         """The open epochs that are credited in full, up to the first that is not: where two overlap, the later one may
         be done first, and closes with the earlier, so that a version that ends an epoch holds all work before it."""
         query = "SELECT epoch FROM epochs WHERE closed_s IS NULL ORDER BY epoch"
-        return list(takewhile(self.epoch_complete, (epoch for (epoch,) in self._db.execute(query))))
+        return list(takewhile(self.is_epoch_complete, (epoch for (epoch,) in self._db.execute(query))))
 
     def uncredited(self, epoch: int) -> int:
         """Vertices of an epoch that are still to be credited."""
@@ -195,7 +195,7 @@ class Ledger(LedgerFile, WorkerRows):
         """As `series.read_since`."""
         return read_since(self._db, credited)
 
-    def not_evaluated(self, upto: int) -> list[int]:
+    def epochs_without_metrics(self, upto: int) -> list[int]:
         """The epochs up to `upto` that have begun and have no metrics, in order."""
         query = "SELECT epoch FROM epochs WHERE metrics IS NULL AND epoch <= ? ORDER BY epoch"
         return [epoch for (epoch,) in self._db.execute(query, (upto,))]
@@ -230,7 +230,7 @@ class Ledger(LedgerFile, WorkerRows):
             "UPDATE epochs SET metrics = ?, metrics_crc32 = ? WHERE epoch = ?", (*encode_checksummed(metrics), epoch)
         )
 
-    def forget_metrics(self, epoch: int) -> None:
+    def clear_metrics(self, epoch: int) -> None:
         """Let an epoch be evaluated anew."""
         self._db.execute("UPDATE epochs SET metrics = NULL, metrics_crc32 = NULL WHERE epoch = ?", (epoch,))
 
@@ -249,7 +249,7 @@ class Ledger(LedgerFile, WorkerRows):
 
     # --- leases and credits
 
-    def set_apart(self, wanted: Span) -> Span | None:
+    def isolate(self, wanted: Span) -> Span | None:
         """Set positions apart that are free, and no part of what is apart already; None where they are not. It is
         forgotten when this master ends."""
         span = self.free_spans.around(wanted.epoch, wanted.start)
@@ -262,7 +262,7 @@ class Ledger(LedgerFile, WorkerRows):
         self.free_spans.add(replace(span, start=wanted.stop, failed=standing(span.failed, wanted.stop)))
         return apart
 
-    def put_back(self, apart: Span) -> None:
+    def rejoin(self, apart: Span) -> None:
         """Let anybody have positions again that were set apart, if they are still."""
         if self.is_free(apart):
             self.free_spans.remove(apart)
@@ -298,7 +298,7 @@ class Ledger(LedgerFile, WorkerRows):
         lease.trained, lease.version = upto - lease.start, version
         self.credited += upto - start
         self._left[lease.epoch] -= upto - start
-        self._averaged = self._averaged or staleness > 0
+        self._has_averaged = self._has_averaged or staleness > 0
         self._batch.credit(lease, start, staleness, at_s)
         self._batch.log(lease, logged)
 
@@ -339,7 +339,7 @@ class Ledger(LedgerFile, WorkerRows):
         self._batch.close(lease, at_s, because, overtaken=lease.overtaken if overtaken else 0)
         self.free(lease.rest if failed is None else replace(lease.rest, failed=(*lease.failed, failed)))
 
-    def span_left(self, lease: LeaseState, stop: int) -> Span | None:
+    def uncredited_rest(self, lease: LeaseState, stop: int) -> Span | None:
         """The free span that holds [lease.upto, stop) of an ended lease, if nobody was given it, and it has not failed
         since."""
         span = self.free_spans.around(lease.epoch, lease.upto)
@@ -348,7 +348,7 @@ class Ledger(LedgerFile, WorkerRows):
 
     def reopen(self, lease: LeaseState, stop: int, worker: str) -> None:
         """Lease what an ended lease left, up to `stop`, under its old number to `worker`. That must be free."""
-        span = self.span_left(lease, stop)
+        span = self.uncredited_rest(lease, stop)
         assert span is not None, "it is free"
         self.free_spans.remove(span)
         self.free_spans.add(replace(span, stop=lease.upto, apart=False))
@@ -368,7 +368,7 @@ class Ledger(LedgerFile, WorkerRows):
         self._db.execute("UPDATE leases SET reserved_until_s = NULL WHERE reserved_until_s IS NOT NULL")
         self.leases.drop_reservations()
 
-    def overtaken_ranges(self) -> list[tuple[Span, int]]:
+    def reassigned_ranges(self) -> list[tuple[Span, int]]:
         """Return the ranges that were taken from stragglers in open epochs, oldest first, and how often each was."""
         rows = self._db.execute(
             "SELECT leases.epoch, upto, stop, overtaken FROM leases JOIN epochs USING (epoch) WHERE overtaken > 0 AND "
@@ -396,29 +396,29 @@ class Ledger(LedgerFile, WorkerRows):
         since undone."""
         return version in self._kept or self._one("SELECT 1 FROM versions WHERE version = ?", version) is not None
 
-    def go_back(self, to: int, version: int, sha256: str | None, at_s: float, because: str) -> Undone:
+    def roll_back(self, to: int, version: int, sha256: str | None, at_s: float, because: str) -> Undone:
         """Undo what was credited after version `to`, whose replica is now `version`, too. All leases end."""
         self._write_batch()
         undone = undo_credits(self._db, to, at_s, because)
         self._read_mirror()
-        for span in uncredited(self._db):
+        for span in uncredited_spans(self._db):
             self.free(span)
         self.add_version(version, sha256, 0, at_s)
         self.set("undone_to", to)
         return undone
 
-    def points(self) -> list[RollbackPoint]:
+    def rollback_points(self) -> list[RollbackPoint]:
         """The versions that the run can go back to, newest first."""
-        return points(self._db)
+        return rollback_points(self._db)
 
     def credited_at(self, version: int) -> int | None:
         """Vertices of the run credited in a version, None when it is not kept any more."""
         kept = self._kept.get(version)
         return None if kept is None else kept[1]
 
-    def averaged(self) -> bool:
+    def has_averaged(self) -> bool:
         """Say whether any push was averaged with what others had done since its base."""
-        return self._averaged
+        return self._has_averaged
 
     def sha256_of(self, version: int) -> str | None:
         """The SHA-256 of a version's file, of one that is not kept any more, too."""
@@ -436,7 +436,7 @@ class Ledger(LedgerFile, WorkerRows):
         """The vertices of the run that are credited in each version that is kept."""
         return {version: credited for version, (_, credited) in self._kept.items()}
 
-    def forget_version(self, version: int) -> None:
+    def drop_version(self, version: int) -> None:
         self._db.execute("UPDATE versions SET kept = 0 WHERE version = ?", (version,))
         self._kept.pop(version, None)
 
@@ -457,7 +457,7 @@ class Ledger(LedgerFile, WorkerRows):
         self.set("base", asdict(base))
         self._db.executemany("DELETE FROM patches WHERE version = ?", [(version,) for version, _, _ in patches])
 
-    def forget_failures(self) -> None:
+    def clear_failures(self) -> None:
         """Let no failure stand any more, of ranges, of workers and of machines; their rows stay."""
         for lease in [*self.leases, *self.leases.reserved.values()]:
             lease.failed = ()

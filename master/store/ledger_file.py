@@ -163,16 +163,16 @@ class LedgerFile(ABC):
     def get(self, key: str, default: Any = None) -> Any:
         return read_fact(self._db, key, default)
 
-    def last_sign(self) -> float:
+    def last_activity_s(self) -> float:
         """When a master last wrote something down, 0 if none ever did."""
-        return last_sign(self._db)
+        return last_activity_s(self._db)
 
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
         """Add the row of an event; a master does it by `Events.record`."""
         self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (at_s, topic, text, facts_text(facts)))
 
 
-def last_sign(db: sqlite3.Connection) -> float:
+def last_activity_s(db: sqlite3.Connection) -> float:
     """The last moment that any row names, 0 where there is none: a master that was killed lived at least until then."""
     moments = {
         "versions": ["at_s"],

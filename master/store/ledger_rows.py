@@ -228,7 +228,7 @@ class WorkerRows:
         """Count bytes of chunks and answers that were put where a worker fetches them."""
         self._batch.sent(worker, bytes_down, at_s)
 
-    def worker_paced(self, worker: str, push_every: int, reason: str) -> None:
+    def worker_push_interval(self, worker: str, push_every: int, reason: str) -> None:
         """How often a worker was told to push, and why."""
         self._batch.paced(worker, push_every, reason)
 
@@ -287,7 +287,7 @@ class WorkerRows:
             dataclasses.asdict(machine),
         )
 
-    def machine_forgiven(self, name: str) -> None:
+    def clear_machine(self, name: str) -> None:
         """Nothing counts against a machine any more."""
         self._db.execute("DELETE FROM machines WHERE name = ?", (name,))
 

@@ -132,7 +132,7 @@ class LocalFields:
             type_name, name = field.split(".")
             self._graph.tables[type_name].columns[name] = column
 
-    def settle(self, base: FieldsBase | None, patches: Sequence[Patch]) -> FieldsBase:
+    def merge_patches(self, base: FieldsBase | None, patches: Sequence[Patch]) -> FieldsBase:
         """Make the base that the finished epochs of `patches` come to. It must be named by the ledger in the
         transaction that drops them. Raises DamagedError, OSError."""
         version = max(version for version, _, _ in patches)

@@ -19,7 +19,7 @@ from gridml.errors import LedgerError
 from gridml.protocol.foreign import described
 from master.store.diagnosis import FileTrouble, diagnose, explain
 from master.store.journal import AHEAD
-from master.store.ledger_file import last_sign
+from master.store.ledger_file import last_activity_s
 from master.store.rundir import RunDirectory, RunStatus, command, open_lock
 from master.store.schema import SCHEMA_VERSION, check_tables, decode_checksummed
 
@@ -39,7 +39,7 @@ def connect(root: Path) -> sqlite3.Connection:
     still = holder(root) is None and not any(
         path.with_name(f"{path.name}-{end}").exists() for end in ("wal", "journal")
     )
-    with explained(path):
+    with translate_read_errors(path):
         uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if still else ''}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0)
         schema = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -49,7 +49,7 @@ def connect(root: Path) -> sqlite3.Connection:
             f"{path} has schema {schema}, this gridml reads {SCHEMA_VERSION}. Read it with its own gridml."
         )
     try:
-        with explained(path):
+        with translate_read_errors(path):
             check_tables(connection)
     except BaseException:
         connection.close()
@@ -58,7 +58,7 @@ def connect(root: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def translate_read_errors(path: Path) -> Iterator[None]:
     """Turns what SQLite says of a ledger that cannot be read, and what comes of values that no master writes, into an
     error for people."""
     try:
@@ -91,7 +91,7 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 @contextmanager
 def opened(root: Path) -> Iterator[sqlite3.Connection]:
     """A run's ledger as it stands at one moment. Raises LedgerError when there is none, or it cannot be read."""
-    with closing(connect(root)) as connection, explained(RunDirectory(root).ledger), snapshot(connection):
+    with closing(connect(root)) as connection, translate_read_errors(RunDirectory(root).ledger), snapshot(connection):
         yield connection
 
 
@@ -117,7 +117,7 @@ def standing(root: Path, written: str) -> str:
 
 
 STOPPED_EARLY = "stopped_early"  # the fact that says why a run has trained enough
-TOLD_SETTINGS = "told_settings"  # the fact that has what workers train with, as it was logged
+LOGGED_SETTINGS = "told_settings"  # the fact that has what workers train with, as it was logged
 
 
 @dataclass(frozen=True)
@@ -201,5 +201,5 @@ def read_clock(db: sqlite3.Connection, root: Path, now: float | None = None) -> 
     if status is RunStatus.FINISHED:
         end_s = float(facts.get("ended_s", now))
     elif status is not RunStatus.RUNNING:
-        end_s = max(start_s, last_sign(db))
+        end_s = max(start_s, last_activity_s(db))
     return RunClock(start_s, end_s, tuple((since, to) for since, to in facts.get("gaps", [])))

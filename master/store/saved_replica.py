@@ -27,7 +27,7 @@ from gridml.model.graph import Graph
 from gridml.protocol import bundle
 from gridml.protocol.foreign import described
 from gridml.protocol.push import Array, module_key
-from master.store.credits import find_point, points
+from master.store.credits import find_point, rollback_points
 from master.store.ledger import Ledger
 from master.store.reader import opened, read_facts
 from master.store.rundir import RunDirectory, command, read_named
@@ -84,7 +84,7 @@ class BestCheckpoint:
         fact = self._ledger.get(Best.FACT)
         return None if fact is None else Best(**fact)
 
-    def settle(self) -> None:
+    def restore(self) -> None:
         """Finish what a master was at that was killed: the file that the ledger names takes its place, what it does not
         name is removed."""
         if self._directory.next_best.is_file():
@@ -102,7 +102,7 @@ class BestCheckpoint:
         bundle.write_atomic(self._directory.next_best, pieces)
         return replace(best, sha256=pieces.sha256)
 
-    def name(self, best: Best) -> None:
+    def record(self, best: Best) -> None:
         """Name what was staged as the best. Must be called inside the ledger's transaction."""
         self._ledger.set(Best.FACT, asdict(best))
 
@@ -145,7 +145,9 @@ def read_replica(root: Path, which: str | int = FINAL) -> SavedReplica:
     with opened(root) as ledger:
         if which in _NAMED:
             return _NAMED[str(which)](root, ledger)
-        point = find_point(f"v{which}" if isinstance(which, int) else which, points(ledger), "which", [*_NAMED])
+        point = find_point(
+            f"v{which}" if isinstance(which, int) else which, rollback_points(ledger), "which", [*_NAMED]
+        )
         (sha256,) = ledger.execute("SELECT sha256 FROM versions WHERE version = ?", (point.version,)).fetchone()
     try:
         tensors = open_chain(RunDirectory(root).versions, point.version, sha256, mapped=False).tensors()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gridml.errors import LedgerError, UsageError
-from master.store.diagnosis import explained
+from master.store.diagnosis import translate_errors
 from master.store.ledger import Ledger
 from master.store.local_fields import LocalFields
 from master.store.replica import Replica
@@ -41,7 +41,7 @@ def open_store(spec: RunSpec, directory: RunDirectory, ledger: Ledger, now: floa
     Raises LedgerError when one of them is damaged or missing, or data or settings are not those that the run was begun
     with; before the ledger is taken over, as far as it alone can tell.
     """
-    with explained(directory.root):
+    with translate_errors(directory.root):
         ledger.count_credits()
         _check_identity(ledger, spec)
         return _opened(ledger, spec, directory, now, durable=durable)
@@ -86,6 +86,6 @@ def _opened(ledger: Ledger, spec: RunSpec, directory: RunDirectory, now: float, 
     gone = [version for version in ledger.saved_versions if not versions.has(version)]
     with ledger.transaction():
         for version in gone:
-            ledger.forget_version(version)
+            ledger.drop_version(version)
     again = (versions.credited_in(newest_file) or 0) - ledger.credited
     return Store(ledger, versions, replica, fields, max(0, again))

@@ -70,7 +70,7 @@ class EpochEnd:
         newest, closed = ledger.newest_epoch()
         if finished := [patch for patch in ledger.patches() if patch[1] < newest or closed]:
             with ledger.transaction():
-                base = fields.settle(ledger.base(), finished)
+                base = fields.merge_patches(ledger.base(), finished)
                 self._hook("after-base")
                 ledger.set_base(base, finished)
                 fields.show(base, ledger.patches())
@@ -92,7 +92,7 @@ class EpochEnd:
         """Bring the best replica to what the ledger says of it, as a master begins or credits are undone. Where it
         names none, as of another metric, or undone, the best epoch that can be is evaluated anew, and so kept."""
         ledger, goal = self._store.ledger, self._spec.program.kept_goal
-        self._keeper.settle()
+        self._keeper.restore()
         best = self._keeper.best
         if goal is None or (best is not None and best.goal == str(goal)):
             return
@@ -103,7 +103,7 @@ class EpochEnd:
                 least, again = value, epoch
         if again >= 0:
             with ledger.transaction():
-                ledger.forget_metrics(again)
+                ledger.clear_metrics(again)
 
     def evaluate(self, now: float) -> bool:
         """Evaluate the oldest epoch that was not yet; return whether one was done. Raises UserCodeError."""
@@ -125,7 +125,7 @@ class EpochEnd:
             with self._store.ledger.transaction():
                 self._store.ledger.set_metrics(epoch, evaluated.metrics)
                 if best is not None:
-                    self._keeper.name(best)
+                    self._keeper.record(best)
                 for kind, line in evaluated.news:
                     self._events.record(kind, {"epoch": epoch + 1}, line, standing=kind == WARNING)
                 self._events.record(topic, facts, text, standing=topic == WARNING)
@@ -194,7 +194,7 @@ class EpochEnd:
         ledger, end = self._store.ledger, self._tails.end_of(epoch)
         tail = tuple((earlier, ledger.sha256_of(earlier)) for earlier in self._tails.tail(epoch, version))
         place = end.share, end.step, end.steps
-        return Subject(epoch, version, ledger.sha256_of(version), ledger.averaged(), *place, tail)
+        return Subject(epoch, version, ledger.sha256_of(version), ledger.has_averaged(), *place, tail)
 
     def _as_evaluated(self, version: ReplicaState, subject: Subject, limit: float) -> tuple[ReplicaState, str | None]:
         """Return a version as the evaluator sees it, and why it keeps its merged statistics where it does."""

@@ -295,7 +295,7 @@ class Pushes:
         untouched = (
             later_attempt
             and self._leases.reserved(lease.id, now)
-            and self._store.ledger.span_left(lease, push.upto) is not None
+            and self._store.ledger.uncredited_rest(lease, push.upto) is not None
             and self._leases.epochs.cuts_component(lease.epoch, push.upto) is None
         )
         holder = worker if later_attempt else lease.worker
@@ -307,7 +307,7 @@ class Pushes:
         try:
             return self._store.replica.base(version, ledger.sha256_of(version))
         except (DamagedError, OSError) as error:
-            ledger.forget_version(version)
+            ledger.drop_version(version)
             again = "what was trained from it and not credited is trained again"
             text = f"version {version} is not kept any more: {error}; {again}"
             self._events.record("warning", {"version": version}, text)
@@ -367,7 +367,7 @@ class Pushes:
         """Write the version that was credited; epochs that this completes are flushed and closed."""
         store, version = self._store, self._version
         epochs = {push.lease.epoch for push in accepted}
-        complete = store.ledger.epochs_to_close() if any(map(store.ledger.epoch_complete, epochs)) else []
+        complete = store.ledger.epochs_to_close() if any(map(store.ledger.is_epoch_complete, epochs)) else []
         flushed = self._merger.flush(max(1, self._leases.live)) if complete else {}
         if flushed:
             store.replica.put(flushed, {}, version)

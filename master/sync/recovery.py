@@ -109,7 +109,7 @@ class Failures:
         self._ledger.worker_failed(record.name, 0, None, None)
         machine = self._workers.machines.forgive(record.machine)
         if machine is None:
-            self._ledger.machine_forgiven(record.machine)
+            self._ledger.clear_machine(record.machine)
         else:
             self._ledger.machine_failed(machine)
 
@@ -269,7 +269,7 @@ class Recovery:
         with ledger.transaction():
             for lease in [*ledger.leases]:
                 self._leases.end(lease, now, because)
-            undone = ledger.go_back(to, newest, sha256, now, because)
+            undone = ledger.roll_back(to, newest, sha256, now, because)
             ledger.set("restored", (newest, to))
             ledger.set("taken_back", ledger.get("taken_back", 0) + 1)
             again = f"{undone.vertices:,} vertices are trained again"

@@ -174,7 +174,7 @@ class PushPace:
             reason = sized if every != ruled else reason
         if every != record.assignment.push_every:
             record.assignment.push_every = every
-            self._ledger.worker_paced(record.name, every, reason)
+            self._ledger.worker_push_interval(record.name, every, reason)
         return every
 
 

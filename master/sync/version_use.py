@@ -262,7 +262,7 @@ class VersionKeeper:
         if len(old) >= spare:
             with ledger.transaction():
                 for version in old:
-                    ledger.forget_version(version)
+                    ledger.drop_version(version)
             for version in old:
                 replica.forget(version)
             old = []

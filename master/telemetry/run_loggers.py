@@ -125,7 +125,7 @@ class RunLoggers:
         if means := self._ledger.logged_since(logged):
             newest = max(means, key=lambda mean: mean.credited)
             values = {mean.name: mean.mean for mean in means}
-            points.append(Point(LOGGED, newest.credited, newest.epoch + 1, self._ledger.last_sign(), values))
+            points.append(Point(LOGGED, newest.credited, newest.epoch + 1, self._ledger.last_activity_s(), values))
         return points
 
 

@@ -206,7 +206,7 @@ class SpotChecks:
         """Keep the check open and free its range for another worker."""
         reason = "held back for a spot check: another worker trains the same"
         self._leases.end(lease, now, reason)
-        span = self._store.ledger.set_apart(check.span)
+        span = self._store.ledger.isolate(check.span)
         assert span is not None, "the range of an ended lease is free"
         check.span, check.lease, check.reserved_for = span, None, ""
         self._check = check
@@ -268,7 +268,7 @@ class SpotChecks:
 
     def _forget(self) -> None:
         if self._check is not None:
-            self._store.ledger.put_back(self._check.span)
+            self._store.ledger.rejoin(self._check.span)
             self._check = None
 
 

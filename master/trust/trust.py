@@ -205,7 +205,7 @@ class Trust:
     def _stays(self, worker: str) -> str:
         """Say what of a worker's pushes is in the replica, and how a person takes it out."""
         first, vertices = self._ledger.credited_to(worker)
-        before = [point.version for point in self._ledger.points() if point.version < first]
+        before = [point.version for point in self._ledger.rollback_points() if point.version < first]
         if not vertices or not before:
             return ""
         back = f"{command('rollback', self._ledger.path.parent)} --to v{max(before)}"

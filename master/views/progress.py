@@ -11,7 +11,7 @@ from typing import Any
 from master.state.failures import AVOIDED
 from master.state.jobs import State
 from master.store.journal import WARNINGS
-from master.store.reader import TOLD_SETTINGS, read_facts, read_metrics
+from master.store.reader import LOGGED_SETTINGS, read_facts, read_metrics
 from master.store.rundir import RunStatus
 from master.store.schema import read_recent
 from master.store.spec import FACT
@@ -178,7 +178,7 @@ def read_choices(facts: Mapping[str, Any]) -> dict[str, Any]:
         "asked_because": asked.get("reason"),
         "helpful": helpful.get("workers"),
         "helpful_because": helpful.get("reason"),
-        "settings": [told["text"] for told in facts.get(TOLD_SETTINGS, [])],
+        "settings": [told["text"] for told in facts.get(LOGGED_SETTINGS, [])],
         "placement": facts.get(FACT, {}).get("text"),
     }
 

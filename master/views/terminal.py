@@ -24,7 +24,7 @@ import typer
 
 from gridml.errors import Interruption
 from gridml.protocol.foreign import printable
-from master.store.reader import connect, explained, holder, read_ahead, read_clock, read_facts, read_now
+from master.store.reader import connect, holder, read_ahead, read_clock, read_facts, read_now, translate_read_errors
 from master.store.rundir import RunDirectory, RunStatus, command, facts_from
 from master.views.console import PlainConsole, json_text
 from master.views.live import (
@@ -162,7 +162,7 @@ def print_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None
     from master.backends.registry import batch_of
 
     connection, master = connect(run), holder(run)
-    with contextlib.closing(connection), explained(RunDirectory(run).ledger):
+    with contextlib.closing(connection), translate_read_errors(RunDirectory(run).ledger):
         if master is None:
             progress = without_master(read_progress(connection, read_clock(connection, run).end_s))
         else:

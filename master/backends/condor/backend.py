@@ -16,7 +16,7 @@ from typing import Any
 from gridml.errors import RunError, UsageError
 from gridml.protocol.outbox import job_of
 from master.backends.condor import holds, submit_description
-from master.backends.condor.events import RUN, Job, bindings, explained, own_cluster, translate
+from master.backends.condor.events import RUN, Job, bindings, own_cluster, translate, translate_condor_errors
 from master.backends.condor.holds import WAIT_S, Analysis, about_hold, about_refusal, next_request
 from master.backends.condor.options import CondorOptions
 from master.state.jobs import Backend, HeldFor, JobEvent, State
@@ -76,7 +76,7 @@ class Condor(Backend):
         self._unsure = False  # the last submission failed: the schedd may have taken it all the same
         self._refusal = ""  # why the schedd refused the last submission
         self._warnings = submit_description.news(self._options, directory)
-        with explained(self._condor):
+        with translate_condor_errors(self._condor):
             self._schedd = self._patiently(self._condor.Schedd)
             (self._root / submit_description.LOG).touch()
             self._log = self._condor.JobEventLog(str(self._root / submit_description.LOG))
@@ -87,7 +87,7 @@ class Condor(Backend):
 
     def inherit(self, *, keep: bool) -> list[str]:
         """As the contract says: the queue tells which jobs there are, the log what became of them so far."""
-        with explained(self._condor):
+        with translate_condor_errors(self._condor):
             if not keep:
                 because = ("their master has ended", 0)
                 self._patiently(lambda: self._schedd.act(self._condor.JobAction.Remove, self._ours, reason=because))

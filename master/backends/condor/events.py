@@ -162,7 +162,7 @@ def bindings() -> Any:
 
 
 @contextlib.contextmanager
-def explained(condor: Any) -> Iterator[None]:
+def translate_condor_errors(condor: Any) -> Iterator[None]:
     """Say what a person can do where HTCondor refuses, or cannot be reached."""
     try:
         yield

@@ -16,7 +16,7 @@ from pathlib import Path
 from gridml.errors import RunError
 from gridml.protocol import bundle
 from master.backends.condor.backend import AGAIN_S, FAREWELL_S
-from master.backends.condor.events import RUN, bindings, explained, job_ad
+from master.backends.condor.events import RUN, bindings, job_ad, translate_condor_errors
 from master.backends.condor.options import CondorOptions
 from master.backends.condor.submit_description import DESCRIPTION as WORKERS
 from master.backends.condor.submit_description import as_text, attributes, lines, quoted, word
@@ -68,7 +68,7 @@ class Schedd(BatchSystem):
 
     def check_reachable(self) -> None:
         condor = bindings()
-        with explained(condor):
+        with translate_condor_errors(condor):
             condor.Schedd().query("false", ["ClusterId"], limit=1)
 
     def prepare_master(self, settings: Settings, directory: RunDirectory) -> Path:
@@ -80,7 +80,7 @@ class Schedd(BatchSystem):
     def submit_master(self, settings: Settings, directory: RunDirectory) -> int:
         condor = bindings()
         self.prepare_master(settings, directory)
-        with explained(condor):
+        with translate_condor_errors(condor):
             job = int(condor.Schedd().submit(condor.Submit(description(settings, directory))).cluster())
         bundle.write_atomic(directory.root / JOB, f"{job}\n".encode(), durable=False)
         return job
@@ -116,7 +116,7 @@ class Schedd(BatchSystem):
             return None  # a run on another back end
         condor = bindings()
         with MasterLock(directory):  # a master that begins meanwhile ends at once
-            with explained(condor):
+            with translate_condor_errors(condor):
                 schedd, ids = condor.Schedd(), ["ClusterId", "ProcId"]
                 masters, workers = (
                     [f"{ad['ClusterId']}.{ad['ProcId']}" for ad in schedd.query(_of(mark, directory), ids)]

@@ -88,5 +88,5 @@ def test_credited_in_full_is_not_enough_an_epoch_is_closed_with_what_its_rules_h
     assert (master.ask("w1"), master.ask("w2")) == ((0, 0), (0, 50))
     master.credit("w1")
     master.credit("w2")
-    assert master.ledger.epoch_complete(0)
+    assert master.ledger.is_epoch_complete(0)
     assert master.ask("w1") is None

@@ -45,7 +45,7 @@ def state(ledger: Ledger) -> State:
     spans = [replace(span, apart=False) for span in sorted(ledger.spans, key=lambda s: (s.epoch, s.start))]
     leases = {lease.id: fields(lease) for lease in ledger.leases}
     reserved = {number: fields(lease) for number, lease in ledger.leases.reserved.items()}
-    return leases, reserved, spans, ledger.credited, ledger._next_lease, ledger.overtaken_ranges()
+    return leases, reserved, spans, ledger.credited, ledger._next_lease, ledger.reassigned_ranges()
 
 
 def reread(ledger: Ledger) -> State:
@@ -149,10 +149,10 @@ def perform(ledger: Ledger, operation: str, which: int, much: int) -> None:
         ledger.lease(span, min(span.stop, span.start + much), f"w{which}", 1.0, "test")
     elif operation == "set apart" and ledger.spans:
         span = ledger.spans[which % len(ledger.spans)]
-        ledger.set_apart(replace(span, start=span.start + which % span.count))
+        ledger.isolate(replace(span, start=span.start + which % span.count))
     elif operation == "put back":
         for span in [span for span in ledger.spans if span.apart]:
-            ledger.put_back(span)
+            ledger.rejoin(span)
     elif operation == "open":
         newest, _ = ledger.newest_epoch()
         if newest < 2:
@@ -160,7 +160,7 @@ def perform(ledger: Ledger, operation: str, which: int, much: int) -> None:
     elif operation == "reopen" and reserved:
         ended = reserved[which % len(reserved)]
         stop = min(ended.stop, ended.upto + much)
-        if ledger.span_left(ended, stop) is not None:
+        if ledger.uncredited_rest(ended, stop) is not None:
             ledger.reopen(ended, stop, f"{ended.worker}.1")
     elif lease is None:
         return
@@ -214,22 +214,22 @@ def test_free_ranges_join_what_they_touch(ledger: Ledger) -> None:
 
 def test_a_range_that_is_set_apart_is_joined_to_nothing_until_it_is_put_back(ledger: Ledger) -> None:
     with ledger.transaction():
-        apart = ledger.set_apart(Span(0, 5, 10))
+        apart = ledger.isolate(Span(0, 5, 10))
         assert apart == Span(0, 5, 10, apart=True)
-        assert ledger.set_apart(Span(0, 6, 8)) is None, "it is apart already"
-        assert ledger.set_apart(Span(0, 0, COUNT + 1)) is None, "there is no such range"
+        assert ledger.isolate(Span(0, 6, 8)) is None, "it is apart already"
+        assert ledger.isolate(Span(0, 0, COUNT + 1)) is None, "there is no such range"
         lease = ledger.lease(ledger.spans[0], 5, "w1", 0.0, "test")
         ledger.end_lease(lease, 1.0, "test")
         assert ledger.spans == [Span(0, 0, 5), apart, Span(0, 10, COUNT)]
-        ledger.put_back(apart)
+        ledger.rejoin(apart)
         assert ledger.spans == [Span(0, 0, COUNT)]
-        ledger.put_back(apart)
+        ledger.rejoin(apart)
         assert ledger.spans == [Span(0, 0, COUNT)], "once is enough"
 
 
 def test_what_is_left_of_a_range_that_was_set_apart_is_for_anybody(ledger: Ledger) -> None:
     with ledger.transaction():
-        apart = ledger.set_apart(Span(0, 5, 10))
+        apart = ledger.isolate(Span(0, 5, 10))
         assert apart is not None
         ledger.lease(apart, 8, "w1", 0.0, "test")
         assert Span(0, 8, 10) in ledger.spans
@@ -352,9 +352,9 @@ def test_overtaken_ranges_survive_their_master(ledger: Ledger) -> None:
         ledger.end_lease(again, 4.0, "too slow", overtaken=True)
         ledger.end_lease(ledger.lease(ledger.spans[-1], 9, "w3", 5.0, "test"), 6.0, "let go")
     ranges = [(Span(0, 2, 5), 1), (Span(0, 2, 4), 2)]  # oldest first: the later one is true of what both have
-    assert ledger.overtaken_ranges() == ranges
+    assert ledger.reassigned_ranges() == ranges
     ledger = begin_again(ledger)
-    assert ledger.overtaken_ranges() == ranges
+    assert ledger.reassigned_ranges() == ranges
     with ledger.transaction():
         ledger.close_epoch(0, 1, 7.0)
-    assert begin_again(ledger).overtaken_ranges() == []
+    assert begin_again(ledger).reassigned_ranges() == []

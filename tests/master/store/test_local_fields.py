@@ -167,7 +167,7 @@ def test_in_a_superstep_all_see_the_values_it_began_with(tmp_path: Path) -> None
     np.testing.assert_array_equal(visits(g), np.zeros(COUNT))
     fields.show(None, [patch])  # nor does the death of the master end a superstep
     np.testing.assert_array_equal(visits(g), np.zeros(COUNT))
-    fields.show(fields.settle(None, [patch]), [])
+    fields.show(fields.merge_patches(None, [patch]), [])
     np.testing.assert_array_equal(visits(g), [4, 3, 3, 0, 0, 0])
 
 
@@ -199,7 +199,7 @@ def test_fields_are_what_the_ledger_names(
             fields.committed(pushes)
         for ids, value in group:
             expected[ids] = value
-    base = fields.settle(None, patches[:settled]) if patches[:settled] else None
+    base = fields.merge_patches(None, patches[:settled]) if patches[:settled] else None
     left = patches[settled:]
     for _ in range(times + 1):
         g = graph()
@@ -211,7 +211,7 @@ def test_fields_are_what_the_ledger_names(
     assert len([*folder.glob("patch-*")]) == len(left)
     g = graph()
     again = LocalFields(g, folder, bsp=False, durable=False)
-    last = again.settle(base, left) if left else base
+    last = again.merge_patches(base, left) if left else base
     again.show(last, [])
     again.sweep(last, [])
     assert len([*folder.iterdir()]) == 4  # a base and a working copy of each field
@@ -251,7 +251,7 @@ def test_a_damaged_or_missing_patch_is_an_error(tmp_path: Path, fields: LocalFie
         fields.show(None, [patch])
     file.unlink()
     with pytest.raises(DamagedError, match="version 1, is gone") as caught:
-        fields.settle(None, [patch])
+        fields.merge_patches(None, [patch])
     assert caught.value.file == file
 
 
@@ -277,7 +277,7 @@ def test_a_damaged_base_is_an_error(
     tmp_path: Path, fields: LocalFields, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], says: str
 ) -> None:
     monkeypatch.setattr(ragged, "BLOCK_BYTES", 16)  # two vertices
-    base = fields.settle(None, [(1, 0, fields.write_patch(1, [push([1], 1)]))])
+    base = fields.merge_patches(None, [(1, 0, fields.write_patch(1, [push([1], 1)]))])
     file = tmp_path / "fields" / "Document.visits@00000001.npy"
     damage(file)
     with pytest.raises(DamagedError, match=says) as caught:
@@ -285,7 +285,7 @@ def test_a_damaged_base_is_an_error(
     assert caught.value.file == file
     patch = (2, 1, fields.write_patch(2, [push([1], 1)]))
     with pytest.raises(DamagedError, match=says):
-        fields.settle(base, [patch])  # nor is it made the next one
+        fields.merge_patches(base, [patch])  # nor is it made the next one
 
 
 def test_a_type_without_vertices_is_no_trouble(tmp_path: Path) -> None:
@@ -299,6 +299,6 @@ def test_a_type_without_vertices_is_no_trouble(tmp_path: Path) -> None:
         topic=topic,
     )
     fields = shown(g, tmp_path / "fields")
-    base = fields.settle(None, [(1, 0, fields.write_patch(1, []))])
+    base = fields.merge_patches(None, [(1, 0, fields.write_patch(1, []))])
     fields.show(base, [])
     assert visits(g).shape == (0,)

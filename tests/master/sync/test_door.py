@@ -706,7 +706,7 @@ def test_any_tensors_raise_nothing(held: Held, data: st.DataObject) -> None:
     scene = held.scene
     with scene.run.ledger.transaction():
         held_leases = scene.run.ledger.leases.of("w1")
-        scene.run.ledger.forget_failures()  # of the tensors before
+        scene.run.ledger.clear_failures()  # of the tensors before
         scene.record.faults.avoided_until_s = 0.0
     if not held_leases:
         scene.number += 1

@@ -192,7 +192,7 @@ def test_when_a_person_has_mended_it_no_failure_stands(desk: Desk) -> None:
         desk.fail(worker, 0.0)
     desk.fail("w1", 1.0)
     with desk.ledger.transaction():
-        desk.ledger.forget_failures()
+        desk.ledger.clear_failures()
         desk.workers.forget_failures()
     for later in (desk, None):
         later = later or desk.again()

@@ -301,7 +301,7 @@ def test_one_that_is_stuck_holds_up_no_other(tmp_path: Path) -> None:
         def logged_since(self, credited: int) -> list[LoggedMean]:
             return [LoggedMean(10, 0, "a", 0.5, 10)] if credited < 10 else []
 
-        def last_sign(self) -> float:
+        def last_activity_s(self) -> float:
             return 2.5
 
     ledger: Any = Ledger()
@@ -333,7 +333,7 @@ def test_one_that_begins_late_gets_all_evaluations(stepped: bool, tmp_path: Path
         def logged_since(self, credited: int) -> list[LoggedMean]:
             return [LoggedMean(evaluations, 0, "a", 0.5, 10)] if credited < evaluations else []
 
-        def last_sign(self) -> float:
+        def last_activity_s(self) -> float:
             return 2.5
 
     ledger: Any = Ledger()
