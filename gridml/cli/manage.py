@@ -66,14 +66,14 @@ def rollback(
     as_json: Json = False,
 ) -> None:
     """Take a run back to a version that is kept: what was credited since is undone, and trained again by resume."""
-    from master.store.credits import points
+    from master.store.credits import rollback_points
     from master.store.reader import opened
     from master.store.rundir import command
     from master.takeover import rollback
 
     if to is None:
         with opened(run) as ledger:
-            kept = points(ledger)
+            kept = rollback_points(ledger)
         epochs = (
             "" if each.epoch is None else f", the end of epoch {each.epoch + 1} (e{each.epoch + 1})" for each in kept
         )

@@ -106,7 +106,7 @@ class Tails:
         return {version for epoch, end in ends.items() for version in self._chosen(kept_for, epoch, end)}
 
     def _chosen(self, choose: _Choose, epoch: int, end: int) -> list[int]:
-        if not self._possible or not self._ledger.averaged():
+        if not self._possible or not self._ledger.has_averaged():
             return []
         return choose(self._ledger.saved_credits, end, self._width(epoch), self._replica.state.nbytes)
 

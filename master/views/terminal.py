@@ -85,7 +85,7 @@ def follow(run: Path, *, as_json: bool) -> None:
     connection = connect(run)
     try:
         will_restart = _master_will_restart(run)
-        with explained(RunDirectory(run).ledger), view_of(run.name, as_json=as_json) as view:
+        with translate_read_errors(RunDirectory(run).ledger), view_of(run.name, as_json=as_json) as view:
             newest = connection.execute("SELECT coalesce(max(rowid), 0) FROM events").fetchone()[0]
             seen = max(0, newest - 10)
             driven, held, seen_s = True, False, time.monotonic()

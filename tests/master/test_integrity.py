@@ -26,7 +26,7 @@ from master.run import MasterRun
 from master.simulation.scenario import Scenario
 from master.simulation.world import World
 from master.store import replica
-from master.store.credits import points
+from master.store.credits import rollback_points
 from master.store.reader import opened
 from master.store.settings import Settings
 from master.views.report import report
@@ -384,7 +384,7 @@ def test_an_older_version_that_is_damaged_costs_the_pushes_that_stand_on_it(
     warned = [said for said in killed.said if "is not kept any more" in said]
     assert bool(warned) != in_memory and len(warned) == len(set(warned))
     with opened(killed.root) as ledger:
-        offered = [point.version for point in points(ledger)]
+        offered = [point.version for point in rollback_points(ledger)]
     assert not any(f"version {version} is not kept" in said for said in warned for version in offered)
 
 

@@ -108,7 +108,7 @@ def no_pool_left(pools: Sequence[SpotPool], refused: Mapping[SpotPool, Refusals]
     return True, f"none of the {len(pools)} pools gives instances: {'; '.join(reasons)}"
 
 
-def boots_too_long(launched_s: float, now: float, patience_s: float) -> tuple[bool, str]:
+def is_boot_overdue(launched_s: float, now: float, patience_s: float) -> tuple[bool, str]:
     """Return whether an instance that has not enrolled is given up, and another takes its place."""
     waited_s = now - launched_s
     if waited_s < patience_s:
@@ -116,7 +116,7 @@ def boots_too_long(launched_s: float, now: float, patience_s: float) -> tuple[bo
     return True, f"it was launched {waited_s:.0f} s ago and has not enrolled; at most {patience_s:.0f} s are waited for"
 
 
-def is_out_of_their_reach(running_since_s: Sequence[float], now: float, *, any_enrolled: bool) -> tuple[bool, str]:
+def is_master_unreachable(running_since_s: Sequence[float], now: float, *, any_enrolled: bool) -> tuple[bool, str]:
     """Return whether the master seems to be where no instance can reach it: some run, and none was ever heard of.
     `running_since_s` is when those that run were launched."""
     if any_enrolled or not running_since_s:
@@ -128,10 +128,10 @@ def is_out_of_their_reach(running_since_s: Sequence[float], now: float, *, any_e
     return True, f"{count} instance{'s run' if count > 1 else ' runs'}, and after {waited_s:.0f} s none has enrolled"
 
 
-def overstays(said_s: float, now: float, *, told_taken: bool) -> tuple[bool, str]:
+def is_overdue(said_s: float, now: float, *, told_interrupted: bool) -> tuple[bool, str]:
     """Return whether an instance is terminated that has not ended although its worker said goodbye. One that its
     provider said it takes is left to it: interrupted in its first hour, it costs nothing."""
-    most_s, waited_s = NOTICE_S if told_taken else SHUTDOWN_S, now - said_s
+    most_s, waited_s = NOTICE_S if told_interrupted else SHUTDOWN_S, now - said_s
     if waited_s < most_s:
         return False, f"its worker said goodbye {waited_s:.0f} s ago"
     return True, f"its worker said goodbye {waited_s:.0f} s ago, and it should have ended within {most_s:.0f} s"
@@ -166,7 +166,7 @@ class Subnet:
 
 
 @dataclass(frozen=True)
-class Kept:
+class TaggedResource:
     """What a run has made: an instance, a launch template or a security group, and where the run lies."""
 
     id: str
@@ -175,7 +175,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Seen(Kept):
+class ListedInstance(TaggedResource):
     """An instance as EC2 describes it; `reason` is the code of why it came into this state. `launched_s` is seconds
     since 1970, and so is `ended_s`, None where EC2 does not say when it came into this state."""
 
@@ -263,7 +263,7 @@ class CloudError(RunError):
 
 
 @contextlib.contextmanager
-def in_words(service: str, region: str) -> Iterator[None]:
+def translate_boto_errors(service: str, region: str) -> Iterator[None]:
     """Whatever boto3 raises inside becomes a CloudError."""
     from botocore import exceptions
 

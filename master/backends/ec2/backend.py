@@ -13,24 +13,32 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gridml.errors import RunError, UsageError
-from master.backends.ec2.answers import CloudError, Seen, boots_too_long, is_out_of_their_reach, overstays
-from master.backends.ec2.budget import Budget
-from master.backends.ec2.cleaning import BETWEEN_S, remove
+from master.backends.ec2.answers import CloudError, ListedInstance, is_boot_overdue, is_master_unreachable, is_overdue
+from master.backends.ec2.budget import BudgetMonitor
+from master.backends.ec2.cleanup import POLL_INTERVAL_S, remove_run
 from master.backends.ec2.cloud import PLACE, RUN, Cloud
-from master.backends.ec2.founding import Aside, door_of, founded, place_of, site_of, user_data, write_bundle
-from master.backends.ec2.launching import Asked, Launching
+from master.backends.ec2.launching import Launching, SentRequest
 from master.backends.ec2.options import Ec2Options
+from master.backends.ec2.provisioning import (
+    BackgroundCalls,
+    location_of,
+    master_endpoint,
+    provision,
+    site_of,
+    user_data,
+    write_bundle,
+)
 from master.backends.ec2.states import (
+    Goodbye,
     Stage,
-    Word,
     end_of,
+    goodbye_of,
     in_full,
     is_there,
     note_end,
     note_unwatched_end,
     stage_of,
     was_taken,
-    word_of,
 )
 from master.ports.environment import SteadyClock
 from master.sftp.roster import End, Farewell, Instance, Roster
@@ -39,14 +47,16 @@ from master.state.jobs import Backend, JobEvent, State
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
-LOOK_S = 5.0  # between two questions of how the instances stand
-SOON_S = 1.0  # the same, when a worker has said goodbye
-ROSTER_S = 0.25  # between two looks into the roster
-UNSEEN_S = 120.0  # for which EC2 may not yet list an instance that it launched, or leave one out that it has listed
+POLL_S = 5.0  # between two questions of how the instances stand
+GOODBYE_POLL_S = 1.0  # the same, when a worker has said goodbye
+ROSTER_POLL_S = 0.25  # between two reads of the roster
+LISTING_DELAY_S = (
+    120.0  # for which EC2 may not yet list an instance that it launched, or leave one out that it has listed
+)
 
 
 @dataclass(frozen=True)
-class Outside:
+class Ec2Environment:
     """What the back end gets from outside. `clock` gives seconds since 1970; `rest` waits while all is removed."""
 
     cloud: Cloud
@@ -56,7 +66,7 @@ class Outside:
 
 
 @dataclass
-class _Life:
+class _LiveWorker:
     """A worker's instance from its launch on. `ends_s` is when it is terminated at the latest, because the master wants
     it to end; `said_s` when its goodbye was read; `listed_s` when EC2 last listed it."""
 
@@ -72,7 +82,7 @@ class _Life:
 
 
 @dataclass
-class _Leaving:
+class _Terminating:
     """An instance whose worker has ended at `since_s`, and that was `told` or not that EC2 takes it."""
 
     since_s: float
@@ -85,65 +95,65 @@ class Ec2(Backend):
 
     name = "ec2"
 
-    def __init__(self, settings: Settings, directory: RunDirectory, world: Outside) -> None:
+    def __init__(self, settings: Settings, directory: RunDirectory, world: Ec2Environment) -> None:
         self._options = Ec2Options.among(settings.options)
         self._cloud, self._clock, self._rest = world.cloud, world.clock, world.rest
         self._roster = Roster(directory.root)
         self._site = site_of(self._cloud, self._options, self._roster)
-        self._door = door_of(directory.root, settings.address)
-        facts, token = founded(directory, self._roster, self._site)
+        self._endpoint = master_endpoint(directory.root, settings.address)
+        facts, token = provision(directory, self._roster, self._site)
         self.run = facts.run
-        tags = {RUN: self.run, PLACE: place_of(directory), "Name": f"gridml {directory.place.name}"[:200]}
-        self._user_data = user_data(self.run, self._door, token, self._options.orphan_patience)
+        tags = {RUN: self.run, PLACE: location_of(directory), "Name": f"gridml {directory.place.name}"[:200]}
+        self._user_data = user_data(self.run, self._endpoint, token, self._options.orphan_patience)
         write_bundle(settings, directory, self._site)
         self._launching = Launching(self.run, self._site, self._options, tags)
-        self._aside = Aside(world.executor())
-        self._lives: dict[str, _Life] = {}  # by worker, those that have not ended
-        self._leaving: dict[str, _Leaving] = {}  # by id
+        self._calls = BackgroundCalls(world.executor())
+        self._live: dict[str, _LiveWorker] = {}  # by worker, those that have not ended
+        self._terminating: dict[str, _Terminating] = {}  # by id
         self._names: set[str] = set()
         self._to_end: set[str] = set()
         self._events: list[JobEvent] = []
         self._news: list[str] = []
-        self._money = Budget(directory.root, self._options, self._clock())
+        self._budget = BudgetMonitor(directory.root, self._options, self._clock())
         self._spend, self._spend_why = Spend.GO_ON, ""
         self._template = ""
-        self._asked: Asked | None = None
+        self._asked: SentRequest | None = None
         self._ending: tuple[str, ...] = ()
-        self._look_begun_s = self._next_look_s = self._next_roster_s = self._next_end_s = float("-inf")
+        self._poll_begun_s = self._next_poll_s = self._next_roster_s = self._next_end_s = float("-inf")
         self._any_enrolled = any(self._roster.enrolment(id) is not None for id in self._roster.ids())
-        self._unsure_until_s = float("-inf")  # until then instances may show that nobody knows of
-        self._told: set[str] = set()  # troubles that a person has heard of, and that are not over
+        self._untracked_until_s = float("-inf")  # until then instances may show that nobody knows of
+        self._reported: set[str] = set()  # troubles that a person has heard of, and that are not over
         self._closed = False
 
     def inherit(self, *, keep: bool) -> list[str]:
         """As the contract says: the tags tell which instances there are, the roster whose they are."""
-        seen, now = self._seen(), self._clock()
+        seen, now = self._listed(), self._clock()
         alive = {id for id, each in seen.items() if is_there(each)}
-        self._unsure_until_s = now + UNSEEN_S
+        self._untracked_until_s = now + LISTING_DELAY_S
         for id in self._roster.ids():
             instance = self._roster.instance(id)
             if instance is None:
                 continue
             self._names.add(instance.worker)
-            late = id not in seen and now - instance.launched_s < UNSEEN_S
+            late = id not in seen and now - instance.launched_s < LISTING_DELAY_S
             end = self._roster.end(id)
             if keep and end is None and (id in alive or late):
                 enrolled = self._roster.enrolment(id) is not None
                 running = id in alive and seen[id].state == "running"
                 listed_s = now if id in alive else None
-                life = _Life(instance.worker, instance, enrolled, running, listed_s=listed_s)
-                self._lives[instance.worker] = life
+                life = _LiveWorker(instance.worker, instance, enrolled, running, listed_s=listed_s)
+                self._live[instance.worker] = life
                 state = State.RUNNING if enrolled else State.QUEUED
                 self._events.append(JobEvent(now, instance.worker, state, machine=id if enrolled else ""))
             elif keep and end is not None and id in alive:
-                self._leaving[id] = _Leaving(end.ended_s, end.taken, now)
+                self._terminating[id] = _Terminating(end.ended_s, end.taken, now)
             else:
                 note_unwatched_end(self._roster, id, seen, now, "its master had ended")
         if not keep:
-            remove(self._cloud, self.run, self._rest, looks=1)
+            remove_run(self._cloud, self.run, self._rest, max_polls=1)
             return []
         self._to_end |= alive - self._followed()  # of a master that had no time to write them down
-        return [*self._lives]
+        return [*self._live]
 
     def submit(self, worker: str) -> None:
         if self._closed:
@@ -157,17 +167,17 @@ class Ec2(Backend):
     def poll(self) -> list[JobEvent]:
         if not self._closed:
             now = self._clock()
-            self._hear_launch(now)
-            self._hear_look(now)
-            self._hear_ends(now)
-            self._hear_prices(now)
-            self._judge_the_budget(now)
+            self._handle_launch(now)
+            self._handle_poll(now)
+            self._handle_terminations(now)
+            self._handle_prices(now)
+            self._check_budget(now)
             if now >= self._next_roster_s:
-                self._next_roster_s = now + ROSTER_S
+                self._next_roster_s = now + ROSTER_POLL_S
                 self._read_roster(now)
                 self._end_overdue(now)
-                self._look_for_silence(now)
-            self._ask(now)
+                self._check_for_silence(now)
+            self._send_requests(now)
         events, self._events = self._events, []
         return events
 
@@ -178,13 +188,13 @@ class Ec2(Backend):
             self._launching.waiting.remove(worker)
             detail = "cancelled before it had an instance"
             self._events.append(JobEvent(now, worker, State.EVICTED, detail=detail, cancelled=True))
-        elif (life := self._lives.get(worker)) is not None:
+        elif (life := self._live.get(worker)) is not None:
             life.cancelled, life.ends_s = True, now + (grace_s if life.enrolled else 0.0)
 
     @property
     def affords(self) -> int | None:
         """As the contract says, by `--budget`."""
-        return {Spend.GO_ON: None, Spend.NO_MORE: len(self._lives), Spend.LEAVE: 0}[self._spend]
+        return {Spend.GO_ON: None, Spend.NO_MORE: len(self._live), Spend.LEAVE: 0}[self._spend]
 
     def news(self) -> list[str]:
         news = [*self._launching.news, *self._news]
@@ -193,9 +203,9 @@ class Ec2(Backend):
         return news
 
     def exhausted(self) -> str | None:
-        if self._spend is not Spend.GO_ON and not self._lives and not self._launching.waiting:
+        if self._spend is not Spend.GO_ON and not self._live and not self._launching.waiting:
             return f"the budget ends the run: {self._spend_why}"
-        return None if self._lives else self._launching.no_use()
+        return None if self._live else self._launching.no_use()
 
     def more_machines(self, resume: str) -> str:
         if self._spend is not Spend.GO_ON:
@@ -208,8 +218,8 @@ class Ec2(Backend):
         """The instances work on, each for as long as it hears from a master, and `--orphan-patience` longer."""
         if not self._closed:
             self._closed = True
-            self._aside.close()
-            self._hear_launch(self._clock())  # what was launched while nobody listened is a worker's, too
+            self._calls.close()
+            self._handle_launch(self._clock())  # what was launched while nobody listened is a worker's, too
 
     def close(self) -> None:
         """Removes everything, and waits until it is gone. Raises RunError for what is left, or where EC2 refuses."""
@@ -219,175 +229,175 @@ class Ec2(Backend):
         now = self._clock()
         for worker in [*self._launching.waiting]:
             self.cancel(worker)
-        late = self._to_end | {life.instance.id for life in self._lives.values() if life.listed_s is None}
-        for life in [*self._lives.values()]:
+        late = self._to_end | {life.instance.id for life in self._live.values() if life.listed_s is None}
+        for life in [*self._live.values()]:
             life.cancelled = True
             self._end(life, State.EVICTED, "ended with the run", now)
         try:
             self._wait_until_listed(late)
-            _, left = remove(self._cloud, self.run, self._rest)
-            seen = self._seen()
+            _, left = remove_run(self._cloud, self.run, self._rest)
+            seen = self._listed()
         except CloudError as error:
             raise RunError(f"{error} {_sweep(self.run)}") from error
-        for id in [*self._leaving]:
-            self._see_off(id, seen.get(id), now)
+        for id in [*self._terminating]:
+            self._follow_termination(id, seen.get(id), now)
         if left:
             raise RunError(f"on EC2 there is still {left} of this run. {_sweep(self.run)}")
 
     # What AWS is asked
 
-    def _seen(self) -> dict[str, Seen]:
+    def _listed(self) -> dict[str, ListedInstance]:
         return {each.id: each for each in self._cloud.instances(self.run)}
 
     def _wait_until_listed(self, late: set[str]) -> None:
         """What EC2 does not list yet is found by nobody who removes it."""
-        until_s = self._clock() + UNSEEN_S
+        until_s = self._clock() + LISTING_DELAY_S
         while late and self._clock() < until_s:
-            late = late - self._seen().keys()
+            late = late - self._listed().keys()
             if late:
-                self._rest(BETWEEN_S)
+                self._rest(POLL_INTERVAL_S)
 
-    def _ask(self, now: float) -> None:
-        if self._to_end and now >= self._next_end_s and not self._aside.busy("end"):
+    def _send_requests(self, now: float) -> None:
+        if self._to_end and now >= self._next_end_s and not self._calls.busy("end"):
             ids = self._ending = tuple(sorted(self._to_end))
-            self._aside.begin("end", lambda: self._cloud.end(ids))
-        if not self._aside.busy("launch"):
+            self._calls.begin("end", lambda: self._cloud.end(ids))
+        if not self._calls.busy("launch"):
             may_launch = self._spend is Spend.GO_ON
-            most = self._money.affords if may_launch else 0
+            most = self._budget.affords if may_launch else 0
             self._asked = asked = self._launching.due(self._template, now, most)
             if asked is not None:
-                self._aside.begin("launch", lambda: self._launching.launch(self._cloud, self._user_data, asked))
-        wanted = bool(self._lives) or self._options.budget is not None
-        if wanted and not self._aside.busy("prices") and self._money.due(now):
-            self._aside.begin("prices", lambda: self._money.ask(self._cloud, self._site))
-        wanted = bool(self._lives or self._leaving) or now < self._unsure_until_s
-        if wanted and now >= self._next_look_s and not self._aside.busy("look"):
-            self._look_begun_s = now
-            self._aside.begin("look", self._seen)
+                self._calls.begin("launch", lambda: self._launching.launch(self._cloud, self._user_data, asked))
+        wanted = bool(self._live) or self._options.budget is not None
+        if wanted and not self._calls.busy("prices") and self._budget.due(now):
+            self._calls.begin("prices", lambda: self._budget.ask(self._cloud, self._site))
+        wanted = bool(self._live or self._terminating) or now < self._untracked_until_s
+        if wanted and now >= self._next_poll_s and not self._calls.busy("poll"):
+            self._poll_begun_s = now
+            self._calls.begin("poll", self._listed)
 
     # What AWS answers
 
-    def _hear_launch(self, now: float) -> None:
-        answer, asked = self._aside.take("launch"), self._asked
+    def _handle_launch(self, now: float) -> None:
+        answer, asked = self._calls.take("launch"), self._asked
         if answer is None or asked is None:
             return
         try:
             self._template, launched, errors = answer.result()
         except CloudError as error:
             self._launching.failed(asked, error, now)
-            self._unsure_until_s = now + UNSEEN_S
+            self._untracked_until_s = now + LISTING_DELAY_S
         else:
             given, spare = self._launching.answered(asked, launched, errors, now)
             self._to_end.update(each.id for each in spare)
-            self._money.launched(len(launched))
+            self._budget.launched(len(launched))
             for worker, each in given:
-                full, spot = self._money.full_price(each.pool.type), not self._options.on_demand
+                full, spot = self._budget.full_price(each.pool.type), not self._options.on_demand
                 instance = Instance(each.id, worker, each.pool.type, each.pool.zone, now, full, spot)
                 self._roster.keep(instance)
-                self._lives[worker] = _Life(worker, instance)
+                self._live[worker] = _LiveWorker(worker, instance)
 
-    def _refused(self, call: str, answer: Future[Any], trouble: str) -> bool:
+    def _has_failed(self, call: str, answer: Future[Any], trouble: str) -> bool:
         """Whether a call failed, which a person hears once until it is answered again."""
         try:
             answer.result()
         except CloudError as error:
-            if call not in self._told:
+            if call not in self._reported:
                 self._news.append(trouble.format(error))
-            self._told.add(call)
+            self._reported.add(call)
             return True
-        self._told.discard(call)
+        self._reported.discard(call)
         return False
 
-    def _hear_look(self, now: float) -> None:
-        answer = self._aside.take("look")
+    def _handle_poll(self, now: float) -> None:
+        answer = self._calls.take("poll")
         if answer is None:
             return
-        self._next_look_s = now + LOOK_S
-        if self._refused("look", answer, "EC2 does not say how the instances stand, and is asked again: {}"):
+        self._next_poll_s = now + POLL_S
+        if self._has_failed("poll", answer, "EC2 does not say how the instances stand, and is asked again: {}"):
             return
-        seen: dict[str, Seen] = answer.result()
-        for life in [*self._lives.values()]:
-            self._take(life, seen.get(life.instance.id), now)
-        for id in [*self._leaving]:
-            self._see_off(id, seen.get(id), now)
-        if not self._aside.busy("launch") and not self._launching.unanswered:
+        seen: dict[str, ListedInstance] = answer.result()
+        for life in [*self._live.values()]:
+            self._update_worker(life, seen.get(life.instance.id), now)
+        for id in [*self._terminating]:
+            self._follow_termination(id, seen.get(id), now)
+        if not self._calls.busy("launch") and not self._launching.unanswered:
             there = {id for id, each in seen.items() if is_there(each)}
             self._to_end |= there - self._followed()
 
     def _followed(self) -> set[str]:
         """The instances of workers, and those whose workers have ended."""
-        return {life.instance.id for life in self._lives.values()} | {*self._leaving}
+        return {life.instance.id for life in self._live.values()} | {*self._terminating}
 
-    def _hear_ends(self, now: float) -> None:
-        answer = self._aside.take("end")
+    def _handle_terminations(self, now: float) -> None:
+        answer = self._calls.take("end")
         if answer is None:
             return
-        if self._refused("end", answer, "EC2 does not end instances, and is asked again: {}"):
-            self._next_end_s = now + LOOK_S
+        if self._has_failed("end", answer, "EC2 does not end instances, and is asked again: {}"):
+            self._next_end_s = now + POLL_S
             return
         self._to_end.difference_update(self._ending)
-        for life in [*self._lives.values()]:
+        for life in [*self._live.values()]:
             if life.instance.id in self._ending:
                 self._end(life, State.EVICTED, "cancelled", now)
 
-    def _hear_prices(self, now: float) -> None:
-        answer = self._aside.take("prices")
+    def _handle_prices(self, now: float) -> None:
+        answer = self._calls.take("prices")
         if answer is None:
             return
         held = "" if self._options.budget is None else " Without a price, nothing is launched within --budget."
-        if self._refused("prices", answer, f"what instances cost is not known, and asked again: {{}}{held}"):
-            self._money.ask_again(now)
+        if self._has_failed("prices", answer, f"what instances cost is not known, and asked again: {{}}{held}"):
+            self._budget.ask_again(now)
         else:
-            self._money.learn(answer.result())
+            self._budget.learn(answer.result())
 
-    def _judge_the_budget(self, now: float) -> None:
-        under_way = len(self._asked.workers) if self._asked is not None and self._aside.busy("launch") else 0
-        spend, why = self._money.judge(under_way, now)
+    def _check_budget(self, now: float) -> None:
+        under_way = len(self._asked.workers) if self._asked is not None and self._calls.busy("launch") else 0
+        spend, why = self._budget.judge(under_way, now)
         if spend is not self._spend:
             self._spend, self._spend_why = spend, why
             if spend is not Spend.GO_ON:
                 self._news.append(f"the budget says: {spend.value}. {why}")
 
-    def _take(self, life: _Life, seen: Seen | None, now: float) -> None:
+    def _update_worker(self, life: _LiveWorker, seen: ListedInstance | None, now: float) -> None:
         """What a look says of one worker's instance."""
         if seen is None:
-            if now - (life.listed_s or life.instance.launched_s) < UNSEEN_S:
+            if now - (life.listed_s or life.instance.launched_s) < LISTING_DELAY_S:
                 return
             state, reason = "terminated", ""
         else:
             life.listed_s, life.running = now, seen.state == "running"
             state, reason = seen.state, seen.reason
             if (seen.type, seen.zone) != (life.instance.type, life.instance.zone):
-                full = self._money.full_price(seen.type)
+                full = self._budget.full_price(seen.type)
                 life.instance = replace(life.instance, type=seen.type, zone=seen.zone, on_demand=full)
                 self._roster.keep(life.instance)
         if life.farewell is None:
             life.farewell = self._roster.farewell(life.instance.id)  # said before its machine went
-        elif life.said_s > self._look_begun_s and stage_of(state) is Stage.THERE:
+        elif life.said_s > self._poll_begun_s and stage_of(state) is Stage.THERE:
             return  # the look is older than the goodbye, which EC2 may have caused
         end = end_of(state, reason, life.farewell)
         if end is not None:
             self._end(life, end, in_full(state, reason, life.farewell), now, seen)
 
-    def _see_off(self, id: str, seen: Seen | None, now: float) -> None:
+    def _follow_termination(self, id: str, seen: ListedInstance | None, now: float) -> None:
         """Look whether an instance is gone whose worker has ended; one that stays too long is terminated."""
-        leaving = self._leaving[id]
+        leaving = self._terminating[id]
         if seen is not None:
             leaving.listed_s = now
-        elif now - (leaving.listed_s or leaving.since_s) < UNSEEN_S and not self._closed:
+        elif now - (leaving.listed_s or leaving.since_s) < LISTING_DELAY_S and not self._closed:
             return
         if seen is not None and seen.state.startswith("stop"):
             self._to_end.add(id)  # a disk is still paid for
         if seen is None or stage_of(seen.state) is Stage.GONE:
-            del self._leaving[id]
+            del self._terminating[id]
             note_end(self._roster, id, seen, now)
-        elif overstays(leaving.since_s, now, told_taken=leaving.told)[0]:
+        elif is_overdue(leaving.since_s, now, told_interrupted=leaving.told)[0]:
             self._to_end.add(id)
 
     # What instances say
 
     def _read_roster(self, now: float) -> None:
-        for life in self._lives.values():
+        for life in self._live.values():
             id = life.instance.id
             if not life.enrolled and self._roster.enrolment(id) is not None:
                 life.enrolled = self._any_enrolled = True
@@ -395,38 +405,38 @@ class Ec2(Backend):
                 self._events.append(JobEvent(now, life.worker, State.RUNNING, machine=id, detail=where))
             if life.farewell is None and (farewell := self._roster.farewell(id)) is not None:
                 life.farewell, life.said_s = farewell, now
-                self._next_look_s = min(self._next_look_s, now + SOON_S)
+                self._next_poll_s = min(self._next_poll_s, now + GOODBYE_POLL_S)
 
     def _end_overdue(self, now: float) -> None:
         """Instances that do not enrol, and those whose time to leave is over."""
-        for life in [*self._lives.values()]:
-            late, why = boots_too_long(life.instance.launched_s, now, self._options.boot_patience)
+        for life in [*self._live.values()]:
+            late, why = is_boot_overdue(life.instance.launched_s, now, self._options.boot_patience)
             if life.cancelled and now >= life.ends_s:
                 self._to_end.add(life.instance.id)
             elif late and not life.enrolled and not life.cancelled:
                 self._to_end.add(life.instance.id)
                 self._end(life, State.LOST, why, now)
 
-    def _look_for_silence(self, now: float) -> None:
-        since = [life.instance.launched_s for life in self._lives.values() if life.running]
-        silent, why = is_out_of_their_reach(since, now, any_enrolled=self._any_enrolled)
-        if silent and "reach" not in self._told:
-            self._told.add("reach")
+    def _check_for_silence(self, now: float) -> None:
+        since = [life.instance.launched_s for life in self._live.values() if life.running]
+        silent, why = is_master_unreachable(since, now, any_enrolled=self._any_enrolled)
+        if silent and "reach" not in self._reported:
+            self._reported.add("reach")
             self._news.append(
-                f"{why}: they may not reach this machine, which they were told is at {self._door}. Its firewall or "
+                f"{why}: they may not reach this machine, which they were told is at {self._endpoint}. Its firewall or "
                 "security group must let them in there; or resume the run with an address that they can reach: "
                 f"--address HOST:PORT. If that is well, the image does not start its worker: {self._site.image.id}"
             )
 
-    def _end(self, life: _Life, state: State, why: str, now: float, seen: Seen | None = None) -> None:
+    def _end(self, life: _LiveWorker, state: State, why: str, now: float, seen: ListedInstance | None = None) -> None:
         """Tell of a worker's end, and refuse its instance from now on."""
-        del self._lives[life.worker]
-        id, told = life.instance.id, word_of(life.farewell) is Word.TAKEN
+        del self._live[life.worker]
+        id, told = life.instance.id, goodbye_of(life.farewell) is Goodbye.TAKEN
         taken = was_taken(seen, told=told)
         cancelled = life.cancelled and not taken
         state = State.EVICTED if cancelled else state
         self._roster.keep(End(id, now, why, taken=taken))
-        self._leaving[id] = _Leaving(now, told, life.listed_s)
+        self._terminating[id] = _Terminating(now, told, life.listed_s)
         status = None if life.farewell is None or state is State.EVICTED else life.farewell.exit_status
         graceful = None if state is State.EVICTED else False  # it was, if the worker took its leave
         where = id if life.enrolled else ""

@@ -86,7 +86,7 @@ def check_affordable(cloud: Cloud, site: Site, options: Ec2Options) -> None:
     check_budget(options.budget, cheapest.price, cheapest.at_most(options.max_price))
 
 
-class Budget:
+class BudgetMonitor:
     """The prices of a run's markets in its directory, and what its budget lets it do. Times are seconds since 1970."""
 
     def __init__(self, root: Path, options: Ec2Options, began_s: float) -> None:

@@ -142,7 +142,7 @@ def sweep(
     drives are left alone, and those of other machines unless they are named.
     """
     from chunk_model.lifetime import LifetimeError, parse_duration
-    from master.backends.ec2.cleaning import find, swept
+    from master.backends.ec2.cleanup import find, swept
     from master.backends.ec2.cloud import Cloud
 
     try:

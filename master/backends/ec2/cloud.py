@@ -25,14 +25,14 @@ from master.backends.ec2.answers import (
     FleetInstance,
     FleetRequest,
     InstanceType,
-    Kept,
+    ListedInstance,
     MachineImage,
     PoolError,
-    Seen,
     SpotPool,
     Subnet,
+    TaggedResource,
     Template,
-    in_words,
+    translate_boto_errors,
 )
 
 REGION = "us-east-1"  # one of the few that have the price list, which is of all regions
@@ -89,7 +89,7 @@ class Cloud:
     @cached_property
     def _session(self) -> Any:
         boto3 = _boto3()
-        with in_words("ec2", self._asked_region or "the region"):
+        with translate_boto_errors("ec2", self._asked_region or "the region"):
             return boto3.session.Session(region_name=self._asked_region)
 
     @cached_property
@@ -109,14 +109,14 @@ class Cloud:
             retries={"mode": "standard", "total_max_attempts": attempts},
             user_agent_extra="gridml",
         )
-        with in_words(service, self._session.region_name):
+        with translate_boto_errors(service, self._session.region_name):
             return self._session.client(service, config=config, region_name=region)
 
     @contextmanager
     def _asking(self, *accepted: str) -> Iterator[None]:
         """Whatever boto3 raises inside becomes a CloudError; refusals whose codes begin so are passed over."""
         try:
-            with in_words("ec2", self._session.region_name):
+            with translate_boto_errors("ec2", self._session.region_name):
                 yield
         except CloudError as error:
             if not error.code.startswith(accepted):
@@ -125,7 +125,7 @@ class Cloud:
     def account(self) -> str:
         """The number of the account, as text."""
         client = self._connected("sts")
-        with in_words("sts", self.region):
+        with translate_boto_errors("sts", self.region):
             return str(client.get_caller_identity()["Account"])
 
     def images(self, id: str | None) -> list[MachineImage]:
@@ -183,7 +183,7 @@ class Cloud:
         """Dollars an hour on demand by type; those that the price list has not are left out."""
         client, found = self._connected("pricing", REGION, attempts=1), {}  # nobody waits for it
         for type_ in types:
-            with in_words("pricing", REGION):
+            with translate_boto_errors("pricing", REGION):
                 listed = client.get_products(**question(type_, self.region))["PriceList"]
             if (price := full_price(listed)) is not None:
                 found[type_] = price
@@ -201,10 +201,10 @@ class Cloud:
             return found[0].id
         raise CloudError(f"EC2 has the security group {name} and does not list it yet.", "NotListedYet", passing=True)
 
-    def groups(self, run: str | None = None) -> list[Kept]:
+    def groups(self, run: str | None = None) -> list[TaggedResource]:
         """The security groups of a run, or of all."""
         found = self._pages("describe_security_groups", "SecurityGroups", Filters=[_of(run)])
-        return [Kept(each["GroupId"], *_run_and_place(each)) for each in found]
+        return [TaggedResource(each["GroupId"], *_run_and_place(each)) for each in found]
 
     def remove_group(self, id: str) -> None:
         """Remove a security group; while an instance uses it, it stays."""
@@ -229,10 +229,10 @@ class Cloud:
                 TagSpecifications=_tagged(["launch-template"], tags),
             )
 
-    def templates(self, run: str | None = None) -> list[Kept]:
+    def templates(self, run: str | None = None) -> list[TaggedResource]:
         """The launch templates of a run, or of all."""
         found = self._pages("describe_launch_templates", "LaunchTemplates", Filters=[_of(run)])
-        return [Kept(each["LaunchTemplateId"], *_run_and_place(each)) for each in found]
+        return [TaggedResource(each["LaunchTemplateId"], *_run_and_place(each)) for each in found]
 
     def remove_template(self, id: str) -> None:
         """Remove a launch template, unless it is gone."""
@@ -274,7 +274,7 @@ class Cloud:
         ]
         return launched, errors
 
-    def instances(self, run: str | None = None, *, states: Collection[str] = ()) -> list[Seen]:
+    def instances(self, run: str | None = None, *, states: Collection[str] = ()) -> list[ListedInstance]:
         """The instances of a run, or of all; of those that have ended, as many as EC2 still remembers."""
         filters = [_of(run), *([_filter("instance-state-name", states)] if states else [])]
         found = self._pages("describe_instances", "Reservations", Filters=filters)
@@ -311,7 +311,7 @@ class Cloud:
         """How many vCPUs of standard spot instances the account may have, in words; None where nobody says."""
         client = self._connected("service-quotas")
         try:
-            with in_words("servicequotas", self.region):
+            with translate_boto_errors("servicequotas", self.region):
                 quota = client.get_service_quota(ServiceCode="ec2", QuotaCode=_SPOT_VCPUS)["Quota"]
         except CloudError:
             return None
@@ -339,8 +339,8 @@ def _pool(each: Mapping[str, Any], zones: Mapping[str, str]) -> SpotPool:
     return SpotPool(each.get("InstanceType") or override.get("InstanceType", ""), zone)
 
 
-def _seen(each: Mapping[str, Any]) -> Seen:
-    return Seen(
+def _seen(each: Mapping[str, Any]) -> ListedInstance:
+    return ListedInstance(
         each["InstanceId"],
         *_run_and_place(each),
         each["State"]["Name"],

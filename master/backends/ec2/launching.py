@@ -26,12 +26,12 @@ from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.options import Ec2Options
 from master.backends.ec2.site import Site
 
-MOST_AT_ONCE = 100  # instances of one request
+MAX_FLEET_INSTANCES = 100  # instances of one request
 _NAMED = 3  # pools in a message
 
 
 @dataclass(frozen=True)
-class Asked:
+class SentRequest:
     """A request, and the workers that it is made for."""
 
     request: FleetRequest
@@ -53,11 +53,11 @@ class Launching:
         self._refused: dict[SpotPool, Refusals] = {}
         self._account = Refusals()
         self._answered = 0  # requests of this master
-        self._again: Asked | None = None  # nobody knows whether it was heard
+        self._again: SentRequest | None = None  # nobody knows whether it was heard
         self._unsuited = ""  # what EC2 said of a pool that it does not have
         self._told: set[Refusal | str] = set()
 
-    def due(self, template: str, now: float, most: int) -> Asked | None:
+    def due(self, template: str, now: float, most: int) -> SentRequest | None:
         """What is to be asked for now, of `most` instances; None while there is nothing, or it is of no use."""
         if not self.waiting:
             self._again = None
@@ -67,7 +67,7 @@ class Launching:
             return None
         if self._again is not None:
             return self._again
-        workers = tuple(self.waiting[: min(most, MOST_AT_ONCE)])
+        workers = tuple(self.waiting[: min(most, MAX_FLEET_INSTANCES)])
         if not workers:
             return None
         request = FleetRequest(
@@ -80,14 +80,16 @@ class Launching:
             max_price=self._options.max_price,
             on_demand=self._options.on_demand,
         )
-        return Asked(request, workers)
+        return SentRequest(request, workers)
 
     @property
     def unanswered(self) -> bool:
         """Whether nobody knows of the last request what it launched."""
         return self._again is not None
 
-    def launch(self, cloud: Cloud, user_data: str, asked: Asked) -> tuple[str, list[FleetInstance], list[PoolError]]:
+    def launch(
+        self, cloud: Cloud, user_data: str, asked: SentRequest
+    ) -> tuple[str, list[FleetInstance], list[PoolError]]:
         """Ask EC2, which takes a while. What instances are launched from is made before the first; its name is in the
         answer, for the next request. Raises CloudError."""
         name = asked.request.template or self._make_template(cloud, user_data)
@@ -104,7 +106,7 @@ class Launching:
         return template.name
 
     def answered(
-        self, asked: Asked, launched: Sequence[FleetInstance], errors: Sequence[PoolError], now: float
+        self, asked: SentRequest, launched: Sequence[FleetInstance], errors: Sequence[PoolError], now: float
     ) -> tuple[list[tuple[str, FleetInstance]], list[FleetInstance]]:
         """Take an answer; return which worker gets which instance, and the instances that nobody waits for any more."""
         self._again = None
@@ -122,7 +124,7 @@ class Launching:
             self._told.clear()
         return given, [*launched[len(given) :]]
 
-    def failed(self, asked: Asked, error: CloudError, now: float) -> None:
+    def failed(self, asked: SentRequest, error: CloudError, now: float) -> None:
         """Take that a request was refused as a whole, or not answered."""
         if error.passing:
             self._again = asked  # it may have been heard

@@ -86,7 +86,7 @@ class Ec2Options(BackendOptions):
                     raise UsageError(f"--{name.replace('_', '-')} got {text[:60]!r}; expected {like}.")
         check_bounds(self)
         if self.paper:
-            self._take_the_papers()
+            self._apply_paper_preset()
         if self.on_demand and self.max_price is not None:
             raise UsageError(
                 "got --on-demand and --max-price; expected one of them: only spot instances have another price."
@@ -94,7 +94,7 @@ class Ec2Options(BackendOptions):
         if self.identity_certificate is not None:
             object.__setattr__(self, "identity_certificate", self.identity_certificate.absolute())
 
-    def _take_the_papers(self) -> None:
+    def _apply_paper_preset(self) -> None:
         if self.instance_types not in ((), (PAPER_TYPE,)) or self.max_price not in (None, PAPER_PRICE):
             raise UsageError(
                 f"got --paper with --instance-types or --max-price; expected --paper alone: it means {PAPER_TYPE} at "

@@ -31,9 +31,9 @@ class Ec2Plugin(BackendPlugin):
     dry_run = "Look up what would be launched, print it, and launch nothing."
 
     def make(self, settings: Settings, directory: RunDirectory) -> Backend:
-        from master.backends.ec2.backend import Ec2, Outside
+        from master.backends.ec2.backend import Ec2, Ec2Environment
 
-        return Ec2(settings, directory, Outside(self._cloud(settings)))
+        return Ec2(settings, directory, Ec2Environment(self._cloud(settings)))
 
     def nearby(self) -> bool:
         return False
@@ -51,7 +51,7 @@ class Ec2Plugin(BackendPlugin):
         return describe(settings, self._cloud(settings))
 
     def withdraw(self, settings: Settings, directory: RunDirectory) -> str | None:
-        from master.backends.ec2.cleaning import withdraw
+        from master.backends.ec2.cleanup import withdraw
 
         return withdraw(self._cloud(settings), directory)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
-from master.backends.ec2.answers import Seen
+from master.backends.ec2.answers import ListedInstance
 from master.sftp.roster import End, Farewell, Roster
 from master.state.jobs import State, in_words
 
@@ -32,7 +32,7 @@ class Cause(StrEnum):
     UNSAID = "EC2 does not say why"
 
 
-class Word(StrEnum):
+class Goodbye(StrEnum):
     """What the worker of an instance said when it left."""
 
     NONE = "no word"
@@ -58,14 +58,14 @@ _CAUSES: Mapping[str, Cause] = {
     "Server.InternalError": Cause.BROKEN,
 }
 
-_LEFT = {Word.DONE: State.FINISHED, Word.FAILED: State.LOST, Word.TAKEN: State.EVICTED}
-ENDS: Mapping[tuple[Stage, Cause, Word], State | None] = {
+_LEFT = {Goodbye.DONE: State.FINISHED, Goodbye.FAILED: State.LOST, Goodbye.TAKEN: State.EVICTED}
+ENDS: Mapping[tuple[Stage, Cause, Goodbye], State | None] = {
     **{(stage, cause, word): end for stage in Stage for cause in Cause for word, end in _LEFT.items()},
     # Its system may have gone down, and the worker with status 0.
-    **{(stage, Cause.TAKEN, word): State.EVICTED for stage in Stage for word in Word},
-    **{(Stage.GONE, cause, Word.NONE): State.LOST for cause in Cause},
-    **{(Stage.GONE, cause, Word.NONE): State.EVICTED for cause in (Cause.TAKEN, Cause.ASKED)},
-    **{(Stage.THERE, cause, Word.NONE): None for cause in Cause},  # the worker lives
+    **{(stage, Cause.TAKEN, word): State.EVICTED for stage in Stage for word in Goodbye},
+    **{(Stage.GONE, cause, Goodbye.NONE): State.LOST for cause in Cause},
+    **{(Stage.GONE, cause, Goodbye.NONE): State.EVICTED for cause in (Cause.TAKEN, Cause.ASKED)},
+    **{(Stage.THERE, cause, Goodbye.NONE): None for cause in Cause},  # the worker lives
 }
 """The end of a worker that the master did not ask for, None while it lives."""
 
@@ -80,26 +80,26 @@ def cause_of(reason: str) -> Cause:
     return _CAUSES.get(reason, Cause.UNSAID)
 
 
-def word_of(farewell: Farewell | None) -> Word:
+def goodbye_of(farewell: Farewell | None) -> Goodbye:
     """Return what a worker said when it left, None: nothing."""
     if farewell is None:
-        return Word.NONE
+        return Goodbye.NONE
     if farewell.evicted:
-        return Word.TAKEN
-    return Word.DONE if farewell.exit_status == 0 else Word.FAILED
+        return Goodbye.TAKEN
+    return Goodbye.DONE if farewell.exit_status == 0 else Goodbye.FAILED
 
 
 def end_of(state: str, reason: str, farewell: Farewell | None) -> State | None:
     """Return how a worker has ended, None while it lives."""
-    return ENDS[stage_of(state), cause_of(reason), word_of(farewell)]
+    return ENDS[stage_of(state), cause_of(reason), goodbye_of(farewell)]
 
 
-def is_there(seen: Seen | None) -> bool:
+def is_there(seen: ListedInstance | None) -> bool:
     """Whether EC2 lists an instance that is not going."""
     return seen is not None and stage_of(seen.state) is Stage.THERE
 
 
-def was_taken(seen: Seen | None, *, told: bool) -> bool:
+def was_taken(seen: ListedInstance | None, *, told: bool) -> bool:
     """Whether EC2 took an instance: what EC2 says of one that is gone counts, and else what the instance was `told`.
     One that was told so and that its user ended first is paid for."""
     if seen is None or is_there(seen) or cause_of(seen.reason) is Cause.UNSAID:
@@ -107,13 +107,13 @@ def was_taken(seen: Seen | None, *, told: bool) -> bool:
     return cause_of(seen.reason) is Cause.TAKEN
 
 
-def note_end(roster: Roster, id: str, seen: Seen | None, now: float) -> None:
+def note_end(roster: Roster, id: str, seen: ListedInstance | None, now: float) -> None:
     """Keep that an instance is gone whose worker has ended before."""
     if (end := roster.end(id)) is not None:
         roster.keep(replace(end, ended_s=now, taken=was_taken(seen, told=end.taken)))
 
 
-def note_unwatched_end(roster: Roster, id: str, seen: Mapping[str, Seen], now: float, why: str) -> None:
+def note_unwatched_end(roster: Roster, id: str, seen: Mapping[str, ListedInstance], now: float, why: str) -> None:
     """Keep the end of an instance that no master saw: at the moment that EC2 tells of, as long as it remembers it."""
     instance, farewell, found = roster.instance(id), roster.farewell(id), seen.get(id)
     if instance is None or roster.end(id) is not None:

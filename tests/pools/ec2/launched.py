@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.local_ec2 import all_off, credited, left_on_ec2, oldest, wait, work_of
-from master.backends.ec2.founding import TOKEN
+from master.backends.ec2.provisioning import TOKEN
 from master.sftp.roster import FOLDER, Roster
 from pools.ec2 import inside
 from pools.ec2.control import VARIABLE, Control

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from master.backends.ec2.backend import Ec2, Outside
+from master.backends.ec2.backend import Ec2, Ec2Environment
 from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.options import Ec2Options
 from master.sftp.roster import Enrolment, Farewell, Roster
@@ -124,7 +124,7 @@ class Fleet:
 
     def another(self, executor: Callable[[], Executor] = AtOnce) -> Ec2:
         """A back end of the next master."""
-        world = Outside(Cloud(REGION), clock=lambda: self.now, rest=self.rest, executor=executor)
+        world = Ec2Environment(Cloud(REGION), clock=lambda: self.now, rest=self.rest, executor=executor)
         return Ec2(self.settings, self.directory, world)
 
     def another_that_is_slow(self) -> Ec2:

@@ -447,7 +447,7 @@ def test_what_a_request_launched_that_was_not_answered_is_not_ended(fleet: Any) 
     assert not fleet.aws.asked("TerminateInstances")  # it may be w2's: the same request with its token tells
     fleet.aws.refusals.clear()
     fleet.polls(8, 5.0)
-    assert list(fleet.backend._lives) == ["w1", "w2"]
+    assert list(fleet.backend._live) == ["w1", "w2"]
 
 
 def test_a_later_master_that_keeps_none_ends_them(fleet: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gridml.carriers.enrolment import MOST_FILES
 from gridml.errors import UsageError
-from master.backends.ec2.founding import _modules
+from master.backends.ec2.provisioning import _modules
 from master.store.rundir import RunDirectory
 
 

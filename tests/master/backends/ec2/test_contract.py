@@ -36,7 +36,7 @@ class OnMoto(Harness):
 
     def rest(self) -> None:
         self.fleet.now += 2.0
-        for life in [*self.fleet.backend._lives.values()]:
+        for life in [*self.fleet.backend._live.values()]:
             self._work(life)
 
     def _work(self, life: Any) -> None:

@@ -24,7 +24,7 @@ def no_capacity(fleet: Any, *types: str, code: str = "InsufficientInstanceCapaci
 def test_pools_without_capacity_are_left_alone_and_others_tried(fleet: Any) -> None:
     no_capacity(fleet, "c5.xlarge", "m5.xlarge")
     fleet.submit("w1")
-    assert fleet.states("w1") == [State.QUEUED] and not fleet.backend._lives
+    assert fleet.states("w1") == [State.QUEUED] and not fleet.backend._live
     (said,) = fleet.news
     assert "has no spare capacity" in said and "InsufficientInstanceCapacity" in said and "in 30 s" in said
     fleet.polls(4, 5.0)
@@ -33,7 +33,7 @@ def test_pools_without_capacity_are_left_alone_and_others_tried(fleet: Any) -> N
     fleet.polls(3, 5.0)
     first, second = fleet.aws.asked("CreateFleet")
     assert first["ClientToken"] != second["ClientToken"]
-    assert list(fleet.backend._lives) == ["w1"]
+    assert list(fleet.backend._live) == ["w1"]
     fleet.submit("w2")
     assert types_asked(fleet.aws.asked("CreateFleet")[-1]) == {"m5.xlarge"}
     assert len(fleet.news) == 1
@@ -57,7 +57,7 @@ def test_what_is_had_is_kept_and_the_rest_asked_for_again(fleet: Any, monkeypatc
     monkeypatch.setattr(fleet.backend._cloud, "launch", lambda request: (launch(request)[0][:1], []))
     fleet.submit("w1", "w2")
     fleet.polls(5, 5.0)
-    assert list(fleet.backend._lives) == ["w1", "w2"]
+    assert list(fleet.backend._live) == ["w1", "w2"]
     targets = [asked["TargetCapacitySpecification"] for asked in fleet.aws.asked("CreateFleet")]
     assert [target["TotalTargetCapacity"] for target in targets] == [2, 1]
 
@@ -70,7 +70,7 @@ def test_a_quota_that_is_used_up_is_said_and_asked_again(fleet: Any) -> None:
     assert "quota" in said and "Service Quotas" in said and "--instances" in said
     fleet.aws.pool_errors = {}
     fleet.polls(10, 5.0)
-    assert list(fleet.backend._lives) == ["w1"]
+    assert list(fleet.backend._live) == ["w1"]
 
 
 def test_a_quota_told_of_the_request_as_a_whole(fleet: Any) -> None:
@@ -123,7 +123,7 @@ def test_a_group_that_is_there_and_not_yet_listed_is_asked_for_again(fleet: Any)
     assert "does not list it yet" in fleet.news[0]
     fleet.aws.refusals.clear()
     fleet.polls(5, 5.0)
-    assert list(fleet.backend._lives) == ["w1"]
+    assert list(fleet.backend._live) == ["w1"]
 
 
 @pytest.mark.parametrize(("dollars", "text"), [(0.1, "0.1"), (1.0, "1"), (10.0, "10"), (0.0324, "0.0324")])
@@ -143,7 +143,7 @@ def test_a_request_whose_answer_was_lost_is_sent_again_with_its_token(fleet: Any
     fleet.polls(5, 5.0)
     tokens = [asked["ClientToken"] for asked in fleet.aws.asked("CreateFleet")]
     assert len(tokens) == 2 and len(set(tokens)) == 1
-    assert list(fleet.backend._lives) == ["w1"]
+    assert list(fleet.backend._live) == ["w1"]
 
 
 def test_the_price_is_capped_where_that_is_asked_for(aws: Any, tmp_path: Any, fleet: Any) -> None:

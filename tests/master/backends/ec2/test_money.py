@@ -125,7 +125,7 @@ def test_no_more_instances_are_asked_for_than_the_budget_can_keep(fleet: Any) ->
     fleet.backend = fleet.another()
     fleet.submit(*(f"w{n}" for n in range(1, 41)))  # for all of them it would last not two minutes
     fleet.polls(5)
-    assert len(fleet.backend._lives) == 3  # a third of an hour each, at the full price of $0.20 at most
+    assert len(fleet.backend._live) == 3  # a third of an hour each, at the full price of $0.20 at most
     assert fleet.backend.exhausted() is None
 
 
@@ -140,7 +140,7 @@ def test_without_prices_nothing_is_launched_within_a_budget(thrifty: Any) -> Non
     assert "RequestLimitExceeded" in said and "nothing is launched within --budget" in said
     fleet.aws.refusals.clear()
     fleet.polls(10, 5.0)
-    assert list(fleet.backend._lives) == ["w1"]
+    assert list(fleet.backend._live) == ["w1"]
 
 
 def test_a_budget_that_nobody_can_hold_is_refused(aws: Any) -> None:

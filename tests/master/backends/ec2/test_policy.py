@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from master.backends.ec2 import checks as ec2_checks
-from master.backends.ec2.cleaning import find
+from master.backends.ec2.cleanup import find
 from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.plugin import Ec2Plugin
 from master.store.rundir import RunDirectory

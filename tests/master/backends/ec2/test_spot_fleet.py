@@ -15,11 +15,11 @@ from master.backends.ec2.answers import (
     Refusals,
     SpotPool,
     after_refusal,
-    boots_too_long,
     concerns_account,
-    is_out_of_their_reach,
+    is_boot_overdue,
+    is_master_unreachable,
+    is_overdue,
     no_pool_left,
-    overstays,
     pools_to_ask,
 )
 
@@ -71,20 +71,20 @@ def test_only_a_quota_and_what_nobody_knows_concern_the_account() -> None:
 
 
 def test_an_instance_boots_too_long_from_its_patience_on() -> None:
-    assert not boots_too_long(100.0, 399.9, 300.0)[0]
-    assert boots_too_long(100.0, 400.0, 300.0)[0]
+    assert not is_boot_overdue(100.0, 399.9, 300.0)[0]
+    assert is_boot_overdue(100.0, 400.0, 300.0)[0]
 
 
 def test_a_master_is_out_of_reach_where_the_oldest_instance_is_silent() -> None:
-    assert not is_out_of_their_reach([], 1e9, any_enrolled=False)[0]
-    assert not is_out_of_their_reach([0.0], FIRST_ENROLMENT_S - 1, any_enrolled=False)[0]
-    silent, reason = is_out_of_their_reach([5.0, 0.0], FIRST_ENROLMENT_S, any_enrolled=False)
+    assert not is_master_unreachable([], 1e9, any_enrolled=False)[0]
+    assert not is_master_unreachable([0.0], FIRST_ENROLMENT_S - 1, any_enrolled=False)[0]
+    silent, reason = is_master_unreachable([5.0, 0.0], FIRST_ENROLMENT_S, any_enrolled=False)
     assert silent and reason.startswith("2 instances run")
-    assert not is_out_of_their_reach([0.0], 1e9, any_enrolled=True)[0]
+    assert not is_master_unreachable([0.0], 1e9, any_enrolled=True)[0]
 
 
 def test_who_is_to_be_taken_may_stay_for_its_notice() -> None:
-    assert not overstays(0.0, SHUTDOWN_S - 1, told_taken=False)[0]
-    assert overstays(0.0, SHUTDOWN_S, told_taken=False)[0]
-    assert not overstays(0.0, NOTICE_S - 1, told_taken=True)[0]
-    assert overstays(0.0, NOTICE_S, told_taken=True)[0]
+    assert not is_overdue(0.0, SHUTDOWN_S - 1, told_interrupted=False)[0]
+    assert is_overdue(0.0, SHUTDOWN_S, told_interrupted=False)[0]
+    assert not is_overdue(0.0, NOTICE_S - 1, told_interrupted=True)[0]
+    assert is_overdue(0.0, NOTICE_S, told_interrupted=True)[0]

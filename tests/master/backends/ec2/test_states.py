@@ -6,25 +6,25 @@ import itertools
 
 import pytest
 
-from master.backends.ec2.states import ENDS, Cause, Stage, Word, end_of
+from master.backends.ec2.states import ENDS, Cause, Goodbye, Stage, end_of
 from master.sftp.roster import Farewell
 from master.state.jobs import State
 
 
 def test_the_table_knows_every_case() -> None:
-    assert set(ENDS) == set(itertools.product(Stage, Cause, Word))
+    assert set(ENDS) == set(itertools.product(Stage, Cause, Goodbye))
 
 
-@pytest.mark.parametrize(("stage", "cause", "word"), list(itertools.product(Stage, Cause, Word)))
-def test_what_holds_for_every_case(stage: Stage, cause: Cause, word: Word) -> None:
+@pytest.mark.parametrize(("stage", "cause", "word"), list(itertools.product(Stage, Cause, Goodbye)))
+def test_what_holds_for_every_case(stage: Stage, cause: Cause, word: Goodbye) -> None:
     end = ENDS[stage, cause, word]
-    if word is Word.TAKEN or (cause is Cause.TAKEN and (stage is Stage.GONE or word is not Word.NONE)):
+    if word is Goodbye.TAKEN or (cause is Cause.TAKEN and (stage is Stage.GONE or word is not Goodbye.NONE)):
         assert end is State.EVICTED  # never finished, whatever its status
     if end is State.FINISHED:
-        assert word is Word.DONE
-    if word is Word.FAILED:
+        assert word is Goodbye.DONE
+    if word is Goodbye.FAILED:
         assert end in (State.LOST, State.EVICTED)
-    assert (end is None) == (stage is Stage.THERE and word is Word.NONE)
+    assert (end is None) == (stage is Stage.THERE and word is Goodbye.NONE)
 
 
 @pytest.mark.parametrize(

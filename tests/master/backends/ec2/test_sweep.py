@@ -10,7 +10,7 @@ import pytest
 
 from gridml.cli.main import main
 from gridml.errors import RunError
-from master.backends.ec2.cleaning import find, withdraw
+from master.backends.ec2.cleanup import find, withdraw
 from master.backends.ec2.cloud import Cloud
 from master.store.ledger import Ledger
 from master.store.reader import opened, read_facts

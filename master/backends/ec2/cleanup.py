@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.errors import GridmlError, RunError
-from master.backends.ec2.answers import Kept, Seen
+from master.backends.ec2.answers import ListedInstance, TaggedResource
 from master.backends.ec2.cloud import ALIVE, Cloud
 from master.backends.ec2.states import note_unwatched_end
 from master.sftp.roster import Roster
@@ -21,17 +21,20 @@ from master.store.journal import mark_cancelled
 from master.store.reader import holder
 from master.store.rundir import MasterLock, RunDirectory
 
-GOING = "shutting-down"  # no longer paid for
-LOOKS, BETWEEN_S = 60, 5.0  # how often it is looked whether the last instances are gone, and how many seconds between
+SHUTTING_DOWN = "shutting-down"  # no longer paid for
+MAX_POLLS, POLL_INTERVAL_S = (
+    60,
+    5.0,
+)  # how often it is looked whether the last instances are gone, and how many seconds between
 
 
 @dataclass(frozen=True)
-class Made:
+class Resources:
     """What one run, or all runs, have on EC2 at this moment."""
 
-    instances: tuple[Seen, ...] = ()
-    templates: tuple[Kept, ...] = ()
-    groups: tuple[Kept, ...] = ()
+    instances: tuple[ListedInstance, ...] = ()
+    templates: tuple[TaggedResource, ...] = ()
+    groups: tuple[TaggedResource, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.instances or self.templates or self.groups)
@@ -45,29 +48,31 @@ class Made:
         """The names of the runs, and where each has its directory."""
         return {each.run: each.place for each in (*self.groups, *self.templates, *self.instances)}
 
-    def of(self, run: str) -> Made:
+    def of(self, run: str) -> Resources:
         """What one of the runs has."""
-        return Made(
+        return Resources(
             tuple(each for each in self.instances if each.run == run),
             tuple(each for each in self.templates if each.run == run),
             tuple(each for each in self.groups if each.run == run),
         )
 
 
-def made_by(cloud: Cloud, run: str | None = None) -> Made:
+def made_by(cloud: Cloud, run: str | None = None) -> Resources:
     """Look for what a run has on EC2, or all runs. Raises CloudError."""
-    return Made(tuple(cloud.instances(run, states=ALIVE)), tuple(cloud.templates(run)), tuple(cloud.groups(run)))
+    return Resources(tuple(cloud.instances(run, states=ALIVE)), tuple(cloud.templates(run)), tuple(cloud.groups(run)))
 
 
-def remove(cloud: Cloud, run: str, rest: Callable[[float], None], looks: int = LOOKS) -> tuple[Made, Made]:
-    """Remove what a run has; return what that was, and what is left after so many looks. Raises CloudError."""
+def remove_run(
+    cloud: Cloud, run: str, rest: Callable[[float], None], max_polls: int = MAX_POLLS
+) -> tuple[Resources, Resources]:
+    """Remove what a run has; return what that was, and what is left after at most `max_polls` polls. Raises CloudError."""
     found = left = made_by(cloud, run)
-    for look in range(looks):
+    for poll in range(max_polls):
         if not left:
             break
-        if look:
-            rest(BETWEEN_S)
-        cloud.end([each.id for each in left.instances if each.state != GOING])
+        if poll:
+            rest(POLL_INTERVAL_S)
+        cloud.end([each.id for each in left.instances if each.state != SHUTTING_DOWN])
         for template in left.templates:
             cloud.remove_template(template.id)
         for group in left.groups:  # stays while an instance has it
@@ -77,7 +82,7 @@ def remove(cloud: Cloud, run: str, rest: Callable[[float], None], looks: int = L
 
 
 @dataclass(frozen=True)
-class Remains:
+class RunRemains:
     """What is known of a run that has something there. `host` is where its directory is, and `here` whether that is
     this machine; `driven` says who drives it, None: nobody, as far as can be seen from here. `youngest_s` is for how
     many seconds its youngest instance has been there, None where it has none."""
@@ -89,7 +94,7 @@ class Remains:
     youngest_s: float | None
 
 
-def may_be_swept(remains: Remains, *, named: bool, older_than_s: float) -> tuple[bool, str]:
+def may_be_swept(remains: RunRemains, *, named: bool, older_than_s: float) -> tuple[bool, str]:
     """Return whether what a run has left is removed, and why; `named` where a person asked for this very run."""
     if remains.driven is not None:
         return False, f"its master drives it: {remains.driven}"
@@ -103,12 +108,12 @@ def may_be_swept(remains: Remains, *, named: bool, older_than_s: float) -> tuple
 
 
 @dataclass(frozen=True)
-class Found:
+class Leftovers:
     """What one run has on EC2, whether it may be removed, and why. `root` is its directory, None where it is of another
     machine."""
 
     run: str
-    made: Made
+    made: Resources
     swept: bool
     reason: str
     root: Path | None
@@ -137,7 +142,7 @@ def _note_ends(cloud: Cloud, run: str, roster: Roster) -> None:
         note_unwatched_end(roster, id, seen, now, "removed while no master drove the run")
 
 
-def swept(cloud: Cloud, found: Found) -> Made:
+def swept(cloud: Cloud, found: Leftovers) -> Resources:
     """Remove what a run has left; return what that was. Raises RunError for what is left all the same."""
     made = removed(cloud, found.run)
     if found.root is not None:
@@ -147,15 +152,15 @@ def swept(cloud: Cloud, found: Found) -> Made:
     return made
 
 
-def removed(cloud: Cloud, run: str, rest: Callable[[float], None] = time.sleep) -> Made:
+def removed(cloud: Cloud, run: str, rest: Callable[[float], None] = time.sleep) -> Resources:
     """Remove what a run has; return what that was. Raises RunError for what is left."""
-    found, left = remove(cloud, run, rest)
+    found, left = remove_run(cloud, run, rest)
     if left:
         raise RunError(f"on EC2 there is still {left} of {run}. Ask again in some minutes.")
     return found
 
 
-def find(cloud: Cloud, run: str | None, older_than_s: float, now: float) -> list[Found]:
+def find(cloud: Cloud, run: str | None, older_than_s: float, now: float) -> list[Leftovers]:
     """Return what every run has on EC2, or the one that is named."""
     everything = made_by(cloud, run)
     found = []
@@ -166,9 +171,9 @@ def find(cloud: Cloud, run: str | None, older_than_s: float, now: float) -> list
         root = Path(path) if here else None
         driven = None if root is None else _driver(root)
         ages = [now - each.launched_s for each in made.instances]
-        remains = Remains(name, host, here, driven, min(ages, default=None))
+        remains = RunRemains(name, host, here, driven, min(ages, default=None))
         verdict = may_be_swept(remains, named=run is not None, older_than_s=older_than_s)
-        found.append(Found(name, made, *verdict, root))
+        found.append(Leftovers(name, made, *verdict, root))
     return found
 
 

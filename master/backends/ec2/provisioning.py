@@ -47,7 +47,7 @@ def site_of(cloud: Cloud, options: Ec2Options, roster: Roster) -> Site:
     return find_site(cloud, options if facts is None else replace(options, image=options.image or facts.image))
 
 
-def founded(directory: RunDirectory, roster: Roster, site: Site) -> tuple[FleetFacts, str]:
+def provision(directory: RunDirectory, roster: Roster, site: Site) -> tuple[FleetFacts, str]:
     """What the run's instances must show, and the token: made by its first master, and kept. Raises RunError where the
     run belongs to another account or region."""
     facts, path = roster.facts, directory.root / FOLDER / TOKEN
@@ -73,7 +73,7 @@ def founded(directory: RunDirectory, roster: Roster, site: Site) -> tuple[FleetF
     return facts, token
 
 
-def place_of(directory: RunDirectory) -> str:
+def location_of(directory: RunDirectory) -> str:
     """Return where a run lies, as a tag says it."""
     return re.sub(r"[^A-Za-z0-9 _.:/=+@-]", "-", f"{socket.gethostname()}:{directory.place}")[:256]
 
@@ -137,7 +137,7 @@ _CONFIG = "/etc/gridml/instance.json"
 _UNIT = "gridml-worker.service"
 
 
-def door_of(root: Path, address: str | None) -> Address:
+def master_endpoint(root: Path, address: str | None) -> Address:
     """Return where the SSH server of the master of a run is, as it has written down itself. Raises RunError where it
     has not."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
@@ -167,7 +167,7 @@ def user_data(run: str, door: Address, token: str, orphan_s: float) -> str:
     return f"#cloud-config\n{json.dumps(tasks, indent=1)}\n"  # JSON is YAML
 
 
-class Aside:
+class BackgroundCalls:
     """At most one call of a name is under way; its answer is kept until it is asked for."""
 
     def __init__(self, executor: Executor) -> None:
