@@ -29,13 +29,13 @@ from pools import configuration
 from pools.configuration import Host
 from pools.release import NoCondor, Release, find
 
-STAND_IN = "nobody"  # the account that root's daemons run as, inside the namespace
+DAEMON_ACCOUNT = "nobody"  # the account that root's daemons run as, inside the namespace
 STOP_S = 20.0
 
 
 def user() -> str:
     """The account that daemons started by this process will run as."""
-    return STAND_IN if os.geteuid() == 0 else getpass.getuser()
+    return DAEMON_ACCOUNT if os.geteuid() == 0 else getpass.getuser()
 
 
 def start(host: Host, release: Release, inside: Sequence[str] = ()) -> None:
@@ -89,7 +89,7 @@ def wait_until(true: Callable[[], bool], limit_s: float, otherwise: str) -> None
 def _mapped() -> list[str]:
     if os.geteuid() != 0:
         return []
-    account = pwd.getpwnam(STAND_IN)
+    account = pwd.getpwnam(DAEMON_ACCOUNT)
     return ["unshare", "--user", f"--map-user={account.pw_uid}", f"--map-group={account.pw_gid}"]
 
 
@@ -205,7 +205,7 @@ def firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: int = 
         _remember(pool)
         start(submit, release)
         for i, host in enumerate(hosts, 1):
-            _lay_cable(subnet, i, center, nft)
+            _connect_host(subnet, i, center, nft)
             configuration.write(host, release, key)
             start(host, release, [ip, "netns", "exec", namespace(subnet, i)])
         pool.wait(workers)
@@ -287,7 +287,7 @@ def _nft(release: Release) -> str:
     return nft
 
 
-def _lay_cable(subnet: int, i: int, center: str, nft: str) -> None:
+def _connect_host(subnet: int, i: int, center: str, nft: str) -> None:
     """A namespace, a cable to it, a route to the submit host only, and a firewall that lets nothing in."""
     inside, cable = namespace(subnet, i), _cable(subnet, i)
     _ip("netns", "add", inside)

@@ -24,7 +24,7 @@ from gridml.model.loading import check_guarded
 from gridml.model.program import Program
 from gridml.protocol.foreign import printable
 from master.state.options import BEGIN, RESUME, Described, described, fields_of, takes, values_of
-from master.store.run_names import claimed_root
+from master.store.run_names import claim_root
 
 if TYPE_CHECKING:
     from master.ports.environment import Environment
@@ -228,7 +228,7 @@ def _begin(
         )
     # Before anything is written.
     run_settings(plugin, source.file, values if states is None else {**values, "init_partial": False})
-    with claimed_root(values["run_dir"], source.file.stem) as root:
+    with claim_root(values["run_dir"], source.file.stem) as root:
         file = source.placed(root)
         if states is not None:
             values["init_from"] = str(write_state_dicts(states, root, call))

@@ -15,7 +15,7 @@ from gridml.model.loading import check_guarded
 from gridml.model.program import Program
 from master.backends.simulated_plugin import SimulationOptions, simulate_options
 from master.state.options import fields_of, takes, values_of
-from master.store.run_names import claimed_root
+from master.store.run_names import claim_root
 
 if TYPE_CHECKING:
     from master.simulation.world import World
@@ -50,7 +50,7 @@ def simulate(
     name = "cost" if source is None else source.file.stem
     heard = CallbackView(NoView(), on_event)
 
-    with user_traceback_shown(), restored_process_state(), claimed_root(values["run_dir"], name) as root:
+    with user_traceback_shown(), restored_process_state(), claim_root(values["run_dir"], name) as root:
         placed = None if source is None else source.placed(root)
         if states is not None:
             values["init_from"] = str(write_state_dicts(states, root, call))

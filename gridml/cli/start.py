@@ -21,7 +21,7 @@ import typer
 from gridml.cli.arguments import INTERRUPTED, RunArgument, answer, say, typer_command
 from gridml.errors import UsageError
 from master.state.options import in_panels
-from master.store.run_names import claimed_root, usual_root
+from master.store.run_names import claim_root, default_root
 
 if TYPE_CHECKING:
     from master.ports.plugin import BackendPlugin, BatchSystem
@@ -60,10 +60,10 @@ def _start(plugin: BackendPlugin, program: Path, values: dict[str, Any]) -> None
     if foreground and prepare:
         raise UsageError("got --foreground and --prepare; expected one of them: what is prepared is submitted later.")
     if values.get("dry_run", False):
-        root = values["run_dir"] or usual_root(name)
+        root = values["run_dir"] or default_root(name)
         typer.echo(plugin.describe(settings, RunDirectory(root), foreground=foreground))
         return
-    with claimed_root(values["run_dir"], name) as root:
+    with claim_root(values["run_dir"], name) as root:
         if plugin.batch is not None and not prepare:
             plugin.batch.check_reachable()
         if plugin.batch is not None and not foreground:
@@ -151,7 +151,7 @@ def _simulate(
     if values["campaign"] is not None:
         _campaign(values["campaign"], values["seed"], as_json=as_json)
         return
-    with claimed_root(values["run_dir"], "cost" if program is None else program.stem) as root:
+    with claim_root(values["run_dir"], "cost" if program is None else program.stem) as root:
         with status_line(root, quiet=as_json) as notify:
             world = make_world(program, values, root)
             play_run(world, root, notify)

@@ -22,11 +22,11 @@ from master.store.settings import Settings
 if TYPE_CHECKING:
     from master.backends.script import Script
 
-USUAL_GRACE_S = 120.0
-LEAST_GRACE_S = 2.0  # of real time
-LEAST_LIFE_S = 1.0  # on average, of real time: a worker takes half of that to start
-MOST_PROCESSES = 4096  # workers of one machine
-MOST_SPEEDUP = 10**6
+DEFAULT_GRACE_S = 120.0
+MIN_GRACE_S = 2.0  # of real time
+MIN_LIFE_S = 1.0  # on average, of real time: a worker takes half of that to start
+MAX_PROCESSES = 4096  # workers of one machine
+MAX_SPEEDUP = 10**6
 # -P, and gridml first: a user's own remote.py in the working directory, or on PYTHONPATH, must not be taken for ours.
 _BEGIN = "import sys, gridml; sys.argv[0] = 'gridml-worker'; from remote.worker import main; sys.exit(main())"
 WORKER = ("-P", "-c", _BEGIN)
@@ -51,9 +51,9 @@ class LocalOptions(BackendOptions):
             raise UsageError(f"--threads is {self.threads}; expected at least 1.")
         if not self.speedup > 0:
             raise UsageError(f"--speedup is {self.speedup}; expected a number above 0.")
-        if self.speedup > MOST_SPEEDUP:
+        if self.speedup > MAX_SPEEDUP:
             raise UsageError(
-                f"--speedup is {self.speedup:g}; expected at most {MOST_SPEEDUP:,}: 60 lets an hour pass in a minute."
+                f"--speedup is {self.speedup:g}; expected at most {MAX_SPEEDUP:,}: 60 lets an hour pass in a minute."
             )
         if self.lifetime is not None and self.trace is not None:
             raise UsageError(
@@ -84,15 +84,15 @@ class LocalPlugin(BackendPlugin):
         return Local(worker_command(settings, directory), script(settings), directory.logs, threads=threads)
 
     def workers(self, options: BackendOptions) -> int:
-        from master.backends.simulated_plugin import most_at_once, read_trace
+        from master.backends.simulated_plugin import max_at_once, read_trace
 
         trace = LocalOptions.among(options).trace
-        return 2 if trace is None else most_at_once(read_trace(trace))
+        return 2 if trace is None else max_at_once(read_trace(trace))
 
     def check(self, settings: Settings) -> None:
-        if settings.workers > MOST_PROCESSES:
+        if settings.workers > MAX_PROCESSES:
             raise UsageError(
-                f"--workers is {settings.workers:,}; expected at most {MOST_PROCESSES:,}: each is a process of this "
+                f"--workers is {settings.workers:,}; expected at most {MAX_PROCESSES:,}: each is a process of this "
                 "machine. Give as many as it has cores."
             )
         script(settings)
@@ -112,7 +112,7 @@ def script(settings: Settings) -> Script:
 
     options = LocalOptions.among(settings.options)
     # Taking its leave takes a worker real time, which no speed-up shortens.
-    grace_s = max(USUAL_GRACE_S, LEAST_GRACE_S * options.speedup)
+    grace_s = max(DEFAULT_GRACE_S, MIN_GRACE_S * options.speedup)
     if options.trace is not None:
         return Replay(read_trace(options.trace), settings.seed, grace_s=grace_s, speedup=options.speedup)
     if options.lifetime is None:
@@ -122,10 +122,10 @@ def script(settings: Settings) -> Script:
     except LifetimeError as error:
         raise UsageError(f"--lifetime: {error}") from error
     life_s = lifetime.mean() / options.speedup
-    if life_s < LEAST_LIFE_S:
+    if life_s < MIN_LIFE_S:
         raise UsageError(
             f"--lifetime {options.lifetime} lasts {life_s:.3g} s on average with --speedup {options.speedup:g}; "
-            f"expected at least {LEAST_LIFE_S:g} s, or no worker trains before it is killed. Give longer lives, or a "
+            f"expected at least {MIN_LIFE_S:g} s, or no worker trains before it is killed. Give longer lives, or a "
             "smaller --speedup."
         )
     return ScriptedLives(settings.workers, lifetime, settings.seed, grace_s=grace_s, speedup=options.speedup)

@@ -90,7 +90,7 @@ def read_trace(path: Path) -> tuple[TraceEvent, ...]:
         raise UsageError(f"--trace: {error}") from error
 
 
-def most_at_once(events: tuple[TraceEvent, ...]) -> int:
+def max_at_once(events: tuple[TraceEvent, ...]) -> int:
     """Return how many nodes of a trace are there at once, at most."""
     present = most = 0
     for event in events:

@@ -13,7 +13,7 @@ from chunk_model.parse import parse
 from gridml.errors import UsageError
 from gridml.protocol.messages import NO_PUSH
 from master.backends.script import Replay, Script, ScriptedLives, Steady
-from master.backends.simulated_plugin import MACHINES, SimulatedOptions, SimulationOptions, most_at_once, read_trace
+from master.backends.simulated_plugin import MACHINES, SimulatedOptions, SimulationOptions, max_at_once, read_trace
 from master.planning.lifetime_sources import expected_lifetime
 from master.simulation.faulty_network import Chances
 from master.simulation.scenario import MachineSpeeds, Scenario, Storms
@@ -88,7 +88,7 @@ def settings_for(options: SimulationOptions, program: Path, values: Mapping[str,
     if options.vertices is not None and not 1 <= options.vertices <= MOST_VERTICES:
         raise UsageError(f"--vertices is {options.vertices}; expected 1 to {MOST_VERTICES:,}.")
     if options.trace is not None:
-        said["workers"] = most_at_once(read_trace(options.trace))
+        said["workers"] = max_at_once(read_trace(options.trace))
     if (rule := said.get("chunk_rule", GOODPUT)) != GOODPUT:  # by goodput, sizes follow the lives that are seen
         said["expected_lifetime"] = expected_lifetime(options.lifetime, options.trace, rule=rule)
     own = SimulatedOptions(options.lifetime, options.trace)

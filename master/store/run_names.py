@@ -18,13 +18,13 @@ _LEDGERS = ("ledger.db", "ledger.backup.db")  # a directory with one of them is 
 _LOCK = "master.lock"
 
 
-def usual_root(program_name: str) -> Path:
+def default_root(program_name: str) -> Path:
     """Return where a run of a program would be kept: a directory that is not there yet."""
     return next(root for root in _names(program_name) if not root.exists())
 
 
 @contextmanager
-def claimed_root(named: Path | None, program_name: str) -> Iterator[Path]:
+def claim_root(named: Path | None, program_name: str) -> Iterator[Path]:
     """Make a directory that no other run gets, though it begins in the same second, unless the user has `named` one. If
     nothing was written into it by the end, it is removed. Where an error came before there was a run in it, it is
     removed with all that is in it, but for a `named` one that was there before. Raises UsageError."""

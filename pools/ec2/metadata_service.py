@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
-LONGEST_TTL_S = 21_600
+MAX_TTL_S = 21_600
 _TTL = "X-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN = "X-aws-ec2-metadata-token"
 
@@ -166,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404)
         elif "X-Forwarded-For" in self.headers:
             self._answer(403)
-        elif not (ttl_s.isascii() and ttl_s.isdigit() and 1 <= int(ttl_s) <= LONGEST_TTL_S):
+        elif not (ttl_s.isascii() and ttl_s.isdigit() and 1 <= int(ttl_s) <= MAX_TTL_S):
             self._answer(400)
         else:
             self._answer(200, self._server.new_token(instance.id, int(ttl_s)).encode(), {_TTL: ttl_s})

@@ -24,9 +24,9 @@ from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
 GROUP = 1000  # jobs submitted at once, at most
-AGAIN_S = 5.0  # how long a schedd that did not answer is left alone
-PATIENCE_S = 120.0  # how long a master that is a job waits for its schedd to answer the first question
-FAREWELL_S = 20.0  # how long `close` waits for jobs to leave the queue
+RETRY_S = 5.0  # how long a schedd that did not answer is left alone
+STARTUP_TIMEOUT_S = 120.0  # how long a master that is a job waits for its schedd to answer the first question
+CLOSE_TIMEOUT_S = 20.0  # how long `close` waits for jobs to leave the queue
 _NAME, _MASTER = "GridmlWorker", "GridmlMaster"  # attributes of every job: its name in the run, its master's job
 GONE = ("JOB_ABORTED", "JOB_TERMINATED")  # events after which a job is not in the queue any more
 _STAYS = "JobStatus =!= 3"  # is not being removed
@@ -52,8 +52,8 @@ class Condor(Backend):
         self._own = own_cluster()
         if self._own is not None:
             marks[_MASTER] = str(self._own)  # condor_rm of the master's job removes these
-        self._described = (settings, directory, marks)
-        self._commands = submit_description.description(*self._described)
+        self._description_args = (settings, directory, marks)
+        self._commands = submit_description.description(*self._description_args)
         submit_description.prepare(directory, self._commands)
         self._jobs: dict[tuple[int, int], Job] = {}
         self._pending: list[str] = []  # names to be submitted at the next polls,
@@ -66,23 +66,23 @@ class Condor(Backend):
         self._longest_s: float | None = None  # that a job may run, once the queue has
         self._limits_known = False  # said so
         self._avoided: frozenset[str] = frozenset()  # machines that the master avoids
-        self._told = ""  # which of them the jobs in the queue know of
-        self._quiet_until_s = float("-inf")
+        self._avoided_in_queue = ""  # which of them the jobs in the queue know of
+        self._next_try_s = float("-inf")
         self._closed = False
         self._submitted_s = float("inf")  # when the first jobs were
         self._ran = False  # whether a job ever did
         self._analysis = Analysis(self._root)
-        self._unheard: list[tuple[tuple[int, int], str, dict[str, Any]]] = []
-        self._unsure = False  # the last submission failed: the schedd may have taken it all the same
+        self._unclaimed: list[tuple[tuple[int, int], str, dict[str, Any]]] = []
+        self._may_have_submitted = False  # the last submission failed: the schedd may have taken it all the same
         self._refusal = ""  # why the schedd refused the last submission
         self._warnings = submit_description.news(self._options, directory)
         with translate_condor_errors(self._condor):
-            self._schedd = self._patiently(self._condor.Schedd)
+            self._schedd = self._with_retries(self._condor.Schedd)
             (self._root / submit_description.LOG).touch()
             self._log = self._condor.JobEventLog(str(self._root / submit_description.LOG))
 
     @property
-    def _ours(self) -> str:
+    def _constraint(self) -> str:
         return f"{RUN} =?= {submit_description.quoted(str(self._root))}"
 
     def inherit(self, *, keep: bool) -> list[str]:
@@ -90,13 +90,15 @@ class Condor(Backend):
         with translate_condor_errors(self._condor):
             if not keep:
                 because = ("their master has ended", 0)
-                self._patiently(lambda: self._schedd.act(self._condor.JobAction.Remove, self._ours, reason=because))
+                self._with_retries(
+                    lambda: self._schedd.act(self._condor.JobAction.Remove, self._constraint, reason=because)
+                )
                 return []
             columns = ["ClusterId", "ProcId", _NAME, "RequestMemory"]
-            ads = self._patiently(lambda: self._schedd.query(f"{self._ours} && {_STAYS}", columns))
+            ads = self._with_retries(lambda: self._schedd.query(f"{self._constraint} && {_STAYS}", columns))
             if ads:
                 own = "undefined" if self._own is None else str(self._own)
-                self._patiently(lambda: self._schedd.edit(self._ours, _MASTER, own))
+                self._with_retries(lambda: self._schedd.edit(self._constraint, _MASTER, own))
         memory = self._options.memory
         for ad in ads:
             asks = asked if isinstance(asked := ad.get("RequestMemory"), int) else memory.first  # it may be a formula
@@ -112,20 +114,20 @@ class Condor(Backend):
             if event.state in (State.OUT_OF_REACH, State.SUSPENDED):
                 self._events.append(replace(event, state=State.RUNNING))
             if not job.over:
-                self._events.append(self._with_more(key, event))
+                self._events.append(self._with_memory_raised(key, event))
         return [job.worker for job in self._jobs.values() if not job.over]
 
-    def _patiently(self, ask: Callable[[], Any]) -> Any:
+    def _with_retries(self, ask: Callable[[], Any]) -> Any:
         """What the schedd answers. A master that is its job was started by it, so it will answer soon if not now."""
-        deadline = time.monotonic() + (PATIENCE_S if self._own is not None else 0.0)
+        deadline = time.monotonic() + (STARTUP_TIMEOUT_S if self._own is not None else 0.0)
         while True:
             try:
                 return ask()
             except self._condor.HTCondorException:
                 if time.monotonic() >= deadline:
                     raise
-                time.sleep(AGAIN_S)
-                self._wait_for_schedd()
+                time.sleep(RETRY_S)
+                self._back_off()
 
     def submit(self, worker: str) -> None:
         if self._closed:
@@ -136,15 +138,15 @@ class Condor(Backend):
         self._events.append(JobEvent(self._clock(), worker, State.QUEUED))
 
     def poll(self) -> list[JobEvent]:
-        if self._clock() >= self._quiet_until_s:
+        if self._clock() >= self._next_try_s:
             for ask in (
-                self._tell_the_queue,
+                self._update_avoided,
                 self._submit_pending,
-                self._ask_the_limits,
+                self._query_limits,
                 self._remove_cancelled,
                 self._release_held,
             ):
-                self._ask(ask)
+                self._try(ask)
         self._read_log()
         events, self._events = self._events, []
         return events
@@ -154,7 +156,7 @@ class Condor(Backend):
 
     @property
     def releasing(self) -> str:
-        return f"condor_release -constraint {shlex.quote(self._ours)}"
+        return f"condor_release -constraint {shlex.quote(self._constraint)}"
 
     @property
     def longest_s(self) -> float | None:
@@ -191,7 +193,7 @@ class Condor(Backend):
 
     def scale(self, workers: int) -> None:
         """As the contract says, of jobs to come: what each may keep in the spool depends on how many there are."""
-        settings, directory, marks = self._described
+        settings, directory, marks = self._description_args
         self._commands = submit_description.description(replace(settings, workers=workers), directory, marks)
 
     def avoid(self, machines: Collection[str]) -> None:
@@ -203,18 +205,18 @@ class Condor(Backend):
         self._analysis.close()
 
     def close(self) -> None:
-        """Removes every job and waits until they have left, or for `FAREWELL_S` of real time."""
+        """Removes every job and waits until they have left, or for `CLOSE_TIMEOUT_S` of real time."""
         for name in list(self._pending):
             self.cancel(name)
         for key, job in self._jobs.items():
             if not job.over and not job.cancelled:
                 self._cancel(key)
         self.leave()
-        self._quiet_until_s = float("-inf")
-        deadline = time.monotonic() + FAREWELL_S
+        self._next_try_s = float("-inf")
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
         while any(not job.over for job in self._jobs.values()) and time.monotonic() < deadline:
-            if self._clock() >= self._quiet_until_s:
-                self._ask(self._remove_cancelled)
+            if self._clock() >= self._next_try_s:
+                self._try(self._remove_cancelled)
             self._read_log()
             time.sleep(0.05)
 
@@ -226,22 +228,22 @@ class Condor(Backend):
         if not self._pending:
             return
         try:
-            if self._unsure:
+            if self._may_have_submitted:
                 self._adopt()
             group = self._pending[: self._at_once]
             if group:
                 (self._root / submit_description.NAMES).write_text("".join(f"{name}\n" for name in group))
-                self._unsure = True
+                self._may_have_submitted = True
                 now = {f"+{submit_description.AVOIDED}": self._no_start_on, "request_memory": f"{self._memory}MB"}
                 done = self._schedd.submit(
                     self._condor.Submit({**self._commands, **now}),
                     itemdata=iter([{"worker": name} for name in group]),
                 )
                 for number, name in enumerate(group):
-                    self._enter((done.cluster(), done.first_proc() + number), name)
+                    self._add_job((done.cluster(), done.first_proc() + number), name)
             del self._pending[: len(group)]
             self._at_once = min(GROUP, 2 * self._at_once)
-            self._unsure = False
+            self._may_have_submitted = False
             self._refusal = self._refusal if self._pending else ""
             self._submitted_s = min(self._submitted_s, self._clock())
         except self._condor.HTCondorException as error:
@@ -251,46 +253,46 @@ class Condor(Backend):
             if why is not None:  # of a group that is over a limit, the schedd takes none
                 self._at_once = max(1, min(self._at_once, count) // 2)
                 if why != self._refusal:
-                    again = f"is asked again every {AGAIN_S:.0f} s"
+                    again = f"is asked again every {RETRY_S:.0f} s"
                     self._warnings.append(f"the schedd refuses {count} jobs, and {again}: {why}")
                 self._refusal = why
             raise
 
-    def _ask(self, ask: Callable[[], None]) -> None:
+    def _try(self, ask: Callable[[], None]) -> None:
         """Ask the schedd for something, if it answers; otherwise a while later."""
         try:
             ask()
         except self._condor.HTCondorException:
-            self._wait_for_schedd()
+            self._back_off()
 
-    def _wait_for_schedd(self) -> None:
+    def _back_off(self) -> None:
         """Leave a schedd that did not answer alone for a while. One that is restarted has another address."""
-        self._quiet_until_s = self._clock() + AGAIN_S
+        self._next_try_s = self._clock() + RETRY_S
         with contextlib.suppress(self._condor.HTCondorException, TypeError):  # TypeError: none is to be found
             self._schedd = self._condor.Schedd()
 
     def _adopt(self) -> None:
         """Jobs that the schedd took although it did not answer."""
-        for ad in self._schedd.query(f"{self._ours} && {_STAYS}", ["ClusterId", "ProcId", _NAME]):
+        for ad in self._schedd.query(f"{self._constraint} && {_STAYS}", ["ClusterId", "ProcId", _NAME]):
             if (name := ad[_NAME]) in self._pending:
-                self._enter((int(ad["ClusterId"]), int(ad["ProcId"])), name)
+                self._add_job((int(ad["ClusterId"]), int(ad["ProcId"])), name)
                 self._pending.remove(name)
-        unheard, self._unheard = self._unheard, []
+        unheard, self._unclaimed = self._unclaimed, []
         for key, name, facts in unheard:
             if key in self._jobs:
-                self._take(key, name, facts)
+                self._handle_event(key, name, facts)
 
     @property
     def _no_start_on(self) -> str:
         """The machines on which no job is to start, as the ad of a job has them."""
         return submit_description.quoted(",".join(sorted(self._avoided)))
 
-    def _tell_the_queue(self) -> None:
+    def _update_avoided(self) -> None:
         """Tell the jobs that are in the queue already on which machines none is to start."""
         machines = self._no_start_on
-        if machines != self._told and any(not job.over for job in self._jobs.values()):
-            self._schedd.edit(self._ours, submit_description.AVOIDED, machines)
-        self._told = machines
+        if machines != self._avoided_in_queue and any(not job.over for job in self._jobs.values()):
+            self._schedd.edit(self._constraint, submit_description.AVOIDED, machines)
+        self._avoided_in_queue = machines
 
     def _remove_cancelled(self) -> None:
         if self._removing:
@@ -310,43 +312,43 @@ class Condor(Backend):
         try:
             self._schedd.edit(_ids(short), "RequestMemory", str(self._memory))
         except self._condor.HTCondorException:  # one of them may have gone; if nobody answers, this says so again
-            waiting = f"{self._ours} && JobStatus =!= 2 && RequestMemory < {self._memory}"
+            waiting = f"{self._constraint} && JobStatus =!= 2 && RequestMemory < {self._memory}"
             self._schedd.edit(waiting, "RequestMemory", str(self._memory))
         self._jobs |= {key: replace(self._jobs[key], memory=self._memory) for key in short}
 
-    def _ask_the_limits(self) -> None:
+    def _query_limits(self) -> None:
         """How long jobs may run, as the schedd has it: it gives its own attributes to what it takes."""
         if self._limits_known or not self._jobs:
             return
-        ads = self._schedd.query(self._ours, list(holds.COLUMNS), limit=1)
+        ads = self._schedd.query(self._constraint, list(holds.COLUMNS), limit=1)
         self._limits_known = bool(ads)
         self._longest_s = holds.longest_s(ads[0] if ads else {}, self._options.job_hours)
 
     def _read_log(self) -> None:
-        for key, name, facts in self._heard():
+        for key, name, facts in self._new_log_events():
             if key in self._jobs:
-                self._take(key, name, facts)
-            elif self._unsure:
-                self._unheard.append((key, name, facts))  # perhaps of a job that is to be adopted
+                self._handle_event(key, name, facts)
+            elif self._may_have_submitted:
+                self._unclaimed.append((key, name, facts))  # perhaps of a job that is to be adopted
 
-    def _heard(self) -> Iterator[tuple[tuple[int, int], str, dict[str, Any]]]:
+    def _new_log_events(self) -> Iterator[tuple[tuple[int, int], str, dict[str, Any]]]:
         """(job, event, facts) of what is new in the log. A damaged event, as a full disk leaves it, is passed over."""
         with contextlib.suppress(self._condor.HTCondorException):
             for event in self._log.events(stop_after=0):
                 yield (int(event.cluster), int(event.proc)), event.type.name, dict(event)
 
-    def _take(self, key: tuple[int, int], name: str, facts: dict[str, Any]) -> None:
+    def _handle_event(self, key: tuple[int, int], name: str, facts: dict[str, Any]) -> None:
         if name == "SUBMIT":
-            self._forget_namesake(key)
+            self._drop_reused_number(key)
         if name == "JOB_HELD" and not facts.get("HoldReason"):
-            facts = {**facts, **self._of_the_queue(key, ("HoldReason", "HoldReasonCode", "HoldReasonSubCode"))}
+            facts = {**facts, **self._query_job(key, ("HoldReason", "HoldReasonCode", "HoldReasonSubCode"))}
         self._jobs[key], events = translate(self._jobs[key], name, facts, self._clock())
-        self._events += [event if self._inheriting else self._with_more(key, event) for event in events]
+        self._events += [event if self._inheriting else self._with_memory_raised(key, event) for event in events]
         self._ran = self._ran or self._jobs[key].running
         if name in GONE:  # one that was evicted as it was cancelled has yet to be removed
             self._removing.discard(key)
 
-    def _with_more(self, key: tuple[int, int], held: JobEvent) -> JobEvent:
+    def _with_memory_raised(self, key: tuple[int, int], held: JobEvent) -> JobEvent:
         """Have jobs ask for more memory if one is held that had too little, unless others did before it. Where they may
         ask for no more, that is what holds it."""
         if held.held_for is not HeldFor.MEMORY:
@@ -354,7 +356,7 @@ class Condor(Backend):
         too_little = self._jobs[key].memory or self._memory
         if too_little < self._memory:
             return held
-        used = self._of_the_queue(key, ("ResidentSetSize",)).get("ResidentSetSize")
+        used = self._query_job(key, ("ResidentSetSize",)).get("ResidentSetSize")
         used_mb = round(used / 1024) if isinstance(used, int | float) else None
         asked, why = next_request(too_little, used_mb, self._options.memory.most)
         if asked is None:
@@ -363,14 +365,14 @@ class Condor(Backend):
         self._warnings.append(f"{held.worker} was held for its memory: {why}")
         return held
 
-    def _of_the_queue(self, key: tuple[int, int], columns: tuple[str, ...]) -> dict[str, Any]:
+    def _query_job(self, key: tuple[int, int], columns: tuple[str, ...]) -> dict[str, Any]:
         """What the queue says of a job and the log does not always; nothing where it does not answer."""
         with contextlib.suppress(self._condor.HTCondorException, IndexError):
             ad = self._schedd.query(f"ClusterId == {key[0]} && ProcId == {key[1]}", list(columns))[0]
             return {name: ad[name] for name in columns if name in ad}
         return {}
 
-    def _forget_namesake(self, key: tuple[int, int]) -> None:
+    def _drop_reused_number(self, key: tuple[int, int]) -> None:
         """A schedd that was made anew counts from the beginning: what the log says of a number before the job was
         submitted is another job's."""
         job = self._jobs[key]
@@ -378,7 +380,7 @@ class Condor(Backend):
         queued = (job.name, State.QUEUED)
         self._events = [e for e in self._events if job_of(e.worker) != job.name or (e.worker, e.state) == queued]
 
-    def _enter(self, key: tuple[int, int], name: str) -> None:
+    def _add_job(self, key: tuple[int, int], name: str) -> None:
         """Follow a job. If another one had its number, that is gone with the queue it was in."""
         before = self._jobs.get(key)
         if before is not None and not before.over:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gridml.errors import RunError
 from gridml.protocol import bundle
-from master.backends.condor.backend import AGAIN_S, FAREWELL_S
+from master.backends.condor.backend import CLOSE_TIMEOUT_S, RETRY_S
 from master.backends.condor.events import RUN, bindings, job_ad, translate_condor_errors
 from master.backends.condor.options import CondorOptions
 from master.backends.condor.submit_description import DESCRIPTION as WORKERS
@@ -55,7 +55,7 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
         "batch_name": f"{options.batch_name or 'gridml ' + root.name} (master)",
         "kill_sig": "SIGTERM",
         "remove_kill_sig": "SIGTERM",
-        "job_max_vacate_time": str(round(FAREWELL_S + AGAIN_S) + 10),
+        "job_max_vacate_time": str(round(CLOSE_TIMEOUT_S + RETRY_S) + 10),
         "on_exit_remove": "(ExitBySignal =!= True)",
         "+OtherJobRemoveRequirements": '"GridmlMaster =?= $(Cluster)"',
         f"+{_MARK}": quoted(str(root)),

@@ -14,8 +14,8 @@ from master.backends.condor.holds import MemoryRange, memory_range
 from master.state.jobs import BackendFacts, BackendOptions
 from master.state.options import FIRST, check_bounds, described, option
 
-LONGEST_LINE = 8_000  # characters of a value
-MOST_CAPABILITY = 1000.0
+MAX_LINE_CHARS = 8_000  # characters of a value
+MAX_CAPABILITY = 1000.0
 _GPU_MEMORY = re.compile(r"[1-9][0-9]{0,8}(\.[0-9]{1,3})? ?([KMGT]B?)?")
 MAX_COUNT = 10**6  # cores, jobs, chunks, seconds
 _FROM_0, _FROM_1 = (0, MAX_COUNT), (1, MAX_COUNT)
@@ -25,9 +25,9 @@ def check_line(what: str, value: Any) -> None:
     """Raise UsageError for text, or a path, or several of them, that is not one line of what prints: a submit
     description has a line for each command, and another line is another command."""
     for text in value if isinstance(value, tuple) else (value,):
-        if isinstance(text, str | Path) and not (str(text).isprintable() and len(str(text)) <= LONGEST_LINE):
+        if isinstance(text, str | Path) and not (str(text).isprintable() and len(str(text)) <= MAX_LINE_CHARS):
             raise UsageError(
-                f"{what} is {printable(repr(str(text)), 200)}; expected one line of at most {LONGEST_LINE:,} printable "
+                f"{what} is {printable(repr(str(text)), 200)}; expected one line of at most {MAX_LINE_CHARS:,} printable "
                 f"characters, as a submit description has for each command."
             )
 
@@ -115,7 +115,7 @@ class CondorOptions(BackendOptions):
                     f"got --{name.replace('_', '-')} without --request-gpus; expected both, as in --request-gpus 1."
                 )
         capability, memory = self.gpus_minimum_capability, self.gpus_minimum_memory
-        if capability is not None and not 0 < capability < MOST_CAPABILITY:
+        if capability is not None and not 0 < capability < MAX_CAPABILITY:
             raise UsageError(f"--gpus-minimum-capability is {capability:g}; expected a number such as 8.0, or 9.0.")
         if memory is not None and not _GPU_MEMORY.fullmatch(memory):
             raise UsageError(

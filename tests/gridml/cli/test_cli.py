@@ -17,7 +17,7 @@ from typing import IO, Any, NoReturn
 import pytest
 
 from gridml.cli import main
-from master.store.run_names import claimed_root, usual_root
+from master.store.run_names import claim_root, default_root
 from master.store.rundir import MasterLock, RunDirectory
 from master.views import terminal
 
@@ -423,19 +423,19 @@ def test_a_run_that_nobody_named_takes_a_directory_that_is_free(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("master.store.run_names.time.strftime", lambda _: "20260401-120000")
-    assert usual_root("mnist") == Path("runs/mnist-20260401-120000")
+    assert default_root("mnist") == Path("runs/mnist-20260401-120000")
     with (
-        claimed_root(None, "mnist") as first,
-        claimed_root(None, "mnist") as second,
+        claim_root(None, "mnist") as first,
+        claim_root(None, "mnist") as second,
     ):  # both are empty
         assert [first, second] == [Path("runs/mnist-20260401-120000"), Path("runs/mnist-20260401-120000-2")]
         (second / "ledger.db").touch()
     assert not first.exists() and second.exists()
-    with pytest.raises(RuntimeError), claimed_root(None, "mnist") as third:
+    with pytest.raises(RuntimeError), claim_root(None, "mnist") as third:
         raise RuntimeError
     assert third == first and not third.exists()
     assert [*Path("runs").iterdir()] == [second]
-    with claimed_root(Path("mine"), "mnist") as named:
+    with claim_root(Path("mine"), "mnist") as named:
         assert named == Path("mine") and not named.exists()
 
 
@@ -446,7 +446,7 @@ def test_a_run_that_did_not_begin_leaves_its_directory_only_to_another_that_does
     monkeypatch.chdir(tmp_path)
 
     def fails(leaving: Callable[[RunDirectory], None]) -> Path:
-        with pytest.raises(RuntimeError), claimed_root(None if named is None else Path(named), "mnist") as root:
+        with pytest.raises(RuntimeError), claim_root(None if named is None else Path(named), "mnist") as root:
             RunDirectory(root).create()
             leaving(RunDirectory(root))
             raise RuntimeError

@@ -10,7 +10,7 @@ import pytest
 
 from chunk_model.goodput import Costs
 from gridml.errors import RunError
-from master.backends.local_plugin import MOST_PROCESSES
+from master.backends.local_plugin import MAX_PROCESSES
 from master.backends.registry import read_settings
 from master.backends.script import Steady
 from master.launch import create
@@ -56,7 +56,7 @@ def test_a_run_without_a_master_is_asked_for_its_next_one(gridml: Gridml) -> Non
         ("two", "valid integer"),
         ("2.5", "valid integer"),
         ("", "valid integer"),
-        (str(MOST_PROCESSES + 1), f"expected at most {MOST_PROCESSES:,}: each is a process of this machine"),
+        (str(MAX_PROCESSES + 1), f"expected at most {MAX_PROCESSES:,}: each is a process of this machine"),
         ("9" * 40, "expected at most 1,000,000"),
     ],
 )

@@ -17,7 +17,7 @@ import pytest
 from gridml.errors import RunError
 from gridml.protocol import outbox
 from master.backends.condor import submit_description as condor_submit
-from master.backends.condor.backend import AGAIN_S, Condor
+from master.backends.condor.backend import RETRY_S, Condor
 from master.backends.condor.options import CondorOptions
 from master.state.jobs import JobEvent, State
 from master.store.rundir import RunDirectory
@@ -61,7 +61,7 @@ class Master:
 
     def try_again(self) -> None:
         """Let the time pass after which a schedd that did not answer is asked again."""
-        self._jumped_s += 2 * AGAIN_S
+        self._jumped_s += 2 * RETRY_S
 
     def queue(self, *attributes: str) -> list[Any]:
         """The jobs of this run that the schedd knows."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gridml.errors import RunError, UsageError
-from master.backends.condor.backend import AGAIN_S
+from master.backends.condor.backend import RETRY_S
 from pools.pool import Pool, personal
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
@@ -120,7 +120,7 @@ def test_what_the_schedd_refuses_again_and_again_is_told_of_once_and_the_rest_ru
         events = (json.loads(line) for line in process.stdout)
         began = next(time.monotonic() for event in events if event["kind"] == "warning")
         kinds = set()
-        while time.monotonic() < began + 2 * AGAIN_S + 1:  # it is refused twice more
+        while time.monotonic() < began + 2 * RETRY_S + 1:  # it is refused twice more
             kinds.add(next(events)["kind"])
     finally:
         process.send_signal(signal.SIGTERM)
