@@ -205,7 +205,7 @@ class Settings:
         f"Batches each is to train in the run, or fewer workers are asked for; otherwise {STEPS_EACH}; 0: all.",
         WORKERS,
         bounds=(0, MAX_COUNT),
-        expected=f"from 0 to {MAX_COUNT:,}: with 0 as many workers are asked for as are wanted, however little each trains",
+        expected=f"from 0 to {MAX_COUNT:,}: 0 asks for every worker wanted, however little each trains",
     )
     silent_s: float = option(
         120.0,

@@ -27,8 +27,8 @@ def check_line(what: str, value: Any) -> None:
     for text in value if isinstance(value, tuple) else (value,):
         if isinstance(text, str | Path) and not (str(text).isprintable() and len(str(text)) <= MAX_LINE_CHARS):
             raise UsageError(
-                f"{what} is {printable(repr(str(text)), 200)}; expected one line of at most {MAX_LINE_CHARS:,} printable "
-                f"characters, as a submit description has for each command."
+                f"{what} is {printable(repr(str(text)), 200)}; expected one line of at most {MAX_LINE_CHARS:,} "
+                f"printable characters, as a submit description has for each command."
             )
 
 

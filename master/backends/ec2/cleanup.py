@@ -65,7 +65,7 @@ def made_by(cloud: Cloud, run: str | None = None) -> Resources:
 def remove_run(
     cloud: Cloud, run: str, rest: Callable[[float], None], max_polls: int = MAX_POLLS
 ) -> tuple[Resources, Resources]:
-    """Remove what a run has; return what that was, and what is left after at most `max_polls` polls. Raises CloudError."""
+    """Remove what a run has. Returns what that was, and what is left after `max_polls` polls. Raises CloudError."""
     found = left = made_by(cloud, run)
     for poll in range(max_polls):
         if not left:
