@@ -38,7 +38,7 @@ from master.backends.simulated_plugin import SimulatedOptions
 from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
-from master.sync.buffers import Change, Taking
+from master.sync.buffers import BufferDecision, Change
 from remote.session import SessionOptions
 from remote.stepped import SteppedEngine, SteppedWorker, Trainer
 
@@ -128,13 +128,13 @@ def undefended() -> Iterator[None]:
     def last(votes: Sequence[Mapping[str, Array]], needed: int) -> Mapping[str, Array]:
         return votes[-1]
 
-    def take(change: Change) -> Taking:
-        return Taking(True, "")
+    def take(change: Change) -> BufferDecision:
+        return BufferDecision(True, "")
 
     with (
-        mock.patch("master.sync.moments.examine", lambda *_, **__: (True, "")),
+        mock.patch("master.sync.moments.validate", lambda *_, **__: (True, "")),
         mock.patch("master.sync.moments.votes_needed", lambda _: 1),
-        mock.patch("master.sync.moments.combined", last),
+        mock.patch("master.sync.moments.combine", last),
         mock.patch("master.sync.buffers.decide", take),
     ):
         yield

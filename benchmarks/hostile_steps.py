@@ -179,9 +179,9 @@ def undefended() -> Iterator[None]:
 
     with (
         mock.patch("master.sync.merger.gate", gate),
-        mock.patch("master.sync.merger.stands_still", lambda *_, **__: GateResult(1.0, "")),
+        mock.patch("master.sync.merger.check_movement", lambda *_, **__: GateResult(1.0, "")),
         mock.patch("master.trust.trust.too_fast", lambda *_: (False, "")),
-        mock.patch("master.sync.recovery.go_back", lambda *_: (None, "")),
+        mock.patch("master.sync.recovery.rollback_target", lambda *_: (None, "")),
     ):
         yield
 

@@ -40,7 +40,7 @@ from gridml.protocol.codec import BundleCodec, InProcessPayload, spoken
 from gridml.protocol.messages import Sync, Verdict, reply_from, to_json
 from gridml.protocol.payload import Payload, in_pieces
 from master.backends.script import Steady
-from master.evaluation.evaluator import Here
+from master.evaluation.evaluator import InlineEvaluator
 from master.launch import start
 from master.ports.environment import Environment
 from master.run import MasterRun
@@ -271,7 +271,7 @@ def measure(folder: Path, megabytes: int, workers: int, profile: cProfile.Profil
         mailboxes=lambda settings, directory: speaking.open(directory.root),
         executor=Inline,
         logging=Inline,
-        evaluator=Here.of,
+        evaluator=InlineEvaluator.of,
     )
     with tempfile.TemporaryDirectory(dir=folder) as here:
         prepare()

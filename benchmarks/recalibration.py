@@ -23,7 +23,7 @@ from gridml.model.program import Metrics
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.evaluation import recalibration
-from master.evaluation.evaluator import Evaluated, Here, Subject
+from master.evaluation.evaluator import Evaluated, InlineEvaluator, Subject
 from master.evaluation.metrics import evaluate
 from master.evaluation.recalibration import Recalibration
 from master.simulation.scenario import MachineSpeeds, Scenario
@@ -41,7 +41,7 @@ def play(workers: int, seed: int) -> list[Metrics]:
     took."""
     epochs: list[Metrics] = []
 
-    def metrics(here: Here, subject: Subject, limit_s: float) -> Evaluated:
+    def metrics(here: InlineEvaluator, subject: Subject, limit_s: float) -> Evaluated:
         spec = RunSpec(here._settings, here._program, here._graph())
         state = here._versions.read(subject.version, subject.sha256)
         began_s = time.process_time()
@@ -54,7 +54,7 @@ def play(workers: int, seed: int) -> list[Metrics]:
 
     scenario = Scenario(Steady(workers), COSTS, MachineSpeeds(sigma=0.3), travel_s=0.05, seed=seed)
     settings = Settings(SOURCE, "simulated", workers, seed=seed, steps_each=0, options=SimulatedOptions(None, None))
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(Here, "evaluate", metrics):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(InlineEvaluator, "evaluate", metrics):
         play_scenario(settings, scenario, Path(folder) / "run", trainer=Trainer(SOURCE, COSTS, seed))
     return epochs
 
@@ -81,7 +81,7 @@ def main() -> None:
         [
             f"CIFAR-10, 10,000 images, a small network with BatchNorm, default rule and interval; means of seeds "
             f"{', '.join(map(str, arguments.seeds))}; gain and the least of them in points",
-            f"anew: {recalibration.ROWS:,} rows in batches of 64, without gradients; s: CPU seconds that this takes",
+            f"anew: {recalibration.MIN_ROWS:,} rows in batches of 64, without gradients; s: CPU seconds it takes",
         ],
     )
 

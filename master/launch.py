@@ -19,7 +19,7 @@ from master.leases.epochs import Epochs
 from master.placing.placing import PlacementReport, place
 from master.ports.environment import Environment
 from master.run import MasterRun
-from master.scaling import REQUESTED, tell_settings, useful_workers
+from master.scaling import REQUESTED, log_settings, useful_workers
 from master.store.diagnosis import translate_errors
 from master.store.journal import Events
 from master.store.ledger import Ledger
@@ -41,7 +41,7 @@ def start(settings: Settings, root: Path, environment: Environment) -> MasterRun
     """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
     spec, directory, lock = _create(settings, root, environment)
     try:
-        with translate_errors(root), _taken(directory, environment) as ledger:
+        with translate_errors(root), _open_ledger(directory, environment) as ledger:
             return MasterRun(wire(spec, directory, environment, ledger), lock)
     except BaseException:
         lock.release()
@@ -57,7 +57,7 @@ def create(settings: Settings, root: Path, environment: Environment) -> None:
 
 def _create(settings: Settings, root: Path, environment: Environment) -> tuple[RunSpec, RunDirectory, MasterLock]:
     spec, contents = _load(settings)
-    begun = _begun(spec)
+    begun = _initial_replica(spec)
     check_loggers(spec)
     directory = RunDirectory(root)
     directory.create()
@@ -91,7 +91,7 @@ def _spec(settings: Settings, program: Program, placement: SavedPlacement | None
 
 
 @contextlib.contextmanager
-def _taken(directory: RunDirectory, environment: Environment) -> Iterator[Ledger]:
+def _open_ledger(directory: RunDirectory, environment: Environment) -> Iterator[Ledger]:
     """A run's ledger, which is closed where no master comes of it."""
     ledger = Ledger.of(directory, durable=environment.durable)
     try:
@@ -101,7 +101,7 @@ def _taken(directory: RunDirectory, environment: Environment) -> Iterator[Ledger
         raise
 
 
-def _begun(spec: RunSpec) -> InitializedReplica:
+def _initial_replica(spec: RunSpec) -> InitializedReplica:
     """The replica before any training. Raises UsageError where it cannot begin from what the settings name."""
     state = initial(spec.graph, spec.settings.seed)
     if spec.settings.init_from is None:
@@ -116,10 +116,10 @@ def _make_ledger(
     """The placement, version 0, and a ledger that names them. The ledger gets its name last: one that exists can be
     resumed. Return the run as it is placed."""
 
-    def say(text: str, facts: EventFacts) -> None:
+    def report(text: str, facts: EventFacts) -> None:
         environment.report("placing", text, facts)
 
-    spec, placed = place(spec, directory, say, durable=environment.durable)
+    spec, placed = place(spec, directory, report, durable=environment.durable)
     building = directory.root / "ledger.new.db"
     building.unlink(missing_ok=True)
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
@@ -148,7 +148,7 @@ def _make_ledger(
                 events.record("first values", facts, text)
             useful, _ = useful_workers(spec, epochs.total, averages=merger.averages)
             workers = spec.settings.workers if useful is None else min(useful, spec.settings.workers)
-            tell_settings(spec.program, workers, ledger, events)
+            log_settings(spec.program, workers, ledger, events)
     finally:
         events.close()
         ledger.close()
@@ -184,7 +184,7 @@ def resume(
         return _resume(directory, environment, program_file, lock, with_changes=with_changes, change=change)
     except BaseException as error:
         if isinstance(error, GridmlError):
-            _leave_word(directory, error)
+            _record_failure(directory, error)
         lock.release()
         raise
 
@@ -201,7 +201,7 @@ def _resume(
     root = directory.root
     with translate_errors(root):
         (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
-        with _taken(directory, environment) as ledger:
+        with _open_ledger(directory, environment) as ledger:
             before = read_settings(root, ledger.get("settings"))
             settings = change(before)
             if program_file is not None:
@@ -228,12 +228,12 @@ def _resume(
 
             run = MasterRun(wire(spec, directory, environment, ledger, accepted), lock)
             if contents is None:
-                _tell_changes(kept, run)
-            _tell_settings(before, settings, run)
+                _warn_about_changes(kept, run)
+            _log_changed_settings(before, settings, run)
             return run
 
 
-def _tell_changes(kept: SavedProgram, run: MasterRun) -> None:
+def _warn_about_changes(kept: SavedProgram, run: MasterRun) -> None:
     """Say what a run that goes on does not take up."""
     if altered := kept.altered():
         parts, files = run.parts, f"{', '.join(altered)} {'has' if len(altered) == 1 else 'have'}"
@@ -244,7 +244,7 @@ def _tell_changes(kept: SavedProgram, run: MasterRun) -> None:
         parts.events.record("warning", {"files": altered}, text, standing=True)
 
 
-def _tell_settings(before: Settings, after: Settings, run: MasterRun) -> None:
+def _log_changed_settings(before: Settings, after: Settings, run: MasterRun) -> None:
     """Say what the run was told to do otherwise from now on."""
     then, now = ({**s.to_json(), **s.options.to_json()} for s in (before, after))
     # The back end's options as a whole are left out: each is told by itself.
@@ -266,7 +266,7 @@ def _write_settings(directory: RunDirectory, ledger: Ledger, settings: Settings,
             ledger.set("settings", sha256)
 
 
-def _leave_word(directory: RunDirectory, error: GridmlError) -> None:
+def _record_failure(directory: RunDirectory, error: GridmlError) -> None:
     """Why a master ended before it began: nobody may have been there to read what it printed."""
     with (
         contextlib.suppress(GridmlError, sqlite3.Error, OSError),

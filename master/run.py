@@ -14,19 +14,19 @@ from gridml.protocol import bundle
 from gridml.protocol.foreign import remove
 from gridml.protocol.payload import network_disk
 from master.evaluation.metrics import first_chunk
-from master.scaling import Asking, Scaling, ToldSettings
+from master.scaling import Scaling, SettingsLog, WorkerLimit
 from master.store.credits import Credited
 from master.store.diagnosis import translate_errors
 from master.store.ledger import Ledger
 from master.store.reader import STOPPED_EARLY, PushCosts, RunClock
 from master.store.rundir import MasterLock, RunStatus
 from master.store.saved_replica import FINAL_SHA256
-from master.takeover import recovered
+from master.takeover import recovered_messages
 from master.wiring import Parts
 
 IDLE_S = (0.005, 0.02)  # how long the loop rests when nothing happened: at first, and at most
-TELL_COSTS_S = 15.0  # how often the ledger is told what pushes cost
-FAREWELL_S = 3.0  # how long workers may take to hear that the run has ended
+PUSH_COSTS_EVERY_S = 15.0  # how often the ledger is told what pushes cost
+GOODBYE_S = 3.0  # how long workers may take to hear that the run has ended
 
 
 class MasterRun:
@@ -36,18 +36,18 @@ class MasterRun:
         self.parts = parts
         self._lock = lock
         self._leaving = False
-        self._tell_costs_s = 0.0
+        self._push_costs_due_s = 0.0
         self._scaling = Scaling(parts)
-        self._asking = Asking(parts)
-        self._told_settings = ToldSettings(parts)
+        self._worker_limit = WorkerLimit(parts)
+        self._settings_log = SettingsLog(parts)
         try:
             with translate_errors(parts.directory.root):
                 parts.takeover.begin(parts.environment.clock())
                 if (network := network_disk(parts.directory.root)) is not None:
                     text = f"the run lies on {network}: a rollback journal is used, slower but safe there"
                     parts.events.record("warning", {"disk": network}, text)
-                parts.epoch_end.settle()
-                parts.epoch_end.settle_best()
+                parts.epoch_end.commit_fields()
+                parts.epoch_end.restore_best()
         except BaseException:
             parts.backend.leave()
             parts.mailboxes.stop()
@@ -105,12 +105,12 @@ class MasterRun:
                     else:
                         environment.rest(idle)
                         idle = min(IDLE_S[1], idle * 1.5)
-                self._conclude()
+                self._finish_run()
         except SupersededError:
             self._leaving = True  # the workers are the other master's
             raise
         except GridmlError as error:
-            self._give_up(error)
+            self._record_stop(error)
             raise
 
     def step(self) -> bool:
@@ -119,37 +119,37 @@ class MasterRun:
         parts.store.ledger.check_master()
         events = parts.backend.poll()  # before the messages: a worker that has ended can have sent its last one before
         ended = (event.worker for event in events if event.state.ended)
-        brought_home = recovered(parts.directory, ended, parts.exchange.inbox.limits)
-        messages = [*brought_home.values(), *parts.mailboxes.collect()]
+        recovered = recovered_messages(parts.directory, ended, parts.exchange.inbox.limits)
+        messages = [*recovered.values(), *parts.mailboxes.collect()]
         now = parts.environment.clock()
         parts.wall_clock.look(now)
-        heard, merged = bool(messages), parts.exchange.handle(messages)
+        handled, merged = bool(messages), parts.exchange.handle(messages)
         while parts.mailboxes.more:  # all that had come before the back end was polled
             merged += parts.exchange.handle(parts.mailboxes.collect())
-        for path in brought_home:
+        for path in recovered:
             remove(path)
         parts.fleet.hear(events, now)
         if parts.exchange.recovery.step(now):
-            parts.epoch_end.forget()
+            parts.epoch_end.reset()
         for text in parts.backend.news():
             parts.events.record("warning", {}, text, standing=True)
         if parts.exchange.failures.stop_because is not None:
             raise parts.exchange.failures.stop_because
         parts.fleet.give_up(now)
         self._staff()
-        parts.epoch_end.settle()
+        parts.epoch_end.commit_fields()
         evaluated = parts.epoch_end.evaluate(now)
-        self._look_for_enough()
+        self._check_early_stopping()
         parts.loggers.step(now)
-        self._size(now)
-        self._look_for_cancel()
-        return bool(events or heard or merged or evaluated)
+        self._update_sizing(now)
+        self._check_cancel()
+        return bool(events or handled or merged or evaluated)
 
     def _staff(self) -> None:
         work_left, now = not self.parts.leases.epochs.finished(), self.parts.environment.clock()
-        self._scaling.look()
-        self._asking.look()
-        self._told_settings.look(now)
+        self._scaling.step()
+        self._worker_limit.step()
+        self._settings_log.step(now)
         self.parts.fleet.staff(now, work_left=work_left)
         self.parts.fleet.check_machines(work_left=work_left)
 
@@ -157,13 +157,13 @@ class MasterRun:
         epochs = self.parts.leases.epochs
         return epochs.finished() and not epochs.unevaluated() and not self.ledger.patches()
 
-    def _size(self, now: float) -> None:
+    def _update_sizing(self, now: float) -> None:
         """Choose the sizes of chunks anew when there is more to know of the workers, beside the run as it goes on."""
         leases, exchange = self.parts.leases, self.parts.exchange
         workers = max(leases.live, self.parts.workers.asked)
         leases.sizing.step(now, workers, exchange.pace.push_s, self.parts.executor, self.parts.events)
-        if now >= self._tell_costs_s and self._push_costs() is not None:
-            self._tell_costs_s = now + TELL_COSTS_S
+        if now >= self._push_costs_due_s and self._push_costs() is not None:
+            self._push_costs_due_s = now + PUSH_COSTS_EVERY_S
             with self.ledger.transaction():
                 self._keep_push_costs()
 
@@ -176,7 +176,7 @@ class MasterRun:
         if costs is not None:
             self.ledger.set(PushCosts.FACT, asdict(costs))
 
-    def _look_for_enough(self) -> None:
+    def _check_early_stopping(self) -> None:
         """Leave word of it where the run has trained enough, or, with another program, has not."""
         epochs = self.parts.leases.epochs
         if self.parts.spec.program.early_stopping is None and self.ledger.get(STOPPED_EARLY) is None:
@@ -191,13 +191,13 @@ class MasterRun:
                 facts = {"epochs": epochs.number, "reason": enough}
                 self.parts.events.record("stopping", facts, f"after {epochs.number} epochs: {enough}")
 
-    def _look_for_cancel(self) -> None:
+    def _check_cancel(self) -> None:
         root = self.parts.directory.root
         if (root / "cancel").exists():
             (root / "cancel").unlink()
             raise CancelledError(f"{root} was cancelled. It stands at its last credit; go on with gridml resume.")
 
-    def _conclude(self) -> None:
+    def _finish_run(self) -> None:
         """The run is credited in full: let the workers go, keep the trained replica."""
         parts, replica = self.parts, self.parts.store.replica
         credited, epochs = self.ledger.count_credits(), parts.leases.epochs
@@ -207,13 +207,13 @@ class MasterRun:
                 f"{credited.epochs} epochs, {credited.full} of them in full; expected {epochs.total:,} in "
                 f"{epochs.number}. Its ledger was altered; do not use the result."
             )
-        until_s = parts.environment.clock() + FAREWELL_S
+        until_s = parts.environment.clock() + GOODBYE_S
         while parts.fleet.alive and parts.environment.clock() < until_s:
             parts.environment.tick()
             if not self.step():
                 parts.environment.rest(IDLE_S[1])
-        parts.exchange.replies.answers.close()
-        values = dict(parts.epoch_end.trained(parts.environment.clock()).tensors())
+        parts.exchange.replies.sender.close()
+        values = dict(parts.epoch_end.final_state(parts.environment.clock()).tensors())
         sha256 = None
         if values:
             pieces = bundle.pieces({"version": replica.version}, values)
@@ -235,7 +235,7 @@ class MasterRun:
             parts.events.record("finished", facts, last_word)
         parts.loggers.finish()
 
-    def _give_up(self, error: GridmlError) -> None:
+    def _record_stop(self, error: GridmlError) -> None:
         """Leave word of why the run stopped; it stands at its last credit."""
         status = RunStatus.CANCELLED if isinstance(error, CancelledError) else RunStatus.FAILED
         with contextlib.suppress(GridmlError), self.ledger.transaction():

@@ -31,7 +31,7 @@ from master.telemetry.staffing import RunLength, worker_limit
 from master.wiring import Parts
 
 REQUESTED, TAKEN = "scale", "scale.taken"  # the file's name as a person leaves it, and while a master works on it
-LONGEST = 100  # bytes of it
+MAX_REQUEST_BYTES = 100  # bytes of it
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Scaling:
         self._requested, self._taken = root / REQUESTED, root / TAKEN
         self._left_over = self._taken.exists()  # by a master that ended as it took it up
 
-    def look(self) -> None:
+    def step(self) -> None:
         """Take up a request, if there is one. What is none is removed, with a warning."""
         if self._left_over:
             self._left_over = False
@@ -85,7 +85,7 @@ class Scaling:
 
     def _take_up(self) -> None:
         try:
-            self._scale(int(read_regular(self._taken, LONGEST)))
+            self._scale(int(read_regular(self._taken, MAX_REQUEST_BYTES)))
         except (ValueError, UsageError, LedgerError) as error:
             text = f"a request to scale was not taken up: {described(error)}"
             self._parts.events.record("warning", {}, text, standing=True)
@@ -119,7 +119,7 @@ def useful_workers(spec: RunSpec, total: int, *, averages: bool) -> tuple[int | 
     return worker_limit(RunLength(total, spec.program.update.window, spec.settings.steps_each))
 
 
-class Asking:
+class WorkerLimit:
     """Bounds the workers of one master's run where whole replicas are averaged, and tells of it."""
 
     def __init__(self, parts: Parts) -> None:
@@ -128,7 +128,7 @@ class Asking:
         total, averages = parts.leases.epochs.total, parts.merger.averages
         parts.workers.useful, self._reason = useful_workers(parts.spec, total, averages=averages)
 
-    def look(self) -> None:
+    def step(self) -> None:
         """Tell how many are asked for, where that is another number than this run's masters told last."""
         workers, ledger = self._parts.workers, self._parts.store.ledger
         if self._seen == (workers.asked, workers.wanted):
@@ -149,7 +149,7 @@ MIN_USED_S = 60.0  # that other settings are used before they are worth a line,
 MIN_SHARE = 0.1  # of the time in which any worker trained
 
 
-def tell_settings(program: Program, workers: int, ledger: Ledger, events: Events) -> None:
+def log_settings(program: Program, workers: int, ledger: Ledger, events: Events) -> None:
     """Log what each of so many workers trains with, unless it was logged last, or there is nothing to change: neither a
     batch to share nor a rate. Must be called inside the ledger's transaction."""
     if not program.has_settings:
@@ -182,7 +182,7 @@ def is_worth_a_line(used: UsedSettings, told: Collection[int], used_s: float, al
     return True, f"a batch of {used.batch:,} was used for {used_s:.0f} of {all_s:.0f} s, and was not logged"
 
 
-class ToldSettings:
+class SettingsLog:
     """Tells of the settings of one master's run, where they are others than were told last."""
 
     def __init__(self, parts: Parts) -> None:
@@ -194,7 +194,7 @@ class ToldSettings:
         self._looked_s: float | None = None
         self._used: UsedSettings | None = None  # since then; None: nobody trained
 
-    def look(self, now: float) -> None:
+    def step(self, now: float) -> None:
         """Log what the workers use that are asked for, and what others do that have trained for a while."""
         if not self._program.has_settings:
             return
@@ -216,5 +216,5 @@ class ToldSettings:
     def _tell(self, workers: int) -> None:
         ledger = self._parts.store.ledger
         with ledger.transaction():
-            tell_settings(self._program, workers, ledger, self._parts.events)
+            log_settings(self._program, workers, ledger, self._parts.events)
         self._told = {each["batch"] for each in ledger.get(LOGGED_SETTINGS)}

@@ -47,7 +47,7 @@ from master.sync.version_use import VersionUse
 Row = Mapping[str, Any]  # of the ledger's table of workers
 
 
-def recovered(directory: RunDirectory, workers: Iterable[str], limits: MessageLimits) -> dict[Path, Message]:
+def recovered_messages(directory: RunDirectory, workers: Iterable[str], limits: MessageLimits) -> dict[Path, Message]:
     """Return what jobs that have ended could not send, and brought home, by the files that hold it. What is anything
     else than a message within `limits` is removed."""
     messages: dict[Path, Message] = {}
@@ -89,11 +89,11 @@ class Takeover:
         alike = not ledger.get("undone", False) and ledger.get("program", program) == program
         inherited = self.place.backend.inherit(keep=alike)
         survivors, rows = frozenset(inherited), ledger.workers()
-        self._recall(rows, survivors, now)
+        self._restore_workers(rows, survivors, now)
         # A master that is killed leaves no word: it lived until the last thing that it wrote down.
         until_s = min(now, ledger.last_activity_s())
         if masters and alike:
-            self._hear_what_came_meanwhile(rows, survivors, now)
+            self._handle_backlog(rows, survivors, now)
         with ledger.transaction():
             self._end_others(survivors, now)
             if not alike or ledger.get("status") != RunStatus.RUNNING:  # a person has mended what failed
@@ -102,7 +102,7 @@ class Takeover:
             if masters:
                 ledger.orphan_workers(until_s, but=survivors)
                 ledger.set("gaps", [*ledger.get("gaps", []), [until_s, now]])
-                self._tell(len(survivors))
+                self._record_resume(len(survivors))
             ledger.set("undone", False)
             ledger.set("total", self.leases.epochs.total)
             ledger.set("workers", self.workers.wanted)
@@ -121,7 +121,7 @@ class Takeover:
                 self.leases.sizing.measures.recall(self.workers.of(row["worker"]), row)
                 mailboxes.close(row["worker"])
 
-    def _tell(self, survivors: int) -> None:
+    def _record_resume(self, survivors: int) -> None:
         """Say where the run goes on, and what is trained again."""
         kept = f"; {survivors} workers live on" if survivors else ""
         credited, total = self.ledger.credited, self.leases.epochs.total
@@ -133,7 +133,7 @@ class Takeover:
             text = f"there was a newer ledger than this: {why}. {again}"
             self.events.record("warning", {"vertices": self.store.undone}, text, standing=True)
 
-    def _recall(self, rows: Iterable[Row], survivors: Collection[str], now: float) -> None:
+    def _restore_workers(self, rows: Iterable[Row], survivors: Collection[str], now: float) -> None:
         """Make records of the workers that live on and of the machines that are avoided, and take note of the other
         workers' names."""
         measures = self.leases.sizing.measures
@@ -149,7 +149,7 @@ class Takeover:
         for machine in self.ledger.machines():
             self.workers.machines.recall(machine, now)
 
-    def _hear_what_came_meanwhile(self, rows: Iterable[Row], survivors: Collection[str], now: float) -> None:
+    def _handle_backlog(self, rows: Iterable[Row], survivors: Collection[str], now: float) -> None:
         """Merge what was pushed while no master was there, by workers that have since ended, too."""
         table, jobs = self.ledger.leases, {job_of(worker) for worker in survivors}
         leased = {job_of(lease.worker) for lease in table}
@@ -159,13 +159,13 @@ class Takeover:
             reserved_until_s = max(reserved_until_s, now + RESERVED_S)  # those that `_end_others` is about to reserve
         self.versions.inherit(standing, self.ledger.saved_versions, reserved_until_s)
         ended = (row["worker"] for row in rows if job_of(row["worker"]) not in jobs)
-        brought_home = recovered(self.place.directory, ended, self.exchange.inbox.limits)
-        messages = [*brought_home.values(), *self.place.mailboxes.collect()]
+        recovered = recovered_messages(self.place.directory, ended, self.exchange.inbox.limits)
+        messages = [*recovered.values(), *self.place.mailboxes.collect()]
         speaking = {message.worker for message in messages}.union(survivors)
         for lease in [lease for lease in table if lease.worker in speaking]:
             self.leases.take_over(lease)
         self.exchange.handle(messages, granting=False)
-        for path in brought_home:
+        for path in recovered:
             remove(path)
 
     def _end_others(self, survivors: Collection[str], now: float) -> None:
@@ -177,12 +177,12 @@ class Takeover:
             self.leases.end(lease, now, "the master ended", reserved_until_s=until_s)
 
 
-MOST = 5  # masters in a row that are killed before anything comes of them
+MAX_KILLS = 5  # masters in a row that are killed before anything comes of them
 MIN_BACKOFF_S = 5.0  # of the third in a row; doubled by each further one
-LATE_S = 900.0  # between two beginnings: a master that lived longer was not killed by how it begins
+HEALTHY_S = 900.0  # between two beginnings: a master that lived longer was not killed by how it begins
 
 
-class Beginning(NamedTuple):
+class MasterStart(NamedTuple):
     """When a master began, with so many vertices `credited` and so many epochs `evaluated`."""
 
     at_s: float
@@ -194,66 +194,66 @@ class Beginning(NamedTuple):
         return self.credited, self.evaluated
 
 
-def in_vain(killed: Sequence[Beginning], now: Beginning) -> list[Beginning]:
+def without_progress(killed: Sequence[MasterStart], now: MasterStart) -> list[MasterStart]:
     """Return those of the masters that were killed, the oldest first, which were so soon, one after the other, and of
     which nothing has come until now."""
-    counted: list[Beginning] = []
+    counted: list[MasterStart] = []
     after = now
-    for beginning in reversed(killed):
-        if beginning.done != now.done or after.at_s - beginning.at_s > LATE_S:
+    for started in reversed(killed):
+        if started.done != now.done or after.at_s - started.at_s > HEALTHY_S:
             break
-        counted.insert(0, beginning)
-        after = beginning
+        counted.insert(0, started)
+        after = started
     return counted
 
 
-def may_begin(killed: int) -> tuple[float | None, str]:
+def restart_delay(killed: int) -> tuple[float | None, str]:
     """Seconds that a master waits before it begins after so many `killed` in vain, None where it had better not."""
     reason = f"{killed} master{'s' if killed > 1 else ''} in a row killed before anything was credited or evaluated"
-    if killed >= MOST:
+    if killed >= MAX_KILLS:
         return None, reason
     return (MIN_BACKOFF_S * 2.0 ** (killed - 2) if killed > 1 else 0.0), reason
 
 
 _KILLED = "killed"  # in the ledger: beginnings of masters that left no word
-BETWEEN_LOOKS_S = 1.0  # for a person who cancels a run that waits
+CANCEL_POLL_S = 1.0  # for a person who cancels a run that waits
 
 
 @contextmanager
-def counted(root: Path, environment: Environment) -> Iterator[None]:
+def guard_crash_loop(root: Path, environment: Environment) -> Iterator[None]:
     """The life of a master that takes a run up, from before it does. It waits where those before it were killed.
 
     Raises RunError when there were too many of them: the run has been stopped then, and its workers sent home.
     """
-    directory, beginning = RunDirectory(root), None
+    directory, started = RunDirectory(root), None
     if os.path.isfile(directory.ledger):
         with (
             contextlib.suppress(LedgerError),
             translate_errors(root),
         ):  # who takes the run up says what is wrong with it
-            beginning = _begin(directory, environment)
+            started = _record_and_back_off(directory, environment)
     try:
         yield
     finally:
-        if beginning is not None:
+        if started is not None:
             with contextlib.suppress(GridmlError, sqlite3.Error, OSError), closing(Ledger.of(directory)) as ledger:
-                _forget(ledger, beginning, all_before=True)
+                _clear_start(ledger, started, all_before=True)
 
 
-def _begin(directory: RunDirectory, environment: Environment) -> Beginning:
+def _record_and_back_off(directory: RunDirectory, environment: Environment) -> MasterStart:
     with MasterLock(directory), closing(Ledger.of(directory)) as ledger:
-        beginning, killed = _noted(ledger, environment.clock())
+        started, killed = _record_start(ledger, environment.clock())
         try:
-            _hesitate(directory, ledger, environment, killed)
+            _back_off(directory, ledger, environment, killed)
         except BaseException:
-            _forget(ledger, beginning, all_before=False)  # it was not killed
+            _clear_start(ledger, started, all_before=False)  # it was not killed
             raise
-        return beginning
+        return started
 
 
-def _hesitate(directory: RunDirectory, ledger: Ledger, environment: Environment, killed: int) -> None:
+def _back_off(directory: RunDirectory, ledger: Ledger, environment: Environment, killed: int) -> None:
     """Wait after so many were `killed`, or stop the run."""
-    wait_s, reason = may_begin(killed)
+    wait_s, reason = restart_delay(killed)
     if wait_s is None:
         logs = f"what the machine says of its memory, or {directory.logs}, may say what killed them"
         _stop(directory, ledger, environment, RunError(f"{reason}, so no other one begins: {logs}"))
@@ -268,29 +268,29 @@ def _wait(directory: RunDirectory, ledger: Ledger, environment: Environment, sec
     while not cancel.exists():  # one that was left for those that were killed is meant for the run
         if environment.clock() >= until_s:
             return
-        environment.rest(BETWEEN_LOOKS_S)
+        environment.rest(CANCEL_POLL_S)
     cancel.unlink()
     _stop(directory, ledger, environment, CancelledError(f"{directory.root} was cancelled"))
 
 
-def _noted(ledger: Ledger, now: float) -> tuple[Beginning, int]:
+def _record_start(ledger: Ledger, now: float) -> tuple[MasterStart, int]:
     """Write down that a master begins; return that, and how many before it were killed in vain: none where the run has
     come to an end since, for then a person has looked after it."""
-    beginning = Beginning(max(now, ledger.last_activity_s()), ledger.credited, ledger.epochs_evaluated())
+    started = MasterStart(max(now, ledger.last_activity_s()), ledger.credited, ledger.epochs_evaluated())
     driven = ledger.get("status") in (RunStatus.SUBMITTED, RunStatus.RUNNING)
-    before = [Beginning(*values) for values in ledger.get(_KILLED, [])] if driven else []
-    killed = in_vain(before, beginning)
+    before = [MasterStart(*values) for values in ledger.get(_KILLED, [])] if driven else []
+    killed = without_progress(before, started)
     with ledger.transaction():
-        ledger.set(_KILLED, [*killed, beginning])
+        ledger.set(_KILLED, [*killed, started])
         if killed:
-            ledger.event(beginning.at_s, "warning", may_begin(len(killed))[1], {"killed": len(killed)})
-    return beginning, len(killed)
+            ledger.event(started.at_s, "warning", restart_delay(len(killed))[1], {"killed": len(killed)})
+    return started, len(killed)
 
 
-def _forget(ledger: Ledger, beginning: Beginning, *, all_before: bool) -> None:
+def _clear_start(ledger: Ledger, started: MasterStart, *, all_before: bool) -> None:
     """Take back that a master begins, and with `all_before` it those that were killed, unless another began since."""
     killed = ledger.get(_KILLED, [])
-    if killed and killed[-1] == list(beginning):
+    if killed and killed[-1] == list(started):
         with ledger.transaction():
             ledger.set(_KILLED, [] if all_before else killed[:-1])
 

@@ -23,14 +23,14 @@ from master.sync.epoch_end import EpochEnd
 from master.sync.exchange import Exchange, Grants, WorkerReports
 from master.sync.inbox import DeadLetters, Inbox
 from master.sync.merger import Merger
-from master.sync.moments import KeptMoments, MomentsFile
+from master.sync.moments import MomentsFile, SharedMoments
 from master.sync.pushes import Pushes
 from master.sync.recovery import Failures, Recovery
-from master.sync.replies import Answers, PushPace, Replies
+from master.sync.replies import PushPace, Replies, ReplySender
 from master.sync.version_use import Tails, VersionKeeper, VersionUse
 from master.takeover import Takeover
 from master.telemetry.run_loggers import RunLoggers, loggers_of
-from master.trust.trust import Trust, drawn
+from master.trust.trust import Trust, sampler
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ def wire(
 
     # What fails, who is trusted, and what follows
     failures = Failures(store.ledger, leases, workers, mailboxes, events)
-    moments = KeptMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
+    moments = SharedMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
     merger = Merger(spec.graph, store.replica, spec.settings.workers, spec.program.update.driver.__name__)
-    due = drawn(spec.settings.spot_checks, environment.chance)
+    due = sampler(spec.settings.spot_checks, environment.chance)
     trust = Trust(store, leases, workers, events, merger.group_of, due)
     recovery = Recovery(store, leases, failures, trust, moments, events)
 
@@ -92,7 +92,7 @@ def wire(
     # Answers, and what they go by
     versions, tails = VersionUse(store.ledger), Tails(spec, store.ledger, store.replica)
     pace = PushPace(spec, store.ledger, leases, merger)
-    answers = Answers(store, versions, mailboxes, environment.codec)
+    sender = ReplySender(store, versions, mailboxes, environment.codec)
     exchange = Exchange(
         environment,
         store,
@@ -105,7 +105,7 @@ def wire(
         trust,
         Grants(store.ledger, leases, workers, trust, pace, events),
         pace,
-        Replies(spec, store, leases, pace, moments, trust, answers),
+        Replies(spec, store, leases, pace, moments, trust, sender),
         VersionKeeper(store, leases.epochs, tails, versions, trust),
     )
 

@@ -244,7 +244,7 @@ def play(case: Case) -> Curve:
     with (
         mock.patch.dict(os.environ, {**task.environment(case.batches, case.rates), "RULE": case.rule}),
         mock.patch.object(pace, "MOST_PARTS", case.parts),
-        mock.patch.object(version_use, "SHARE", version_use.SHARE if case.tail else 0.0),
+        mock.patch.object(version_use, "TAIL_SHARE", version_use.TAIL_SHARE if case.tail else 0.0),
         mock.patch("gridml.engine.modules.rate_scale", lambda share: share**case.power),
         tempfile.TemporaryDirectory() as folder,
     ):

@@ -18,7 +18,7 @@ from unittest import mock
 from benchmarks.averaging.options import counts_of, parser, tasks_of
 from benchmarks.averaging.runs import TASKS, Case, Task, play
 from benchmarks.table import Cell, write
-from master.evaluation.evaluator import Evaluated, Here, Subject
+from master.evaluation.evaluator import Evaluated, InlineEvaluator, Subject
 
 CHOSEN_ON = ("MNIST, LeNet", "CIFAR-10, GroupNorm", "Bible, transformer", "Clicks, two towers")  # with the first seed
 SEED = 1
@@ -64,14 +64,14 @@ def main() -> None:
 def pairs(case: Case) -> list[Pair]:
     """Play a run to its end, and evaluate each epoch both ways."""
     seen: list[Pair] = []
-    evaluate, metric = Here.evaluate, TASKS[case.task].metric
+    evaluate, metric = InlineEvaluator.evaluate, TASKS[case.task].metric
 
-    def both(here: Here, subject: Subject, limit_s: float) -> Evaluated:
+    def both(here: InlineEvaluator, subject: Subject, limit_s: float) -> Evaluated:
         ways = [evaluate(here, each, limit_s) for each in (replace(subject, tail=()), subject)]
         seen.append(Pair(*(float(evaluated.metrics[metric]) for evaluated in ways)))
         return ways[1]
 
-    with mock.patch.object(Here, "evaluate", both):
+    with mock.patch.object(InlineEvaluator, "evaluate", both):
         play(case)
     return seen
 

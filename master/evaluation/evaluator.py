@@ -24,7 +24,7 @@ from gridml.model.layers import tables_of
 from gridml.model.program import Metrics, Program
 from gridml.model.schedule import Progress
 from gridml.protocol.push import VertexKey
-from master.evaluation.metrics import evaluate, flops_per_vertex, graph_of, names_local
+from master.evaluation.metrics import evaluate, flops_per_vertex, graph_from_version, needs_graph
 from master.evaluation.recalibration import Recalibration, has_statistics, with_statistics
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -113,7 +113,7 @@ class Evaluated:
 
     metrics: Metrics
     not_recalibrated: str | None = None
-    news: list[tuple[str, str]] = field(default_factory=list)
+    events: list[tuple[str, str]] = field(default_factory=list)
 
 
 class Evaluator(ABC):
@@ -141,7 +141,7 @@ class Evaluator(ABC):
         """End at once what is being computed, and compute nothing more. Idempotent."""
 
 
-class Here(Evaluator):
+class InlineEvaluator(Evaluator):
     """Computes in this process. `graph` is only asked for where a version does not do."""
 
     def __init__(
@@ -153,9 +153,9 @@ class Here(Evaluator):
         self._versions = Versions(directory.versions)
 
     @staticmethod
-    def of(spec: RunSpec, directory: RunDirectory) -> Here:
+    def of(spec: RunSpec, directory: RunDirectory) -> InlineEvaluator:
         """Return one for a run whose graph is there: of simulations and tests."""
-        return Here(spec.settings, spec.program, lambda: spec.graph, directory)
+        return InlineEvaluator(spec.settings, spec.program, lambda: spec.graph, directory)
 
     @cached_property
     def _recalibration(self) -> Recalibration:
@@ -167,7 +167,7 @@ class Here(Evaluator):
         if subject.averaged and has_statistics(state):
             statistics, problem = self._recalibration.gather((subject.version, subject.tail), state)
             state = with_statistics(state, statistics) if problem is None else version
-        graph = self._graph() if names_local(self._program) else graph_of(self._program, state)
+        graph = self._graph() if needs_graph(self._program) else graph_from_version(self._program, state)
         metrics = evaluate(self._program, graph, state, self._settings.program, subject.progress)
         return Evaluated(metrics, problem)
 

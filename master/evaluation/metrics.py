@@ -30,9 +30,13 @@ from master.store.versions import ReplicaState
 
 Array = NDArray[Any]
 
-MOST_METRICS, MOST_NUMBERS, MOST_NAME = 1_000, 10_000, 128  # of an evaluation: the ledger keeps them, people read them
+MAX_METRICS, MAX_NUMBERS, MAX_NAME_CHARS = (
+    1_000,
+    10_000,
+    128,
+)  # of an evaluation: the ledger keeps them, people read them
 WHOLE = Progress(share=1.0)
-KEPT = "The training is kept; mend evaluate and resume the run --with-changes."
+ADVICE = "The training is kept; mend evaluate and resume the run --with-changes."
 
 
 def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path, at: Progress = WHOLE) -> Metrics:
@@ -53,40 +57,40 @@ def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path, 
     except Interruption:
         raise
     except BaseException as error:  # a run that ends with the status of SystemExit would pass for a success
-        raise UserCodeError(f"evaluate failed: {described(error)}. {KEPT}", user_traceback(error, source)) from error
+        raise UserCodeError(f"evaluate failed: {described(error)}. {ADVICE}", user_traceback(error, source)) from error
     return _plain_metrics(metrics)
 
 
 def _plain_metrics(metrics: Any) -> Metrics:
     """Return what evaluate returned as JSON has it. Raises ProgramError for what is no dict of numbers by name."""
     if not isinstance(metrics, dict):
-        raise ProgramError(f"evaluate returned {type(metrics).__name__}; expected a dict of numbers by name. {KEPT}")
-    if len(metrics) > MOST_METRICS:
-        raise ProgramError(f"evaluate returned {len(metrics):,} metrics; expected at most {MOST_METRICS:,}. {KEPT}")
+        raise ProgramError(f"evaluate returned {type(metrics).__name__}; expected a dict of numbers by name. {ADVICE}")
+    if len(metrics) > MAX_METRICS:
+        raise ProgramError(f"evaluate returned {len(metrics):,} metrics; expected at most {MAX_METRICS:,}. {ADVICE}")
     for name in metrics:
-        if not isinstance(name, str) or not 1 <= len(name) <= MOST_NAME or not name.isprintable():
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
             raise ProgramError(
-                f"evaluate returned a metric called {printable(repr(name), MOST_NAME)}; expected a name of 1 to "
-                f"{MOST_NAME} printable characters. {KEPT}"
+                f"evaluate returned a metric called {printable(repr(name), MAX_NAME_CHARS)}; expected a name of 1 to "
+                f"{MAX_NAME_CHARS} printable characters. {ADVICE}"
             )
         mode, _, bare = name.partition(":")
         if mode in get_args(Mode) and bare:
             raise ProgramError(
                 f"evaluate returned a metric called {name!r}; expected {bare!r}: {mode}: is said where the program "
-                f'goes by it, as in keep="best:{name}". {KEPT}'
+                f'goes by it, as in keep="best:{name}". {ADVICE}'
             )
     return {name: _plain(name, value) for name, value in metrics.items()}
 
 
 def _plain(name: str, value: Any) -> Any:
-    wanted = f"expected a number, or a list of at most {MOST_NUMBERS:,}. {KEPT}"
+    wanted = f"expected a number, or a list of at most {MAX_NUMBERS:,}. {ADVICE}"
     try:
         array = np.asarray(_without_gradient(value))
     except Exception as error:  # a list of lists of unequal length
         raise ProgramError(
             f"evaluate returned {type(value).__name__} as {name}: {described(error)}; {wanted}"
         ) from error
-    if array.dtype.kind not in "fiub" or array.ndim > 1 or array.size > MOST_NUMBERS:
+    if array.dtype.kind not in "fiub" or array.ndim > 1 or array.size > MAX_NUMBERS:
         got = f"{type(value).__name__} of {array.dtype} {array.shape}"
         raise ProgramError(f"evaluate returned {got} as {name}; {wanted}")
     return array.astype(np.float64).tolist() if array.dtype.kind == "f" else array.tolist()
@@ -137,21 +141,21 @@ def _columns(table: Table, state: ReplicaState) -> dict[str, Array]:
     return state.arrays[table.type.name]
 
 
-def names_local(program: Program) -> bool:
+def needs_graph(program: Program) -> bool:
     """Whether the program's evaluate wants vertices that are in no version, but in the graph."""
-    return any(not vertex_type.replicated for vertex_type in _wanted(program))
+    return any(not vertex_type.replicated for vertex_type in _argument_types(program))
 
 
-def graph_of(program: Program, state: ReplicaState) -> Graph:
+def graph_from_version(program: Program, state: ReplicaState) -> Graph:
     """Return of the graph what a version tells: how many there are of the replicated types that evaluate wants."""
     graph = Graph()
-    for vertex_type in _wanted(program):
+    for vertex_type in _argument_types(program):
         if vertex_type.name in state.changed:
             graph.tables[vertex_type.name] = Table(vertex_type, len(state.changed[vertex_type.name]))
     return graph
 
 
-def _wanted(program: Program) -> list[VertexType]:
+def _argument_types(program: Program) -> list[VertexType]:
     """The types of evaluate's arguments."""
     hints = typing.get_type_hints(program.evaluate) if program.evaluate is not None else {}
     hints.pop("return", None)
@@ -163,7 +167,7 @@ def flops_per_vertex(program: Program, chunk: Chunk, state: ReplicaState) -> flo
     """Return the floating-point operations of f on one vertex, counted by torch over a batch; None where it cannot."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    engine, _ = begun(program, chunk, state)
+    engine, _ = start_engine(program, chunk, state)
     with contextlib.suppress(BatchFailed), FlopCounterMode(display=False) as counter:
         engine.train(0, chunk.count, 1.0)
         return counter.get_total_flops() / chunk.count or None
@@ -180,7 +184,7 @@ def first_chunk(program: Program, graph: Graph, count: int) -> Chunk:
     return cut(graph, driver, order.vertices(0, stop), order.ends(0, stop), parts, bsp=program.bsp)
 
 
-def begun(
+def start_engine(
     program: Program, chunk: Chunk, state: ReplicaState, device: Device | None = None, *, trial: bool = False
 ) -> tuple[Engine, ReplicaPart]:
     """Return an engine, for a `trial` or not, that stands on a version and has begun a chunk, and what of the version

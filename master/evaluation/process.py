@@ -30,11 +30,11 @@ from gridml.model.graph import Graph
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.protocol import bundle
-from master.evaluation.evaluator import Here, Subject
+from master.evaluation.evaluator import InlineEvaluator, Subject
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
-FIRST_TO_GO = "500"  # where the machine runs out of memory, of at most 1000
+OOM_SCORE_ADJ = "500"  # where the machine runs out of memory, of at most 1000
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     memory = options.memory if most == resource.RLIM_INFINITY else min(options.memory, most)
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
     service = _Service(Settings(options.program, seed=options.seed), RunDirectory(options.root), memory)
     channel = Connection(options.channel)
     os.register_at_fork(after_in_child=channel.close)  # what evaluate starts must not hold it open
@@ -83,26 +83,26 @@ class _Service:
         """Return what a request asks for, or the error that is meant for a person."""
         message, tensors = bundle.decode(request)
         try:
-            return bundle.encode(*self._done(message, tensors))
+            return bundle.encode(*self._compute(message, tensors))
         except GridmlError as error:
-            return bundle.encode(self._failed(error), {})
+            return bundle.encode(self._error_message(error), {})
 
-    def _done(self, message: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _compute(self, message: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         subject, limit_s = Subject.of(message["subject"]), float("inf")
-        self._show_fields()
+        self._load_fields()
         if message["task"] == "evaluate":
-            evaluated = self._here.evaluate(subject, limit_s)
+            evaluated = self._evaluator.evaluate(subject, limit_s)
             metrics = json.dumps(evaluated.metrics)  # with NaN, which a bundle's own message cannot have
             return {"metrics": metrics, "problem": evaluated.not_recalibrated}, {}
         if message["task"] == "statistics":
-            statistics, problem = self._here.statistics(subject, limit_s)
+            statistics, problem = self._evaluator.statistics(subject, limit_s)
             return {"problem": problem}, {name: t for views in statistics.values() for name, t in views.items()}
         chunk = Chunk.decode(tensors["chunk"].tobytes())
-        return {"flops": self._here.flops(subject, chunk, limit_s)}, {}
+        return {"flops": self._evaluator.flops(subject, chunk, limit_s)}, {}
 
-    def _failed(self, error: GridmlError) -> dict[str, Any]:
+    def _error_message(self, error: GridmlError) -> dict[str, Any]:
         text, traceback = str(error), error.traceback_text if isinstance(error, UserCodeError) else ""
-        if _lacks_memory(error.__cause__):
+        if _is_out_of_memory(error.__cause__):
             text += f" It may have {self._memory / 1e9:.3g} GB of memory: take fewer rows at a time."
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -127,17 +127,17 @@ class _Service:
         return self._program.build(self._settings.program)
 
     @cached_property
-    def _here(self) -> Here:
-        return Here(self._settings, self._program, self._graph_now, self._directory)
+    def _evaluator(self) -> InlineEvaluator:
+        return InlineEvaluator(self._settings, self._program, self._graph_now, self._directory)
 
     def _graph_now(self) -> Graph:
         made = "_graph" in vars(self)
         graph = self._graph
         if not made:
-            self._show_fields()
+            self._load_fields()
         return graph
 
-    def _show_fields(self) -> None:
+    def _load_fields(self) -> None:
         """Have the graph, where there is one, hold what f has made of its fields: the master makes files of them
         anew."""
         for table in self._graph.local if "_graph" in vars(self) else ():
@@ -146,6 +146,6 @@ class _Service:
                 table.columns[name] = np.load(path, mmap_mode="r")
 
 
-def _lacks_memory(cause: BaseException | None) -> bool:
+def _is_out_of_memory(cause: BaseException | None) -> bool:
     """Whether memory was asked for that could not be had; torch says so in words."""
     return isinstance(cause, MemoryError) or "allocate memory" in str(cause) or "enough memory" in str(cause)

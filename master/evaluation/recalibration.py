@@ -33,7 +33,7 @@ from master.store.versions import ReplicaState
 
 Array = NDArray[Any]
 
-ROWS, BATCHES = 2_048, (10, 100)  # that are enough, and how many batches they may be
+MIN_ROWS, BATCH_LIMITS = 2_048, (10, 100)  # that are enough, and how many batches they may be
 
 
 class Recalibration:
@@ -62,7 +62,7 @@ class Recalibration:
             rng_state = RngState(f"{self._spec.settings.seed}/recalibration", torch=True)
             rng_state.swap()
             try:
-                self._newest = version, self._gathered(state)
+                self._newest = version, self._gather(state)
             except BatchFailed as failed:
                 if isinstance(failed.__cause__, KeyboardInterrupt):  # of a person
                     raise KeyboardInterrupt from failed
@@ -73,7 +73,7 @@ class Recalibration:
                 rng_state.swap()
         return self._newest[1], None
 
-    def _gathered(self, state: ReplicaState) -> dict[VertexKey, dict[str, Array]]:
+    def _gather(self, state: ReplicaState) -> dict[VertexKey, dict[str, Array]]:
         """Return running means and variances by vertex and name. Raises BatchFailed, and ArithmeticError where one is
         not finite."""
         import torch
@@ -109,7 +109,7 @@ class Recalibration:
         out: its statistics would count as much as those of the others."""
         order, graph = self._order, self._spec.graph
         start, stop = 0, order.boundary(size)
-        for _ in range(min(max(BATCHES[0], math.ceil(ROWS / size)), BATCHES[1])):
+        for _ in range(min(max(BATCH_LIMITS[0], math.ceil(MIN_ROWS / size)), BATCH_LIMITS[1])):
             yield cut(graph, self._driver, order.vertices(start, stop), order.ends(start, stop), self._parts, bsp=False)
             start, stop = stop, order.boundary(stop + size)
             if stop - start < size:

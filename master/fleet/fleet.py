@@ -153,7 +153,7 @@ class Fleet:
             if because is GivenUpFor.SILENCE:
                 self._bear_longer(record)
             counted = because is GivenUpFor.FAILURES or (
-                because is GivenUpFor.NO_HEADWAY and self._exchange.failures.at_work(record, reason, "", now)
+                because is GivenUpFor.NO_HEADWAY and self._exchange.failures.fail_lease(record, reason, "", now)
             )
             if not counted:
                 self._exchange.failures.count(record, reason, now, distrusted=because.distrusted)
@@ -336,7 +336,7 @@ class Fleet:
         if event.exit_code in (None, DEVICE) or event.state is State.EVICTED or record.standing is Standing.GIVEN_UP:
             return False, False
         why = f"the worker ended with {event.detail}"
-        if self._exchange.failures.at_work(record, why, words, now):
+        if self._exchange.failures.fail_lease(record, why, words, now):
             return True, False
         if event.state is State.FINISHED:
             return False, False

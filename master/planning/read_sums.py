@@ -34,7 +34,7 @@ from gridml.model.program import Program
 from gridml.model.schedule import Progress
 from gridml.protocol.foreign import described
 from gridml.protocol.push import ReplicaPart
-from master.evaluation.metrics import begun
+from master.evaluation.metrics import start_engine
 from master.store.versions import ReplicaState
 
 MAX_SEPARATE_SUMS = 8  # sums of which each is tried on its own, to name those that f reads
@@ -185,7 +185,7 @@ class _Runs:
         state = _with(batch.state, start)
         with self._quiet():
             try:
-                engine, _ = begun(program, batch.chunk, state, batch.place)
+                engine, _ = start_engine(program, batch.chunk, state, batch.place)
                 engine.at = at
                 engine.train(0, batch.stop, program.factor(at))
                 return _merged(state, engine.wire(engine.snapshot()))

@@ -35,7 +35,7 @@ from gridml.model.program import Metrics, Program, user_traceback
 from gridml.model.schedule import Progress
 from gridml.protocol.foreign import described
 from gridml.protocol.push import Fields, ReplicaPart
-from master.evaluation.metrics import KEPT, begun, evaluate, first_chunk
+from master.evaluation.metrics import ADVICE, evaluate, first_chunk, start_engine
 from master.planning.program_warnings import (
     dominant_component,
     ignored_weight_writes,
@@ -96,7 +96,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     size, batch_s = min(program.update.batch or 1, MAX_BATCH_VERTICES), 0.0
     chunk = first_chunk(program, graph, 2 * size)
     with errors_told(place):
-        engine, start = begun(program, chunk, state, place, trial=True)
+        engine, start = start_engine(program, chunk, state, place, trial=True)
     trainable: list[Trainable] = []
     ends = [0, *islice(_ends(engine, size, chunk.count), 2)]
     counters = [untrained_buffers(program.types(), engine.module_values())]
@@ -227,10 +227,10 @@ def _evaluated(program: Program, graph: Graph, state: ReplicaState, file: Path) 
             goal.value(metrics)
         return metrics
     except UserCodeError as failed:
-        said = str(failed).replace(KEPT, "It was given what two batches have made.")
+        said = str(failed).replace(ADVICE, "It was given what two batches have made.")
         raise UserCodeError(said, failed.traceback_text) from failed
     except ProgramError as failed:
-        raise ProgramError(str(failed).replace(KEPT, "").strip()) from failed
+        raise ProgramError(str(failed).replace(ADVICE, "").strip()) from failed
 
 
 def _with(graph: Graph, fields: Fields) -> Graph:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.protocol.codec import BundleCodec, Codec
-from master.evaluation.apart import Apart
 from master.evaluation.evaluator import Evaluator
+from master.evaluation.subprocess_evaluator import SubprocessEvaluator
 from master.ports.mailboxes import DaemonExecutor, run_mailboxes
 from master.state.jobs import Backend
 from master.store.journal import Report
@@ -60,7 +60,7 @@ class Environment:
     chance: Callable[[], float] = random.SystemRandom().random  # from [0, 1); no worker can foretell it
     executor: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "evaluate")  # beside the master's loop
     logging: Callable[[], Executor] = DaemonExecutor  # one for files, and one for each other logger
-    evaluator: Callable[[RunSpec, RunDirectory], Evaluator] = Apart
+    evaluator: Callable[[RunSpec, RunDirectory], Evaluator] = SubprocessEvaluator
 
     def not_before(self, at_s: float) -> Environment:
         """Return the same world under a clock that has reached `at_s`, the last sign of the master before: the wall's

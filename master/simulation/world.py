@@ -20,7 +20,7 @@ import numpy as np
 from chunk_model.goodput import Costs
 from chunk_model.lifetime import Lifetime
 from gridml.errors import RunError, UsageError
-from master.evaluation.evaluator import Here
+from master.evaluation.evaluator import InlineEvaluator
 from master.launch import resume, start
 from master.ports.environment import Environment
 from master.run import MasterRun
@@ -227,7 +227,7 @@ class World:
             chance=random.Random(f"{self.scenario.seed} {self.masters}").random,
             executor=Inline,
             logging=Inline,
-            evaluator=Here.of,
+            evaluator=InlineEvaluator.of,
         )
 
     def drive(self, run: MasterRun) -> None:

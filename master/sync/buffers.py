@@ -69,7 +69,7 @@ class Change:
     was_left: bool = False
 
 
-class Taking(NamedTuple):
+class BufferDecision(NamedTuple):
     """Whether a change is taken, and why. One that `waits` is not lost."""
 
     is_taken: bool
@@ -77,45 +77,45 @@ class Taking(NamedTuple):
     waits: bool = False
 
 
-def decide(change: Change) -> Taking:
+def decide(change: Change) -> BufferDecision:
     """Decide on a change of a tensor that no optimiser trains."""
     if change.others:
         return _as_others_do(change)
     if change.still >= min(MAJORITY, max(1, change.workers - 1)):
         number = change.still
         others = f"{number} other workers leave" if number > 1 else "the other worker leaves"
-        return Taking(False, f"it changes {change.name}, which {others} alone")
+        return BufferDecision(False, f"it changes {change.name}, which {others} alone")
     if not change.still and not change.was_left and (change.is_last or change.waited_s >= MAX_WAIT_S):
         return _plausible(change)
     if change.was_left and change.is_last:
-        return Taking(False, f"it changes {change.name}, which those before it left alone")
-    return Taking(False, f"{change.name} waits until another worker changes it, too", waits=True)
+        return BufferDecision(False, f"it changes {change.name}, which those before it left alone")
+    return BufferDecision(False, f"{change.name} waits until another worker changes it, too", waits=True)
 
 
-def _as_others_do(change: Change) -> Taking:
+def _as_others_do(change: Change) -> BufferDecision:
     """Others change it too: of whole numbers, which have no bound by a length, no further than they do."""
     if not change.is_whole:
-        return Taking(True, "others change it, too")
+        return BufferDecision(True, "others change it, too")
     most = max(OUTLIER * max(max(each.largest, each.per_vertex * change.vertices) for each in change.others), 1.0)
     if change.growth <= (most if len(change.others) >= MAJORITY else max(most, change.vertices)):
-        return Taking(True, "others change it, too")
+        return BufferDecision(True, "others change it, too")
     reason = (
         f"{change.name} grows by {change.growth:.3g} in {change.vertices:,} vertices, where others do by {most:.3g}"
     )
-    return Taking(False, f"{reason} at most")
+    return BufferDecision(False, f"{reason} at most")
 
 
-def _plausible(change: Change) -> Taking:
+def _plausible(change: Change) -> BufferDecision:
     """Nobody else has shown anything: whole numbers stay among those that were there, and a counter counts vertices."""
     if not change.is_whole or change.is_within:
-        return Taking(True, "nobody else has brought anything")
+        return BufferDecision(True, "nobody else has brought anything")
     if change.is_number and change.growth <= change.vertices:
-        return Taking(True, "nobody else has brought anything")
-    return Taking(False, f"{change.name} leaves the values that it was made with", waits=True)
+        return BufferDecision(True, "nobody else has brought anything")
+    return BufferDecision(False, f"{change.name} leaves the values that it was made with", waits=True)
 
 
 @dataclass(frozen=True)
-class Sifted:
+class FilteredPush:
     """A push without what is left out of it."""
 
     part: ReplicaPart
@@ -126,7 +126,7 @@ class Sifted:
 
 
 class _Push(NamedTuple):
-    """What `sift` is told of a push."""
+    """What `filter` is told of a push."""
 
     worker: str
     vertices: int
@@ -149,7 +149,7 @@ class _Tensor:
 
 
 @final
-class Untrained:
+class UntrainedTensors:
     """The memory of one run's tensors that no optimiser trains."""
 
     def __init__(self, graph: Graph) -> None:
@@ -158,9 +158,9 @@ class Untrained:
         self._watched: dict[VertexKey, frozenset[str]] = {}
         self._pushed: set[str] = set()
 
-    def sift(
+    def filter(
         self, part: ReplicaPart, base: Base, worker: str, vertices: int, now: float, *, workers: int, is_last: bool
-    ) -> Sifted:
+    ) -> FilteredPush:
         """Return a push, with all tensors of its vertices, without what one worker alone changes.
 
         `workers` may push at once: one alone is not bounded. `is_last` says that nothing is trained after it.
@@ -178,7 +178,7 @@ class Untrained:
             modules[key] = {**modules[key], name: old}
             reasons += [] if taking.waits else [taking.reason]
         sifted = ReplicaPart(modules, part.rows, moments=part.moments) if differs else part
-        return Sifted(sifted, tuple(reasons), differs)
+        return FilteredPush(sifted, tuple(reasons), differs)
 
     def forget(self, worker: str) -> list[str]:
         """A worker has ended: it is no measure for others any more. Return what it changed and nobody took.
@@ -195,7 +195,7 @@ class Untrained:
                 lost.append(name)
         return lost
 
-    def _judge(self, name: str, values: Array, old: Array, push: _Push) -> Taking | None:
+    def _judge(self, name: str, values: Array, old: Array, push: _Push) -> BufferDecision | None:
         """Take note of what a push does to a tensor; decide on it where it is changed."""
         worker, now = push.worker, push.now
         tensor = self._tensors.setdefault(name, _Tensor())

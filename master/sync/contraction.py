@@ -43,20 +43,20 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
-SAMPLED = 65_536  # numbers of a field that are looked at: the rows that most vertices touch, which are pulled most
-WIDEST = 64  # numbers of a row whose second moments are kept; a longer one counts as uneven as can be
+MAX_SAMPLED = 65_536  # numbers of a field that are looked at: the rows that most vertices touch, which are pulled most
+MAX_ROW_LENGTH = 64  # numbers of a row whose second moments are kept; a longer one counts as uneven as can be
 FADING = 0.998  # a push counts half as much after 346 others,
 FADING_OF_TABLES = 0.995  # or 138: pulls change as layers between them do
-RECENT = 0.5  # the same, of those that were compared last
-RISING = 0.9  # the same, of a drift that grows,
-FALLING = 0.99  # or shrinks: with shorter intervals it seems gone, and comes back with longer ones
-ERRORS = 2.0  # standard errors that the slope is taken to be larger, or that of the last few smaller
-ROW_ERRORS = 1.0  # standard errors that the slope of a single row is taken to be smaller
-ABOVE = 2.0  # times what the slope over a table says, a row of it is taken to be pulled: it is a mean over rows
-LEAST = 16  # numbers that must have been compared before anything is said
-OVERSHOT = 4.0  # times its drift counts for a table: a step that is as long near to where it goes, too, goes past it
-GOLDEN = 0.6180339887498949  # whose multiples are spread evenly
-BLOCK = 1 << 22  # edges that are read at once
+FADING_RECENT = 0.5  # the same, of those that were compared last
+FADING_RISING = 0.9  # the same, of a drift that grows,
+FADING_FALLING = 0.99  # or shrinks: with shorter intervals it seems gone, and comes back with longer ones
+SLOPE_ERRORS = 2.0  # standard errors that the slope is taken to be larger, or that of the last few smaller
+ROW_SLOPE_ERRORS = 1.0  # standard errors that the slope of a single row is taken to be smaller
+ROW_FACTOR = 2.0  # times what the slope over a table says, a row of it is taken to be pulled: it is a mean over rows
+MIN_COMPARED = 16  # numbers that must have been compared before anything is said
+OVERSHOOT = 4.0  # times its drift counts for a table: a step that is as long near to where it goes, too, goes past it
+GOLDEN_RATIO = 0.6180339887498949  # whose multiples are spread evenly
+EDGE_BLOCK = 1 << 22  # edges that are read at once
 
 
 class Contractions:
@@ -92,7 +92,7 @@ class Contractions:
     def drift(self) -> float:
         """The share of its distance that a vertex takes from a row, in the mean over the rows by how far pushes move
         them; of the field or table where it counts most, 0 while nothing is known."""
-        tables = (OVERSHOT * ABOVE * table.drift for table in self._of_tables.values())
+        tables = (OVERSHOOT * ROW_FACTOR * table.drift for table in self._of_tables.values())
         return max((*(field.drift for field in self._fields.values()), *tables), default=0.0)
 
     def add_table(self, worker: str, name: str, pushed: Array, old: Array, merge: Merge) -> None:
@@ -112,7 +112,7 @@ class Contractions:
         strengths = None if table is None else table.strengths
         if strengths is None:
             return None
-        push, others = (ABOVE * strengths * n for n in (merge.vertices, merge.credited_by_others))
+        push, others = (ROW_FACTOR * strengths * n for n in (merge.vertices, merge.credited_by_others))
         return Contraction(push, push + others)
 
     def _field(self, type_name: str, name: str, rows: Array) -> _Field:
@@ -129,8 +129,8 @@ class Contractions:
             if edges.constant is not None:
                 counts[type_name][edges.constant] += edges.count
             else:
-                for start in range(0, len(edges.targets), BLOCK):
-                    targets = np.asarray(edges.targets[start : start + BLOCK], np.int64)
+                for start in range(0, len(edges.targets), EDGE_BLOCK):
+                    targets = np.asarray(edges.targets[start : start + EDGE_BLOCK], np.int64)
                     counts[type_name] += np.bincount(targets, minlength=len(counts[type_name])).astype(np.float32)
         return {type_name: count / vertices for type_name, count in counts.items()}
 
@@ -184,7 +184,7 @@ class _Slopes:
     def suffices(self) -> bool:
         """Whether so much was compared that there is something to say."""
         _, squares, _, count = self._sums
-        return bool((count >= LEAST).all() and (squares > 0).all())
+        return bool((count >= MIN_COMPARED).all() and (squares > 0).all())
 
     def bounds(self, errors: float) -> Floats:
         """The slopes, 0 where they are less, and so many of their standard errors more; 0 where nothing is known."""
@@ -202,15 +202,15 @@ class _Field:
         self._touches = touches
         self._length = length  # of a row
         self._fading = fading
-        rows = max(1, SAMPLED // max(1, self._length))
+        rows = max(1, MAX_SAMPLED // max(1, self._length))
         self._sampled = np.zeros(len(touches), np.bool_)
-        spread = np.argsort(np.arange(len(touches)) * GOLDEN % 1.0)  # where all are alike, from everywhere
+        spread = np.argsort(np.arange(len(touches)) * GOLDEN_RATIO % 1.0)  # where all are alike, from everywhere
         self._sampled[spread[np.argsort(-touches[spread], kind="stable")[:rows]]] = True
         self._sampled &= touches > 0
         self.rows = np.flatnonzero(self._sampled)
         self._last: _Seen | None = None
         self._lasting = _Slopes(fading)
-        self._second = np.zeros((self._length, self._length)) if 1 < self._length <= WIDEST else None
+        self._second = np.zeros((self._length, self._length)) if 1 < self._length <= MAX_ROW_LENGTH else None
         self._unevenness = float(length)  # how many times the mean pull of a row's numbers the strongest is, at most
 
     def sampled(self, ids: Ids) -> Ids:
@@ -247,7 +247,7 @@ class _Field:
             squares = (moves**2).sum(1)
             drift = float(pulls @ squares / squares.sum())
         if math.isfinite(drift):
-            fading = RISING if drift > self.drift else FALLING
+            fading = FADING_RISING if drift > self.drift else FADING_FALLING
             self.drift = fading * self.drift + (1 - fading) * drift if self.drift else drift
 
     def _compare(self, one: _Seen, other: _Seen) -> None:
@@ -271,7 +271,7 @@ class _Field:
     @property
     def _bound(self) -> float:
         """A bound of the slope over all rows."""
-        return float(self._lasting.bounds(ERRORS))
+        return float(self._lasting.bounds(SLOPE_ERRORS))
 
     @property
     def strength(self) -> float | None:
@@ -291,7 +291,7 @@ class _Table(_Field):
 
     def __init__(self, rows: int, length: int) -> None:
         super().__init__(np.ones(rows, np.float32), length, FADING_OF_TABLES)
-        self._recent, self._of_rows = _Slopes(RECENT), _Slopes(FADING_OF_TABLES, self.rows.shape)
+        self._recent, self._of_rows = _Slopes(FADING_RECENT), _Slopes(FADING_OF_TABLES, self.rows.shape)
 
     def _note(self, sums: Floats) -> None:
         super()._note(sums)
@@ -300,7 +300,7 @@ class _Table(_Field):
 
     @property
     def _bound(self) -> float:
-        return max(super()._bound, float(self._recent.bounds(-ERRORS)) if self._recent.suffices else 0.0)
+        return max(super()._bound, float(self._recent.bounds(-SLOPE_ERRORS)) if self._recent.suffices else 0.0)
 
     @property
     def strengths(self) -> Floats | None:
@@ -317,7 +317,7 @@ class _Table(_Field):
         """As of any field; `ids` are those of all sampled rows."""
         if not self._lasting.suffices:
             return None
-        return np.maximum(self._bound, self._of_rows.bounds(-ROW_ERRORS)) * self._unevenness
+        return np.maximum(self._bound, self._of_rows.bounds(-ROW_SLOPE_ERRORS)) * self._unevenness
 
 
 def _at_least_once(touches: Floats) -> Floats:

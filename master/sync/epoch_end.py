@@ -9,10 +9,10 @@ from typing import NamedTuple
 from gridml.errors import DamagedError, ProgramError
 from gridml.model.chunk import Chunk
 from gridml.model.program import Metrics
-from master.evaluation.apart import limit_s
 from master.evaluation.evaluator import Evaluated, Evaluator, Subject, tail_mean
-from master.evaluation.metrics import KEPT
+from master.evaluation.metrics import ADVICE
 from master.evaluation.recalibration import has_statistics, with_statistics
+from master.evaluation.subprocess_evaluator import limit_s
 from master.ports.environment import Hook
 from master.store.journal import WARNING, Events
 from master.store.rundir import EventFacts, RunDirectory
@@ -25,7 +25,7 @@ from master.sync.version_use import Tails
 FLOPS_S = 60.0  # that counting the operations of a batch may take
 
 
-class _Judged(NamedTuple):
+class _Outcome(NamedTuple):
     """An evaluation, and the replica that it is of where that is the best so far."""
 
     evaluated: Evaluated
@@ -52,16 +52,16 @@ class EpochEnd:
         self._executor = executor
         self._hook = hook
         self._prepared = False
-        self._told = False  # why a version keeps its merged statistics
+        self._has_warned = False  # why a version keeps its merged statistics
         self._goals = spec.program.goals
         self._tails = tails
         directory = RunDirectory(store.ledger.path.parent)
         self._keeper = BestCheckpoint(directory, store.ledger)
         self._versions = Versions(directory.versions)  # for the thread that evaluates
-        self._evaluating: tuple[Subject, Future[_Judged]] | None = None
+        self._evaluating: tuple[Subject, Future[_Outcome]] | None = None
         self._backed_up = -1  # epochs closed at the last copy of the ledger
 
-    def settle(self) -> None:
+    def commit_fields(self) -> None:
         """Make the changed fields of finished epochs the base of the next, and keep a copy of the ledger at that point.
 
         What the ledger no longer names is removed only then: until there is a new copy, the old one needs it.
@@ -82,13 +82,13 @@ class EpochEnd:
             self._hook("after-backup")
             self._store.sweep()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Evaluate anew: epochs that had ended may go on."""
         self._evaluating = None
         self._backed_up = self._store.ledger.epochs_closed()
-        self.settle_best()
+        self.restore_best()
 
-    def settle_best(self) -> None:
+    def restore_best(self) -> None:
         """Bring the best replica to what the ledger says of it, as a master begins or credits are undone. Where it
         names none, as of another metric, or undone, the best epoch that can be is evaluated anew, and so kept."""
         ledger, goal = self._store.ledger, self._spec.program.kept_goal
@@ -126,10 +126,10 @@ class EpochEnd:
                 self._store.ledger.set_metrics(epoch, evaluated.metrics)
                 if best is not None:
                     self._keeper.record(best)
-                for kind, line in evaluated.news:
+                for kind, line in evaluated.events:
                     self._events.record(kind, {"epoch": epoch + 1}, line, standing=kind == WARNING)
                 self._events.record(topic, facts, text, standing=topic == WARNING)
-                self._tell(evaluated.not_recalibrated)
+                self._warn_not_recalibrated(evaluated.not_recalibrated)
                 if best is not None:
                     self._events.record("best", _best_facts(best), _best_text(best))
             self._hook("after-metrics")
@@ -144,16 +144,16 @@ class EpochEnd:
         if waiting := self._store.ledger.unevaluated():
             subject = self._subject(*waiting[0])
             took_s = self._store.ledger.epoch_s(subject.epoch)
-            job = self._executor.submit(self._judged, subject, limit_s(took_s), self._least())
+            job = self._executor.submit(self._evaluate_and_stage, subject, limit_s(took_s), self._value_to_beat())
             self._evaluating = subject, job
         return False
 
-    def _least(self) -> float:
+    def _value_to_beat(self) -> float:
         """Return what the next replica must be better than to be kept; NaN where any is kept."""
         goal, best = self._spec.program.kept_goal, self._keeper.best
         return math.nan if goal is None or best is None or best.goal != str(goal) else best.value
 
-    def _judged(self, subject: Subject, limit: float, least: float) -> _Judged:
+    def _evaluate_and_stage(self, subject: Subject, limit: float, least: float) -> _Outcome:
         """Evaluate a version, and write it down beside the best so far where it is better, in a thread of its own.
 
         Raises as the evaluator does, and ProgramError where a metric that the run goes by is not there.
@@ -163,21 +163,21 @@ class EpochEnd:
             try:
                 goal.value(evaluated.metrics)
             except ProgramError as error:
-                raise ProgramError(f"{error} {KEPT}") from None
+                raise ProgramError(f"{error} {ADVICE}") from None
         wanted = self._spec.program.kept_goal
         if wanted is None or not wanted.better(value := wanted.value(evaluated.metrics), least):
-            return _Judged(evaluated)
+            return _Outcome(evaluated)
         state, _ = self._as_evaluated(self._versions.read(subject.version, subject.sha256), subject, limit)
         best = Best(subject.version, subject.epoch, str(wanted), value, "")
-        return _Judged(evaluated, self._keeper.stage(best, dict(state.tensors())))
+        return _Outcome(evaluated, self._keeper.stage(best, dict(state.tensors())))
 
-    def trained(self, now: float) -> ReplicaState:
+    def final_state(self, now: float) -> ReplicaState:
         """Return the newest version as it is kept when the run has ended: as it was evaluated. Raises UserCodeError."""
         newest = self._newest
         limit = limit_s(self._store.ledger.epoch_s(newest.epoch))
         state, problem = self._as_evaluated(self._store.replica.state, newest, limit)
         with self._store.ledger.transaction():
-            self._tell(problem)
+            self._warn_not_recalibrated(problem)
         return state
 
     def flops(self, chunk: Chunk) -> float | None:
@@ -207,10 +207,10 @@ class EpochEnd:
             statistics, problem = {}, str(error)
         return (with_statistics(state, statistics) if problem is None else version), problem
 
-    def _tell(self, problem: str | None) -> None:
+    def _warn_not_recalibrated(self, problem: str | None) -> None:
         """Say why a version keeps its merged statistics: once, for the next one has the same reason."""
-        if problem is not None and not self._told:
-            self._told = True
+        if problem is not None and not self._has_warned:
+            self._has_warned = True
             text = f"running statistics stay as they were merged, because they cannot be gathered anew: {problem}"
             self._events.record(WARNING, {}, text, standing=True)
 

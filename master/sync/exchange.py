@@ -33,7 +33,7 @@ from master.sync.version_use import VersionKeeper, VersionUse
 from master.trust.trust import Trust
 
 MAX_NOTES = 8  # of one worker that are shown
-LONG_S = 2.0  # that cutting chunks takes: as long nobody is heard
+LONG_CUT_S = 2.0  # that cutting chunks takes: as long nobody is heard
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class WorkerReports:
         """Write down what a worker says of itself: measures, failures, refused work, that it leaves."""
         sync, record = pending.sync, pending.record
         if self.workers.expects(record):  # not one that has ended, whose last push was brought home
-            self.versions.hear(record, sync.have, pending.message.number)
+            self.versions.handle(record, sync.have, pending.message.number)
             self.leases.sizing.measures.handle_sync(record, sync, now, worked=pending.verdict is Verdict.MERGED)
             record.contact.spoke = True
             record.signs.show(now)
@@ -94,7 +94,7 @@ class WorkerReports:
         if sync.failure is not None:
             lease = self.ledger.leases.get(sync.failure.lease)
             if lease is not None and lease.worker == sync.worker and lease.term == sync.failure.term:
-                self.recovery.fail(lease, sync.have)
+                self.recovery.record_failure(lease, sync.have)
                 self.recovery.failures.record(lease, sync.failure, now)
         if sync.leaving:
             record.contact.disconnected = True
@@ -141,7 +141,7 @@ class Grants:
         Once half as many bytes were cut as one chunk may have, the others ask again: however many want one at once, the
         loop is not silent for longer than one and a half take.
         """
-        group = [pending for pending in group if not pending.is_dropping and self._may_work(pending.record)]
+        group = [pending for pending in group if not pending.is_dropping and self._can_work(pending.record)]
         before = self._copying.nbytes
         most = before + self._leases.chunk_bytes / 2
         for pending in group:
@@ -149,27 +149,27 @@ class Grants:
                 continue
             if pending.verdict is Verdict.MERGED:
                 self._pace.interval(pending.record)  # a chunk is worth the push that ends it, as this one shows
-            appointed = self._trust.assignment(pending.record, pending.sync, now)
-            pending.grant = self._leases.grant(pending.record, pending.sync, now, appointed)
-            if appointed is not None:
+            assignment = self._trust.assignment(pending.record, pending.sync, now)
+            pending.grant = self._leases.grant(pending.record, pending.sync, now, assignment)
+            if assignment is not None:
                 self._trust.reserve(pending.record, pending.grant)
         for pending in group:  # it may have been cut for another worker of the group, or given to it
             if pending.grant is not None and self._ledger.leases.get(pending.grant.id) is not pending.grant:
                 pending.grant = None
         return self._copying.nbytes - before
 
-    def took(self, grants: int, nbytes: int, seconds: float) -> None:
+    def record_cost(self, grants: int, nbytes: int, seconds: float) -> None:
         """So many grants took so many CPU seconds to cut; a person is told once where that is long: chunks of a size
         that was asked for may be larger than any that gridml chooses."""
         self._copying.grant(grants, nbytes, seconds)
-        if seconds <= LONG_S or self._has_warned:
+        if seconds <= LONG_CUT_S or self._has_warned:
             return
         self._has_warned = True
         text = f"cutting chunks of {nbytes / 1e6:,.0f} MB took {seconds:.1f} s, in which no worker was heard; "
         advice = "smaller ones take less: leave --chunk out, or ask for less with it, or with --chunk-bytes"
         self._events.record("warning", {"bytes": nbytes, "cutting_s": seconds}, text + advice)
 
-    def _may_work(self, record: WorkerRecord) -> bool:
+    def _can_work(self, record: WorkerRecord) -> bool:
         return self._workers.expects(record) and not self._trust.quarantined(record.name)
 
 
@@ -231,7 +231,7 @@ class Exchange:
         with ledger.transaction():
             nbytes = self.grants.grant(group if granting else (), now)
         cutting = cpu() - cutting
-        self.grants.took(sum(pending.grant is not None for pending in group), nbytes, cutting)
+        self.grants.record_cost(sum(pending.grant is not None for pending in group), nbytes, cutting)
         hook("after-grants")
         leave = self.leases.epochs.finished() or self.failures.stop_because is not None
         for pending in group:

@@ -18,8 +18,8 @@ from master.store.journal import Events
 from master.sync.pushes import after_malformed
 from master.sync.rows import Malformed, PendingReply
 
-KEPT = 16  # messages; the next one takes the place of the oldest
-LONGEST = 1 << 24  # bytes of a message that are kept
+MAX_MESSAGES = 16  # messages; the next one takes the place of the oldest
+MAX_MESSAGE_BYTES = 1 << 24  # bytes of a message that are kept
 
 
 class Inbox:
@@ -101,9 +101,11 @@ class DeadLetters:
     def keep(self, message: Message, reason: str) -> None:
         """Keep a message. A disk that has no room for it is no reason to stop."""
         place = self._folder / f"{self._next:02d}"
-        self._next = (self._next + 1) % KEPT
+        self._next = (self._next + 1) % MAX_MESSAGES
         words = f"message {message.number} of {message.worker}, {len(message.payload):,} bytes: {reason}\n"
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
             bundle.write_atomic(place.with_suffix(".txt"), printable(words).encode(), durable=False)
-            bundle.write_atomic(place.with_suffix(".message"), bytes(message.payload[:LONGEST]), durable=False)
+            bundle.write_atomic(
+                place.with_suffix(".message"), bytes(message.payload[:MAX_MESSAGE_BYTES]), durable=False
+            )

@@ -19,7 +19,7 @@ from gridml.model.layers import tables_of
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
 from master.store.replica import Replica
 from master.store.versions import Base, ReplicaState
-from master.sync.buffers import Untrained
+from master.sync.buffers import UntrainedTensors
 from master.sync.contraction import Contractions
 from master.sync.gate import (
     FREE_SHARE,
@@ -70,7 +70,7 @@ class Merger:
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
         self._contractions = None if driver is None else Contractions(graph, driver)
         self.step_history = StepHistory()
-        self.untrained = Untrained(graph)
+        self.untrained = UntrainedTensors(graph)
         self.workers = workers
         self._still_since_s: float | None = None  # when the first push came that changed nothing
 

@@ -36,14 +36,14 @@ from master.state.worker_records import Standing, WorkerRecord, WorkerTable
 Array = NDArray[Any]
 
 
-VOTES = 3  # of different workers that are kept: one of three that lies is outvoted
-SPARE = 2  # workers that are asked beyond the votes that are missing: some end before they push
-EVERY = 16  # pushes, of which one brings them: they are half as long as a replica, and change slowly
+MAX_VOTES = 3  # of different workers that are kept: one of three that lies is outvoted
+EXTRA_ASKED = 2  # workers that are asked beyond the votes that are missing: some end before they push
+VOTE_EVERY = 16  # pushes, of which one brings them: they are half as long as a replica, and change slowly
 MAX_STEPS_PER_VERTEX = 64  # of an optimiser, for each vertex that the run has trained
 _INFINITY, _MINUS_ZERO = 0x7F80, 0x8000  # bfloat16, as uint16
 
 
-class Remembered(NamedTuple):
+class WeightState(NamedTuple):
     """What an optimiser of the program remembers of a weight."""
 
     shape: tuple[int, ...]
@@ -53,23 +53,23 @@ class Remembered(NamedTuple):
 def votes_needed(workers: int) -> int:
     """Return how many different workers must have brought moments before newcomers are given any, in a run of so many
     at once: where one alone trains there is nobody else to ask."""
-    return min(VOTES, max(1, workers))
+    return min(MAX_VOTES, max(1, workers))
 
 
-def asks(*, votes: int, has_voted: bool, is_newest: bool, pushes: int, pending: int = 0) -> bool:
-    """Whether a worker is to bring its moments, `pushes` after the last one that was asked.
+def should_ask(*, votes: int, has_voted: bool, is_newest: bool, pushes: int, pending: int = 0) -> bool:
+    """Return whether a worker should send its moments, `pushes` after the last request.
 
-    Until there are enough votes workers that have none are asked for theirs, as many at once as votes are missing and
-    `SPARE` more: `pending` others are asked already and have not pushed since. Then it is one push in `EVERY`, and
-    rather one of another worker than of the one that brought them last, unless the others are silent.
+    Until there are enough votes, workers that have not voted are asked: as many at once as votes are missing, and
+    `EXTRA_ASKED` more. `pending` others are asked and have not pushed since. After that one push in `VOTE_EVERY` is
+    asked for, and from another worker than the one that voted last, unless the others are silent.
     """
-    if votes < VOTES and not has_voted:
-        return pending < VOTES - votes + SPARE
-    return pushes >= (2 * EVERY if is_newest and votes > 1 else EVERY)
+    if votes < MAX_VOTES and not has_voted:
+        return pending < MAX_VOTES - votes + EXTRA_ASKED
+    return pushes >= (2 * VOTE_EVERY if is_newest and votes > 1 else VOTE_EVERY)
 
 
-def examine(
-    brought: Mapping[str, Array], known: Mapping[str, Remembered], *, asked: bool, steps: float
+def validate(
+    brought: Mapping[str, Array], known: Mapping[str, WeightState], *, asked: bool, steps: float
 ) -> tuple[bool, str]:
     """Decide whether what a push brings, by "entry/NAME", is taken, and say why not.
 
@@ -114,7 +114,7 @@ def _problem(entry: str, values: Array, shape: tuple[int, ...], steps: float) ->
     return None
 
 
-def combined(votes: Sequence[Mapping[str, Array]], needed: int) -> dict[str, Array]:
+def combine(votes: Sequence[Mapping[str, Array]], needed: int) -> dict[str, Array]:
     """Return what newcomers begin with, by "entry/NAME": of each weight that `needed` votes or more have, the median of
     each element. Of an even number it is the lower one of squares, the higher one of steps: small squares make steps
     longer, which an optimiser bounds, and large ones stop them.
@@ -145,7 +145,7 @@ def without_minus_zero(values: Array) -> Array:
     return np.where(values == _MINUS_ZERO, np.uint16(0), values) if values.ndim else values.copy()
 
 
-def has_moments(known: Mapping[str, Remembered]) -> bool:
+def has_moments(known: Mapping[str, WeightState]) -> bool:
     """Whether any optimiser remembers what others could begin with."""
     return any(each.entries & SECOND for each in known.values())
 
@@ -205,7 +205,7 @@ class Vote(NamedTuple):
 
 
 @final
-class KeptMoments:
+class SharedMoments:
     """Of all module vertices of a `graph` with optimisers, the last votes of its `workers`, each half as long as a
     replica; what is given of them is in a `file`, too, for the next master."""
 
@@ -222,10 +222,10 @@ class KeptMoments:
     def _resume(self) -> None:
         """Have what an earlier master gave, unless it is of another program."""
         kept = self._file.read()
-        is_taken, _ = examine(kept, self._known, asked=True, steps=np.inf) if kept else (False, "")
+        is_taken, _ = validate(kept, self._known, asked=True, steps=np.inf) if kept else (False, "")
         self._given = _by_vertex(kept) if is_taken else {}
 
-    def asks(self, record: WorkerRecord) -> bool:
+    def should_ask(self, record: WorkerRecord) -> bool:
         """Whether a worker whose push is answered is to bring its own with the next, which is remembered.
 
         Only here is forgotten what it was asked before: its push is committed, and does not come again."""
@@ -236,11 +236,11 @@ class KeptMoments:
         is_newest = next(reversed(self._votes), None) == record.name
         votes, has_voted = len(self._votes), record.name in self._votes
         # One that was asked and brought none holds its place until this is decided: others are asked before it.
-        pending = 0 if has_voted or votes >= VOTES else self._pending + bool(was_asked)
-        if not asks(votes=votes, has_voted=has_voted, is_newest=is_newest, pushes=self._pushes, pending=pending):
+        pending = 0 if has_voted or votes >= MAX_VOTES else self._pending + bool(was_asked)
+        if not should_ask(votes=votes, has_voted=has_voted, is_newest=is_newest, pushes=self._pushes, pending=pending):
             return False
         record.moments.asked = True
-        if has_voted or votes in (0, VOTES):  # those that end before they vote do not keep others from it
+        if has_voted or votes in (0, MAX_VOTES):  # those that end before they vote do not keep others from it
             self._pushes = 0
         return True
 
@@ -260,11 +260,11 @@ class KeptMoments:
     def take(self, record: WorkerRecord, moments: Mapping[str, Array], credited: int) -> str | None:
         """Have what came with a push of a worker count for those who come new, where so many vertices are trained in
         all. Return why it is left out; None where it is taken, nothing came, or this master cannot know whether the
-        worker was asked: it has ended, or was asked last by an earlier master. May be repeated until `asks`."""
+        worker was asked: it has ended, or was asked last by an earlier master. May be repeated until `should_ask`."""
         asked = record.moments.asked
         if not moments or asked is None or self._workers.get(record.name) is not record:
             return None
-        is_taken, reason = examine(moments, self._known, asked=asked, steps=MAX_STEPS_PER_VERTEX * credited)
+        is_taken, reason = validate(moments, self._known, asked=asked, steps=MAX_STEPS_PER_VERTEX * credited)
         if not is_taken:
             return reason
         for name, vote in [*self._votes.items()]:
@@ -273,7 +273,7 @@ class KeptMoments:
         # Copies, not the payload's memory, which would all be held.
         copies = {whole: without_minus_zero(values) for whole, values in moments.items()}
         self._votes[record.name] = Vote(record.machine, copies)
-        while len(self._votes) > VOTES:
+        while len(self._votes) > MAX_VOTES:
             self._votes.pop(next(iter(self._votes)))
         self._give()
         return None
@@ -297,14 +297,14 @@ class KeptMoments:
         """Combine the votes, where there are enough."""
         needed = votes_needed(self._workers.wanted)
         if len(self._votes) >= needed:
-            given = combined([vote.moments for vote in self._votes.values()], needed)
+            given = combine([vote.moments for vote in self._votes.values()], needed)
             self._given = _by_vertex(given)
             self._file.write(given)
 
     @cached_property
-    def _known(self) -> dict[str, Remembered]:
+    def _known(self) -> dict[str, WeightState]:
         """What the optimisers of the program remember, by the name of a weight."""
-        known: dict[str, Remembered] = {}
+        known: dict[str, WeightState] = {}
         for table in self._graph.replicated:
             for field, declared in table.type.modules.items():
                 if declared.optimiser is None:
@@ -319,7 +319,7 @@ class KeptMoments:
                 shapes = {weight.name: weight.shape for weight in weights or ()}
                 for index in range(table.count):
                     of_it = f"{table.type.name}/{index}/{field}/"
-                    known |= {of_it + name: Remembered(shapes[name], each) for name, each in entries.items()}
+                    known |= {of_it + name: WeightState(shapes[name], each) for name, each in entries.items()}
         return known
 
 

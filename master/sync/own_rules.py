@@ -50,7 +50,7 @@ class OwnRules:
     def __init__(self, tables: Mapping[str, Table], replica: Replica) -> None:
         self._tables = tables
         self._replica = replica
-        self._homes: dict[str, tuple[Modules, Modules]] = {}  # of the master's vertices and of replicas
+        self._scratch: dict[str, tuple[Modules, Modules]] = {}  # of the master's vertices and of replicas
 
     def merge_rows(self, type_name: str, push: PushMerge) -> MergeResult:
         """Merge rows of array fields, one vertex at a time. Raises UserCodeError when g fails."""
@@ -59,11 +59,11 @@ class OwnRules:
         if step.not_finite is not None:
             return MergeResult(VertexState(), {}, f"{type_name}/{step.not_finite}")
         arrays = self._replica.state.arrays[type_name]
-        masters = _rows_home(table, rows.ids, {name: arrays[name][rows.ids] for name in rows.fields})
-        replicas = _rows_home(table, rows.ids, {name: values.copy() for name, values in step.replica.items()})
+        masters = _scratch_rows(table, rows.ids, {name: arrays[name][rows.ids] for name in rows.fields})
+        replicas = _scratch_rows(table, rows.ids, {name: values.copy() for name, values in step.replica.items()})
         stale = self._replica.state.changed[type_name][rows.ids] > push.merge.base
         for i in range(len(rows.ids)):
-            master, replica = (table.type.cls._view(home, i) for home in (masters, replicas))
+            master, replica = (table.type.cls._view(scratch, i) for scratch in (masters, replicas))
             _call(table, master, replica, push.merge_of(stale[i]))
         return self._checked(type_name, f"{type_name}/", step, dict(masters.fields))
 
@@ -74,18 +74,18 @@ class OwnRules:
         step = _Step.of(push.part.modules[key], push.base.modules[key].tensors, push.scale)
         if step.not_finite is not None:
             return MergeResult(VertexState(), {}, step.not_finite)
-        homes = self._homes.setdefault(type_name, (Modules(table.type), Modules(table.type)))
-        for home, source in zip(homes, (self._replica.state.modules[key].tensors, step.replica), strict=True):
-            views = home.views(index)
+        pair = self._scratch.setdefault(type_name, (Modules(table.type), Modules(table.type)))
+        for scratch, source in zip(pair, (self._replica.state.modules[key].tensors, step.replica), strict=True):
+            views = scratch.views(index)
             for name, view in views.items():
                 np.copyto(view, source[name])
-            home.put(index, views)
+            scratch.put(index, views)
         stale = self._replica.state.changed[type_name][index] > push.merge.base
-        _call(table, homes[0].vertex(index), homes[1].vertex(index), push.merge_of(stale))
-        homes[0].pull(index)
+        _call(table, pair[0].vertex(index), pair[1].vertex(index), push.merge_of(stale))
+        pair[0].pull(index)
         mine = self._replica.state.modules[key].tensors
         merged = {
-            name: mine[name] if name in step.constant else view.copy() for name, view in homes[0].views(index).items()
+            name: mine[name] if name in step.constant else view.copy() for name, view in pair[0].views(index).items()
         }
         return self._checked(type_name, "", step, merged)
 
@@ -93,7 +93,7 @@ class OwnRules:
         """Return what g made, if it has the shapes and dtypes of the replica. Raises UserCodeError."""
         for name, pushed in step.replica.items():
             if name not in merged or merged[name].shape != pushed.shape or merged[name].dtype != pushed.dtype:
-                self._homes.pop(type_name, None)  # they no longer look like what f has seen
+                self._scratch.pop(type_name, None)  # they no longer look like what f has seen
                 got = "nothing" if name not in merged else f"{merged[name].dtype} {merged[name].shape}"
                 raise UserCodeError(
                     f"{type_name}.aggregate made {got} of {prefix}{name}; expected {pushed.dtype} {pushed.shape}. g "
@@ -143,7 +143,7 @@ def _shortened(replica: Array, base: Array, scale: float) -> Array:
     return (base + scale * (replica.astype(np.float64) - base)).astype(replica.dtype)
 
 
-def _rows_home(table: Table, ids: Ids, fields: Values) -> Rows:
+def _scratch_rows(table: Table, ids: Ids, fields: Values) -> Rows:
     return Rows(table.type, ids, fields, frozenset(fields), torch=False)
 
 

@@ -42,8 +42,8 @@ from master.trust.trust import Trust
 Array = NDArray[Any]
 
 
-MOST_NAMES = 64  # of a run
-MOST_ALONE = MOST_LOGGED  # that nobody else has logged, of one job: as many as a push takes along
+MAX_NAMES = 64  # of a run
+MAX_NAMES_ALONE = MOST_LOGGED  # that nobody else has logged, of one job: as many as a push takes along
 Loggers = frozenset[str]  # the jobs that may be the only one to have logged a name; none once there were two
 
 
@@ -51,11 +51,11 @@ def admit_names(name: str, job: str, names: Mapping[str, Loggers]) -> tuple[bool
     """Return whether a name is taken that a credited push of `job` logs under, and why; `names` are the run's."""
     if name in names:
         return True, "it is known"
-    if len(names) >= MOST_NAMES:
-        return False, f"f logs under more than {MOST_NAMES} names"
+    if len(names) >= MAX_NAMES:
+        return False, f"f logs under more than {MAX_NAMES} names"
     alone = sum(job in jobs for jobs in names.values())
-    if alone >= MOST_ALONE:
-        return False, f"{job} logs under more than {MOST_ALONE} names that no other worker does"
+    if alone >= MAX_NAMES_ALONE:
+        return False, f"{job} logs under more than {MAX_NAMES_ALONE} names that no other worker does"
     return True, f"it is one of {alone + 1} that only {job} logs under"
 
 
@@ -88,13 +88,13 @@ class LoggedNames:
         return taken
 
 
-MOST_MALFORMED = 3  # messages of one worker that make no sense; an honest one sends none
+MAX_MALFORMED = 3  # messages of one worker that make no sense; an honest one sends none
 
 
 def after_malformed(messages: int) -> tuple[bool, str]:
     """Return whether a worker is still heard that has sent so many messages which make no sense, and why."""
-    if messages < MOST_MALFORMED:
-        return True, f"{messages} such of at most {MOST_MALFORMED}. Is its gridml another one?"
+    if messages < MAX_MALFORMED:
+        return True, f"{messages} such of at most {MAX_MALFORMED}. Is its gridml another one?"
     return False, f"{messages} of its messages made no sense: it is not heard any more"
 
 
@@ -148,7 +148,12 @@ def admit(
     return Verdict.MERGED, "continues its lease" if lease.open else "its lease has ended, and nobody else has its work"
 
 
-OURS = (GridmlError, OSError, sqlite3.Error, AssertionError)  # what goes wrong with the run itself, not with a push
+RUN_ERRORS = (
+    GridmlError,
+    OSError,
+    sqlite3.Error,
+    AssertionError,
+)  # what goes wrong with the run itself, not with a push
 
 
 @dataclass(frozen=True)
@@ -193,7 +198,7 @@ class Pushes:
             if pending.sync.push is not None:
                 self._take(pending, accepted, now)
                 if pending.verdict is Verdict.REFUSED and not pending.is_held_back:
-                    self._count(Altered.REFUSED, pending, pending.reason, now)
+                    self._record_altered(Altered.REFUSED, pending, pending.reason, now)
         if accepted:
             self._commit(accepted, now)
         return [push.fields for push in accepted]
@@ -203,8 +208,10 @@ class Pushes:
         ledger, push, worker = self._store.ledger, pending.push, pending.sync.worker
         base_credit = ledger.credited_at(push.base)
         lease, facts = self._facts(push, worker, now)
-        few = facts is not None and self._leases.epochs.too_few(push.upto, facts.stop)
-        pending.verdict, pending.reason = admit(push, worker, facts, base_kept=base_credit is not None, leaves_few=few)
+        leaves_few = facts is not None and self._leases.epochs.too_few(push.upto, facts.stop)
+        pending.verdict, pending.reason = admit(
+            push, worker, facts, base_kept=base_credit is not None, leaves_few=leaves_few
+        )
         if pending.verdict is not Verdict.MERGED or base_credit is None or lease is None:
             return
         base = self._base(push.base)
@@ -217,7 +224,7 @@ class Pushes:
             self._leases.reopen(lease, push.upto, worker)
         others = ledger.credited - base_credit  # those of this group, too
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
-        decision, outcome, trace = self._tried(pending, lease, merge, base, now)
+        decision, outcome, trace = self._try_merge(pending, lease, merge, base, now)
         if decision.flagged:
             self._trust.flag(pending.record, lease, decision.reason, now)
             self._moments.withdraw(pending.record)
@@ -226,7 +233,7 @@ class Pushes:
             pending.record.moments.tainted = True
             self._moments.withdraw(pending.record)
             if decision.failed:
-                self._recovery.fail(lease, push.base)
+                self._recovery.record_failure(lease, push.base)
                 failure = Failure(lease.id, lease.term, decision.reason, trace, -1, -1)
                 self._failures.record(lease, failure, now, upto=push.upto)
             return
@@ -236,12 +243,14 @@ class Pushes:
             return
         merged, fields = outcome
         if decision.scale is not None and decision.scale < 1.0:
-            self._count(Altered.SHORTENED, pending, decision.reason, now)
+            self._record_altered(Altered.SHORTENED, pending, decision.reason, now)
         if pending.left_out:
             more = f", and {len(pending.left_out) - 1} more" if len(pending.left_out) > 1 else ""
-            self._count(Altered.LEFT_OUT, pending, pending.left_out[0] + more, now)
+            self._record_altered(Altered.LEFT_OUT, pending, pending.left_out[0] + more, now)
         if merged.clipped:
-            self._count(Altered.CLIPPED, pending, f"the rule clipped the step of {_named(merged.clipped)}", now)
+            self._record_altered(
+                Altered.CLIPPED, pending, f"the rule clipped the step of {_named(merged.clipped)}", now
+            )
         self._store.replica.put(merged.modules, merged.rows, self._version)
         self._spread.add(worker, pending.content.replica, base, push.vertices)
         self._take_moments(pending, now, trusted=not decision.flagged)
@@ -250,14 +259,14 @@ class Pushes:
         pending.fast_forward = merged.fast_forward
         logged = self._names.admitted(worker, push.logged, lambda text: self._events.record("warning", {}, text))
         ledger.credit(lease, push.upto, self._version, merge.staleness, now, logged)
-        self._recovery.succeed(push)
+        self._recovery.record_success(push)
         self._trust.credit(pending.record, push.vertices, lease.since_s, now, flagged=decision.flagged)
         self._leases.credit(lease, now)
         if pending.record.faults.failures:
             self._failures.clear(pending.record)
         accepted.append(Accepted(pending, lease, fields))
 
-    def _count(self, how: Altered, pending: PendingReply, reason: str, now: float) -> None:
+    def _record_altered(self, how: Altered, pending: PendingReply, reason: str, now: float) -> None:
         """Write down that a push was not taken as it came. A person is told of a worker's first that was shortened, and
         of some of which something was left out."""
         worker, vertices = pending.sync.worker, pending.push.vertices
@@ -275,7 +284,7 @@ class Pushes:
         moments = pending.content.replica.moments if trusted else {}
         reason = self._moments.take(pending.record, moments, self._store.ledger.credited + pending.push.vertices)
         if reason is not None:
-            self._count(Altered.LEFT_OUT, pending, reason, now)
+            self._record_altered(Altered.LEFT_OUT, pending, reason, now)
 
     @property
     def _version(self) -> int:
@@ -313,23 +322,23 @@ class Pushes:
             self._events.record("warning", {"version": version}, text)
             return None
 
-    def _tried(
+    def _try_merge(
         self, pending: PendingReply, lease: LeaseState, merge: Merge, base: Base, now: float
     ) -> tuple[GateResult, tuple[Merged, Fields] | None, str]:
         """(why, what the push would change, the user's traceback): whatever a push brings about, it is refused alone,
         because nothing has been changed yet."""
         try:
-            return *self._try(pending, lease, merge, base, now), ""
+            return *self._merge(pending, lease, merge, base, now), ""
         except UserCodeError as error:  # g does not fail on what others push, perhaps
             trace = printable(error.traceback_text, TRACEBACK)
             return GateResult(None, printable(str(error)), failed=True), None, trace
-        except OURS:
+        except RUN_ERRORS:
             raise
         except Exception as error:
             pending.problem = f"it cannot be merged: {described(error)}"
             return GateResult(None, pending.problem, failed=True), None, ""
 
-    def _try(
+    def _merge(
         self, pending: PendingReply, lease: LeaseState, merge: Merge, base: Base, now: float
     ) -> tuple[GateResult, tuple[Merged, Fields] | None]:
         """(why, what the push would change), None when its content is wrong or the gate refuses it. Nothing is changed
@@ -353,7 +362,7 @@ class Pushes:
         except ValueError as error:
             return GateResult(None, str(error), failed=True), None
         is_last = self._store.ledger.credited + push.vertices >= self._leases.epochs.total
-        sifted = self._merger.untrained.sift(
+        sifted = self._merger.untrained.filter(
             part, base, pending.sync.worker, push.vertices, now, workers=self._merger.workers, is_last=is_last
         )
         pending.content = PushContent(sifted.part, fields)

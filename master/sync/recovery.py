@@ -34,7 +34,7 @@ from master.store.ledger import Ledger
 from master.store.rundir import EventFacts, command
 from master.store.store import Store
 from master.sync.gate import NOT_FINITE
-from master.sync.moments import KeptMoments
+from master.sync.moments import SharedMoments
 from master.trust.trust import Trust
 
 
@@ -53,7 +53,7 @@ class Failures:
             None  # the user's code failed too often: the run ends at the next turn
         )
 
-    def at_work(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
+    def fail_lease(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
         """Count what a worker was training as failed by it, which cannot say so itself; return whether it was at work.
 
         That is the lease that its heartbeat names, and where it never beat, the one it was given first.
@@ -173,8 +173,10 @@ def strikes_of(record: WorkerRecord, now: float) -> EventFacts:
     }
 
 
-SEVERAL = 2  # workers that must fail, each on a range of its own
-MOST_TIMES = 3  # that a run is taken back by itself: a program that fails for reasons of its own must come to its end
+MIN_WORKERS = 2  # workers that must fail, each on a range of its own
+MAX_ROLLBACKS = (
+    3  # that a run is taken back by itself: a program that fails for reasons of its own must come to its end
+)
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class FailedOn:
     version: int
 
 
-def go_back(
+def rollback_target(
     failed: Sequence[FailedOn], succeeded_on: int | None, kept: Collection[int], times: int
 ) -> tuple[int | None, str]:
     """(version to go back to, why), None to go on as it is.
@@ -200,12 +202,12 @@ def go_back(
         return None, "nothing has succeeded yet"
     recent = [each for each in failed if each.version > succeeded_on]
     workers = {each.worker for each in recent}
-    if min(len(workers), len({(each.epoch, each.start) for each in recent})) < SEVERAL:
+    if min(len(workers), len({(each.epoch, each.start) for each in recent})) < MIN_WORKERS:
         return None, f"{len(workers)} workers fail on what was merged since version {succeeded_on}"
     bad = min(each.version for each in recent)
     older = [version for version in kept if version < bad]
     reason = f"{', '.join(sorted(workers))} fail on version {bad} or later, and nobody succeeds on one"
-    if times >= MOST_TIMES:
+    if times >= MAX_ROLLBACKS:
         return None, f"{reason}; the run was taken back {times} times already"
     if not older:
         return None, f"{reason}; no version before it is kept"
@@ -221,7 +223,7 @@ class Recovery:
         leases: Leases,
         failures: Failures,
         trust: Trust,
-        moments: KeptMoments,
+        moments: SharedMoments,
         events: Events,
     ) -> None:
         self._store = store
@@ -233,11 +235,11 @@ class Recovery:
         self._failed: list[FailedOn] = []
         self._succeeded_on: int | None = None
 
-    def fail(self, lease: LeaseState, version: int) -> None:
+    def record_failure(self, lease: LeaseState, version: int) -> None:
         """A worker failed on the next range of its lease, with a replica of a version."""
         self._failed.append(FailedOn(lease.worker, lease.epoch, lease.upto, version))
 
-    def succeed(self, push: Push) -> None:
+    def record_success(self, push: Push) -> None:
         """A push was merged."""
         self._succeeded_on = max(push.base, -1 if self._succeeded_on is None else self._succeeded_on)
         self._failed = [each for each in self._failed if each.version > self._succeeded_on]
@@ -256,7 +258,7 @@ class Recovery:
         base = ledger.base()  # fields can be shown as they were since that, and not before
         oldest = 0 if base is None else base.version
         kept = [version for version in ledger.saved_versions if version != restored and version >= oldest]
-        to, reason = go_back(failed, succeeded, kept, ledger.get("taken_back", 0))
+        to, reason = rollback_target(failed, succeeded, kept, ledger.get("taken_back", 0))
         if to is None:
             return False
         victims = {each.worker for each in failed}

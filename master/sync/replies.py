@@ -33,7 +33,7 @@ from master.store.ledger import Ledger
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.merger import Merger
-from master.sync.moments import KeptMoments
+from master.sync.moments import SharedMoments
 from master.sync.rows import PendingReply, RowSupply, Supply
 from master.sync.version_use import VersionUse
 from master.trust.trust import Trust
@@ -41,24 +41,24 @@ from master.trust.trust import Trust
 Array = NDArray[Any]
 
 
-LEAST = 1 << 20  # bytes: less is as soon written,
-SHARE = 0.8  # as is a smaller part of the file, which is fetched whole
+MIN_FILE_BYTES = 1 << 20  # bytes: less is as soon written,
+MIN_FILE_SHARE = 0.8  # as is a smaller part of the file, which is fetched whole
 
 
-def by_name(brings: int, file_bytes: int, *, rows: bool, short: bool) -> tuple[bool, str]:
+def should_send_by_name(brings: int, file_bytes: int, *, rows: bool, short: bool) -> tuple[bool, str]:
     """Whether an answer that brings so many bytes of module tensors, in their full length unless `short`, and perhaps
     `rows`, names the file of so many bytes that holds them; and why."""
     if rows or short:
         return False, "the file holds other values"
-    if brings < LEAST:
+    if brings < MIN_FILE_BYTES:
         return False, f"{brings:,} bytes are as soon written"
-    if brings < SHARE * file_bytes:
+    if brings < MIN_FILE_SHARE * file_bytes:
         return False, f"{brings:,} bytes are a small part of the file's {file_bytes:,}"
     return True, "the file is written and hashed already"
 
 
 @final
-class Answers:
+class ReplySender:
     """Sends answers through `mailboxes`, in the words of `codec`; the files that they name stay until nobody can want
     them any more."""
 
@@ -79,8 +79,8 @@ class Answers:
         path, sha256 = newest
         names = [name for tensors in lacking.modules.values() for name in tensors]
         brings = sum(tensor.nbytes for tensors in lacking.modules.values() for tensor in tensors.values())
-        file_bytes = _size(path) if brings >= LEAST else 0
-        if not by_name(brings, file_bytes, rows=bool(lacking.rows), short=bool(lacking.short))[0]:
+        file_bytes = _size(path) if brings >= MIN_FILE_BYTES else 0
+        if not should_send_by_name(brings, file_bytes, rows=bool(lacking.rows), short=bool(lacking.short))[0]:
             return None
         version = self._store.replica.version
         self._begin()
@@ -100,10 +100,10 @@ class Answers:
         """Answer a draft, and retract what no worker can be on its way to."""
         record, message, payload = pending.record, pending.message, self._codec.write(reply, brings)
         if record.held.number >= 0:  # one that leaves is not remembered
-            self.versions.answer(record, reply.version)
+            self.versions.record_reply(record, reply.version)
         record.contact.bytes_down += len(payload)
         self._mailboxes.answer(message.worker, message.number, payload)
-        self._retract([version for version in self._published if not self.versions.named(version)])
+        self._retract([version for version in self._published if not self.versions.is_referenced(version)])
 
     def close(self) -> None:
         """Retract all: nobody trains any more."""
@@ -198,9 +198,9 @@ class Replies:
         store: Store,
         leases: Leases,
         pace: PushPace,
-        moments: KeptMoments,
+        moments: SharedMoments,
         trust: Trust,
-        answers: Answers,
+        sender: ReplySender,
     ) -> None:
         self._spec = spec
         self._store = store
@@ -209,7 +209,7 @@ class Replies:
         self._moments = moments
         self._row_supply = RowSupply(spec, store, leases)
         self._trust = trust
-        self.answers = answers
+        self.sender = sender
 
     def send(self, pending: PendingReply, *, leave: bool) -> None:
         """Answer a draft; with `leave` there is nothing more to do for anybody."""
@@ -221,7 +221,7 @@ class Replies:
             supply = self._row_supply.supply(pending)
             lacks = self._lacking(pending)
             lacking = replace(
-                self._store.replica.outgoing(*lacks), rows=supply.rows, moments=self._new_to(pending, lacks)
+                self._store.replica.outgoing(*lacks), rows=supply.rows, moments=self._new_moments(pending, lacks)
             )
         start = self._trust.start(pending.grant)
         if start is not None:
@@ -229,7 +229,7 @@ class Replies:
             supply = self._row_supply.give_older(pending, version)
         pushed = None if sync.push is None else self._store.ledger.leases.get(sync.push.lease)
         lacking = replace(lacking, short=self._short) if self._short else lacking
-        stored = self.answers.offer(lacking) if start is None and record.held.number >= 0 else None
+        stored = self.sender.offer(lacking) if start is None and record.held.number >= 0 else None
         if stored is not None:
             lacking = ReplicaPart(moments=lacking.moments)
             record.contact.bytes_down += stored[1]
@@ -246,14 +246,14 @@ class Replies:
             drop_optimiser=pending.drop_optimiser,
             forget_rows=supply.forget,
             ready=supply.ready,
-            moments=pending.verdict is Verdict.MERGED and self._moments.asks(record),
+            moments=pending.verdict is Verdict.MERGED and self._moments.should_ask(record),
             answer=supply.answer,
             leave=leave,
-            wait_s=ask_again_s(self.answers.versions.speakers - self._leases.live),
+            wait_s=ask_again_s(self.sender.versions.active_workers - self._leases.live),
             process=sync.process,
             stored=None if stored is None else stored[0],
         )
-        self.answers.send(pending, reply, lacking)
+        self.sender.send(pending, reply, lacking)
 
     def _lacking(self, pending: PendingReply) -> Lacking:
         """What a worker has of the module vertices that its leases touch."""
@@ -285,7 +285,7 @@ class Replies:
             return Lacking(touched, version, fresh, {}, -1)
         return Lacking(touched, version, fresh, self._modules(copied), copies.version)
 
-    def _new_to(self, pending: PendingReply, lacking: Lacking) -> dict[str, Array]:
+    def _new_moments(self, pending: PendingReply, lacking: Lacking) -> dict[str, Array]:
         """What others have gathered of the module vertices that a worker has never had, for its optimisers."""
         if pending.record.moments.tainted:
             return {}

@@ -108,7 +108,7 @@ class RowSupply:
         rows, replica = pending.record.held.rows, self._store.replica
         if not replica.state.arrays:
             return Supply({})
-        self._hear(pending)
+        self._record_held(pending)
         forget = rows.is_too_much(self._row_bytes, self._leases.live)
         if forget:
             rows.known.clear()
@@ -140,7 +140,7 @@ class RowSupply:
         order = dict.fromkeys((*pushed, *pending.sync.holds, *held))
         return [held[number] for number in order if number in held]
 
-    def _hear(self, pending: PendingReply) -> None:
+    def _record_held(self, pending: PendingReply) -> None:
         """Take note of what a worker has by now."""
         sync, rows = pending.sync, pending.record.held.rows
         heard = sync.heard == rows.answer != "" and self._store.ledger.has_version(sync.have)

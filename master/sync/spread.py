@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gridml.protocol.push import ReplicaPart
 from master.store.versions import Base
 
-LEAST_PUSHES = 16.0  # before anything is said
+MIN_PUSHES = 16.0  # before anything is said
 ERRORS = 2.0  # standard errors that the common direction must be long, to be more than an accident
 
 
@@ -50,8 +50,8 @@ def noise_scale(spread: Spread) -> tuple[float, bool]:
 
 def helpful_workers(spread: Spread) -> tuple[int | None, str]:
     """Return how many workers help at most, and why; None while too little is known to say."""
-    if not spread.pushes >= LEAST_PUSHES or not spread.square > 0:
-        return None, f"{spread.pushes:.0f} pushes were compared with those of others, expected {LEAST_PUSHES:.0f}"
+    if not spread.pushes >= MIN_PUSHES or not spread.square > 0:
+        return None, f"{spread.pushes:.0f} pushes were compared with those of others, expected {MIN_PUSHES:.0f}"
     scale, measured = noise_scale(spread)
     if not math.isfinite(scale):
         return None, "the pushes have no direction in common"
@@ -64,10 +64,10 @@ def helpful_workers(spread: Spread) -> tuple[int | None, str]:
 
 
 Sample = NDArray[np.float64]
-COORDINATES = 4_096  # of a replica that are looked at, spread over all its tensors
-OTHERS = 8  # pushes before a push that it is compared with, those of its own worker left out
+MAX_COORDINATES = 4_096  # of a replica that are looked at, spread over all its tensors
+MAX_OTHERS = 8  # pushes before a push that it is compared with, those of its own worker left out
 FADING = 0.98  # a push counts half as much after 34 others
-EVERY = 32  # pushes between two times that the spread is written down
+REPORT_EVERY = 32  # pushes between two times that the spread is written down
 
 
 class PushSpread:
@@ -76,7 +76,7 @@ class PushSpread:
 
     def __init__(self, moves: Callable[[str], bool]) -> None:
         self._moves = moves
-        self._last: deque[tuple[str, Sample]] = deque(maxlen=OTHERS)  # who, and its move per vertex
+        self._last: deque[tuple[str, Sample]] = deque(maxlen=MAX_OTHERS)  # who, and its move per vertex
         self._pushes = self._square = self._vertices = 0.0
         self._compared = self._weights_squared = self._product = self._product_squared = 0.0
         self._count = 0
@@ -108,7 +108,7 @@ class PushSpread:
     @property
     def due(self) -> bool:
         """Whether enough pushes came since the last time."""
-        if self._count < EVERY:
+        if self._count < REPORT_EVERY:
             return False
         self._count = 0
         return True
@@ -140,7 +140,7 @@ class PushSpread:
         total = sum(tensor.size for tensor, _ in pairs)
         if not total:
             return None
-        step = -(-total // COORDINATES)
+        step = -(-total // MAX_COORDINATES)
         return np.concatenate([_every(tensor, step) - _every(old, step) for tensor, old in pairs])
 
 

@@ -27,26 +27,26 @@ from master.store.spec import RunSpec
 from master.store.store import Store
 from master.trust.trust import Trust
 
-SHARE = 0.25  # of a run, at the full rate
-MOST = 8  # versions, with the one that ends the epoch
-KEPT_BYTES = 1 << 30  # that they may take on disk, each of all its tensors
+TAIL_SHARE = 0.25  # of a run, at the full rate
+MAX_TAIL_VERSIONS = 8  # versions, with the one that ends the epoch
+MAX_BYTES = 1 << 30  # that they may take on disk, each of all its tensors
 
 
-def width_of(credited: int, epoch: int, total: int, rate: float) -> int:
+def tail_width(credited: int, epoch: int, total: int, rate: float) -> int:
     """Return how many vertices are credited from the beginning of a tail to its end, where `credited` of `total` are,
     of which each epoch has `epoch`: a share of what is credited, the less the younger the run is, and the less is left
     of the learning rate; at most an epoch. `rate` (0 to 1) is that of the highest that the run has had."""
-    return min(epoch, int(SHARE * rate * credited * credited / total))
+    return min(epoch, int(TAIL_SHARE * rate * credited * credited / total))
 
 
-def kept_for(kept: Mapping[int, int], newest: int, width: int, nbytes: int) -> list[int]:
+def tail_candidates(kept: Mapping[int, int], newest: int, width: int, nbytes: int) -> list[int]:
     """Return which versions to keep, oldest first, so that any that ends an epoch from `newest` on has its tail: of
     those that are `kept`, each with the vertices that are credited in it, and of `nbytes` bytes each.
 
     All that is credited is cut into pieces, a share of `width` each, and the first version in each of the last few is
     kept: what is of the tail of a later end, and is there already, is of this one's, too.
     """
-    most = _most(nbytes)
+    most = _max_versions(nbytes)
     if width == 0 or most < 2 or newest not in kept:
         return []
     piece, firsts = max(1, width // most), dict[int, int]()
@@ -57,18 +57,18 @@ def kept_for(kept: Mapping[int, int], newest: int, width: int, nbytes: int) -> l
 
 
 def tail_of(kept: Mapping[int, int], end: int, width: int, nbytes: int) -> list[int]:
-    """Return the versions of the tail that `end` ends, oldest first, without it; arguments as those of `kept_for`.
-    Together they take no more than `KEPT_BYTES`."""
-    before = [version for version in kept_for(kept, end, width, nbytes) if kept[version] < kept[end]]
-    return before[-(_most(nbytes) - 1) :] if before else []
+    """Return the versions of the tail that `end` ends, oldest first, without `end`; arguments as of `tail_candidates`.
+    Together they take at most `MAX_BYTES`."""
+    before = [version for version in tail_candidates(kept, end, width, nbytes) if kept[version] < kept[end]]
+    return before[-(_max_versions(nbytes) - 1) :] if before else []
 
 
-def _most(nbytes: int) -> int:
-    return min(MOST, KEPT_BYTES // max(1, nbytes))
+def _max_versions(nbytes: int) -> int:
+    return min(MAX_TAIL_VERSIONS, MAX_BYTES // max(1, nbytes))
 
 
-PLACES = 16  # of a run before an epoch's end, at which its rate is looked at
-WAITING = 2  # epochs that wait for their evaluation, whose tails are kept
+RATE_SAMPLES = 16  # of a run before an epoch's end, at which its rate is looked at
+MAX_WAITING = 2  # epochs that wait for their evaluation, whose tails are kept
 _Choose = Callable[[Mapping[int, int], int, int, int], list[int]]
 
 
@@ -102,8 +102,8 @@ class Tails:
         last = [epoch for epoch in (newest - 1, newest) if epoch >= 0 and (epoch == newest or epoch not in closed)]
         ends = {epoch: closed.get(epoch, self._replica.version) for epoch in last}
         if self._program.evaluate is not None:
-            ends |= dict(self._ledger.unevaluated()[:WAITING])
-        return {version for epoch, end in ends.items() for version in self._chosen(kept_for, epoch, end)}
+            ends |= dict(self._ledger.unevaluated()[:MAX_WAITING])
+        return {version for epoch, end in ends.items() for version in self._chosen(tail_candidates, epoch, end)}
 
     def _chosen(self, choose: _Choose, epoch: int, end: int) -> list[int]:
         if not self._possible or not self._ledger.has_averaged():
@@ -113,10 +113,10 @@ class Tails:
     def _width(self, epoch: int) -> int:
         if epoch not in self._widths:
             total, end = self._epochs * self._vertices, min(epoch + 1, self._epochs) * self._vertices
-            places = [end * place // PLACES for place in range(PLACES + 1)]
+            places = [end * place // RATE_SAMPLES for place in range(RATE_SAMPLES + 1)]
             rates = [self._rate(self._at(credited, min(epoch, credited // self._vertices))) for credited in places]
             rate = rates[-1] / max(rates) if any(rates) else 0.0
-            self._widths[epoch] = width_of(end, self._vertices, total, rate)
+            self._widths[epoch] = tail_width(end, self._vertices, total, rate)
         return self._widths[epoch]
 
     def _at(self, credited: int, epoch: int) -> Progress:
@@ -131,21 +131,21 @@ class Tails:
         return max(0.0, factor) if math.isfinite(factor) else 0.0
 
 
-LEAST = 4  # of them do
-DENSE = 2  # of any age so many versions at least are kept within that age
+MIN_ROLLBACK_VERSIONS = 4  # of them do
+SERIES_DENSITY = 2  # of any age so many versions at least are kept within that age
 
 
-def to_go_back_to(kept: Collection[int], ends: Collection[int], newest: int, nbytes: int) -> set[int]:
-    """Return the versions to keep of those that are: the ends of epochs, and a series that thins out with age.
+def rollback_versions(kept: Collection[int], ends: Collection[int], newest: int, nbytes: int) -> set[int]:
+    """Return the kept versions that a rollback may need: the ends of epochs, and a series that thins out with age.
 
-    A version stays while it is no older than `DENSE` times the largest power of two that divides it, so the gaps grow
-    with age, and of n versions about 2·log2 n are kept. Of `nbytes` bytes each they take `KEPT_BYTES` at most: the
-    newest stay first, the end of the last epoch before all.
+    A version stays in the series while it is no older than `SERIES_DENSITY` times the largest power of two that divides
+    it, so the gaps grow with age, and of n versions about 2·log2 n are kept. With `nbytes` bytes each they take at most
+    `MAX_BYTES`. The end of the last epoch has priority, then the newest versions.
     """
-    series = {v for v in kept if newest - v <= DENSE * (v & -v if v else newest)}
+    series = {v for v in kept if newest - v <= SERIES_DENSITY * (v & -v if v else newest)}
     closed = sorted(set(ends) & set(kept), reverse=True)
     order = dict.fromkeys([*closed[:1], *sorted(series.union(closed), reverse=True)])
-    return set(list(order)[: max(LEAST, KEPT_BYTES // max(1, nbytes))])
+    return set(list(order)[: max(MIN_ROLLBACK_VERSIONS, MAX_BYTES // max(1, nbytes))])
 
 
 SPARE_VERSIONS, SPARE_BYTES = 16, 1 << 28  # old versions are removed a few at a time: each time is a transaction
@@ -156,20 +156,20 @@ class VersionUse:
     later attempt of its job in those of the leases."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self.speakers = 0  # workers that were heard, and have not ended
+        self.active_workers = 0  # workers that were heard, and have not ended
         self._ledger = ledger
         self._users: Counter[int] = Counter()  # versions, by how many workers may stand on each
         self._inherited: frozenset[int] = frozenset()  # versions that workers of an earlier master may stand on,
         self._awaited = 0  # while so many of them have not spoken,
         self._inherited_until_s = 0.0  # and as long as their pushes are reserved
 
-    def hear(self, record: WorkerRecord, version: int, number: int) -> None:
+    def handle(self, record: WorkerRecord, version: int, number: int) -> None:
         """A worker says in its message `number` that it holds `version`: it has brought what was reserved for it."""
-        self._speak(record)
+        self._stop_waiting_for(record)
         held = record.held
         if held.number < 0:
-            self._bring(record)
-            self.speakers += 1
+            self._drop_reserved(record)
+            self.active_workers += 1
         if number != held.number:
             self._release(held.answered_with)
             held.number, held.answered_with = number, []
@@ -178,20 +178,20 @@ class VersionUse:
             self._users[version] += 1
         held.base = version
 
-    def answer(self, record: WorkerRecord, version: int) -> None:
+    def record_reply(self, record: WorkerRecord, version: int) -> None:
         """An answer that names a version is on its way to a worker."""
         record.held.answered_with.append(version)
         self._users[version] += 1
 
     def forget(self, record: WorkerRecord) -> tuple[int, ...]:
         """A worker has ended; return the versions on which it may have stood."""
-        self._speak(record)
+        self._stop_waiting_for(record)
         held = record.held
         if held.number < 0:
             return (*self._inherited,)
         versions = (held.base, *held.answered_with)
         self._release(versions)
-        self.speakers -= 1
+        self.active_workers -= 1
         held.number, held.base, held.answered_with, held.replicas_of = -1, -1, [], {}
         held.rows.clear()
         return versions
@@ -203,25 +203,25 @@ class VersionUse:
             record.held.awaited = True
         self._awaited, self._inherited, self._inherited_until_s = len(records), frozenset(versions), until_s
 
-    def named(self, version: int) -> bool:
+    def is_referenced(self, version: int) -> bool:
         """Whether a worker that was heard stands on a version, or an answer that names it is on its way to one."""
         return self._users[version] > 0
 
     def in_use(self, version: int, now: float) -> bool:
         """Whether somebody may name a version as the base of a push."""
-        if self.named(version):
+        if self.is_referenced(version):
             return True
         if version in self._inherited and (self._awaited or now < self._inherited_until_s):
             return True
         self._ledger.leases.expire(now)
         return any(version in lease.reserved_versions for lease in self._ledger.leases.reserved.values())
 
-    def _speak(self, record: WorkerRecord) -> None:
+    def _stop_waiting_for(self, record: WorkerRecord) -> None:
         """Stop waiting for the word of a worker of an earlier master."""
         self._awaited -= record.held.awaited
         record.held.awaited = False
 
-    def _bring(self, record: WorkerRecord) -> None:
+    def _drop_reserved(self, record: WorkerRecord) -> None:
         """A worker has said its first word: what was reserved for it has come with it, or never will."""
         job = job_of(record.name)
         for lease in self._ledger.leases.reserved.values():
@@ -256,7 +256,7 @@ class VersionKeeper:
         needed = {replica.version, *ledger.copied_versions, *self._epochs.unevaluated(), *self._trust.versions}
         ends = dict(ledger.epoch_ends())
         needed |= self._tails.wanted(ends)
-        needed |= to_go_back_to(kept, ends.values(), replica.version, replica.state.nbytes)
+        needed |= rollback_versions(kept, ends.values(), replica.version, replica.state.nbytes)
         old = [v for v in kept if v not in needed and not self._use.in_use(v, now)]
         spare = max(1, min(SPARE_VERSIONS, SPARE_BYTES // max(1, replica.file_bytes)))
         if len(old) >= spare:

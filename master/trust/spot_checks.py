@@ -25,7 +25,7 @@ from master.store.journal import Events
 from master.store.rundir import EventFacts
 from master.store.store import Store
 from master.trust.similarity import Similarity, is_malicious, is_outlier, judge, min_share, similarity, usual_similarity
-from master.trust.trust import Due
+from master.trust.trust import ShouldCheck
 
 TOPIC = "spot check"
 #: Recent checks that are kept of each machine.
@@ -94,7 +94,7 @@ class SpotChecks:
         workers: WorkerTable,
         events: Events,
         group_of: Callable[[str], str],
-        due: Due,
+        due: ShouldCheck,
         quarantine: Callable[[str, str, float], None],
     ) -> None:
         self._store = store

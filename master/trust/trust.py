@@ -105,10 +105,10 @@ class _Conduct:
         return CreditPace(self.seen, self.last_s - (self.seen_s or 0.0), self.pushes, self.kind)
 
 
-Due = Callable[[float], bool]  # whether to check a push, given the share that should be at least
+ShouldCheck = Callable[[float], bool]  # whether to check a push, given the share that should be at least
 
 
-def drawn(share: float, chance: Callable[[], float]) -> Due | None:
+def sampler(share: float, chance: Callable[[], float]) -> ShouldCheck | None:
     """Return a draw for each push by `chance`, from [0, 1); None where `share` is 0, and none is checked."""
     return (lambda least: chance() < max(share, least)) if share > 0 else None
 
@@ -124,7 +124,7 @@ class Trust:
         workers: WorkerTable,
         events: Events,
         group_of: Callable[[str], str],
-        due: Due | None,
+        due: ShouldCheck | None,
     ) -> None:
         self._ledger = ledger = store.ledger
         self._table = workers

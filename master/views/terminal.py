@@ -258,7 +258,7 @@ def drive_with_view(
     is stopped. Raises as a run does."""
     from master.backends.registry import make
     from master.ports.environment import Environment
-    from master.takeover import counted
+    from master.takeover import guard_crash_loop
 
     follower = Follower(root, view)
 
@@ -267,7 +267,7 @@ def drive_with_view(
         follower.tick()
 
     environment = Environment(make, wall=time.time, report=follower.report, tick=tick)
-    life = counted(root, environment) if resumed else contextlib.nullcontext()
+    life = guard_crash_loop(root, environment) if resumed else contextlib.nullcontext()
     with life, begin(environment) as run, follower:
         workers = run.parts.workers.asked
         facts = {"run_dir": str(root), "workers": workers, "vertices": run.total}

@@ -19,7 +19,7 @@ from master.state.jobs import Backend
 from master.store.reader import opened, read_facts
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
-from master.takeover import counted
+from master.takeover import guard_crash_loop
 
 pytestmark = pytest.mark.real
 LIMIT_S = 60
@@ -30,10 +30,10 @@ from pathlib import Path
 from master.simulation.faulty_network import VirtualClock
 from master.backends.registry import make
 from master.ports.environment import Environment
-from master.takeover import counted
+from master.takeover import guard_crash_loop
 clock = VirtualClock(float(sys.argv[2]))
 environment = Environment(make, clock=clock, rest=lambda s: clock.advance(clock.now_s + s))
-with counted(Path(sys.argv[1]), environment):
+with guard_crash_loop(Path(sys.argv[1]), environment):
     print(clock.now_s - float(sys.argv[2]), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -93,12 +93,12 @@ def test_they_wait_longer_and_longer_and_then_stop_with_the_reason(root: Path, p
     at_s = 2e9  # later than what the ledger has of real time
     assert [begin_and_be_killed(root, at_s + 100 * n) for n in range(5)] == [0.0, 0.0, 5.0, 10.0, 20.0]
     homes = Homes()
-    with pytest.raises(RunError, match="5 masters in a row killed"), counted(root, world(homes, at_s + 500)):
+    with pytest.raises(RunError, match="5 masters in a row killed"), guard_crash_loop(root, world(homes, at_s + 500)):
         raise AssertionError("it must not begin")
     assert (homes.kept, homes.left) == ([False], True)
     assert facts(root)["status"] == "failed"
     assert "killed before anything was credited or evaluated, so no other one begins" in facts(root)["stopped_because"]
-    with counted(root, world(homes, at_s + 600)):  # a person's resume is not held up
+    with guard_crash_loop(root, world(homes, at_s + 600)):  # a person's resume is not held up
         assert json.dumps(facts(root)["killed"]).count("[") == 2
     with resume(root, pool()) as run:
         run.finish()
@@ -107,7 +107,7 @@ def test_they_wait_longer_and_longer_and_then_stop_with_the_reason(root: Path, p
 
 def test_one_that_ends_in_good_order_is_not_counted(root: Path) -> None:
     for n in range(8):
-        with pytest.raises(KeyError), counted(root, world(Homes(), 2e9 + n)):
+        with pytest.raises(KeyError), guard_crash_loop(root, world(Homes(), 2e9 + n)):
             raise KeyError
     assert facts(root)["killed"] == []
 
@@ -124,7 +124,7 @@ def test_one_that_waits_can_be_cancelled(root: Path) -> None:
         (root / "cancel").touch()
 
     environment = Environment(environment.backend, clock=environment.clock, rest=rest)
-    with pytest.raises(RunError, match="was cancelled"), counted(root, environment):
+    with pytest.raises(RunError, match="was cancelled"), guard_crash_loop(root, environment):
         raise AssertionError("it must not begin")
     assert facts(root)["status"] == "cancelled"
     assert homes.kept == [False]
@@ -140,7 +140,7 @@ def test_one_that_is_stopped_as_it_waits_was_not_killed(root: Path) -> None:
 
     for n in range(5):
         environment = Environment(lambda *_: Homes(), clock=VirtualClock(2e9 + 2 + n), rest=interrupted)
-        with pytest.raises(KeyboardInterrupt), counted(root, environment):
+        with pytest.raises(KeyboardInterrupt), guard_crash_loop(root, environment):
             raise AssertionError("it must not begin")
     assert facts(root)["killed"] == before and facts(root)["status"] == "submitted"
 

@@ -23,7 +23,7 @@ from master.store.credits import points
 from master.store.reader import opened
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
-from master.sync.version_use import KEPT_BYTES, LEAST, to_go_back_to
+from master.sync.version_use import MAX_BYTES, MIN_ROLLBACK_VERSIONS, rollback_versions
 from master.takeover import rollback
 from remote.stepped import Trainer
 
@@ -148,7 +148,7 @@ def test_not_under_a_master_and_only_a_run(play: Callable[..., Path], tmp_path: 
 def test_ends_of_epochs_and_a_series_that_thins_out_are_kept() -> None:
     kept: set[int] = set()
     for newest in range(1000):
-        kept = to_go_back_to({*kept, newest}, [100, 333], newest, 1)
+        kept = rollback_versions({*kept, newest}, [100, 333], newest, 1)
     assert {100, 333, 997, 998, 999} <= kept
     assert len(kept) < 25
     ages = sorted(999 - v for v in kept)
@@ -156,7 +156,7 @@ def test_ends_of_epochs_and_a_series_that_thins_out_are_kept() -> None:
 
 
 def test_bytes_are_bounded_and_the_newest_stay() -> None:
-    kept = to_go_back_to(range(1000), range(0, 1000, 10), 999, KEPT_BYTES // 8)
+    kept = rollback_versions(range(1000), range(0, 1000, 10), 999, MAX_BYTES // 8)
     assert len(kept) == 8
     assert {990, 999, 998} <= kept
-    assert len(to_go_back_to(range(1000), range(0, 1000, 10), 999, 10 * KEPT_BYTES)) == LEAST
+    assert len(rollback_versions(range(1000), range(0, 1000, 10), 999, 10 * MAX_BYTES)) == MIN_ROLLBACK_VERSIONS

@@ -39,7 +39,7 @@ class Nobody:
         self, record: WorkerRecord, because: str, now: float, *, reserved_until_s: float | None = None
     ) -> None: ...
 
-    def at_work(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
+    def fail_lease(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
         return False
 
     def count(
@@ -214,7 +214,7 @@ class AtWork(Nobody):
         self.is_at_work = True
         self.counted: list[str] = []
 
-    def at_work(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
+    def fail_lease(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
         self.counted += [why] if self.is_at_work else []
         return self.is_at_work
 

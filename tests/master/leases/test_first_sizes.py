@@ -61,7 +61,7 @@ def run(tmp_path: Path) -> Iterator[MasterRun]:
         yield run
 
 
-class Asking:
+class WorkerLimit:
     """A worker that says what a test makes it say."""
 
     def __init__(self, root: Path, name: str) -> None:
@@ -86,7 +86,7 @@ class Asking:
 
 def test_chunks_are_bounded_in_bytes_from_the_first_one_on(run: MasterRun) -> None:
     root = run.parts.directory.root
-    workers = [Asking(root, f"w{k}") for k in range(1, WORKERS + 1)]
+    workers = [WorkerLimit(root, f"w{k}") for k in range(1, WORKERS + 1)]
     for worker in workers:
         worker.ask()
         run.step()
@@ -102,7 +102,7 @@ def test_chunks_are_bounded_in_bytes_from_the_first_one_on(run: MasterRun) -> No
 
 def test_who_asks_while_half_of_what_a_chunk_may_have_was_cut_asks_again(run: MasterRun) -> None:
     root = run.parts.directory.root
-    workers = [Asking(root, f"w{k}") for k in range(1, WORKERS + 1)]
+    workers = [WorkerLimit(root, f"w{k}") for k in range(1, WORKERS + 1)]
     waiting = workers
     for turn in range(1, WORKERS + 1):
         for worker in waiting:
@@ -129,7 +129,7 @@ def test_the_first_push_sizes_the_next_and_the_chunk_that_comes_with_its_answer(
     with start(Settings(PROGRAM, workers=2, steps_each=0), tmp_path / "run", environment) as run:
         run._staff()
         run.step()
-        worker = Asking(tmp_path / "run", "w1")
+        worker = WorkerLimit(tmp_path / "run", "w1")
         worker.ask()
         run.step()
         lease = worker.hear()
@@ -158,7 +158,7 @@ def test_chunks_that_take_long_to_cut_are_told_of_once(tmp_path: Path) -> None:
         run._staff()
         run.step()
         for name in ("w1", "w2"):
-            Asking(tmp_path / "run", name).ask()
+            WorkerLimit(tmp_path / "run", name).ask()
             run.step()
         told = run.ledger._db.execute("SELECT text FROM events WHERE topic = 'warning'").fetchall()
     assert len(told) == 1 and "MB took 3.0 s, in which no worker was heard" in told[0][0]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.protocol.messages import Push, Verdict
-from master.sync.pushes import MOST_MALFORMED, LeaseFacts, admit, after_malformed
+from master.sync.pushes import MAX_MALFORMED, LeaseFacts, admit, after_malformed
 
 LEASE = LeaseFacts("w1", 1, start=100, stop=200, upto=120, sequence=2, open=True)
 NEXT = Push(lease=7, term=1, sequence=3, base=5, upto=140, vertices=20)
@@ -88,6 +88,6 @@ def test_whatever_comes_the_merged_pushes_are_disjoint_and_in_order(told: list[P
 
 
 def test_who_sends_nonsense_is_heard_for_a_while() -> None:
-    heard, why = zip(*(after_malformed(n) for n in range(1, MOST_MALFORMED + 2)), strict=True)
-    assert heard == (True,) * (MOST_MALFORMED - 1) + (False, False)
+    heard, why = zip(*(after_malformed(n) for n in range(1, MAX_MALFORMED + 2)), strict=True)
+    assert heard == (True,) * (MAX_MALFORMED - 1) + (False, False)
     assert all(str(n) in reason for n, reason in enumerate(why, 1))

@@ -13,7 +13,7 @@ from torch import nn
 import gridml
 from gridml.protocol.push import ReplicaPart
 from master.store.versions import ReplicaState, initial
-from master.sync.buffers import Sifted, Untrained
+from master.sync.buffers import FilteredPush, UntrainedTensors
 
 Array = np.ndarray[Any, Any]
 KEY = ("Net", 0)
@@ -51,19 +51,19 @@ class Desk:
         graph = gridml.Graph()
         graph.add(net(rule))
         self.base: ReplicaState = initial(graph, 0)
-        self.untrained = Untrained(graph)
+        self.untrained = UntrainedTensors(graph)
         self.workers, self.now = workers, 0.0
 
-    def push(self, worker: str, steps: dict[str, Any], vertices: int = 32, *, is_last: bool = False) -> Sifted:
+    def push(self, worker: str, steps: dict[str, Any], vertices: int = 32, *, is_last: bool = False) -> FilteredPush:
         held = self.base.modules[KEY].tensors
         tensors = dict(held)
         for name, step in steps.items():
             old = held[f"Net/0/model/{name}"]
             tensors[f"Net/0/model/{name}"] = (step(old) if callable(step) else old + step).astype(old.dtype)
-        return self.sift(worker, ReplicaPart({KEY: tensors}), vertices, is_last=is_last)
+        return self.filter(worker, ReplicaPart({KEY: tensors}), vertices, is_last=is_last)
 
-    def sift(self, worker: str, part: ReplicaPart, vertices: int, *, is_last: bool = False) -> Sifted:
-        return self.untrained.sift(
+    def filter(self, worker: str, part: ReplicaPart, vertices: int, *, is_last: bool = False) -> FilteredPush:
+        return self.untrained.filter(
             part,
             self.base,
             worker,
@@ -73,7 +73,7 @@ class Desk:
             is_last=is_last,  # type: ignore[arg-type]
         )
 
-    def changed(self, sifted: Sifted) -> set[str]:
+    def changed(self, sifted: FilteredPush) -> set[str]:
         held = self.base.modules[KEY].tensors
         return {n.rpartition("/")[2] for n, t in sifted.part.modules[KEY].items() if t is not held[n]}
 
@@ -153,7 +153,7 @@ def test_a_module_without_weights_switches_nothing_off() -> None:
     graph = gridml.Graph()
     graph.add(Net)
     desk = Desk()
-    desk.base, desk.untrained = initial(graph, 0), Untrained(graph)
+    desk.base, desk.untrained = initial(graph, 0), UntrainedTensors(graph)
     for worker in ("w2", "w3"):
         desk.push(worker, HONEST)
     assert "mask" not in desk.changed(desk.push("w1", {"mask": np.zeros_like}))

@@ -15,7 +15,7 @@ from gridml.aggregates import Merge, VertexState
 from gridml.model.graph import Graph
 from gridml.protocol.push import ReplicaPart, RowValues
 from master.store.versions import ReplicaState
-from master.sync.contraction import ABOVE, OVERSHOT, SAMPLED, Contractions
+from master.sync.contraction import MAX_SAMPLED, OVERSHOOT, ROW_FACTOR, Contractions
 from tests.master.sync import least_squares
 from tests.master.sync.least_squares import VERTICES, Array, Master, Place, Problem
 from tests.support.effort import examples
@@ -179,7 +179,7 @@ def test_a_row_of_a_table_is_pulled_as_its_own_moves_say_where_that_is_more() ->
     assert measured_pull is not None
     others = np.delete(measured_pull.push, 3)
     assert (others == others[0]).all()
-    assert 0.6 * 0.4 * ABOVE < measured_pull.push[3] < 1.5 * 0.4 * ABOVE
+    assert 0.6 * 0.4 * ROW_FACTOR < measured_pull.push[3] < 1.5 * 0.4 * ROW_FACTOR
     assert measured_pull.push[3] > 3 * others[0]
 
 
@@ -189,7 +189,7 @@ def test_rows_drift_by_what_one_vertex_pulls_them() -> None:
     pushes(contraction, "abcabcabcabcabc")
     assert 0.3 < contraction.drift < 4 * 0.3  # the strongest pull of four numbers is at most so many times the mean
     push_tables(contraction, np.full(20, 0.4), pushes=60)
-    assert 0.6 * OVERSHOT * ABOVE * 0.4 < contraction.drift < 1.5 * OVERSHOT * ABOVE * 0.4
+    assert 0.6 * OVERSHOOT * ROW_FACTOR * 0.4 < contraction.drift < 1.5 * OVERSHOOT * ROW_FACTOR * 0.4
 
 
 def test_rows_that_are_moved_most_say_most_of_the_drift() -> None:
@@ -271,7 +271,7 @@ def test_rows_that_no_edge_leads_to_teach_nothing() -> None:
 
 
 def test_a_large_table_is_sampled_where_it_is_touched_most() -> None:
-    rows = SAMPLED // 4 + 1_000
+    rows = MAX_SAMPLED // 4 + 1_000
     g = Graph()
     g.add(Row, value=np.zeros((rows, 4)))
     targets = np.concatenate([np.arange(rows), np.arange(500, 700)])
@@ -279,7 +279,7 @@ def test_a_large_table_is_sampled_where_it_is_touched_most() -> None:
     g.add(Point, label=np.zeros(len(targets)), rows=targets, counted=counted)
     contraction = Contractions(g, "Point")
     sampled = contraction._field("Row", "value", np.zeros((rows, 4)))._sampled
-    assert sampled.sum() == SAMPLED // 4
+    assert sampled.sum() == MAX_SAMPLED // 4
     assert sampled[500:700].all()
 
 

@@ -37,7 +37,7 @@ from master.state.jobs import Backend, JobEvent, State
 from master.state.worker_records import WorkerRecord
 from master.store.settings import Settings
 from master.sync.exchange import MAX_NOTES
-from master.sync.pushes import MOST_MALFORMED
+from master.sync.pushes import MAX_MALFORMED
 from remote.courier import StepCourier
 from remote.session import Session, SessionOptions
 
@@ -369,7 +369,7 @@ def test_what_lies_in_place_of_a_heartbeat_ends_no_run(scene: Scene, thing: Call
         scene.rest(4.0)
         scene.run.step()
     with scene.run.ledger.transaction():
-        scene.run.parts.exchange.failures.at_work(scene.record, "status 1", "", scene.clock())
+        scene.run.parts.exchange.failures.fail_lease(scene.record, "status 1", "", scene.clock())
     scene.finish()
 
 
@@ -575,7 +575,7 @@ def test_nonsense_that_came_while_no_master_was_there_ends_none(scene: Scene) ->
 
 
 def test_whoever_keeps_on_sending_nonsense_is_given_up(scene: Scene) -> None:
-    for i in range(MOST_MALFORMED):
+    for i in range(MAX_MALFORMED):
         assert scene.folder.exists(), f"after {i} messages"
         scene.write(b"nonsense")
         scene.run.step()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.sync.spread import LEAST_PUSHES, Spread, helpful_workers, noise_scale
+from master.sync.spread import MIN_PUSHES, Spread, helpful_workers, noise_scale
 
 SIZES = st.floats(1e-6, 1e6)
 
@@ -31,7 +31,7 @@ def test_half_of_the_work_is_lost_by_one_worker_more_than_help(common: float, no
 
 
 def test_it_is_said_only_when_enough_was_seen() -> None:
-    spread = Spread(LEAST_PUSHES - 1, 1.0, 0.1, 2.0, 1.0)
+    spread = Spread(MIN_PUSHES - 1, 1.0, 0.1, 2.0, 1.0)
     assert helpful_workers(spread) == (None, "15 pushes were compared with those of others, expected 16")
     assert helpful_workers(Spread(0.0, 0.0, 0.0, 0.0, 0.0))[0] is None
     assert helpful_workers(Spread(50.0, 0.0, 0.0, 0.0, 10.0))[0] is None  # nothing moves

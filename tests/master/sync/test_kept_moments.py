@@ -13,7 +13,7 @@ import torch
 import gridml
 from gridml.protocol.compression import bfloat16, from_bfloat16
 from master.state.worker_records import Standing, WorkerRecord, WorkerTable
-from master.sync.moments import EVERY, SPARE, VOTES, KeptMoments, MomentsFile
+from master.sync.moments import EXTRA_ASKED, MAX_VOTES, VOTE_EVERY, MomentsFile, SharedMoments
 
 KEY = ("Network", 0)
 OF = "exp_avg_sq/Network/0/net/weight"
@@ -41,7 +41,7 @@ class Desk:
         graph = gridml.Graph()
         graph.add(of)
         self.table = WorkerTable(workers)
-        self.kept = KeptMoments(graph, self.table, MomentsFile(folder))
+        self.kept = SharedMoments(graph, self.table, MomentsFile(folder))
 
     def worker(self, name: str, machine: str = "") -> WorkerRecord:
         record = self.table.add(name)
@@ -68,9 +68,9 @@ def test_what_was_not_asked_for_is_left_out(tmp_path: Path) -> None:
     liar = desk.worker("w1")
     assert "did not ask" in str(desk.kept.take(liar, moments(1), 1000))
     assert desk.squares() == []
-    assert desk.kept.asks(liar)
+    assert desk.kept.should_ask(liar)
     assert desk.kept.take(liar, moments(1), 1000) is None
-    assert not desk.kept.asks(liar)
+    assert not desk.kept.should_ask(liar)
     assert "did not ask" in str(desk.kept.take(liar, moments(2), 1000)), "once for each time"
     assert desk.squares() == [1] * 4
 
@@ -78,7 +78,7 @@ def test_what_was_not_asked_for_is_left_out(tmp_path: Path) -> None:
 def test_a_push_whose_transaction_was_undone_brings_what_was_asked_again(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     record = desk.worker("w1")
-    assert desk.kept.asks(record)
+    assert desk.kept.should_ask(record)
     for _ in range(2):
         assert desk.kept.take(record, moments(1), 1000) is None
     assert desk.squares() == [1] * 4
@@ -90,10 +90,10 @@ def test_what_an_earlier_master_may_have_asked_for_is_dropped_without_a_word_onc
     survivor.moments.asked = None
     assert desk.kept.take(survivor, moments(1), 1000) is None
     assert desk.squares() == []
-    assert desk.kept.asks(survivor)
+    assert desk.kept.should_ask(survivor)
     assert desk.kept.take(survivor, moments(2), 1000) is None
     assert desk.squares() == [2] * 4
-    assert not desk.kept.asks(survivor)
+    assert not desk.kept.should_ask(survivor)
     assert "did not ask" in str(desk.kept.take(survivor, moments(3), 1000))
 
 
@@ -101,42 +101,42 @@ def test_one_alone_is_asked_until_it_brought_some_and_then_one_push_in_so_many(t
     desk = Desk(tmp_path)
     record = desk.worker("w1")
     asked = []
-    for number in range(2 * EVERY + 2):
+    for number in range(2 * VOTE_EVERY + 2):
         desk.kept.take(record, moments(1) if record.moments.asked else {}, 1000)
-        asked += [number] if desk.kept.asks(record) else []
-    assert asked == [0, EVERY, 2 * EVERY]
+        asked += [number] if desk.kept.should_ask(record) else []
+    assert asked == [0, VOTE_EVERY, 2 * VOTE_EVERY]
 
 
 def test_of_a_thousand_that_begin_together_a_few_are_asked(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=1000)
     workers = [desk.worker(f"w{number}", f"machine {number}") for number in range(1000)]
-    asked = [record for record in workers if desk.kept.asks(record)]
-    assert asked == workers[: VOTES + SPARE]
+    asked = [record for record in workers if desk.kept.should_ask(record)]
+    assert asked == workers[: MAX_VOTES + EXTRA_ASKED]
     desk.table.end(asked[0])  # it comes no more,
     desk.table.move(asked[1], Standing.SUSPENDED)  # nor does that for a while,
-    asked += [record for record in workers[500:] if desk.kept.asks(record)]
+    asked += [record for record in workers[500:] if desk.kept.should_ask(record)]
     assert asked == [*workers[:5], *workers[500:502]]
-    assert not desk.kept.asks(asked[2]), "it has pushed and brought none: others go first,"
-    assert desk.kept.asks(workers[600])
+    assert not desk.kept.should_ask(asked[2]), "it has pushed and brought none: others go first,"
+    assert desk.kept.should_ask(workers[600])
     for record in asked[3:6]:
         assert desk.kept.take(record, moments(2), 1000) is None
-        desk.kept.asks(record)
+        desk.kept.should_ask(record)
     assert desk.squares() == [2] * 4
 
 
 def test_nobody_is_asked_where_no_optimiser_has_any(tmp_path: Path) -> None:
     desk = Desk(tmp_path, of=SGD)
-    assert not desk.kept.asks(desk.worker("w1"))
+    assert not desk.kept.should_ask(desk.worker("w1"))
 
 
 def test_that_an_optimiser_cannot_be_tried_is_said_once(tmp_path: Path) -> None:
     desk = Desk(tmp_path, of=network(partial(torch.optim.LBFGS, lr=0.1)))
     record = desk.worker("w1")
-    assert not desk.kept.asks(record)
+    assert not desk.kept.should_ask(record)
     (problem,) = desk.kept.take_problems()
     assert "Network.net" in problem
     assert "start without" in problem
-    assert not desk.kept.asks(record)
+    assert not desk.kept.should_ask(record)
     assert desk.kept.take_problems() == []
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.protocol.messages import MOST_LOGGED, Logged
-from master.sync.pushes import MOST_ALONE, MOST_NAMES, LoggedNames, admit_names
+from master.sync.pushes import MAX_NAMES, MAX_NAMES_ALONE, LoggedNames, admit_names
 
 HONEST = [f"loss {number}" for number in range(MOST_LOGGED)]
 
@@ -43,9 +43,9 @@ def test_who_comes_first_cannot_take_all_names() -> None:
 def test_the_warning_says_why_once() -> None:
     warnings: list[str] = []
     names = names_of()
-    logged = [Logged(f"a{number}", 1.0, 1) for number in range(MOST_ALONE + 2)]
+    logged = [Logged(f"a{number}", 1.0, 1) for number in range(MAX_NAMES_ALONE + 2)]
     for _ in range(2):
-        assert len(names.admitted("w1", logged, warnings.append)) == MOST_ALONE
+        assert len(names.admitted("w1", logged, warnings.append)) == MAX_NAMES_ALONE
     assert warnings == ["w1 logs under more than 32 names that no other worker does; 'a32' and later ones are left out"]
 
 
@@ -58,7 +58,7 @@ def test_names_that_two_workers_log_count_against_neither() -> None:
 
 
 def test_the_next_master_knows_whose_names_they_are() -> None:
-    junk = [(f"junk {number}", {"w1"}, {"w1.1", "w3"}) for number in range(MOST_ALONE)]
+    junk = [(f"junk {number}", {"w1"}, {"w1.1", "w3"}) for number in range(MAX_NAMES_ALONE)]
     assert pushed(names_of(*junk), "w1.2", "new") == []
     assert pushed(names_of(*junk), "w3", "new") == ["new"]
     both = [(name, {"w1"}, {"w2"}) for name in HONEST]
@@ -74,5 +74,5 @@ def test_bounds_hold_and_what_is_known_is_taken(pushes: list[tuple[str, int]]) -
         assert reason and (taken or name not in names)
         if taken:
             names[name] = names.get(name, frozenset([job])) & {job}
-        assert len(names) <= MOST_NAMES
-    assert all(sum(jobs == {job} for jobs in names.values()) <= MOST_ALONE for job in ("w1", "w2", "w3"))
+        assert len(names) <= MAX_NAMES
+    assert all(sum(jobs == {job} for jobs in names.values()) <= MAX_NAMES_ALONE for job in ("w1", "w2", "w3"))

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 
 from gridml.protocol.compression import bfloat16, from_bfloat16
 from master.sync.moments import (
-    EVERY,
-    SPARE,
-    VOTES,
-    Remembered,
-    asks,
-    combined,
-    examine,
+    EXTRA_ASKED,
+    MAX_VOTES,
+    VOTE_EVERY,
+    WeightState,
+    combine,
+    should_ask,
+    validate,
     votes_needed,
     without_minus_zero,
 )
 
 NAME = "Network/0/net/weight"
-ADAM = {NAME: Remembered((2, 2), frozenset({"step", "exp_avg", "exp_avg_sq"}))}
-NADAM = {NAME: Remembered((2, 2), ADAM[NAME].entries | {"mu_product"})}
+ADAM = {NAME: WeightState((2, 2), frozenset({"step", "exp_avg", "exp_avg_sq"}))}
+NADAM = {NAME: WeightState((2, 2), ADAM[NAME].entries | {"mu_product"})}
 SQUARES = st.lists(st.floats(0, 2**100, width=32), min_size=4, max_size=4)
 
 
@@ -42,12 +42,12 @@ def adam(*values: float, step: float = 10) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def test_what_an_optimiser_has_is_taken() -> None:
-    assert examine(adam(0, 1, 2, 3e38), ADAM, asked=True, steps=10)[0]
-    assert examine({}, ADAM, asked=True, steps=10)[0], "no gradient has reached the weight, perhaps"
+    assert validate(adam(0, 1, 2, 3e38), ADAM, asked=True, steps=10)[0]
+    assert validate({}, ADAM, asked=True, steps=10)[0], "no gradient has reached the weight, perhaps"
     nadam = adam(1, 1, 1, 1) | {f"mu_product/{NAME}": scalar(0.5)}
-    assert examine(nadam, NADAM, asked=True, steps=10)[0]
+    assert validate(nadam, NADAM, asked=True, steps=10)[0]
     too_large = nadam | {f"mu_product/{NAME}": scalar(1.5)}
-    assert examine(too_large, NADAM, asked=True, steps=10) == (
+    assert validate(too_large, NADAM, asked=True, steps=10) == (
         False,
         f"mu_product of {NAME} is 1.5; expected a number from 0 to 1",
     )
@@ -88,13 +88,13 @@ def test_what_an_optimiser_has_is_taken() -> None:
 )
 def test_what_no_optimiser_of_the_program_has_is_left_out(change: dict[str, Any], says: str) -> None:
     brought = {name: values for name, values in (adam(1, 1, 1, 1) | change).items() if values is not None}
-    is_taken, reason = examine(brought, ADAM, asked=True, steps=640)
+    is_taken, reason = validate(brought, ADAM, asked=True, steps=640)
     assert not is_taken
     assert says in reason
 
 
 def test_what_nobody_asked_for_is_left_out() -> None:
-    is_taken, reason = examine(adam(1, 1, 1, 1), ADAM, asked=False, steps=640)
+    is_taken, reason = validate(adam(1, 1, 1, 1), ADAM, asked=False, steps=640)
     assert not is_taken
     assert "did not ask for" in reason
 
@@ -104,7 +104,7 @@ def test_one_of_three_moves_nothing_beyond_what_the_others_span(
     honest: list[list[float]], lie: list[float], step: int, order: list[int]
 ) -> None:
     votes = [adam(*honest[0], step=40), adam(*honest[1], step=50), adam(*lie, step=step)]
-    given = combined([votes[place] for place in order], 3)
+    given = combine([votes[place] for place in order], 3)
     low, high = (f([from_bfloat16(vote[f"exp_avg_sq/{NAME}"]) for vote in votes[:2]], axis=0) for f in (np.min, np.max))
     squares = from_bfloat16(given[f"exp_avg_sq/{NAME}"])
     assert (low <= squares).all()
@@ -113,14 +113,14 @@ def test_one_of_three_moves_nothing_beyond_what_the_others_span(
 
 
 def test_of_two_the_squares_are_the_smaller_and_the_steps_the_larger() -> None:
-    given = combined([adam(1, 2, 3, 4, step=7), adam(4, 3, 2, 1, step=9)], 2)
+    given = combine([adam(1, 2, 3, 4, step=7), adam(4, 3, 2, 1, step=9)], 2)
     assert from_bfloat16(given[f"exp_avg_sq/{NAME}"]).ravel().tolist() == [1, 2, 2, 1]
     assert given[f"step/{NAME}"] == 9
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_whatever_is_given_is_an_array(count: int) -> None:
-    given = combined([adam(1, 2, 3, 4, step=7 + vote) for vote in range(count)], count)
+    given = combine([adam(1, 2, 3, 4, step=7 + vote) for vote in range(count)], count)
     assert {name: (type(values), values.shape) for name, values in given.items()} == {
         f"step/{NAME}": (np.ndarray, ()),
         f"exp_avg/{NAME}": (np.ndarray, ()),
@@ -129,29 +129,32 @@ def test_whatever_is_given_is_an_array(count: int) -> None:
 
 
 def test_a_weight_that_fewer_have_brought_is_not_given() -> None:
-    assert combined([adam(1, 1, 1, 1), adam(1, 1, 1, 1), {}], 3) == {}
+    assert combine([adam(1, 1, 1, 1), adam(1, 1, 1, 1), {}], 3) == {}
     assert [votes_needed(workers) for workers in (0, 1, 2, 3, 8)] == [1, 1, 2, 3, 3]
 
 
 def test_until_three_have_voted_others_are_asked_and_then_one_in_so_many() -> None:
-    assert asks(votes=2, has_voted=False, is_newest=False, pushes=1)
-    assert not asks(votes=2, has_voted=True, is_newest=False, pushes=1)
-    assert not asks(votes=3, has_voted=False, is_newest=False, pushes=EVERY - 1)
-    assert asks(votes=3, has_voted=True, is_newest=False, pushes=EVERY)
-    assert not asks(votes=3, has_voted=True, is_newest=True, pushes=EVERY), "rather another one"
-    assert asks(votes=3, has_voted=True, is_newest=True, pushes=2 * EVERY)
-    assert asks(votes=1, has_voted=True, is_newest=True, pushes=EVERY), "there is no other"
+    assert should_ask(votes=2, has_voted=False, is_newest=False, pushes=1)
+    assert not should_ask(votes=2, has_voted=True, is_newest=False, pushes=1)
+    assert not should_ask(votes=3, has_voted=False, is_newest=False, pushes=VOTE_EVERY - 1)
+    assert should_ask(votes=3, has_voted=True, is_newest=False, pushes=VOTE_EVERY)
+    assert not should_ask(votes=3, has_voted=True, is_newest=True, pushes=VOTE_EVERY), "rather another one"
+    assert should_ask(votes=3, has_voted=True, is_newest=True, pushes=2 * VOTE_EVERY)
+    assert should_ask(votes=1, has_voted=True, is_newest=True, pushes=VOTE_EVERY), "there is no other"
 
 
 @pytest.mark.parametrize("votes", [0, 1, 2])
 def test_no_more_are_asked_at_once_than_votes_are_missing_and_a_few(votes: int) -> None:
     asked = [
-        asks(votes=votes, has_voted=False, is_newest=False, pushes=100 * EVERY, pending=pending) for pending in range(9)
+        should_ask(votes=votes, has_voted=False, is_newest=False, pushes=100 * VOTE_EVERY, pending=pending)
+        for pending in range(9)
     ]
-    assert asked.count(True) == VOTES - votes + SPARE
-    assert asks(votes=votes, has_voted=True, is_newest=False, pushes=EVERY, pending=9), "who has voted goes on to"
+    assert asked.count(True) == MAX_VOTES - votes + EXTRA_ASKED
+    assert should_ask(votes=votes, has_voted=True, is_newest=False, pushes=VOTE_EVERY, pending=9), (
+        "who has voted goes on to"
+    )
 
 
 def test_a_zero_has_no_sign() -> None:
     assert without_minus_zero(np.array([0x8000, 0, 0x3F80], np.uint16)).tolist() == [0, 0, 0x3F80]
-    assert examine(adam(-0.0, 1, 1, 1), ADAM, asked=True, steps=640)[0]
+    assert validate(adam(-0.0, 1, 1, 1), ADAM, asked=True, steps=640)[0]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from master.sync.recovery import MOST_TIMES, FailedOn, go_back
+from master.sync.recovery import MAX_ROLLBACKS, FailedOn, rollback_target
 
 FIRST, SECOND = FailedOn("a", 0, 0, 57), FailedOn("b", 0, 100, 58)
 
 
 def test_the_newest_version_before_the_first_that_fails_is_gone_back_to() -> None:
-    to, reason = go_back([FIRST, SECOND], 56, [0, 40, 56, 57, 58], 0)
+    to, reason = rollback_target([FIRST, SECOND], 56, [0, 40, 56, 57, 58], 0)
     assert to == 56
     assert reason == "a, b fail on version 57 or later, and nobody succeeds on one"
 
@@ -27,10 +27,10 @@ def test_the_newest_version_before_the_first_that_fails_is_gone_back_to() -> Non
         ([FIRST, SECOND], 58, [56], 0),
         ([FIRST, SECOND], None, [56], 0),  # nothing has succeeded: the program may never do
         ([FIRST, SECOND], 56, [57, 58], 0),
-        ([FIRST, SECOND], 56, [56], MOST_TIMES),
+        ([FIRST, SECOND], 56, [56], MAX_ROLLBACKS),
     ],
 )
 def test_otherwise_it_goes_on_as_it_is(
     failed: list[FailedOn], succeeded_on: int | None, kept: list[int], times: int
 ) -> None:
-    assert go_back(failed, succeeded_on, kept, times)[0] is None
+    assert rollback_target(failed, succeeded_on, kept, times)[0] is None

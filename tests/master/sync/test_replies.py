@@ -48,7 +48,7 @@ class Desk:
         sync = Sync("w1", have=6, holds=holds, push=push)
         pending = PendingReply(Message("w1", 1, b""), sync, NOTHING, self.record, grant=grant)
         lacking = self.replies._lacking(pending)
-        return lacking.fresh, self.replies._new_to(pending, lacking)
+        return lacking.fresh, self.replies._new_moments(pending, lacking)
 
 
 def test_what_leases_touch_that_are_named_is_there() -> None:

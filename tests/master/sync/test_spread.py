@@ -20,7 +20,7 @@ from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
 from master.store.versions import ReplicaState
-from master.sync.spread import COORDINATES, EVERY, PushSpread, helpful_workers, noise_scale
+from master.sync.spread import MAX_COORDINATES, REPORT_EVERY, PushSpread, helpful_workers, noise_scale
 from master.views.progress import read_progress
 from master.views.report import report
 from remote.stepped import Trainer
@@ -115,7 +115,7 @@ def test_tensors_come_in_any_order() -> None:
 
 def test_it_is_written_down_now_and_then() -> None:
     trainer, due = Pushing(1e-4, 1e-2), 0
-    for k in range(3 * EVERY):
+    for k in range(3 * REPORT_EVERY):
         trainer.push(f"w{k % 2}", 20)
         due += trainer.spread.due
     assert due == 3
@@ -127,7 +127,7 @@ def test_a_large_replica_costs_no_more_than_its_sample() -> None:
     state = cast(ReplicaState, SimpleNamespace(modules={KEY: SimpleNamespace(tensors={"w": large})}))
     spread = PushSpread(lambda name: True)
     sample = spread._sampled(ReplicaPart({KEY: {"w": large}}), state)
-    assert sample is not None and COORDINATES / 2 <= len(sample) <= COORDINATES
+    assert sample is not None and MAX_COORDINATES / 2 <= len(sample) <= MAX_COORDINATES
     began = time.process_time()
     for k in range(20):
         spread.add(f"w{k % 2}", ReplicaPart({KEY: {"w": large}}), state, 10)

@@ -20,7 +20,7 @@ from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
 from master.store.versions import Versions
-from master.sync.version_use import MOST, VersionKeeper
+from master.sync.version_use import MAX_TAIL_VERSIONS, VersionKeeper
 from remote.stepped import Trainer
 
 VERTICES, EPOCHS, BATCH = 1_024, 3, 16
@@ -108,10 +108,13 @@ def test_what_is_evaluated_is_the_mean_over_the_tail_as_if_all_versions_were_kep
     for epoch, end in enumerate(ends):
         at = (epoch + 1) * VERTICES
         width = int(0.25 * at * at / (EPOCHS * VERTICES))
-        pieces = [credited[end] // (width // MOST) - back for back in range(MOST)]
-        within = [[v for v in credited if v < end and credited[v] // (width // MOST) == piece] for piece in pieces]
-        tail = sorted(min(versions) for versions in within if versions)[1 - MOST :]
-        assert len(tail) >= (MOST // 2 if epoch else 1)  # the first is young
+        pieces = [credited[end] // (width // MAX_TAIL_VERSIONS) - back for back in range(MAX_TAIL_VERSIONS)]
+        within = [
+            [v for v in credited if v < end and credited[v] // (width // MAX_TAIL_VERSIONS) == piece]
+            for piece in pieces
+        ]
+        tail = sorted(min(versions) for versions in within if versions)[1 - MAX_TAIL_VERSIONS :]
+        assert len(tail) >= (MAX_TAIL_VERSIONS // 2 if epoch else 1)  # the first is young
         expected = np.average([weights[v] for v in (*tail, end)], axis=0, weights=range(1, len(tail) + 2))
         np.testing.assert_allclose(evaluated[epoch], expected, rtol=1e-6)
         assert not np.allclose(weights[end], expected, rtol=1e-6)
@@ -140,7 +143,7 @@ def test_without_evaluate_no_more_is_kept_in_a_longer_run(tmp_path: Path) -> Non
         assert play(folder, CONSTANT, replaced={"train, evaluate": "train", "epochs=3": f"epochs={epochs}"}) == []
         ends = versions_of(folder / "run")
         kept.append(len(ends[0].keys() - ends[1]))
-    assert kept[1] <= kept[0] + MOST
+    assert kept[1] <= kept[0] + MAX_TAIL_VERSIONS
 
 
 def test_what_evaluate_alone_takes_is_as_it_was(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ def end(use: VersionUse, record: WorkerRecord, reserved_until_s: float) -> None:
 def speak(use: VersionUse, name: str, base: int) -> WorkerRecord:
     """A worker says what it holds, and is answered with the version after that."""
     record = WorkerRecord(name)
-    use.hear(record, base, 1)
-    use.answer(record, base + 1)
+    use.handle(record, base, 1)
+    use.record_reply(record, base + 1)
     return record
 
 
@@ -37,20 +37,20 @@ def test_a_worker_stands_on_what_it_names_or_what_it_was_told_since() -> None:
     use = version_use()
     w1, _ = speak(use, "w1", 3), speak(use, "w2", 7)
     assert versions_in_use(use, 0.0) == {3, 4, 7, 8}
-    use.hear(w1, 4, 2)  # its next message: the answer to the last one has come
+    use.handle(w1, 4, 2)  # its next message: the answer to the last one has come
     assert versions_in_use(use, 1.0) == {4, 7, 8}
-    assert use.speakers == 2
+    assert use.active_workers == 2
 
 
 def test_a_message_that_comes_again_changes_nothing() -> None:
     use = version_use()
     w1 = speak(use, "w1", 3)
-    use.hear(w1, 3, 1)
-    use.answer(w1, 9)
+    use.handle(w1, 3, 1)
+    use.record_reply(w1, 9)
     assert versions_in_use(use, 0.0) == {3, 4, 9}
-    use.hear(w1, 9, 2)
+    use.handle(w1, 9, 2)
     assert versions_in_use(use, 0.0) == {9}
-    assert use.speakers == 1
+    assert use.active_workers == 1
 
 
 def test_one_that_has_ended_stands_on_nothing() -> None:
@@ -58,9 +58,9 @@ def test_one_that_has_ended_stands_on_nothing() -> None:
     w1, _ = speak(use, "w1", 3), speak(use, "w2", 7)
     use.forget(w1)
     assert versions_in_use(use, 0.0) == {7, 8}
-    assert use.speakers == 1
+    assert use.active_workers == 1
     use.forget(w1)
-    assert (versions_in_use(use, 0.0), use.speakers) == ({7, 8}, 1)
+    assert (versions_in_use(use, 0.0), use.active_workers) == ({7, 8}, 1)
 
 
 def test_one_that_is_started_again_may_bring_what_stands_on_its_last_versions() -> None:
@@ -73,16 +73,16 @@ def test_one_that_is_started_again_may_bring_what_stands_on_its_last_versions() 
 def test_what_is_brought_settles_it() -> None:
     use = version_use()
     end(use, speak(use, "w1", 3), 10.0)
-    use.hear(WorkerRecord("w1.1"), -1, 1)
+    use.handle(WorkerRecord("w1.1"), -1, 1)
     assert versions_in_use(use, 5.0) == set()
 
 
 def test_versions_of_an_earlier_master_are_kept_until_all_who_may_stand_on_them_have_spoken() -> None:
     use, w1, w2 = version_use(), WorkerRecord("w1"), WorkerRecord("w2")
     use.inherit([w1, w2], [5, 6], 0.0)
-    use.hear(w1, 6, 9)
+    use.handle(w1, 6, 9)
     assert versions_in_use(use, 0.0) == {5, 6}
-    use.hear(w2, 5, 4)
+    use.handle(w2, 5, 4)
     use.forget(w2)
     assert versions_in_use(use, 0.0) == {6}
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import pools.submitted
-from master.takeover import MOST
+from master.takeover import MAX_KILLS
 from pools.pool import Pool
 from pools.submitted import PROGRAM, Submitted
 
@@ -69,9 +69,9 @@ def test_a_master_that_is_killed_as_it_begins_is_started_a_few_times(up: Pool, t
     mark.touch()
     os.kill(run.master_pid, signal.SIGKILL)
     status = run.wait(lambda now: now["status"] == "failed", "the run to stop")
-    assert f"{MOST} masters in a row killed before anything was credited" in str(status["stopped_because"])
+    assert f"{MAX_KILLS} masters in a row killed before anything was credited" in str(status["stopped_because"])
     out_of_the_queue(run)
-    assert masters(run) - before <= MOST + 1
+    assert masters(run) - before <= MAX_KILLS + 1
     mark.unlink()
     run.gridml("resume", str(run.root), "--json")
     run.exact()

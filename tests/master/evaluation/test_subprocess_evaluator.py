@@ -19,9 +19,9 @@ import pytest
 
 from gridml.errors import DamagedError, ProgramError, RunError, UserCodeError
 from gridml.model.loading import load
-from master.evaluation.apart import LOG, Apart
 from master.evaluation.evaluator import Subject
 from master.evaluation.metrics import first_chunk
+from master.evaluation.subprocess_evaluator import LOG, SubprocessEvaluator
 from master.launch import resume, start
 from master.ports.environment import Environment
 from master.store.reader import opened, read_facts
@@ -69,7 +69,7 @@ def evaluate({arguments}) -> dict[str, float]:
 program = gridml.Program(graph, train, evaluate, epochs=2)
 """
 SEGFAULT = "os.kill(os.getpid(), signal.SIGSEGV)"
-Make = Callable[..., Apart]
+Make = Callable[..., SubprocessEvaluator]
 
 
 @pytest.fixture
@@ -80,9 +80,11 @@ def subject() -> Subject:
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     """Makes the evaluator of a run that stands at its first version."""
-    made: list[Apart] = []
+    made: list[SubprocessEvaluator] = []
 
-    def evaluator(body: str, *, arguments: str = "total: Sum", memory: int = MEMORY, text: str = PROGRAM) -> Apart:
+    def evaluator(
+        body: str, *, arguments: str = "total: Sum", memory: int = MEMORY, text: str = PROGRAM
+    ) -> SubprocessEvaluator:
         path = tmp_path / "program.py"
         path.write_text(text.format(body=body, arguments=arguments))
         directory = RunDirectory(tmp_path / "run")
@@ -91,7 +93,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         program = load(path)
         graph = program.build(path)
         Versions(directory.versions, durable=False).write(0, initial(graph, 0))
-        made.append(Apart(RunSpec(Settings(path), program, graph), directory, memory))
+        made.append(SubprocessEvaluator(RunSpec(Settings(path), program, graph), directory, memory))
         return made[-1]
 
     yield evaluator
@@ -99,7 +101,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         one.close()
 
 
-def pid_of(apart: Apart) -> int:
+def pid_of(apart: SubprocessEvaluator) -> int:
     assert apart._child is not None
     return apart._child.process.pid
 
@@ -110,7 +112,7 @@ def test_what_evaluate_says_comes_back(make: Make, subject: Subject) -> None:
     assert evaluated.metrics["value"] == 0.0 and evaluated.metrics["odd"][1] == np.inf
     assert math.isnan(evaluated.metrics["odd"][0])
     assert evaluated.metrics["pid"] == pid_of(apart) != os.getpid()
-    assert evaluated.news == [("evaluate", "so far")], "and no graph is made where a version does"
+    assert evaluated.events == [("evaluate", "so far")], "and no graph is made where a version does"
 
 
 def test_one_process_does_for_all_epochs(make: Make, subject: Subject) -> None:
@@ -144,8 +146,8 @@ def test_what_was_killed_once_is_tried_again(make: Make, subject: Subject, tmp_p
     apart = make(f"{body}\n    return {{'calls': calls}}")
     evaluated = apart.evaluate(subject, LONG_S)
     assert evaluated.metrics == {"calls": 1}
-    assert [topic for topic, _ in evaluated.news] == ["warning"]
-    assert "signal SIGKILL; it is tried once more" in evaluated.news[0][1]
+    assert [topic for topic, _ in evaluated.events] == ["warning"]
+    assert "signal SIGKILL; it is tried once more" in evaluated.events[0][1]
 
 
 def test_an_exit_is_no_answer(make: Make, subject: Subject) -> None:

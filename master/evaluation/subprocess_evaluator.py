@@ -32,63 +32,63 @@ from gridml.protocol import bundle
 from gridml.protocol.foreign import TRACEBACK, printable
 from gridml.protocol.push import module_key
 from master.evaluation.evaluator import Evaluated, Evaluator, Statistics, Subject
-from master.evaluation.metrics import KEPT
+from master.evaluation.metrics import ADVICE
 from master.state.jobs import in_words
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 
-LEAST_S, LONGEST_S = 3600.0, 7 * 86400.0  # that an evaluation may take, however short or long the epochs are
-EPOCHS = 10  # as long as so many of them
-SHARE = 0.5  # of the machine's memory
-TRIES = 2  # of one evaluation: what killed the first may have been meant for nobody
+MIN_LIMIT_S, MAX_LIMIT_S = 3600.0, 7 * 86400.0  # that an evaluation may take, however short or long the epochs are
+LIMIT_EPOCHS = 10  # as long as so many of them
+MEMORY_SHARE = 0.5  # of the machine's memory
+MAX_TRIES = 2  # of one evaluation: what killed the first may have been meant for nobody
 
 
 def limit_s(epoch_s: float) -> float:
     """Seconds that the evaluation of an epoch may take that lasted so long."""
-    return min(max(LEAST_S, EPOCHS * epoch_s), LONGEST_S)
+    return min(max(MIN_LIMIT_S, LIMIT_EPOCHS * epoch_s), MAX_LIMIT_S)
 
 
-def most_memory(machine: int) -> int:
+def max_memory(machine: int) -> int:
     """Bytes of data that the process may have on a machine with so many bytes of memory, on which others live, too."""
-    return round(SHARE * machine)
+    return round(MEMORY_SHARE * machine)
 
 
-def after_death(deaths: int) -> tuple[bool, str]:
+def should_retry(deaths: int) -> tuple[bool, str]:
     """Whether an evaluation is tried again whose process has ended so many times before it had an answer."""
-    if deaths < TRIES:
+    if deaths < MAX_TRIES:
         return True, "it is tried once more"
     return False, f"{deaths} times in a row"
 
 
 LOG = "evaluate.log"  # what evaluate prints, among the logs of workers
-MOST_LINES = 20  # of that, which are told
+MAX_LINES = 20  # of that, which are told
 # -P, and gridml first: a user's own master.py in the working directory, or on PYTHONPATH, must not be taken for ours.
 _COMMAND = ("-P", "-c", "import sys, gridml; from master.evaluation.process import main; sys.exit(main())")
 
 
-class _Failed(Exception):
+class _NoAnswer(Exception):
     """There is no answer: why, and what the process printed last."""
 
-    def __init__(self, why: str, last_words: str) -> None:
+    def __init__(self, why: str, last_output: str) -> None:
         super().__init__(why)
-        self.last_words = last_words
+        self.last_output = last_output
 
 
-class _TookTooLong(_Failed):
+class _TimedOut(_NoAnswer):
     """The process was ended because it had no answer in time."""
 
 
-class _Died(_Failed):
+class _Died(_NoAnswer):
     """The process ended before it had an answer."""
 
 
 @dataclass
 class _Child:
-    """The process, and what requests go through. It has printed `told` bytes that are known."""
+    """The process, and what requests go through. It has printed `reported` bytes that are known."""
 
     process: subprocess.Popen[bytes]
     channel: Connection
-    told: int
+    reported: int
 
     def end(self) -> int:
         """End it at once, and all that it started; return its exit status, or minus the signal."""
@@ -102,7 +102,7 @@ class _Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
-    def answered(self, limit_s: float) -> bool:
+    def wait_for_answer(self, limit_s: float) -> bool:
         """Wait for an answer, or for the process to end. Processes that evaluate began may hold the channel open."""
         ended = os.pidfd_open(self.process.pid)
         try:
@@ -111,28 +111,28 @@ class _Child:
             os.close(ended)
 
 
-class Apart(Evaluator):
+class SubprocessEvaluator(Evaluator):
     """Computes in a process that may have `memory` bytes of data, by default a share of the machine's."""
 
     def __init__(self, spec: RunSpec, directory: RunDirectory, memory: int | None = None) -> None:
         self._settings = spec.settings
         self._directory = directory
-        self._memory = most_memory(machine_memory()) if memory is None else memory
+        self._memory = max_memory(machine_memory()) if memory is None else memory
         self._child: _Child | None = None
         self._lock = Lock()
         self._closed = False
 
     def evaluate(self, subject: Subject, limit_s: float) -> Evaluated:
-        news: list[tuple[str, str]] = []
+        events: list[tuple[str, str]] = []
         what = f"evaluate after epoch {subject.epoch + 1}"
-        message, _ = self._patiently(what, {"task": "evaluate", "subject": asdict(subject)}, limit_s, news)
-        return Evaluated(json.loads(message["metrics"]), message["problem"], news)
+        message, _ = self._request_with_retry(what, {"task": "evaluate", "subject": asdict(subject)}, limit_s, events)
+        return Evaluated(json.loads(message["metrics"]), message["problem"], events)
 
     def statistics(self, subject: Subject, limit_s: float) -> tuple[Statistics, str | None]:
         request = {"task": "statistics", "subject": asdict(subject)}
         try:
-            message, tensors = self._asked("f for the running statistics", request, {}, limit_s)
-        except _Failed as error:
+            message, tensors = self._request("f for the running statistics", request, {}, limit_s)
+        except _NoAnswer as error:
             return {}, str(error)
         statistics: dict[tuple[str, int], dict[str, Any]] = {}
         for name, tensor in tensors.items():
@@ -145,14 +145,14 @@ class Apart(Evaluator):
         request = {"task": "flops", "subject": asdict(subject)}
         try:
             payload = np.frombuffer(chunk.encode(), np.uint8)
-            message, _ = self._asked("f for its operations", request, {"chunk": payload}, limit_s)
-        except (_Failed, GridmlError):  # nothing depends on it
+            message, _ = self._request("f for its operations", request, {"chunk": payload}, limit_s)
+        except (_NoAnswer, GridmlError):  # nothing depends on it
             return None
         return None if message["flops"] is None else float(message["flops"])
 
     def prepare(self) -> None:
         with self._lock, contextlib.suppress(RunError):
-            self._ready()
+            self._running_child()
 
     def close(self) -> None:
         self._closed = True
@@ -164,60 +164,60 @@ class Apart(Evaluator):
                 self._child.end()
                 self._child = None
 
-    def _patiently(
-        self, what: str, request: Mapping[str, Any], limit_s: float, news: list[tuple[str, str]]
+    def _request_with_retry(
+        self, what: str, request: Mapping[str, Any], limit_s: float, events: list[tuple[str, str]]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Ask, and once more if the process dies. Raises UserCodeError when that does not help."""
         for deaths in count(1):
             try:
-                answer = self._asked(what, request, {}, limit_s)
-                news += [("evaluate", line) for line in self._printed()]
+                answer = self._request(what, request, {}, limit_s)
+                events += [("evaluate", line) for line in self._new_output()]
                 return answer
-            except _TookTooLong as late:
-                raise UserCodeError(f"{late}. {KEPT}", late.last_words) from None
+            except _TimedOut as late:
+                raise UserCodeError(f"{late}. {ADVICE}", late.last_output) from None
             except _Died as died:
-                again, why = after_death(deaths)
+                again, why = should_retry(deaths)
                 if not again:
                     limit = f"It may have {self._memory / 1e9:.3g} GB of memory"
-                    raise UserCodeError(f"{died}, {why}. {limit}. {KEPT}", died.last_words) from None
-                news.append(("warning", f"{died}; {why}"))
+                    raise UserCodeError(f"{died}, {why}. {limit}. {ADVICE}", died.last_output) from None
+                events.append(("warning", f"{died}; {why}"))
         raise AssertionError("unreachable")
 
-    def _asked(
+    def _request(
         self, what: str, request: Mapping[str, Any], tensors: Mapping[str, Any], limit_s: float
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the answer to a request. Raises the error that it is, _Died, and _TookTooLong."""
         with self._lock:
-            child = self._ready()
+            child = self._running_child()
             try:
                 child.channel.send_bytes(bundle.encode(request, tensors))
-                if not child.answered(limit_s):
+                if not child.wait_for_answer(limit_s):
                     self._child = None
                     child.end()
-                    raise _TookTooLong(f"{what} took longer than {limit_s:,.0f} s", self._last_words(child.told))
+                    raise _TimedOut(f"{what} took longer than {limit_s:,.0f} s", self._last_output(child.reported))
                 if not child.channel.poll(0):
                     raise EOFError
                 message, values = bundle.decode(child.channel.recv_bytes())
             except (EOFError, OSError):
                 self._child = None
                 how = in_words(child.end())
-                raise _Died(f"{what} ended its process with {how}", self._last_words(child.told)) from None
+                raise _Died(f"{what} ended its process with {how}", self._last_output(child.reported)) from None
         if "error" in message:
-            raise _error(message)
+            raise _decode_error(message)
         return message, values
 
-    def _ready(self) -> _Child:
+    def _running_child(self) -> _Child:
         """Return the process, started if there is none. Raises RunError once this is closed."""
         if self._child is None and not self._closed:
-            self._child = self._started()
+            self._child = self._start_child()
         if self._closed or self._child is None:  # asked again: who closes may have come before there was one to kill
             raise RunError("nothing is evaluated any more: the run has ended.")
         return self._child
 
-    def _started(self) -> _Child:
+    def _start_child(self) -> _Child:
         ours, theirs = socket.socketpair()
         with open(self._directory.logs / LOG, "ab") as output, theirs:
-            told = output.tell()
+            reported = output.tell()
             process = subprocess.Popen(
                 [
                     sys.executable,
@@ -235,18 +235,18 @@ class Apart(Evaluator):
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C at the terminal is the master's to handle
             )
-        return _Child(process, Connection(ours.detach()), told)
+        return _Child(process, Connection(ours.detach()), reported)
 
-    def _printed(self) -> list[str]:
+    def _new_output(self) -> list[str]:
         """Return the last lines of what the process printed since this was last asked."""
         child = self._child
         if child is None:
             return []
-        text, child.told = self._log_since(child.told)
+        text, child.reported = self._log_since(child.reported)
         lines = text.splitlines()
-        return [line for line in lines if line.strip()][-MOST_LINES:]
+        return [line for line in lines if line.strip()][-MAX_LINES:]
 
-    def _last_words(self, since: int) -> str:
+    def _last_output(self, since: int) -> str:
         """Return the end of what the process printed from `since` on: where it was when a signal ended it."""
         return self._log_since(since)[0].strip()
 
@@ -263,7 +263,7 @@ def machine_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _error(message: Mapping[str, Any]) -> GridmlError:
+def _decode_error(message: Mapping[str, Any]) -> GridmlError:
     """Return the error that an answer tells of."""
     kind: type[GridmlError] = getattr(errors, message["error"])
     if issubclass(kind, DamagedError):
