@@ -30,11 +30,8 @@ from master.store.versions import ReplicaState
 
 Array = NDArray[Any]
 
-MAX_METRICS, MAX_NUMBERS, MAX_NAME_CHARS = (
-    1_000,
-    10_000,
-    128,
-)  # of an evaluation: the ledger keeps them, people read them
+# Bounds of one evaluation: the ledger keeps all of it, and people read it.
+MAX_METRICS, MAX_NUMBERS, MAX_NAME_CHARS = 1_000, 10_000, 128
 WHOLE = Progress(share=1.0)
 ADVICE = "The training is kept; mend evaluate and resume the run --with-changes."
 

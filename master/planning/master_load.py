@@ -28,7 +28,7 @@ from gridml.protocol.compression import FORMATS, NONE, TensorStep
 from gridml.protocol.push import PushContent, ReplicaPart, decode, encode, encode_replica
 from master.leases.sizing import MERGING
 from master.store.versions import ReplicaState, Versions
-from master.sync.replies import should_send_by_name
+from master.sync.replies import sends_file
 
 TENSORS = 16
 MEMORY, DISK = 8, 4  # replicas' worth that a measurement takes
@@ -104,9 +104,7 @@ def _measured(folder: Path, nbytes: int, compress: str) -> MasterLoad:
 def _answer(mailboxes: DirectoryMailboxes, number: int, path: Path, merged: VertexState) -> int:
     """Answer a push as a master does, and return the bytes that its worker gets: of all tensors, or of their file."""
     file_bytes, brings = path.stat().st_size, sum(tensor.nbytes for tensor in merged.tensors.values())
-    if should_send_by_name(brings, file_bytes, rows=False, short=False)[0] and mailboxes.share(
-        f"version-{number:08d}", path
-    ):
+    if sends_file(brings, file_bytes, rows=False, short=False)[0] and mailboxes.share(f"version-{number:08d}", path):
         mailboxes.answer("w1", number, bundle.pieces({}, {}))
         mailboxes.retract(f"version-{number - 1:08d}")
         return file_bytes

@@ -106,6 +106,5 @@ class DeadLetters:
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
             bundle.write_atomic(place.with_suffix(".txt"), printable(words).encode(), durable=False)
-            bundle.write_atomic(
-                place.with_suffix(".message"), bytes(message.payload[:MAX_MESSAGE_BYTES]), durable=False
-            )
+            kept = message.payload[:MAX_MESSAGE_BYTES]
+            bundle.write_atomic(place.with_suffix(".message"), bytes(kept), durable=False)

@@ -148,12 +148,8 @@ def admit(
     return Verdict.MERGED, "continues its lease" if lease.open else "its lease has ended, and nobody else has its work"
 
 
-RUN_ERRORS = (
-    GridmlError,
-    OSError,
-    sqlite3.Error,
-    AssertionError,
-)  # what goes wrong with the run itself, not with a push
+#: Errors of the run itself, not of a push.
+RUN_ERRORS = (GridmlError, OSError, sqlite3.Error, AssertionError)
 
 
 @dataclass(frozen=True)
@@ -208,10 +204,8 @@ class Pushes:
         ledger, push, worker = self._store.ledger, pending.push, pending.sync.worker
         base_credit = ledger.credited_at(push.base)
         lease, facts = self._facts(push, worker, now)
-        leaves_few = facts is not None and self._leases.epochs.too_few(push.upto, facts.stop)
-        pending.verdict, pending.reason = admit(
-            push, worker, facts, base_kept=base_credit is not None, leaves_few=leaves_few
-        )
+        few = facts is not None and self._leases.epochs.too_few(push.upto, facts.stop)
+        pending.verdict, pending.reason = admit(push, worker, facts, base_kept=base_credit is not None, leaves_few=few)
         if pending.verdict is not Verdict.MERGED or base_credit is None or lease is None:
             return
         base = self._base(push.base)

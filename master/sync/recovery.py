@@ -173,10 +173,10 @@ def strikes_of(record: WorkerRecord, now: float) -> EventFacts:
     }
 
 
-MIN_WORKERS = 2  # workers that must fail, each on a range of its own
-MAX_ROLLBACKS = (
-    3  # that a run is taken back by itself: a program that fails for reasons of its own must come to its end
-)
+#: Workers that must fail, each on another range, before the replica is suspected.
+MIN_WORKERS = 2
+#: Automatic rollbacks of a run. A program that fails for its own reasons would otherwise never stop the run.
+MAX_ROLLBACKS = 3
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ MIN_FILE_BYTES = 1 << 20  # bytes: less is as soon written,
 MIN_FILE_SHARE = 0.8  # as is a smaller part of the file, which is fetched whole
 
 
-def should_send_by_name(brings: int, file_bytes: int, *, rows: bool, short: bool) -> tuple[bool, str]:
+def sends_file(brings: int, file_bytes: int, *, rows: bool, short: bool) -> tuple[bool, str]:
     """Whether an answer that brings so many bytes of module tensors, in their full length unless `short`, and perhaps
     `rows`, names the file of so many bytes that holds them; and why."""
     if rows or short:
@@ -80,7 +80,7 @@ class ReplySender:
         names = [name for tensors in lacking.modules.values() for name in tensors]
         brings = sum(tensor.nbytes for tensors in lacking.modules.values() for tensor in tensors.values())
         file_bytes = _size(path) if brings >= MIN_FILE_BYTES else 0
-        if not should_send_by_name(brings, file_bytes, rows=bool(lacking.rows), short=bool(lacking.short))[0]:
+        if not sends_file(brings, file_bytes, rows=bool(lacking.rows), short=bool(lacking.short))[0]:
             return None
         version = self._store.replica.version
         self._begin()
