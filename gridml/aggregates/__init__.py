@@ -1,4 +1,4 @@
-"""The merge rules: how the replicas of a shared vertex become one again (the paper's g).
+"""Merge rules: they merge the replicas of a shared vertex into one value (the paper's g).
 
 A program names a rule by its constructor, `aggregate = gridml.stale_mean()`, or several with `by_name`.
 """

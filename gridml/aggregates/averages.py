@@ -1,71 +1,7 @@
-"""The merge rules that average: the mean, the stale mean (the default), Nesterov, FedBuff, EASGD and clipping.
+"""Merge rules that average: the mean, the stale mean (the default), Nesterov, FedBuff, EASGD and clipping.
 
-v is the master's value, b the base of a push, p what was pushed, τ the staleness: the vertices credited by others
-since b, over n.
-
-`Mean`: v ← (v + p)/2, the paper's rule as printed. The push that comes last has half the weight, so that about
-three replicas count however many workers there are, and one worker alone is not plain SGD. It is kept as the
-baseline.
-
-`StaleMean`, the default: a mean whose weight falls with staleness, and a sum for rows that pushes hardly pull.
-
-    α = κ/(κ+τ)        ρ' = 1 + (ρ−1)(1−α)        v ← v + α(b−v) + αρ'(p−b)
-
-The first term takes the master part of the way back to the base. The second adds the worker's own step, a little
-more of it the staler the push is (at ρ = 1 it is the weighted average of v and p). At τ = 0 it is a fast-forward,
-exactly v ← p, so one worker alone is exactly plain SGD. It needs no worker count. κ = 5 and ρ = 2 were the best of
-those tried on MNIST with 4 to 256 workers. The weight is the hinge with a = 1/κ, b = 0 of Xie, Koyejo, Gupta,
-"Asynchronous federated optimization" (arXiv 1903.03934).
-
-A row of an array field may be pulled so weakly that one push after another, each of which goes 1 − e^−x of the way
-to where it is pulled, would go 1 − e^−X of it, X the sum of all x. That is nearly X, and an average would throw
-most of it away. Where the contractions x of a push and X of all that was trained since its base are known,
-
-    v ← v + α(1−e^−x)(b−v) + max(αρ', (1−e^−X)/X) (p−b)
-
-goes as far as the pushes would one after another, and never past it: a sum where X is small, the mean where it is
-large.
-
-`Nesterov`: delayed Nesterov momentum on the master, N the number of live leases.
-
-    Δ = p−b        every push: v ← v + ηΔ/N        every N pushes: m ← βm + mean Δ, v ← v + ηβm
-
-Liu, Chhaparia, Douillard, Kale, Rusu, Shen, Szlam, Ranzato, "Asynchronous local-SGD training for language modeling"
-(arXiv 2401.09135), algorithm 3 with c = 0: momentum that is applied at every asynchronous push accumulates one
-direction too often, so it is kept back until N pushes have come. η = 0.7 and β = 0.9 are DiLoCo's (arXiv
-2311.08105). N is read at each push, as workers come and go. At the end of an epoch a period of k < N pushes is
-closed as the fraction f = k/N of one: m ← βᶠm + ΣΔ/N, v ← v + ηβfm.
-
-`FedBuff`: buffered asynchronous aggregation. K steps are gathered, then taken together.
-
-    wᵢ = nᵢ(1+τᵢ)^−½        every K pushes: v ← v + ηΣwᵢ(pᵢ−bᵢ)/Σwᵢ        K = max(8, live leases)
-
-Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, "Federated learning with buffered asynchronous aggregation"
-(arXiv 2106.06639), algorithm 1, with its damping (1+τ)^−½. A short epoch loses nothing: the flush takes what is
-there.
-
-`Easgd`: elastic averaging, a spring between the master and each worker.
-
-    master: v ← v + α(p−v)        worker: θ ← θ − α(p−v)        α = β/live leases, β = 0.9
-
-Zhang, Choromanska, LeCun, "Deep learning with elastic averaging SGD" (arXiv 1412.6651), equations 5 and 6 and
-algorithm 1 (asynchronous). A worker explores: it keeps its own θ and is only pulled towards the master. It sees the
-master after its push was merged, so its spring is measured against that newer value.
-
-`Clipped`: centred clipping. A push moves the master by the step that pushes usually take, and by a bounded one from
-there.
-
-    u = (p−b)/n        d = u − c        û = c + d·min(1, λR/‖d‖)        c ← c + (û − c)/W
-    v ← v + α(b−v) + αρ'·n·û            α, ρ' as in `StaleMean`, W live leases
-
-c, the centre, is a running mean of what was taken per vertex. R, the radius, is a running median of ‖d‖. However
-far and in whatever direction one of W workers pushes, it moves the master by at most λR per vertex from the centre,
-and the centre by a W-th of that. Where one worker is live it is `StaleMean`, exactly. Karimireddy, He, Jaggi,
-"Learning from history for Byzantine robust optimization" (arXiv 2012.10333), algorithm 2: v ← v + Σ(mᵢ−v)·min(1,
-τ/‖mᵢ−v‖)/n, here one push at a time, tensor by tensor, and with the momentum that workers send there kept as c
-here. They choose τ by hand; here R follows the median by the geometric update of Andrew, Thakkar, McMahan,
-Ramaswamy, "Differentially private learning with adaptive clipping" (arXiv 1905.03871), algorithm 1, γ = 1/2: R ←
-R·exp(∓η), down where ‖d‖ ≤ R. One worker's pushes move it by a factor of exp(η) each.
+In the formulas v is the master's value, b the base of a push, p the pushed replica, n the vertices that the push
+trained, and τ its staleness: the vertices that were credited to others since b, divided by n.
 """
 
 from __future__ import annotations
@@ -85,7 +21,11 @@ from gridml.errors import UsageError
 @final
 @dataclass(frozen=True)
 class Mean(Aggregate):
-    """(v + p)/2, whatever the staleness."""
+    """The mean (v + p)/2 at any staleness: the paper's rule as printed, kept as the baseline.
+
+    The last push has half the weight, so the result reflects about three replicas however many workers there are.
+    With one worker it is not plain SGD.
+    """
 
     def merge(self, t: TensorMerge) -> float:
         return kernels.blend(t.out, t.value, t.base, t.replica, 0.5, 0.5 * t.scale)
@@ -94,10 +34,30 @@ class Mean(Aggregate):
 @final
 @dataclass(frozen=True)
 class StaleMean(Aggregate):
-    """Weight κ/(κ+τ), overshoot ρ; raises UsageError unless κ > 0 and 1 ≤ ρ ≤ 2."""
+    """A mean whose weight falls with staleness, and a sum for rows that pushes hardly pull. The default.
 
-    kappa: float = KAPPA
-    rho: float = 2.0
+        α = κ/(κ+τ)        ρ' = 1 + (ρ−1)(1−α)        v ← v + α(b−v) + αρ'(p−b)
+
+    The first term moves the master part of the way back to the base. The second adds the worker's step, and slightly
+    more of it the staler the push is. At ρ = 1 the result is the weighted average of v and p. At τ = 0 it is exactly
+    v ← p, so training with one worker is exactly plain SGD. The rule needs no worker count. The weight is the hinge
+    with a = 1/κ, b = 0 of Xie, Koyejo, Gupta, "Asynchronous federated optimization" (arXiv 1903.03934).
+
+    Some rows of array fields are pulled weakly: a push moves them 1 − e^−x of the way to where it pulls them. Pushes
+    in sequence would move them 1 − e^−X of the way, where X is the sum of all x. For small X that is nearly X, and an
+    average would discard most of it. Where the contraction x of the push is known, and the contraction X of
+    everything trained since its base,
+
+        v ← v + α(1−e^−x)(b−v) + max(αρ', (1−e^−X)/X) (p−b)
+
+    moves a row as far as the pushes in sequence would, and never past it: a sum for small X, a mean for large X.
+
+    Raises UsageError unless κ > 0 and 1 ≤ ρ ≤ 2.
+    """
+
+    # κ = 5 and ρ = 2 gave the best accuracy of the values tried on MNIST with 4 to 256 workers.
+    kappa: float = KAPPA  #: κ, the staleness at which the weight is one half
+    rho: float = 2.0  #: ρ, the overshoot of a stale step; 1: none
     minds_contraction: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -120,8 +80,9 @@ class StaleMean(Aggregate):
         return alpha, alpha * (1 + (self.rho - 1) * (1 - alpha))
 
     def row_weights(self, merge: Merge, contraction: Contraction) -> tuple[Array, Array]:
-        """Return the same by row, (rows,) each, for rows of which it is known how strongly they are pulled."""
+        """Return the same for each row, (rows,) each, from measured contractions."""
         pull, step = self.weights(merge)
+        # A contraction of 0 would divide 0 by 0; the smallest normal number gives the limit, 1.
         together = np.maximum(contraction.together, np.finfo(np.float64).tiny)
         return pull * -np.expm1(-contraction.push), np.maximum(step, -np.expm1(-together) / together)
 
@@ -129,10 +90,23 @@ class StaleMean(Aggregate):
 @final
 @dataclass(frozen=True)
 class Nesterov(Aggregate):
-    """Outer rate η and momentum β; raises UsageError unless η > 0 and 0 ≤ β < 1."""
+    """Delayed Nesterov momentum on the master, with N live leases.
 
-    rate: float = 0.7
-    momentum: float = 0.9
+        Δ = p−b        every push: v ← v + ηΔ/N        every N pushes: m ← βm + mean Δ, v ← v + ηβm
+
+    Algorithm 3 with c = 0 of Liu, Chhaparia, Douillard, Kale, Rusu, Shen, Szlam, Ranzato, "Asynchronous local-SGD
+    training for language modeling" (arXiv 2401.09135). Momentum applied at every asynchronous push would accumulate
+    one direction too often, so it is delayed until N pushes have arrived.
+
+    N is read at each push, because workers come and go. At the end of an epoch a period of k < N pushes closes as the
+    fraction f = k/N of a period: m ← βᶠm + ΣΔ/N, v ← v + ηβfm.
+
+    Raises UsageError unless η > 0 and 0 ≤ β < 1.
+    """
+
+    # The defaults are DiLoCo's (arXiv 2311.08105).
+    rate: float = 0.7  #: η, the outer learning rate
+    momentum: float = 0.9  #: β
 
     def __post_init__(self) -> None:
         if not (self.rate > 0 and 0 <= self.momentum < 1):
@@ -141,7 +115,7 @@ class Nesterov(Aggregate):
             )
 
     def buffers(self, value: Array) -> dict[str, Array]:
-        """`momentum`: m; `steps`: ΣΔ of this period; both at least float32; `pushes`: how many."""
+        """`momentum`: m; `steps`: ΣΔ of this period; both at least float32. `pushes`: the number in this period."""
         wide = np.result_type(value.dtype, np.float32)
         return {
             "momentum": np.zeros(value.shape, wide),
@@ -166,7 +140,8 @@ class Nesterov(Aggregate):
         return True
 
     def _close(self, value: Array, buffers: Tensors, period: int) -> None:
-        """End a period of `period` pushes, or the fraction of one that has come, in place."""
+        """Close a period of `period` pushes, or the fraction of it that has arrived, in place."""
+        # More pushes than the period are possible: N falls when leases end.
         fraction = min(1.0, int(buffers["pushes"]) / period)
         momentum, steps = buffers["momentum"], buffers["steps"]
         momentum *= self.momentum**fraction
@@ -179,10 +154,19 @@ class Nesterov(Aggregate):
 @final
 @dataclass(frozen=True)
 class FedBuff(Aggregate):
-    """Server rate η, smallest buffer K; raises UsageError unless η > 0 and K ≥ 1."""
+    """Buffered asynchronous aggregation: K steps are gathered, then applied together.
 
-    rate: float = 1.0
-    least: int = 8
+        wᵢ = nᵢ(1+τᵢ)^−½        every K pushes: v ← v + ηΣwᵢ(pᵢ−bᵢ)/Σwᵢ        K = max(8, live leases)
+
+    Algorithm 1 of Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, "Federated learning with buffered
+    asynchronous aggregation" (arXiv 2106.06639), with its damping (1+τ)^−½. A short epoch loses nothing: the flush at
+    its end applies a partly filled buffer.
+
+    Raises UsageError unless η > 0 and `least` ≥ 1.
+    """
+
+    rate: float = 1.0  #: η, the server's learning rate
+    least: int = 8  #: the minimum of K; with more live leases K is their number
 
     def __post_init__(self) -> None:
         if not (self.rate > 0 and self.least >= 1):
@@ -191,7 +175,7 @@ class FedBuff(Aggregate):
             )
 
     def buffers(self, value: Array) -> dict[str, Array]:
-        """`step`: Σwᵢ(pᵢ−bᵢ), at least float32; `weight`: Σwᵢ; `pushes`: how many."""
+        """`step`: Σwᵢ(pᵢ−bᵢ), at least float32; `weight`: Σwᵢ; `pushes`: the number gathered."""
         step = np.zeros(value.shape, np.result_type(value.dtype, np.float32))
         return {"step": step, "weight": np.zeros((), np.float64), "pushes": np.zeros((), np.int64)}
 
@@ -201,7 +185,7 @@ class FedBuff(Aggregate):
         t.out_buffers["weight"][...] = t.buffers["weight"] + weight
         t.out_buffers["pushes"][...] = t.buffers["pushes"] + 1
         if t.out_buffers["pushes"] >= max(self.least, t.merge.live):
-            self._take(t.out, t.value, t.out_buffers)
+            self._apply(t.out, t.value, t.out_buffers)
         else:
             np.copyto(t.out, t.value)
         return sumsq
@@ -209,11 +193,11 @@ class FedBuff(Aggregate):
     def flush(self, value: Array, buffers: Tensors, live: int) -> bool:
         if buffers["pushes"] == 0:
             return False
-        self._take(value, value, buffers)
+        self._apply(value, value, buffers)
         return True
 
-    def _take(self, out: Array, value: Array, buffers: Tensors) -> None:
-        """Take the gathered step and empty the buffers, in place."""
+    def _apply(self, out: Array, value: Array, buffers: Tensors) -> None:
+        """Apply the gathered step and empty the buffers, in place."""
         kernels.shift(out, value, buffers["step"], self.rate / float(buffers["weight"]))
         for held in buffers.values():
             held.fill(0)
@@ -222,9 +206,18 @@ class FedBuff(Aggregate):
 @final
 @dataclass(frozen=True)
 class Easgd(Aggregate):
-    """Elasticity β, shared by the live leases; raises UsageError unless 0 < β ≤ 1."""
+    """Elastic averaging: a spring between the master and each worker.
 
-    elasticity: float = 0.9
+        master: v ← v + α(p−v)        worker: θ ← θ − α(p−v)        α = β/live leases
+
+    Equations 5 and 6 and algorithm 1 (asynchronous) of Zhang, Choromanska, LeCun, "Deep learning with elastic
+    averaging SGD" (arXiv 1412.6651). A worker explores: it keeps its own θ, which is only pulled towards the master.
+    It receives the master's value after its push was merged, so its spring is measured against that newer value.
+
+    Raises UsageError unless 0 < β ≤ 1.
+    """
+
+    elasticity: float = 0.9  #: β, divided among the live leases
 
     def __post_init__(self) -> None:
         if not 0 < self.elasticity <= 1:
@@ -241,22 +234,38 @@ class Easgd(Aggregate):
         np.subtract(local, pull, out=out)
 
 
-RATE = 0.2  # η
+RATE = 0.2  # η: one push changes the radius by a factor of exp(±η)
 
 
 @final
 @dataclass(frozen=True)
 class Clipped(Aggregate):
-    """Clips at `radius` (λ) times the usual distance from the centre; raises UsageError unless λ > 0."""
+    """Centred clipping: a push moves the master by the step that pushes usually take, plus a bounded deviation.
 
-    radius: float = 1.5
+        u = (p−b)/n        d = u − c        û = c + d·min(1, λR/‖d‖)        c ← c + (û − c)/W
+        v ← v + α(b−v) + αρ'·n·û            α, ρ' as in `StaleMean`, W live leases
+
+    The centre c is a running mean of the steps taken per vertex. The radius R is a running median of ‖d‖. However far
+    one of W workers pushes, it moves the master by at most λR per vertex from the centre, and the centre by a W-th of
+    that. With one live worker the rule is exactly `StaleMean`.
+
+    Algorithm 2 of Karimireddy, He, Jaggi, "Learning from history for Byzantine robust optimization" (arXiv
+    2012.10333), v ← v + Σ(mᵢ−v)·min(1, τ/‖mᵢ−v‖)/n, with two changes. Pushes are merged one at a time and tensor by
+    tensor, and the momentum that their workers send is kept here as c. Their τ is chosen by hand; here R follows the
+    median by the geometric update of Andrew, Thakkar, McMahan, Ramaswamy, "Differentially private learning with
+    adaptive clipping" (arXiv 1905.03871), algorithm 1, γ = 1/2: R ← R·exp(∓η), down where ‖d‖ ≤ R.
+
+    Raises UsageError unless λ > 0.
+    """
+
+    radius: float = 1.5  #: λ, in multiples of the usual distance from the centre
 
     def __post_init__(self) -> None:
         if not 0 < self.radius < math.inf:
             raise UsageError(f"clipped got radius={self.radius}; expected a number above 0")
 
     def buffers(self, value: Array) -> dict[str, Array]:
-        """`centre`: c, at least float32; `radius`: R, 0 before the first push."""
+        """`centre`: c, at least float32. `radius`: R, 0 before the first push."""
         wide = np.result_type(value.dtype, np.float32)
         return {"centre": np.zeros(value.shape, wide), "radius": np.zeros((), np.float64)}
 
@@ -271,21 +280,23 @@ class Clipped(Aggregate):
         if not math.isfinite(sumsq):
             return sumsq
         with np.errstate(over="ignore"):
-            apart = (t.replica - t.base.astype(centre.dtype)) * (t.scale / n) - centre
+            deviation = (t.replica - t.base.astype(centre.dtype)) * (t.scale / n) - centre
             limit = np.finfo(centre.dtype).max
-            apart = np.asarray(np.clip(apart, -limit, limit))
-            distance = min(float(np.sqrt(np.sum(np.square(apart, dtype=np.float64)))), sys.float_info.max)
+            # Finite inputs can overflow to infinity here, and no factor brings infinity back within the radius.
+            deviation = np.asarray(np.clip(deviation, -limit, limit))
+            distance = min(float(np.sqrt(np.sum(np.square(deviation, dtype=np.float64)))), sys.float_info.max)
         factor = min(1.0, self.radius * known / distance) if known and distance else 1.0
         if factor < 1.0:
             t.clipped()
-        apart = np.asarray(apart * factor, centre.dtype)
-        np.add(centre, apart, out=t.out_buffers["centre"])
+        deviation = np.asarray(deviation * factor, centre.dtype)
+        # The buffer holds û first: `shift` reads it before the buffer becomes the next centre.
+        np.add(centre, deviation, out=t.out_buffers["centre"])
         kernels.shift(t.out, t.out, t.out_buffers["centre"], step * n)
-        np.add(centre, apart / t.merge.live, out=t.out_buffers["centre"])
+        np.add(centre, deviation / t.merge.live, out=t.out_buffers["centre"])
         follows = known * math.exp(-RATE if distance <= known else RATE)
         t.out_buffers["radius"][...] = min(follows, sys.float_info.max) if known else distance
         return sumsq
 
     def flush(self, value: Array, buffers: Tensors, live: int) -> bool:
-        """Nothing is held back."""
+        """Return False: every push is applied when it is merged."""
         return False

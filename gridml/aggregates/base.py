@@ -1,9 +1,8 @@
 """The contract of a merge rule: the paper's g, one tensor at a time.
 
 A push brings a replica p that a worker trained from base b, an older version of the master value v. A rule turns
-(v, b, p) into the next master value. Rules are values without state: what they must remember between pushes are
-durable buffers, stored beside the tensor and committed with it. `same_bits` says whether two tensors are the same,
-whatever they hold.
+(v, b, p) into the next master value. Rules are immutable and stateless. State that a rule keeps between pushes lives
+in durable buffers, which are stored with the tensor and committed with it.
 """
 
 from __future__ import annotations
@@ -39,22 +38,22 @@ class Merge(NamedTuple):
 
     @property
     def staleness(self) -> float:
-        """τ: how many pushes of this size others had credited since the base."""
+        """τ: the vertices credited to others since the base, in pushes of this size."""
         return self.credited_by_others / max(1, self.vertices)
 
     @property
     def weight(self) -> float:
-        """α = κ/(κ+τ), in (0, 1]: the share of the replica in a weighted average; 1 for a fresh one."""
+        """α = κ/(κ+τ), in (0, 1]: the weight of the replica in an average; 1 for a fresh one."""
         return KAPPA / (KAPPA + self.staleness)
 
     @property
     def fast_forward(self) -> bool:
-        """Nobody else was credited since the base, so the replica contains all that the master knows."""
+        """True if no other worker was credited since the base: the replica then contains all that the master has."""
         return self.credited_by_others == 0
 
 
 class Companion(NamedTuple):
-    """A second tensor that a rule must see to merge the first, as the three parties hold it; all of one shape."""
+    """A second tensor that a rule needs to merge the first: the master's, the pushed one and its base, of one shape."""
 
     value: Array
     replica: Array
@@ -62,54 +61,57 @@ class Companion(NamedTuple):
 
 
 class Contraction(NamedTuple):
-    """How strongly rows are pulled, float64 (rows,) each: e^−x of a row's distance to where its vertices pull it is
-    left, or more, with the rows that it is coupled with; bounded from above by what was measured."""
+    """Contractions of a tensor's rows, float64 (rows,) each.
+
+    Training contracts the distance from a row to the optimum of its vertices by a factor of e^−x. A contraction is an
+    upper bound of x from measurements; the true x is smaller where rows are coupled.
+    """
 
     push: Array
     """x of the push."""
     together: Array
-    """x of the push and of all that others had credited since its base."""
+    """Sum of x over the push and everything credited to others since its base."""
 
 
 def _ignore() -> None:
-    """Nobody asked whether a step was clipped."""
+    """The default of `TensorMerge.clipped`: clipped steps are not counted."""
 
 
 class TensorMerge(NamedTuple):
-    """One tensor of one push, as a rule sees it.
+    """One tensor of one push: the arguments of a rule's `merge`.
 
-    `value`, `replica`, `base` and `out` have one shape and dtype. `out` and the arrays of `out_buffers` are contiguous,
-    uninitialised, and overlap no input.
+    `value`, `replica`, `base` and `out` have the same shape and dtype. `out` and the arrays of `out_buffers` are
+    contiguous, uninitialised, and do not overlap an input.
     """
 
     value: Array
-    """v: the master's."""
+    """v: the master's value."""
     replica: Array
-    """p: what the worker trained."""
+    """p: the worker's trained value."""
     base: Array
-    """b: the older version of the master's that the worker trained from."""
+    """b: the older master value that the worker trained from."""
     out: Array
-    """Where the merged tensor goes."""
+    """Receives the merged tensor."""
     merge: Merge
     """The circumstances of the push, for this tensor."""
     scale: float = 1.0
-    """In (0, 1]; shortens a floating-point step: the replica is read as b + scale·(p−b)."""
+    """In (0, 1]: shortens a floating-point step. The rule merges b + scale·(p−b) instead of p."""
     buffers: Tensors = MappingProxyType({})
-    """What the rule remembers of the tensor, by the names that `Aggregate.buffers` gave."""
+    """The rule's buffers of the tensor, by the names that `Aggregate.buffers` returned."""
     out_buffers: Tensors = MappingProxyType({})
-    """Where its next values go, under the same names."""
+    """Receives the next values of the buffers, under the same names."""
     companion: Companion | None = None
-    """The tensor named by `Aggregate.companion`, where there is one of the same shape."""
+    """The tensor that `Aggregate.companion` names; None if no such tensor of the same shape exists."""
     contraction: Contraction | None = None
-    """How strongly the rows of an array field, or of a table of embeddings, are pulled, where that is known."""
+    """Contractions of the rows of an array field or an embedding table; None if they were not measured."""
     clipped: Callable[[], None] = _ignore
-    """Called by a rule that takes less of the step than it would of a shorter one: such pushes are counted."""
+    """Called by a rule when it clips the step. Clipped pushes are counted."""
 
 
 class Aggregate(ABC):
-    """How replicas of one tensor are merged. Abstract; every rule is final, a frozen dataclass of its settings.
+    """A rule that merges replicas of one tensor. Abstract; every rule is a final, frozen dataclass of its settings.
 
-    A rule of one's own needs `merge` alone, as in
+    A custom rule only needs `merge`:
 
         @dataclass(frozen=True)
         class Newest(gridml.Aggregate):
@@ -119,31 +121,32 @@ class Aggregate(ABC):
     """
 
     near: ClassVar[bool] = True
-    """Whether a replica stays near the value that it was trained from: a step as long as that value is an accident. Not
-    so for sums, maxima and statistics, which begin anywhere and may move far."""
+    """True if a trained replica stays near its base, as weights do: a step as long as the value is a fault. False for
+    sums, maxima and statistics, which start anywhere and may move far."""
 
     is_contribution: ClassVar[bool] = False
-    """Whether a step is a contribution, such as a count, and not a direction: half of it is wrong, not cautious. A push
-    is merged whole then, whatever its length: `scale` is always 1, and the step is no measure of its worker."""
+    """True if a step is a contribution, such as a count, rather than a direction: half of a count is wrong, not
+    cautious. Such a push is merged whole at any length. `scale` is always 1, and the step's length is not used to judge
+    its worker."""
 
     minds_contraction: ClassVar[bool] = False
-    """Whether rows are merged by how strongly they are pulled: it is measured for rules that ask for it."""
+    """True if `merge` uses the contractions of rows. They are only measured for such rules."""
 
     @abstractmethod
     def merge(self, t: TensorMerge) -> float:
         """Write the merged tensor to `t.out` and the next buffers to `t.out_buffers`; return Σ(p−b)².
 
-        No input is written. The sum is not scaled. It is finite exactly when replica and result are finite (it
+        Inputs are never written. The sum ignores `scale`. It is finite exactly when replica and result are finite (it
         saturates at the largest float64). It is 0 for integers: counts are facts, so they are neither shortened nor
-        part of the norm of a step.
+        part of a step's norm.
         """
 
     def scale_of(self, scale: float) -> float:
-        """Return the scale that a step is merged with where others are shortened to `scale`: contributions are not."""
+        """Return the scale for this rule's steps when steps are shortened to `scale`: 1 for contributions."""
         return 1.0 if self.is_contribution else scale
 
     def objection(self, t: TensorMerge) -> str | None:
-        """Return why a push may not be merged, by a bound of the user's own; None where it may."""
+        """Return the reason to reject a push that exceeds a bound set by the user, or None."""
         return None
 
     def buffers(self, value: Array) -> dict[str, Array]:
@@ -151,35 +154,35 @@ class Aggregate(ABC):
         return {}
 
     def flush(self, value: Array, buffers: Tensors, live: int) -> bool:
-        """At the end of an epoch, bring what the buffers still hold into `value`.
+        """At the end of an epoch, apply the steps that the buffers still hold to `value`.
 
-        Both are copies, written in place: `value` becomes the master's next, `buffers` what is remembered from then
-        on. `live` is the number of live leases. Return False where nothing was held; then neither is used.
+        Both are copies, written in place: they become the master's next value and buffers. `live` is the number of
+        live leases. Return False if the buffers held nothing; then the copies are discarded.
         """
         return False
 
     def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
-        """On the worker, when a reply brings master replica `newest`: keep what was trained since `pushed` left.
+        """On the worker, adopt the master's value `newest` from a reply, and keep the training since `pushed` was sent.
 
-        The default rebases: out = newest + (local − pushed). `out` may be `local` itself, no other input.
+        The default rebases: out = newest + (local − pushed). `out` may be `local`, but no other input.
         """
         np.subtract(local, pushed, out=out)
         np.add(out, newest, out=out)
 
     def companion(self, name: str) -> str | None:
-        """Return the name of the tensor that must be seen to merge tensor `name`, if any."""
+        """Return the name of the companion tensor that is needed to merge tensor `name`, if any."""
         return None
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
-        """Say whether tensors of this dtype can be merged; by default only floating-point: no averages of integers."""
+        """Return True if tensors of this dtype can be merged: by default floating-point, as integers have no average."""
         return dtype.kind == "f"
 
 
-_BLOCK = 1 << 20  # bytes compared at once: what was trained differs in the first
+_BLOCK = 1 << 20  # bytes compared at once: trained tensors differ in the first block, so the rest is not read
 
 
 def same_bits(one: Array, other: Array) -> bool:
-    """Whether two arrays have one shape and dtype and the same bytes."""
+    """Return True if two arrays have the same shape, dtype and bytes: unlike ==, also for NaN, and not for 0 and −0."""
     if one is other:
         return True
     if one.shape != other.shape or one.dtype != other.dtype:

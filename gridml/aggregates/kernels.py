@@ -1,16 +1,7 @@
-"""Gate and average in one pass over the bytes: read v, b, p once, write the result once, and return Σ(p−b)².
+"""Fused merge kernels: one pass reads v, b and p once, writes the result once, and returns Σ(p−b)².
 
-Every linear rule is v + pull·(b−v) + step·(p−b). Written with differences rather than with three products, a
-tensor that nobody trained (v = b = p) stays as it is to the last bit, where rounded coefficients would let it
-drift.
-
-The loop is blocked: within a block squares are summed in the tensor's own dtype, in as many lanes as the
-processor has, and the blocks in float64. Finiteness costs nothing extra: out·0 joins the sum, and is NaN exactly
-when out is not finite. So the loop may be reordered and contracted, but must not be compiled under the assumption
-that there are no NaNs or infinities.
-
-numba is imported at the first merge and compiles for float32 and float64, one thread, without the GIL; its
-machine code is cached on disk. Without numba, and for float16, numpy does the same in blocks, slower.
+numba is imported at the first merge. It compiles for float32 and float64, single-threaded, without the GIL, and
+caches its machine code on disk. Without numba, and for float16, numpy does the same in blocks, but slower.
 """
 
 from __future__ import annotations
@@ -26,14 +17,20 @@ import numpy as np
 
 from gridml.aggregates.base import Array
 
+# Elements of a block. Squares are summed in the tensor's dtype within a block, which vectorises, and in float64 across
+# blocks, which keeps the sum exact enough.
 _BLOCK = 16_384
-_READY = 0x101  # numpy's NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED: one look instead of two, for small tensors
+_READY = 0x101  # numpy's NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED: one test instead of two, for small tensors
+# Sums may be reordered and contracted. "nnan" and "ninf" must stay out: the kernels test finiteness by out·0.
 _FLAGS = frozenset({"reassoc", "contract", "arcp", "nsz"})
 _Loop = Callable[..., float]
 
 
 def blend(out: Array, value: Array, base: Array, replica: Array, pull: float, step: float) -> float:
     """out = value + pull·(base − value) + step·(replica − base); return Σ(replica−base)².
+
+    Every linear rule has this form. It uses differences instead of three products, so an untrained tensor
+    (value = base = replica) keeps every bit; rounded coefficients would let it drift.
 
     Floating-point arrays of one size; `out` contiguous, not overlapping the others. The sum is NaN if replica or
     result is not finite, and otherwise finite: it saturates at the largest float64. Raises ValueError if sizes
@@ -42,34 +39,34 @@ def blend(out: Array, value: Array, base: Array, replica: Array, pull: float, st
     target, v, b, p = _target(out), _flat(value, out), _flat(base, out), _flat(replica, out)
     loop = _loop(_blend, 3, 2, out.dtype) if v.dtype == b.dtype == p.dtype == out.dtype else None
     total = (loop or _blend_numpy)(target, v, b, p, pull, step)
-    return total if math.isfinite(total) else _truth(target, b, p)
+    return total if math.isfinite(total) else _exact_sum(target, b, p)
 
 
 def blend_rows(out: Array, value: Array, base: Array, replica: Array, pulls: Array, steps: Array) -> float:
-    """As `blend`, with a pull and a step for each row; out[i] is row i, `pulls` and `steps` are (rows,). Squares of a
-    row are summed in the tensor's own dtype."""
+    """Like `blend`, with a pull and a step for each row: out[i] is row i, and `pulls` and `steps` are (rows,). Squares
+    within a row are summed in the tensor's dtype."""
     target, v, b, p = _target(out), _flat(value, out), _flat(base, out), _flat(replica, out)
     pulls, steps = (np.ascontiguousarray(each, np.result_type(out.dtype, np.float32)) for each in (pulls, steps))
     loop = _loop(_blend_rows, 5, 0, out.dtype) if v.dtype == b.dtype == p.dtype == out.dtype else None
     total = (loop or _blend_rows_numpy)(target, v, b, p, pulls, steps)
-    return total if math.isfinite(total) else _truth(target, b, p)
+    return total if math.isfinite(total) else _exact_sum(target, b, p)
 
 
 def fast_forward(out: Array, base: Array, replica: Array, scale: float) -> float:
-    """out = base + scale·(replica − base), at scale 1 the replica bit for bit; return the sum that `blend` does."""
+    """out = base + scale·(replica − base), at scale 1 the replica bit for bit; return the same sum as `blend`."""
     if scale != 1:
         return blend(out, base, base, replica, 0.0, scale)
     target, b, p = _target(out), _flat(base, out), _flat(replica, out)
     loop = _loop(_copy, 2, 0, out.dtype) if b.dtype == p.dtype == out.dtype else None
     total = (loop or _copy_numpy)(target, b, p)
-    return total if math.isfinite(total) else _truth(target, b, p)
+    return total if math.isfinite(total) else _exact_sum(target, b, p)
 
 
 def shift(out: Array, value: Array, direction: Array, step: float) -> None:
     """out = value + step·direction, for finite inputs; saturates at the largest finite value instead of overflowing.
 
-    `out` may be `value`. For the rare moments when a buffer is emptied, where no push is left that could be
-    refused.
+    `out` may be `value`. This is for emptying buffers: the pushes in them were accepted before, so none is left to
+    reject for an overflow.
     """
     limit = float(np.finfo(out.dtype).max)
     target, start_values, directions = _target(out), _flat(value, out), _flat(direction, out)
@@ -80,7 +77,7 @@ def shift(out: Array, value: Array, direction: Array, step: float) -> None:
 
 
 def _blend(out: Any, value: Any, base: Any, replica: Any, pull: Any, step: Any) -> float:
-    zero = pull - pull  # of the tensor's dtype
+    zero = pull - pull  # in the tensor's dtype, so that the loop stays in it
     total = 0.0
     for start in range(0, out.size, _BLOCK):
         # Over the length of a slice the compiler needs no wrap-around of negative indices, and so vectorises.
@@ -95,7 +92,7 @@ def _blend(out: Any, value: Any, base: Any, replica: Any, pull: Any, step: Any) 
             moved = p[i] - b[i]
             merged = v[i] + pull * (b[i] - v[i]) + step * moved
             o[i] = merged
-            lanes += moved * moved + merged * zero
+            lanes += moved * moved + merged * zero  # merged·0 is NaN exactly if the result is not finite
         total += lanes
     return total
 
@@ -168,8 +165,8 @@ def _copy_numpy(out: Array, base: Array, replica: Array) -> float:
     return total
 
 
-def _truth(out: Array, base: Array, replica: Array) -> float:
-    """The sum where the fast one is not finite: something is bad, or squares of large finite values overflowed."""
+def _exact_sum(out: Array, base: Array, replica: Array) -> float:
+    """The sum in float64, for when the fast sum is not finite: a value is not finite, or large squares overflowed."""
     if not (np.isfinite(replica).all() and np.isfinite(out).all()):
         return math.nan
     with np.errstate(over="ignore"):
@@ -185,9 +182,9 @@ def _target(out: Array) -> Array:
 
 
 def _flat(array: Array, out: Array) -> Array:
-    """The elements as a contiguous, aligned line, as many as `out` has: one type for the compiler."""
+    """Return the elements as a contiguous, aligned vector: one array type, so that kernels are compiled only once."""
     if array.size != out.size:
-        raise ValueError(f"got {array.size} elements, expected {out.size}; Merger.check refuses such a push")
+        raise ValueError(f"got {array.size} elements, expected {out.size}; Merger.check rejects such a push")
     if type(array) is not np.ndarray:
         array = np.asarray(array)
     if array.flags.num & _READY != _READY:
@@ -197,7 +194,7 @@ def _flat(array: Array, out: Array) -> Array:
 
 @functools.cache
 def _loop(function: _Loop, inputs: int, scalars: int, dtype: np.dtype[Any]) -> _Loop | None:
-    """`function` compiled for a writable line, `inputs` read-only lines and `scalars` numbers, or None: use numpy."""
+    """Compile `function` for a writable vector, `inputs` read-only vectors and `scalars` numbers; None: use numpy."""
     if dtype.name not in ("float32", "float64") or not dtype.isnative:
         return None
     try:
@@ -206,11 +203,11 @@ def _loop(function: _Loop, inputs: int, scalars: int, dtype: np.dtype[Any]) -> _
     except ImportError:
         return None
     number = getattr(numba, dtype.name)
-    line = functools.partial(numba.types.Array, number, 1, "C")
-    signature = numba.float64(line(), *[line(readonly=True)] * inputs, *[number] * scalars)
+    vector = functools.partial(numba.types.Array, number, 1, "C")
+    signature = numba.float64(vector(), *[vector(readonly=True)] * inputs, *[number] * scalars)
     settings = {"fastmath": set(_FLAGS), "nogil": True, "error_model": "numpy"}
     try:
         compiled: _Loop = numba.njit(signature, cache=True, **settings)(function)
-    except RuntimeError:  # neither the package's folder nor the home folder can be written: compile in every process
+    except RuntimeError:  # no cache folder is writable: compile in every process
         compiled = numba.njit(signature, **settings)(function)
     return compiled

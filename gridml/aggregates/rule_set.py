@@ -1,6 +1,6 @@
-"""The merge of one vertex as a whole: a rule for every tensor, and all tensors are merged or none.
+"""Rule sets: a merge rule for every tensor of a vertex, and the atomic merge of all its tensors.
 
-A rule follows from what the program declared and from what the tensor is.
+The rule of a tensor follows from the program's declaration, the tensor's name and its dtype.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from gridml.errors import ProgramError
 
 @dataclass(frozen=True)
 class VertexState:
-    """What the master holds of one vertex: its tensors by name, and `buffers[tensor][buffer]` of the merge rules."""
+    """The master's state of one vertex."""
 
-    tensors: dict[str, Array] = field(default_factory=dict)
-    buffers: dict[str, dict[str, Array]] = field(default_factory=dict)
+    tensors: dict[str, Array] = field(default_factory=dict)  #: by name
+    buffers: dict[str, dict[str, Array]] = field(default_factory=dict)  #: of the merge rules, by tensor and buffer
 
 
 class MergeResult(NamedTuple):
-    """What one push makes of a vertex."""
+    """The result of merging one push into a vertex."""
 
     state: VertexState
-    """The next value of every tensor and buffer, the very array where value, base and replica are one and the rule
-    remembers nothing of it, or are alike and not finite; empty if `not_finite`."""
+    """The next tensors and buffers, empty after `not_finite` or `objection`. An untrained tensor is the master's own
+    array, not a copy."""
     sumsqs: Mapping[str, float]
     """Σ(p−b)² of each tensor, float64, saturating, before `scale`; 0 for integers."""
     not_finite: str | None
-    """The first tensor that holds NaN or infinity in the replica, or would hold one in the master."""
+    """The first tensor with a NaN or an infinity in the replica or in the result."""
     clipped: frozenset[str] = frozenset()
-    """The tensors of which a rule took less than it would of a shorter step."""
+    """The tensors whose step was clipped by their rule."""
     objection: str | None = None
-    """Why the rule of a tensor does not take the push, by a bound of the user's own; then nothing is merged."""
+    """The reason for which a rule rejects the push, by a bound set by the user; then nothing is merged."""
 
     @property
     def sumsq(self) -> float:
-        """Over all tensors, saturating: the squared length of the step. Not finite where a tensor is not."""
+        """The squared length of the step over all tensors, saturating; not finite if a tensor is not."""
         total = sum(self.sumsqs.values())
         return total if self.not_finite is not None else min(total, sys.float_info.max)
 
@@ -58,14 +58,14 @@ _NOTHING = VertexState()
 
 
 class RuleSet:
-    """The rules of a set of tensors, by the tensor's name."""
+    """The rules of a set of tensors, by tensor name."""
 
     def __init__(self, rules: Mapping[str, Aggregate]) -> None:
         self.rules = dict(rules)
         self._companions = {name: rule.companion(name) for name, rule in self.rules.items()}
 
     def buffers(self, tensors: Tensors) -> dict[str, dict[str, Array]]:
-        """Return all buffers as they are before the first merge, of the tensors that have any."""
+        """Return the initial buffers of the tensors that have any."""
         made = {name: rule.buffers(tensors[name]) for name, rule in self.rules.items()}
         return {name: buffers for name, buffers in made.items() if buffers}
 
@@ -82,11 +82,11 @@ class RuleSet:
     ) -> MergeResult:
         """Merge a replica that has the master's names, shapes and dtypes.
 
-        `scale` in (0, 1] shortens the steps that are no contributions; `contractions` are of the tensors whose rows are
-        merged by them. Results are written into the arrays of `out` where it has them (contiguous, of the same shape
-        and dtype, and no part of master, replica or base) and into new ones elsewhere. If a tensor is not finite, or a
-        rule objects, the rest is left undone, and what `out` holds is meaningless. Raises ValueError if `scale` is
-        out of range.
+        `scale` in (0, 1] shortens all steps except contributions. `contractions` are those of the tensors whose rules
+        use them. Results are written into the arrays of `out` where it has them (contiguous, of the same shape and
+        dtype, not overlapping master, replica or base), and into new arrays elsewhere. The merge stops at the first
+        tensor that is not finite or that its rule rejects; the content of `out` is then undefined. Raises ValueError
+        if `scale` is out of range.
         """
         if not 0 < scale <= 1:
             raise ValueError(f"scale is {scale}; expected a number above 0, at most 1")
@@ -96,7 +96,7 @@ class RuleSet:
         for name, rule in self.rules.items():
             value = values[name]
             if replica[name] is base[name] is value and name not in master.buffers:
-                merged.tensors[name], sumsqs[name] = value, 0.0  # nobody has trained it: it stays
+                merged.tensors[name], sumsqs[name] = value, 0.0  # untrained: share the master's array
                 continue
             target = merged.tensors[name] = _room(spare.tensors, name, value)
             buffers = next_buffers = _NO_BUFFERS
@@ -116,13 +116,13 @@ class RuleSet:
             if not math.isfinite(sumsq):
                 if not (same_bits(replica[name], base[name]) and same_bits(base[name], value)):
                     return MergeResult(VertexState(), sumsqs, name)
-                merged.tensors[name], sumsqs[name] = value, 0.0  # a constant that holds infinities, as a mask does
+                merged.tensors[name], sumsqs[name] = value, 0.0  # a constant with infinities, such as a mask
                 if name in master.buffers:
                     merged.buffers[name] = master.buffers[name]
         return MergeResult(merged, sumsqs, None, frozenset(clipped))
 
     def flush(self, master: VertexState, live: int) -> VertexState | None:
-        """Return, at the end of an epoch, the next values of the tensors and buffers whose rules held something."""
+        """At the end of an epoch, return the next values of the tensors whose buffers held steps; None: none did."""
         flushed = VertexState()
         for name, buffers in master.buffers.items():
             value = master.tensors[name].copy()
@@ -145,20 +145,20 @@ def _companion(name: str, value: Array, master: Tensors, replica: Tensors, base:
 
 @dataclass(frozen=True)
 class ByName:
-    """Rules by pattern of the parameter's name, in order; made by `by_name`."""
+    """Rules by pattern of the parameter's name; made by `by_name`."""
 
-    patterns: tuple[tuple[str, Aggregate], ...]
+    patterns: tuple[tuple[str, Aggregate], ...]  #: in the order of declaration: the first match wins
 
     def find(self, name: str) -> tuple[str, Aggregate] | None:
-        """The first pattern that matches, and its rule."""
+        """Return the first pattern that matches, and its rule."""
         return next(((pattern, rule) for pattern, rule in self.patterns if fnmatchcase(name, pattern)), None)
 
 
 def by_name(rules: Mapping[str, Aggregate]) -> ByName:
     """Choose rules by the parameter's name, as in `by_name({"*.bias": mean(), "*": stale_mean()})`.
 
-    Patterns are those of the shell (`*`, `?`, `[ab]`), case counts, the first that matches wins, and what none
-    matches gets `stale_mean`. Raises ProgramError if a value is not a rule.
+    Patterns are shell patterns (`*`, `?`, `[ab]`) and case-sensitive. The first match wins; names that no pattern
+    matches get `stale_mean`. Raises ProgramError if a value is not a rule.
     """
     for pattern, rule in rules.items():
         if not isinstance(rule, Aggregate):
@@ -169,15 +169,14 @@ def by_name(rules: Mapping[str, Aggregate]) -> ByName:
 
 
 def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Aggregate:
-    """The rule for the tensor `name` whose values look like `array`.
+    """Return the rule for the tensor `name` with the dtype of `array`.
 
-    A pattern that spells out the last part of the name (`*.running_var`, not `*.bn.*`) is obeyed, or refused with
-    ProgramError if its rule cannot merge such a dtype. Otherwise BatchNorm statistics are pooled, integers and
-    truth values take the maximum unless the declared rule can merge them (`add`), and everything else has the
-    declared rule or `stale_mean`.
+    A pattern that names the last part (`*.running_var`, not `*.bn.*`) decides; if its rule cannot merge the dtype,
+    ProgramError is raised. Otherwise BatchNorm statistics are pooled, integers and truth values take the maximum
+    unless the declared rule can merge them (`add`), and all other tensors get the declared rule or `stale_mean`.
     """
     pattern, rule = _declared_for(name, declared)
-    if not _spells_out(pattern, name):
+    if not _names_tensor(pattern, name):
         if array.dtype.kind == "f" and is_statistic(name):
             return Pooled(variance=name.endswith("var"))
         if array.dtype.kind in "iub" and not rule.takes(array.dtype):
@@ -191,27 +190,27 @@ def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Ag
 
 
 def is_chosen(name: str, array: Array, declared: Aggregate | ByName | None) -> bool:
-    """Whether the program asks for the rule of this very tensor: with a pattern that spells out its name, or with a
-    rule for contributions (`add`, `maximum`), which is no default for what is trained."""
+    """Return True if the program chose the rule of this tensor explicitly: by a pattern that names it, or by a rule for
+    contributions (`add`, `maximum`), which is never the default of a trained tensor."""
     pattern, rule = _declared_for(name, declared)
-    return _spells_out(pattern, name) or (rule.is_contribution and rule.takes(array.dtype))
+    return _names_tensor(pattern, name) or (rule.is_contribution and rule.takes(array.dtype))
 
 
 def is_weight(name: str, array: Array, declared: Aggregate | ByName | None) -> bool:
-    """Whether a module's tensor is floating-point and merged as a weight, which may be rounded as it travels, and
-    averaged over versions: sums, statistics and whole numbers are to stay as they are."""
+    """Return True if a module's tensor is floating-point and merged as a weight. Weights may be rounded for transfer
+    and averaged over versions; sums, statistics and integers may not."""
     return array.dtype.kind == "f" and rule_for(name, array, declared).near
 
 
 def _declared_for(name: str, declared: Aggregate | ByName | None) -> tuple[str, Aggregate]:
-    """The pattern that matches a tensor's name, and its rule."""
+    """Return the pattern that matches a tensor's name, and its rule."""
     if isinstance(declared, ByName):
         return declared.find(name) or ("*", StaleMean())
     return "*", declared if declared is not None else StaleMean()
 
 
-def _spells_out(pattern: str, name: str) -> bool:
-    """Whether a pattern says the tensor's own name in its layer."""
+def _names_tensor(pattern: str, name: str) -> bool:
+    """Return True if a pattern names the tensor within its layer."""
     return _last(pattern) == _last(name)
 
 
@@ -220,7 +219,6 @@ def _last(name: str) -> str:
 
 
 def is_statistic(name: str) -> bool:
-    """Whether a module's tensor is a running mean or variance; an array field may have such a name for its own
-    reasons."""
+    """Return True if a module's tensor is a running mean or variance. Array fields may use these names for anything."""
     inside = name.count("/") != 1  # "Type/field" is an array field, "Type/0/field/parameter" is in a module
     return inside and _last(name) in ("running_mean", "running_var")

@@ -1,24 +1,4 @@
-"""The merge rules for counts and statistics: the sum, the maximum, and BatchNorm's pooled statistics.
-
-`Add`: v ← v + (p−b), the sum of the changes of all workers, for counts and sufficient statistics. A push is a
-contribution, so it is merged whole, however large. Integers are exact in any order of arrival (modulo 2^bits, as
-differences and sums of machine integers are). So are floating-point numbers as long as they are whole and their
-sums stay below 2^53 (float64) or 2^24 (float32), given that every push is merged once, which the master's sequence
-numbers ensure. Steps of weights can be added too: then W workers move W times as far.
-
-`Maximum`: v ← max(v, p), for integers that only grow and state how far something has come, such as BatchNorm's
-`num_batches_tracked`. An average of integers is no integer, and a sum would count again what each worker counted.
-For truth values it is "or". It is idempotent, and the same in any order. A maximum is a contribution: a push is
-merged whole.
-
-`Pooled`: BatchNorm's running statistics, as if one set of samples had been seen: means averaged, variances pooled.
-
-    μ' = (1−α)μᵥ + αμₚ        σ'² = E[σ²+μ²] − μ'² = (1−α)σᵥ² + ασₚ² + α(1−α)(μₚ−μᵥ)²        α = κ/(κ+τ), κ = 5
-
-The last form needs no difference of large squares and is never negative. An average of the variances alone would
-forget how far the means lay from each other. `running_var` sees `running_mean` of the same layer as its companion;
-without one the means count as equal.
-"""
+"""Merge rules for counts and statistics: the sum, the maximum, and BatchNorm's pooled statistics."""
 
 from __future__ import annotations
 
@@ -37,14 +17,22 @@ from gridml.errors import UsageError
 @final
 @dataclass(frozen=True)
 class Add(Aggregate):
-    """v + (p−b). Raises UsageError unless `bound` is above 0."""
+    """The sum of all workers' changes, v ← v + (p−b), for counts and sufficient statistics.
+
+    A push is a contribution, so it is merged whole, however large. Integers are exact in any order of arrival (modulo
+    2^bits, like all machine integers). Floating-point numbers are exact as long as they are whole and their sums stay
+    below 2^53 (float64) or 2^24 (float32). Both require that every push is merged once, which the master's sequence
+    numbers ensure. Steps of weights can be added too; then W workers move W times as far.
+
+    Raises UsageError unless `bound` is above 0.
+    """
 
     near: ClassVar[bool] = False
     is_contribution: ClassVar[bool] = True
 
     bound: float = math.inf
-    """The most that one vertex may add to an element, or take from it: a push of n vertices that changes an element by
-    more than n times as much is refused as a whole, with a failure that says so. No bound unless it is given."""
+    """The most that one vertex may add to an element, or subtract from it. A push of n vertices that changes an element
+    by more than n·bound is rejected as a whole, with a failure that says so. By default there is no bound."""
 
     def __post_init__(self) -> None:
         if isinstance(self.bound, bool) or not isinstance(self.bound, int | float) or not self.bound > 0:
@@ -60,17 +48,17 @@ class Add(Aggregate):
         return 0.0
 
     def objection(self, t: TensorMerge) -> str | None:
-        """Say which change is the largest where it is beyond the bound. Differences of integers wrap, as their sums do:
-        the smaller of the two ways round counts."""
+        """Return the largest change if it exceeds the bound."""
         if math.isinf(self.bound) or not t.replica.size:
             return None
         allowed, vertices, rounding = self.bound * max(1, t.merge.vertices), t.merge.vertices, 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             change = t.replica - t.base
+            # Differences of integers wrap, as their sums do. Read as signed, the shorter way round counts.
             if change.dtype.kind == "u":
                 change = change.view(f"i{change.itemsize}")
             largest = float(np.abs(change.astype(np.float64)).max())
-            if change.dtype.kind == "f":  # what is at the bound is a sum of so many terms, each of them rounded
+            if change.dtype.kind == "f":  # a change at the bound sums one term for each vertex, and each is rounded
                 reach = max(float(np.abs(each).max()) for each in (t.replica, t.base))
                 rounding = (64 + vertices) * float(np.finfo(change.dtype).eps) * reach
         if not largest > allowed + rounding:  # NaN is reported by the merge
@@ -84,7 +72,12 @@ class Add(Aggregate):
 @final
 @dataclass(frozen=True)
 class Maximum(Aggregate):
-    """max(v, p), element by element."""
+    """The element-wise maximum, v ← max(v, p), for integers that only grow, such as BatchNorm's `num_batches_tracked`.
+
+    An average of integers is no integer, and a sum would count again what each worker counted. For truth values the
+    maximum is "or". It is idempotent, and independent of the order of pushes. It is a contribution: a push is merged
+    whole.
+    """
 
     near: ClassVar[bool] = False
     is_contribution: ClassVar[bool] = True
@@ -108,10 +101,17 @@ class Maximum(Aggregate):
 @final
 @dataclass(frozen=True)
 class Pooled(Aggregate):
-    """A running mean or, with `variance`, a running variance."""
+    """BatchNorm's running statistics, merged as if one set of samples had been seen: variances are pooled.
+
+        μ' = (1−α)μᵥ + αμₚ        σ'² = E[σ²+μ²] − μ'² = (1−α)σᵥ² + ασₚ² + α(1−α)(μₚ−μᵥ)²        α = κ/(κ+τ), κ = 5
+
+    The last form needs no difference of large squares and is never negative. An average of the variances alone would
+    lose the distance between the means. The companion of `running_var` is `running_mean` of the same layer; without
+    it the means count as equal.
+    """
 
     near: ClassVar[bool] = False
-    variance: bool = False
+    variance: bool = False  #: True for a running variance, False for a running mean
 
     def merge(self, t: TensorMerge) -> float:
         if t.merge.fast_forward:
@@ -122,12 +122,12 @@ class Pooled(Aggregate):
             return sumsq
         mean, its_replica, its_base = (array.astype(np.float64) for array in t.companion)
         with np.errstate(all="ignore"):
-            apart = its_base + t.scale * (its_replica - its_base) - mean
-            np.add(t.out, alpha * (1 - alpha) * apart * apart, out=t.out, casting="same_kind")
+            between = its_base + t.scale * (its_replica - its_base) - mean
+            np.add(t.out, alpha * (1 - alpha) * between * between, out=t.out, casting="same_kind")
         return min(sumsq, sys.float_info.max) if np.isfinite(t.out).all() else math.nan
 
     def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
-        """Rebase, except where a variance that fell since the push would not stay above zero: there take the newest."""
+        """Rebase, except where a variance that fell since the push would not stay positive: take the newest there."""
         rebased = newest + (local - pushed)
         np.copyto(out, np.where(rebased > 0, rebased, newest) if self.variance else rebased)
 
