@@ -174,7 +174,7 @@ class Aggregate(ABC):
         return None
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
-        """Return True if tensors of this dtype can be merged: by default floating-point, as integers have no average."""
+        """Return True if tensors of this dtype can be merged: by default floating-point, integers have no average."""
         return dtype.kind == "f"
 
 

@@ -1,1 +1,1 @@
-"""Which part of the graph each vertex of a run stands in."""
+"""Placement: assigns the vertices of a run to parts of the graph."""

@@ -1,9 +1,9 @@
-"""The placement of a run's vertices, once, before it begins: those that touch the same rows go to one worker.
+"""Placement of a run's vertices, once, before the run begins: vertices that touch the same rows go to one worker.
 
 A worker needs the replicated rows that its vertices touch. The graph that is placed is bipartite: the vertices that
-f runs on, and the rows of arrays that they touch; the rows of all types that hold arrays come one type after the
-other. Pure functions decide whether vertices are placed, by which method, on how many parts, and whether the result
-is worth keeping. `plan_placement` applies the same rules to a program without placing anything.
+f runs on, and the rows of arrays that they touch, type by type. Pure functions decide whether vertices are placed, by
+which method, on how many parts, and whether the result is worth keeping. `plan_placement` applies the same rules to a
+program without placing anything.
 """
 
 from __future__ import annotations
@@ -33,107 +33,104 @@ if TYPE_CHECKING:
     from gridml.placement.bipartite import Bipartite
 
 
-MAX_PARTS = 64  # so that choosing one among them for a worker takes microseconds
-MAX_SECTIONS = 4  # of a part: more save more bytes where workers push often, and cost more of what is learnt
-MIN_CHUNKS_PER_PART = (
-    4  # that a part has at least unless a method was asked for: or its worker could not be helped at its end
-)
-MIN_ROW_BYTES = 1_000_000  # of rows: all of them are sent to a worker in a tenth of a second at 100 Mbit/s
-MIN_SAVED_SHARE = 0.05  # of the bytes that parts by chance touch
-MAX_VERTICES = 2**31 - 1  # that can be placed, and rows that they can touch
+MAX_PARTS = 64  # choosing one of them for a worker takes microseconds
+MAX_SECTIONS = 4  # of a part: more save more bytes if workers push often, but the loss falls more slowly
+# Only for auto: with fewer chunks in a part, other workers could not help its worker at the end of an epoch.
+MIN_CHUNKS_PER_PART = 4
+MIN_ROW_BYTES = 1_000_000  # fewer are sent to a worker in a tenth of a second at 100 Mbit/s, so auto places nothing
+MIN_SAVED_SHARE = 0.05  # of the bytes that random parts touch
+MAX_VERTICES = 2**31 - 1  # also of rows: placement numbers both by int32
 
 
 @dataclass(frozen=True)
 class PlacingFacts:
-    """What the placement of a run is decided by.
+    """The facts that decide the placement of a run.
 
-    `asked` is auto, none or a method's name. The graph has `vertices` that f runs on, with `edges` to `rows` of array
-    fields, which have `row_bytes` together; a type of which there is one vertex, or of which all lead to one, does not
-    count. A chunk has `chunk` vertices at least, and `fewest` are worth a message. Vertices are
-    `shuffled` where an epoch does not keep the graph's order. They may be `connected` with one another, f may leave out
-    an epoch's last batch (`drop_last`), and train `modules` besides.
+    Edges and rows of a type do not count if it has a single vertex, or if all edges lead to one vertex.
     """
 
-    asked: str
+    requested: str  #: auto, none or the name of a method
     workers: int
-    vertices: int
-    edges: int
+    vertices: int  #: that f runs on
+    edges: int  #: from these vertices to rows of array fields
     rows: int
-    row_bytes: int
-    chunk: int
-    fewest: int
-    shuffled: bool = True
-    connected: bool = False
-    drop_last: bool = False
-    modules: bool = False
+    row_bytes: int  #: of all rows together
+    chunk: int  #: vertices of a chunk, at least
+    fewest: int  #: vertices that are worth a message
+    shuffled: bool = True  #: False: an epoch keeps the graph's order
+    connected: bool = False  #: vertices have edges to each other
+    drop_last: bool = False  #: f skips an epoch's last batch
+    modules: bool = False  #: f also trains modules
 
 
 @dataclass(frozen=True)
 class PlacementChoice:
-    """The method that places the vertices, on how many parts, and of how many sections each is."""
+    """A decision to place the vertices."""
 
     method: str
     parts: int
-    sections: int
+    sections: int  #: of each part
 
 
 def choose(facts: PlacingFacts) -> tuple[PlacementChoice | None, str]:
-    """Return how vertices are placed, None where they are not, and why.
+    """Decide how vertices are placed; None: they are not. Return the reason too.
 
-    There are as many parts as workers are asked for, since a part is what one of them keeps, and fewer where parts
-    would have too few chunks. A part is divided into sections, unless an epoch keeps the graph's order. A method that
-    was asked for by its name is taken wherever it can be.
+    There is one part for each requested worker, because a worker keeps one part, and fewer if parts would have too few
+    chunks. A part is divided into sections unless an epoch keeps the graph's order. A method that was requested by
+    name is used wherever it can be.
     """
-    if facts.asked == NO_PLACEMENT:
-        return None, "no placement was asked for"
+    if facts.requested == NO_PLACEMENT:
+        return None, "no placement was requested"
     if not facts.edges:
         return None, "no vertex leads to rows of arrays of its own"
     if facts.connected:
-        return None, "vertices that are connected with one another are not placed"
+        return None, "connected vertices are not placed"
     if facts.drop_last:
-        return None, "with drop_last it would always be vertices of the same part that are left out"
+        return None, "drop_last would always skip vertices of the same part"
     if max(facts.vertices, facts.rows) > MAX_VERTICES:
-        return None, f"no more than {MAX_VERTICES:,} vertices can be placed, and no more rows"
+        return None, f"at most {MAX_VERTICES:,} vertices and rows can be placed"
     if facts.workers < 2:
-        return None, "one worker trains all of them"
-    chunks, several = (MIN_CHUNKS_PER_PART, f"{MIN_CHUNKS_PER_PART} chunks") if facts.asked == AUTO else (1, "1 chunk")
+        return None, "one worker trains all vertices"
+    chunks, several = (
+        (MIN_CHUNKS_PER_PART, f"{MIN_CHUNKS_PER_PART} chunks") if facts.requested == AUTO else (1, "1 chunk")
+    )
     parts, least = min(facts.workers, MAX_PARTS), chunks * facts.chunk
     if facts.vertices < 2 * least:
-        return None, f"of {facts.vertices:,} vertices there are no two parts with {least:,}, which is {several}"
-    reason = "as many as workers" if parts == facts.workers else "as many as there may be"
+        return None, f"{facts.vertices:,} vertices do not fill two parts of {least:,} ({several})"
+    reason = "as many as workers" if parts == facts.workers else "the maximum"
     if facts.vertices < parts * least:
         parts, reason = facts.vertices // least, f"each with {several} or more"
     sections = max(1, min(MAX_SECTIONS, facts.vertices // parts // facts.fewest)) if facts.shuffled else 1
     division = f"{parts} parts, {reason}" if sections == 1 else f"{parts} parts, {reason}, of {sections} sections"
-    if facts.asked != AUTO:
-        return PlacementChoice(facts.asked, parts, sections), f"{facts.asked} was asked for; {division}"
+    if facts.requested != AUTO:
+        return PlacementChoice(facts.requested, parts, sections), f"{facts.requested} was requested; {division}"
     if facts.modules:
-        return None, "modules are trained besides, each worker's by all kinds of vertices"
+        return None, "modules are trained too, and every worker should train them on all kinds of vertices"
     if facts.row_bytes < MIN_ROW_BYTES:
-        return None, f"all rows together are {facts.row_bytes:,} bytes, which is little to send"
+        return None, f"all rows together are {facts.row_bytes:,} bytes, which is cheap to send"
     return PlacementChoice(AUTO, parts, sections), division
 
 
-def worth_keeping(asked: str, placed_bytes: float, chance_bytes: float) -> tuple[bool, str]:
-    """Say whether parts that touch so many bytes of rows are better than parts by chance, and how much."""
+def worth_keeping(requested: str, placed_bytes: float, chance_bytes: float) -> tuple[bool, str]:
+    """Decide whether parts that touch `placed_bytes` of rows are worth keeping, compared with random parts; and why."""
     saved = 1 - placed_bytes / chance_bytes if chance_bytes else 0.0
-    if asked == AUTO and saved < MIN_SAVED_SHARE:
-        return False, f"parts would touch only {saved:.0%} fewer bytes of rows than by chance"
-    return True, f"{saved:.0%} fewer bytes of rows than by chance"
+    if requested == AUTO and saved < MIN_SAVED_SHARE:
+        return False, f"parts would touch only {saved:.0%} fewer bytes of rows than at random"
+    return True, f"{saved:.0%} fewer bytes of rows than at random"
 
 
 @dataclass(frozen=True)
 class Side:
-    """Edges of the driving vertices to a type that has `count` rows of so many bytes each."""
+    """Edges of the driving vertices to the rows of one type."""
 
     type: str
     edges: Edges
-    count: int
-    row_bytes: int
+    count: int  #: rows of the type
+    row_bytes: int  #: of one row
 
 
 def sides_of(graph: Graph, driver: str) -> Iterator[Side]:
-    """The edges that decide which rows a vertex needs. Those that lead all to one row decide nothing."""
+    """Yield the edges that decide which rows a vertex needs. Edges that all lead to one row decide nothing."""
     table = graph.tables[driver]
     for name, edges in table.edges.items():
         to = graph.tables[describe(table.type.target(name)).name]
@@ -143,14 +140,14 @@ def sides_of(graph: Graph, driver: str) -> Iterator[Side]:
 
 
 def facts_of(
-    program: Program, graph: Graph, sides: Sequence[Side], *, asked: str, workers: int, chunk: int | None = None
+    program: Program, graph: Graph, sides: Sequence[Side], *, requested: str, workers: int, chunk: int | None = None
 ) -> PlacingFacts:
-    """What is to be known before a placement that was `asked` for. `chunk` is the size of chunks, None: chosen."""
+    """Collect the facts that `choose` needs. `chunk` is the requested size of chunks; None: it is chosen later."""
     types = {side.type: side for side in sides}.values()
     connected = (not describe(table.type.target(name)).replicated for table in graph.local for name in table.edges)
     fewest = max(SMALLEST * (program.update.batch or 1), program.fewest)
     return PlacingFacts(
-        asked=asked,
+        requested=requested,
         workers=workers,
         vertices=graph.tables[program.driving(graph)].count,
         edges=sum(len(side.edges.targets) for side in sides),
@@ -187,65 +184,66 @@ def bipartite_of(sides: Sequence[Side], vertices: int) -> tuple[Bipartite, NDArr
 
 
 def random_part_bytes(graph: Bipartite, weights: NDArray[np.int64], parts: int, seed: int) -> float:
-    """Bytes of rows that a part touches on average where vertices are dealt out by chance."""
+    """Return the mean bytes of rows that a part touches if vertices are dealt out at random."""
     from gridml.placement.sections import overlap
 
     dealt = (np.random.default_rng(seed).permutation(graph.rows) % parts).astype(np.int32)
     return float(np.diag(overlap(graph, dealt, parts, weights)).mean())
 
 
-MAX_PLACE_S = 10.0  # that auto may take before a run begins
-LONG_EDGES = 5_000_000  # edges that take some seconds to place
+MAX_PLACE_S = 10.0  # for which auto may delay the start of a run
+LONG_EDGES = 5_000_000  # from here on placement takes some seconds, and is announced
+#: The facts of the event of a run whose vertices are not placed: the same keys, so that readers need no special case.
+#: The facts of the event of a run whose vertices are not placed: the same keys, so that readers need no special case.
 NOT_PLACED: EventFacts = dict.fromkeys(
     ("method", "parts", "sections", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes")
 )
 
 
 class PlacementReport(NamedTuple):
-    """What there is to say of a placement, or of why there is none: a text, and the facts of the event. Where nobody
-    has asked, and nothing was done, the event `is_quiet`."""
+    """The outcome of a placement, for the event and the ledger."""
 
     text: str
     facts: EventFacts
-    is_quiet: bool = False
+    is_quiet: bool = False  #: True: nothing was requested and nothing was done, so the event is recorded but not shown
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A placement by a method; `shared` int64 (parts, parts) are the bytes of rows that each two parts both touch."""
+    """A placement by one of the methods that are tried."""
 
     method: str
     placement: Placement
-    shared: Shared
+    shared: Shared  #: bytes of rows that two parts both touch, int64 (parts, parts); the diagonal: one part alone
 
     @property
     def part_bytes(self) -> float:
-        """Bytes of rows that a part touches on average."""
+        """Mean bytes of rows that a part touches."""
         return float(np.diag(self.shared).mean())
 
 
 def place(
-    spec: RunSpec, directory: RunDirectory, say: Callable[[str, EventFacts], None], *, durable: bool
+    spec: RunSpec, directory: RunDirectory, notify: Callable[[str, EventFacts], None], *, durable: bool
 ) -> tuple[RunSpec, PlacementReport | None]:
-    """Place the vertices of a run that is to begin, if that pays, and keep the placement in its directory.
+    """Place the vertices of a run before it begins, if that pays, and keep the placement in its directory.
 
-    Return the run as it is to be trained, and what there is to tell: nothing where it was not wanted, or no vertex
-    leads to rows of arrays and nobody has asked. `say` is told before it takes long. Raises OSError.
+    Return the spec with the placement, and a report; None: placement is off, or none was requested and no vertex leads
+    to rows of arrays. `notify` is called before a placement that takes long. Raises OSError.
     """
-    directory.placement.unlink(missing_ok=True)  # of a start that failed
+    directory.placement.unlink(missing_ok=True)  # left by a failed start
     driver = spec.program.driving(spec.graph)
-    asked, sides = spec.settings.placement or spec.program.placement, [*sides_of(spec.graph, driver)]
+    requested, sides = spec.settings.placement or spec.program.placement, [*sides_of(spec.graph, driver)]
     facts = facts_of(
-        spec.program, spec.graph, sides, asked=asked, workers=spec.settings.workers, chunk=spec.settings.chunk
+        spec.program, spec.graph, sides, requested=requested, workers=spec.settings.workers, chunk=spec.settings.chunk
     )
     chosen, reason = choose(facts)
     if chosen is None:
-        if asked == NO_PLACEMENT or (asked == AUTO and not sides):
+        if requested == NO_PLACEMENT or (requested == AUTO and not sides):
             return spec, None
-        return spec, PlacementReport(f"vertices are not placed: {reason}", NOT_PLACED, is_quiet=asked == AUTO)
+        return spec, PlacementReport(f"vertices are not placed: {reason}", NOT_PLACED, is_quiet=requested == AUTO)
     if facts.edges >= LONG_EDGES:
         size = {"vertices": facts.vertices, "edges": facts.edges, "parts": chosen.parts}
-        say(f"{facts.vertices:,} vertices with {facts.edges:,} edges on {chosen.parts} parts", size)
+        notify(f"{facts.vertices:,} vertices with {facts.edges:,} edges on {chosen.parts} parts", size)
     return _placed(spec, directory, sides, facts, chosen, reason, durable=durable)
 
 
@@ -259,14 +257,14 @@ def _placed(
     *,
     durable: bool,
 ) -> tuple[RunSpec, PlacementReport]:
-    """Place the vertices as was chosen for this `reason`, and keep that if it is worth it."""
+    """Place the vertices as chosen, and keep the placement if it is worth it."""
     from gridml.placement.sections import sections
 
     begun = time.perf_counter()
     graph, weights = bipartite_of(sides, facts.vertices)
     best, others = _best(graph, weights, chosen, spec.settings.seed)
     chance_bytes, all_bytes = random_part_bytes(graph, weights, chosen.parts, spec.settings.seed), int(weights.sum())
-    worth, why = worth_keeping(facts.asked, best.part_bytes, chance_bytes)
+    worth, why = worth_keeping(facts.requested, best.part_bytes, chance_bytes)
     labels, shared = _in_chain(best.placement, best.shared)
     within = sections(graph, labels, chosen.parts, chosen.sections if worth else 1, spec.settings.seed)
     measured: EventFacts = {
@@ -291,9 +289,9 @@ def _placed(
 
 
 def methods_of(chosen: PlacementChoice, graph: Bipartite) -> list[str]:
-    """Return the methods that are tried, by name: of auto the best that there is time for, and Parsa.
+    """Return the names of the methods to try: for auto, the best one that fits into the time, and Parsa.
 
-    What auto takes for the best is not on every graph, and to try Parsa as well costs a tenth of it at most.
+    Auto's best method is not the best on every graph, and trying Parsa too adds at most a tenth to the time.
     """
     from gridml.placement import auto
 
@@ -305,7 +303,7 @@ def methods_of(chosen: PlacementChoice, graph: Bipartite) -> list[str]:
 def _best(
     graph: Bipartite, weights: NDArray[np.int64], chosen: PlacementChoice, seed: int
 ) -> tuple[_Candidate, list[_Candidate]]:
-    """Place a graph; return the placement whose parts touch the fewest bytes of rows, and those that touch more."""
+    """Place a graph by each method; return the placement whose parts touch the fewest bytes of rows, and the others."""
     from gridml.placement.auto import find
     from gridml.placement.base import Options
     from gridml.placement.sections import overlap
@@ -319,62 +317,56 @@ def _best(
 
 
 def _in_chain(placement: Placement, shared: Shared) -> tuple[NDArray[np.int32], Shared]:
-    """Return parts and what they share under new numbers, so that those that share much are side by side."""
+    """Renumber parts so that neighbours in number share many rows. Return the parts, and what they share."""
     from gridml.placement.sections import chain
 
     order = chain(shared)
     return np.argsort(order).astype(np.int32)[placement.rows], shared[np.ix_(order, order)]
 
 
-SEED = 0  # of a run, by default
+SEED = 0  # the default seed of a run
 
 
 @dataclass(frozen=True)
 class PlannedPlacement:
-    """`methods` that a run with so many `workers` would try (none: its vertices are not placed), on how many `parts`,
-    and why. `place_s` is CPU seconds that they are expected to take, None where a method's were not measured.
+    """The placement that a run would make."""
 
-    All rows together are `row_bytes`. A part touches `chance_bytes` on average where vertices are dealt out by chance,
-    and `least_bytes` at least however they are placed; 0 where that was not worked out.
-    """
-
-    workers: int
+    workers: int  #: of the run
     reason: str
-    methods: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()  #: that would be tried; empty: vertices are not placed
     parts: int = 0
-    place_s: float | None = None
-    row_bytes: int = 0
-    chance_bytes: float = 0.0
-    least_bytes: float = 0.0
+    place_s: float | None = None  #: expected CPU seconds of all methods; None: a method was never measured
+    row_bytes: int = 0  #: of all rows together
+    chance_bytes: float = 0.0  #: that a part touches on average if vertices are dealt out at random; 0: not computed
+    least_bytes: float = 0.0  #: that a part touches on average at least, in any placement; 0: not computed
 
     @property
     def most_saved(self) -> float | None:
-        """The share of the bytes touched by chance that no placement can save more than."""
+        """Upper bound of the share of `chance_bytes` that a placement can save; None: not computed."""
         return 1 - self.least_bytes / self.chance_bytes if self.chance_bytes else None
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A program's `vertices`, which f runs on, and what would become of them: None where nobody asked for a placement
-    and no vertex leads to rows of arrays."""
+    """A program's vertices, and their placement."""
 
-    vertices: int
-    placement: PlannedPlacement | None
+    vertices: int  #: that f runs on
+    placement: PlannedPlacement | None  #: None: placement is off, or no vertex leads to rows of arrays
 
 
 def plan_placement(file: Path, workers: int | None) -> Planned:
-    """Load a program, build its graph, and decide as a run with so many workers would, None: as many as is usual.
+    """Load a program, build its graph, and decide as a run with `workers` would; None: the default number.
 
     Raises GridmlError for a program that cannot be run.
     """
     program = load(file)
-    asked = program.placement
-    check_placement(f"the placement of {file}", asked, ProgramError)
+    requested = program.placement
+    check_placement(f"the placement of {file}", requested, ProgramError)
     graph = program.build(file)
     sides = [*sides_of(graph, program.driving(graph))]
     workers = Settings.workers if workers is None else workers
-    facts = facts_of(program, graph, sides, asked=asked, workers=workers)
-    if asked == NO_PLACEMENT or (asked == AUTO and not sides):
+    facts = facts_of(program, graph, sides, requested=requested, workers=workers)
+    if requested == NO_PLACEMENT or (requested == AUTO and not sides):
         return Planned(facts.vertices, None)
     chosen, reason = choose(facts)
     if chosen is None:
@@ -385,9 +377,9 @@ def plan_placement(file: Path, workers: int | None) -> Planned:
     methods = methods_of(chosen, bipartite)
     seconds = [auto.expected_s(method, auto.work(bipartite), chosen.parts) for method in methods]
     chance_bytes = random_part_bytes(bipartite, weights, chosen.parts, SEED)
-    # Each row that is touched at all is touched by one part at least.
+    # At least one part touches each row that has edges.
     least_bytes = float(weights[bipartite.transposed.degrees > 0].sum()) / chosen.parts
-    worth, why = worth_keeping(asked, least_bytes, chance_bytes)
+    worth, why = worth_keeping(requested, least_bytes, chance_bytes)
     return Planned(
         facts.vertices,
         PlannedPlacement(

@@ -114,7 +114,7 @@ def test_users_that_buy_the_same_are_placed_together_and_that_is_kept(tmp_path: 
     assert report.facts["parts"] == GROUPS
     assert report.facts["placed_bytes"] == np.diag(shared).mean() < 0.7 * report.facts["chance_bytes"]
     saved = 1 - report.facts["placed_bytes"] / report.facts["chance_bytes"]
-    assert f"{saved:.0%} fewer bytes of rows than by chance" in report.text
+    assert f"{saved:.0%} fewer bytes of rows than at random" in report.text
     again = read_saved(RunDirectory(tmp_path).placement, {"sha256": spec.placement.sha256})
     assert again is not None
     np.testing.assert_array_equal(again.parts.members, parts.members)
@@ -145,7 +145,7 @@ def test_a_graph_whose_order_is_kept_has_no_sections(tmp_path: Path) -> None:
 def test_a_part_that_touches_nearly_everything_is_not_worth_it(tmp_path: Path) -> None:
     spec, report = placed(spec_of(graph(any_item=True)), tmp_path)
     assert spec.placement is None and report is not None
-    assert report.text == "vertices are not placed: parts would touch only 0% fewer bytes of rows than by chance"
+    assert report.text == "vertices are not placed: parts would touch only 0% fewer bytes of rows than at random"
     assert report.facts["method"] is None
     assert report.facts["placed_bytes"] == pytest.approx(report.facts["chance_bytes"], rel=1e-3)
     assert [*tmp_path.iterdir()] == []

@@ -33,19 +33,19 @@ def test_a_usual_graph_gets_a_part_for_each_worker() -> None:
 @pytest.mark.parametrize(
     ("changed", "because"),
     [
-        ({"asked": "none"}, "no placement"),
+        ({"requested": "none"}, "no placement"),
         ({"edges": 0}, "no vertex leads to rows"),
         ({"connected": True}, "connected"),
         ({"drop_last": True}, "drop_last"),
         ({"vertices": 2**31}, "2,147,483,647"),
         ({"rows": 2**31}, "2,147,483,647"),
         ({"workers": 1}, "one worker"),
-        ({"vertices": 2 * 256 - 1}, "no two parts with"),
+        ({"vertices": 2 * 256 - 1}, "do not fill two parts"),
     ],
 )
 def test_what_cannot_be_placed_is_not_even_if_a_method_is_asked_for(changed: dict[str, Any], because: str) -> None:
-    for asked in ("auto", "parsa"):
-        chosen, reason = choose(replace(USUAL, **{"asked": asked, **changed}))
+    for requested in ("auto", "parsa"):
+        chosen, reason = choose(replace(USUAL, **{"requested": requested, **changed}))
         assert chosen is None
         assert because in reason
 
@@ -57,30 +57,30 @@ def test_what_would_not_pay_is_placed_only_if_a_method_is_asked_for(changed: dic
     chosen, reason = choose(replace(USUAL, **changed))
     assert chosen is None
     assert because in reason
-    assert choose(replace(USUAL, **changed, asked="parsa"))[0] == PlacementChoice("parsa", 8, MAX_SECTIONS)
+    assert choose(replace(USUAL, **changed, requested="parsa"))[0] == PlacementChoice("parsa", 8, MAX_SECTIONS)
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**7), st.integers(1, 10**5), st.sampled_from(["auto", "refined"]))
 def test_parts_have_several_chunks_and_are_no_more_than_workers(
-    workers: int, vertices: int, chunk: int, asked: str
+    workers: int, vertices: int, chunk: int, requested: str
 ) -> None:
-    chosen, reason = choose(replace(USUAL, asked=asked, workers=workers, vertices=vertices, chunk=chunk))
+    chosen, reason = choose(replace(USUAL, requested=requested, workers=workers, vertices=vertices, chunk=chunk))
     assert reason
-    least = chunk * (MIN_CHUNKS_PER_PART if asked == "auto" else 1)
+    least = chunk * (MIN_CHUNKS_PER_PART if requested == "auto" else 1)
     if chosen is not None:
-        assert chosen.method == asked
+        assert chosen.method == requested
         assert 2 <= chosen.parts <= min(workers, MAX_PARTS)
         assert vertices // chosen.parts >= least
         more = chosen.parts + 1
-        assert more > min(workers, MAX_PARTS) or vertices // more < least, "as many as there may be"
+        assert more > min(workers, MAX_PARTS) or vertices // more < least, "as many as allowed"
 
 
 def test_a_part_may_be_one_chunk_only_if_a_method_is_asked_for() -> None:
     few = replace(USUAL, vertices=2 * MIN_CHUNKS_PER_PART * 256 - 1)
-    assert choose(few) == (None, "of 2,047 vertices there are no two parts with 1,024, which is 4 chunks")
-    assert choose(replace(few, asked="parsa")) == (
+    assert choose(few) == (None, "2,047 vertices do not fill two parts of 1,024 (4 chunks)")
+    assert choose(replace(few, requested="parsa")) == (
         PlacementChoice("parsa", 7, 2),
-        "parsa was asked for; 7 parts, each with 1 chunk or more, of 2 sections",
+        "parsa was requested for; 7 parts, each with 1 chunk or more, of 2 sections",
     )
 
 
@@ -99,8 +99,8 @@ def test_a_section_is_worth_a_message(workers: int, vertices: int, fewest: int) 
 def test_parts_that_touch_as_much_as_by_chance_are_kept_only_if_they_were_asked_for() -> None:
     assert worth_keeping("auto", 96.0, 100.0) == (
         False,
-        "parts would touch only 4% fewer bytes of rows than by chance",
+        "parts would touch only 4% fewer bytes of rows than at random",
     )
-    assert worth_keeping("parsa", 96.0, 100.0) == (True, "4% fewer bytes of rows than by chance")
+    assert worth_keeping("parsa", 96.0, 100.0) == (True, "4% fewer bytes of rows than at random")
     assert worth_keeping("auto", 50.0, 100.0)[0]
     assert not worth_keeping("auto", 0.0, 0.0)[0]

@@ -96,7 +96,7 @@ def test_what_no_placement_can_save_is_not_placed(tmp_path: Path) -> None:
     file = file_of(tmp_path, bought="own")
     said = plan_placement(file, 4).placement
     assert said is not None and (said.methods, said.parts, said.place_s) == ((), 0, None)
-    assert said.reason == "parts would touch only 0% fewer bytes of rows than by chance, at best"
+    assert said.reason == "parts would touch only 0% fewer bytes of rows than at random, at best"
     assert said.chance_bytes == said.least_bytes == 2000 * 800 / 4
     assert placed(file, 4, tmp_path)["method"] is None
 
@@ -161,5 +161,5 @@ def test_a_plan_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "placement with 4 workers by multilevel or parsa, expected to take" in text
     assert "4 parts, as many as workers, of 4 sections. Of 1.6 MB in rows a part by chance touches" in text
     print_plan(make_plan(dataclasses.replace(options, workers=1)))
-    assert "placement none with 1 worker: one worker trains all of them" in " ".join(capsys.readouterr().out.split())
+    assert "placement none with 1 worker: one worker trains all vertices" in " ".join(capsys.readouterr().out.split())
     assert make_plan(dataclasses.replace(options, program=None)).to_json()["placement"] is None
