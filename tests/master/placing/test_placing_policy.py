@@ -80,7 +80,7 @@ def test_a_part_may_be_one_chunk_only_if_a_method_is_asked_for() -> None:
     assert choose(few) == (None, "2,047 vertices do not fill two parts of 1,024 (4 chunks)")
     assert choose(replace(few, requested="parsa")) == (
         PlacementChoice("parsa", 7, 2),
-        "parsa was requested for; 7 parts, each with 1 chunk or more, of 2 sections",
+        "parsa was requested; 7 parts, each with 1 chunk or more, of 2 sections",
     )
 
 

@@ -114,7 +114,7 @@ def test_what_it_saves_may_be_less_than_the_most(tmp_path: Path) -> None:
     [
         (1, 200, "auto", "one worker"),
         (4, 1, "auto", "all rows together are 8,000 bytes"),
-        (4, 1, "parsa", "parsa was asked for"),
+        (4, 1, "parsa", "parsa was requested"),
     ],
 )
 def test_why(workers: int, width: int, placement: str, reason: str, tmp_path: Path) -> None:
