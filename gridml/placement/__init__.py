@@ -1,1 +1,1 @@
-"""Data placed so that few parameters are replicated: which part each row of a bipartite graph goes to."""
+"""Placement of data: assigns the rows of a bipartite graph to parts so that few parameters are replicated."""

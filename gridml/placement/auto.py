@@ -1,7 +1,7 @@
 """The automatic choice of a method, and the methods of placement by name.
 
-The largest graphs are placed by the quickest method, all others by the best that the time allows. A new method is a
-file and a line here.
+The largest graphs are placed by the fastest method, all others by the best method that the time allows. A new method
+is a file and a line here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from gridml.placement.tsh import Tsh
 
 
 class Cost(NamedTuple):
-    """CPU seconds of a million edges on 16 parts, the slowest of the graphs of up to CACHED edges in
-    benchmarks/results/placement.md, and the power of the size by which that grows on larger ones, which do not fit the
-    caches (Parsa's blocks do)."""
+    """A model of a method's CPU time, fitted to benchmarks/results/placement.md."""
 
-    seconds: float
-    growth: float = 0.0
+    seconds: float  #: of a million edges on 16 parts: the slowest graph of up to CACHED edges
+    growth: float = 0.0  #: the power of edges / CACHED by which that grows on larger graphs; 0 for Parsa's blocks
 
 
 COSTS: tuple[tuple[Method, Cost], ...] = (  # the best method first
@@ -34,19 +32,19 @@ COSTS: tuple[tuple[Method, Cost], ...] = (  # the best method first
     (Refined(), Cost(0.3, 0.15)),
     (Parsa(), Cost(0.15)),
 )
-CACHED = 5e6
-ROW = 8  # edges that a row costs beside its own: rows of two columns take several times as long by the edge
-QUICKEST = COSTS[-1][0]
-SLOWER = {f"objective {TOTAL}": 9.0, f"objective {TRAFFIC}": 10.0}  # times as long as usual the best method takes
-USUAL_PARTS = 16  # twice as many take twice as long
-SECONDS = 60.0
+CACHED = 5e6  # edges of a graph that fits into the processor's caches
+ROW = 8  # a row costs as much as 8 edges: rows of two columns take several times as long per edge
+FASTEST = COSTS[-1][0]
+SLOWER = {f"objective {TOTAL}": 9.0, f"objective {TRAFFIC}": 10.0}  # factors on the time of multilevel
+USUAL_PARTS = 16  # the time grows in proportion to the parts beyond these
+SECONDS = 60.0  # the default of `AutoOptions.seconds`
 
 
 @dataclass(frozen=True)
 class AutoOptions(Options):
-    """Placing may take about so many `seconds`; the quickest method takes what it takes."""
+    """Options of the automatic choice."""
 
-    seconds: float = SECONDS
+    seconds: float = SECONDS  #: that placing may take, approximately; the fastest method is not limited
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,25 +53,24 @@ class AutoOptions(Options):
 
 
 def work(graph: Bipartite) -> int:
-    """How many edges a graph costs to place."""
+    """Return the cost of placing a graph, in edges."""
     return graph.edges + ROW * graph.rows
 
 
 def chosen(edges: int, parts: int, seconds: float, wanted: frozenset[str] = frozenset()) -> tuple[Method, str]:
-    """Return the best method that is expected to place so many edges in so many seconds, and why it is that one: of
-    those that support what is `wanted` (`base.requested`)."""
+    """Return the best method that supports the `wanted` features (`base.requested`) and is expected to place `edges` in
+    `seconds`, and the reason."""
     for method, cost in ((method, cost) for method, cost in COSTS if wanted <= method.supports):
         slower = max((SLOWER.get(each, 1.0) for each in wanted), default=1.0) if isinstance(method, Multilevel) else 1.0
         takes_s = slower * _seconds(edges, parts, cost)
         if takes_s <= seconds:
             return method, f"the best method expected to take {seconds:g} s or less ({takes_s:.2g} s)"
-    which = f" that takes account of {', '.join(sorted(wanted))}" if wanted else ""
-    return method, f"the quickest method{which}, expected to take {takes_s:.2g} s where {seconds:g} s are allowed"
+    which = f" that supports {', '.join(sorted(wanted))}" if wanted else ""
+    return method, f"the fastest method{which}, expected to take {takes_s:.2g} s where {seconds:g} s are allowed"
 
 
 def expected_s(method: str, edges: int, parts: int) -> float | None:
-    """Return the CPU seconds that a method is expected to take for a graph of so many edges (`work`), None of one that
-    auto does not choose among."""
+    """Return the expected CPU seconds of a method for a graph of `edges` (see `work`); None: auto never chooses it."""
     return next((_seconds(edges, parts, cost) for each, cost in COSTS if each.name == method), None)
 
 
@@ -83,7 +80,7 @@ def _seconds(edges: int, parts: int, cost: Cost) -> float:
 
 
 class Auto:
-    """Chooses by the size of the graph, the number of parts and the time allowed."""
+    """Chooses a method by the size of the graph, the number of parts and the time allowed."""
 
     name = "auto"
     supports = ALL_FEATURES
@@ -92,8 +89,8 @@ class Auto:
         check(graph, parts, options, self)
         seconds = options.seconds if isinstance(options, AutoOptions) else SECONDS
         wanted = requested(graph, options)
-        if graph.mapped and wanted <= QUICKEST.supports:
-            method, reason = QUICKEST, "the method that does not read the graph into memory"
+        if graph.mapped and wanted <= FASTEST.supports:
+            method, reason = FASTEST, "the method that does not read the graph into memory"
         else:
             method, reason = chosen(work(graph), parts, seconds, wanted)
         placed = method.place(graph, parts, options)
@@ -115,7 +112,7 @@ METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 
 
 def find(name: str) -> Method:
-    """Return a method. Raises UsageError for a name that none has."""
+    """Return a method by name. Raises UsageError for an unknown name."""
     if name not in METHODS:
         raise UsageError(f"there is no method of placement {name!r}; expected {', '.join(METHODS)}.")
     return METHODS[name]

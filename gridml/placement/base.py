@@ -1,7 +1,7 @@
-"""The contract of a placement method: its input and its result, rates, limits, and the turns of parts.
+"""The contract of a placement method: options, results, rates, lower bounds, and turns.
 
-The speeds of the parts' machines and networks predict the seconds of a round. The limits are what no placement can
-go below. Turns decide which part takes a row next, where parts have unequal shares or rows unequal work.
+Rates are the speeds of the parts' machines and networks; they predict the seconds of a round. Turns decide which part
+takes the next row, where parts have unequal shares or rows unequal work.
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ class PartRates(NamedTuple):
 
 @dataclass(frozen=True)
 class Rates:
-    """`bandwidth` in bytes/s, `speed` in work/s: one number for all parts, or one for each. Without a speed work takes
-    no time. `master` is the bandwidth of a master that all parts share (star); None: it is never what one waits for.
+    """The speeds of networks and machines: one number for all parts, or one for each.
 
-    Bytes are the weights of columns, work is the weights of rows; where these have none, a column is one, and so is a
-    row.
+    Bytes are the weights of columns, and work is the weights of rows. Without weights each column, and each row, is 1.
     """
 
-    bandwidth: tuple[float, ...]
-    speed: tuple[float, ...] | None = None
-    master: float | None = None
+    bandwidth: tuple[float, ...]  #: bytes/s
+    speed: tuple[float, ...] | None = None  #: work/s; None: work takes no time
+    master: float | None = None  #: bandwidth of the master that all parts share (star), bytes/s; None: unlimited
 
     def __post_init__(self) -> None:
         master = None if self.master is None else (self.master,)
@@ -46,7 +44,7 @@ class Rates:
                 raise UsageError(f"the {name} is {listed(values)}; expected numbers above 0.")
 
     def check(self, parts: int) -> None:
-        """Raise UsageError where there are numbers for another number of parts."""
+        """Raise UsageError if there are numbers for a different number of parts."""
         for name, values in (("bandwidth", self.bandwidth), ("speed", self.speed)):
             if values is not None and len(values) not in (1, parts):
                 raise UsageError(
@@ -54,23 +52,24 @@ class Rates:
                 )
 
     def seconds(self, moved: NDArray[np.int64], work: NDArray[np.int64]) -> Floats:
-        """Predict the seconds of a round of each part, float64 (parts,), that has `moved` bytes to take and to give
-        back, int64 (parts,), and so much `work`: 2·max(moved_i / bandwidth_i, Σ moved / master) + work_i / speed_i."""
-        on_the_way = moved / np.array(self.bandwidth)
+        """Predict the seconds of a round of each part, float64 (parts,): 2·max(moved_i / bandwidth_i, Σ moved / master)
+        + work_i / speed_i. `moved` int64 (parts,) are the bytes that a part fetches and sends back, `work` int64
+        (parts,) its work."""
+        transfer_s = moved / np.array(self.bandwidth)
         if self.master is not None:
-            on_the_way = np.maximum(on_the_way, moved.sum() / self.master)
-        at_work = np.zeros(len(work)) if self.speed is None else work / np.array(self.speed)
-        return np.asarray(2 * on_the_way + at_work)
+            transfer_s = np.maximum(transfer_s, moved.sum() / self.master)
+        work_s = np.zeros(len(work)) if self.speed is None else work / np.array(self.speed)
+        return np.asarray(2 * transfer_s + work_s)
 
     def pace(self, work: Floats) -> PartRates:
-        """Return what a column costs each part, the mean being 1, and what its `work`, float64 (parts,), costs it."""
+        """Return the relative costs of parts with this `work`, float64 (parts,)."""
         cost = np.broadcast_to(1 / np.array(self.bandwidth), work.shape)
         fixed = np.zeros(len(work)) if self.speed is None else work / (2 * np.array(self.speed))
         return PartRates(cost / cost.mean(), fixed / cost.mean())
 
 
 def listed(values: tuple[float, ...]) -> str:
-    """Return numbers as a message shows them."""
+    """Format numbers for an error message."""
     return ", ".join(f"{value:g}" for value in values[:6]) + (", ..." if len(values) > 6 else "") or "empty"
 
 
@@ -78,9 +77,10 @@ Parts = NDArray[np.int32]
 Counts = NDArray[np.int64]
 Shares = NDArray[np.float64]
 MEMORY, TRAFFIC, TOTAL, DUAN, SECONDS = OBJECTIVES = ("memory", "traffic", "total", "duan", "seconds")
-UNLIMITED = 2**62  # columns that a part may touch, where no limit is set
+UNLIMITED = 2**62  # the memory limit if none is set; half of int64's range, so that sums with it do not overflow
 MESH, STAR = TOPOLOGIES = ("mesh", "star")
-# What a graph and options can ask of a method besides the seed, the slack and the least memory.
+# Features that a graph or its options can require of a method. Every method supports a seed, slack, and the objective
+# of the least memory.
 SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT = ("shares", "row weights", "column weights", "a memory limit")
 ALL_FEATURES = frozenset(
     {SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT, *(f"objective {name}" for name in OBJECTIVES if name != MEMORY)}
@@ -89,23 +89,16 @@ ALL_FEATURES = frozenset(
 
 @dataclass(frozen=True)
 class Options:
-    """What can be asked of a method; one that has more has options of its own that extend these.
+    """The options of all methods. A method with more options extends this class."""
 
-    `seed` decides whatever is left to chance. A part has at most (1 + `slack`) times its share of the work of all rows,
-    and one row more. `shares` are how much of it each part gets, in any unit; None: the same.
-
-    The `objective` is the largest memory of a part, the largest traffic, the traffic of all, the largest work times the
-    largest traffic (Duan, Wang and Wu), or the seconds of a round as `rates` predict them. No part may touch more than
-    `memory` (θ in theirs), in weights of columns; None: as much as it likes. In a `mesh` part i serves V_i, in a `star`
-    a master serves all columns.
-    """
-
-    seed: int = 0
-    slack: float = 0.0
+    seed: int = 0  #: of all random choices: the same seed gives the same placement
+    slack: float = 0.0  #: a part has at most (1 + slack) times its share of all work, and one row more
     objective: str = MEMORY
-    shares: tuple[float, ...] | None = None
-    memory: int | None = None
-    topology: str = MESH
+    """The figure to minimise: the largest memory of a part, the largest traffic, the total traffic, the largest work
+    times the largest traffic (Duan, Wang and Wu), or the seconds of a round as `rates` predict them."""
+    shares: tuple[float, ...] | None = None  #: of all work, for each part, in any unit; None: equal shares
+    memory: int | None = None  #: the limit of what a part touches, in weights of columns (Duan's θ); None: no limit
+    topology: str = MESH  #: mesh: part i serves V_i; star: a master serves all columns
     rates: Rates | None = None
 
     def __post_init__(self) -> None:
@@ -126,7 +119,7 @@ class Options:
 
     @property
     def fractions(self) -> Shares | None:
-        """The shares as fractions of one, float64 (parts,); None where all are the same."""
+        """The shares as fractions of one, float64 (parts,); None: they are equal."""
         if self.shares is None or len(set(self.shares)) == 1:
             return None
         return np.array(self.shares) / sum(self.shares)
@@ -136,7 +129,7 @@ _Own = TypeVar("_Own", bound=Options)
 
 
 def options_of(kind: type[_Own], options: Options) -> _Own:
-    """Return options as those of a method: as they are, or with its defaults for what only it has."""
+    """Return options of the type of a method; options that only it has get their defaults."""
     if isinstance(options, kind):
         return options
     return kind(**{field.name: getattr(options, field.name) for field in fields(Options)})
@@ -144,29 +137,26 @@ def options_of(kind: type[_Own], options: Options) -> _Own:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where everything is: `rows` int32 (rows,) and `columns` int32 (columns,), each the number of a part.
-
-    Part i trains its rows, and serves its columns to the others. `why` says in words how they were placed.
-    """
+    """An assignment of rows and columns to parts. Part i trains its rows, and serves its columns to the others."""
 
     parts: int
-    rows: Parts
-    columns: Parts
-    why: str
+    rows: Parts  #: the part of each row, int32 (rows,)
+    columns: Parts  #: the part of each column, int32 (columns,)
+    why: str  #: a description of how they were placed
 
 
 class Method(Protocol):
-    """A way to place a graph. What of `ALL_FEATURES` it can be asked for is in `supports`; it refuses the rest."""
+    """A placement method."""
 
     name: str
-    supports: frozenset[str]
+    supports: frozenset[str]  #: the subset of `ALL_FEATURES` that the method supports; `check` rejects the rest
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         """Place a graph of at least one row on `parts` ≥ 1 parts. Same graph and options, same placement."""
 
 
 def requested(graph: Bipartite, options: Options) -> frozenset[str]:
-    """Return what of `ALL_FEATURES` is asked for."""
+    """Return the subset of `ALL_FEATURES` that a graph and its options require."""
     given = {
         SHARES: options.fractions is not None,
         ROW_WEIGHTS: graph.row_weights is not None,
@@ -178,8 +168,8 @@ def requested(graph: Bipartite, options: Options) -> frozenset[str]:
 
 
 def check(graph: Bipartite, parts: int, options: Options | None = None, method: Method | None = None) -> None:
-    """Raise UsageError where there is nothing to place, more parts than rows, shares or rates for another number of
-    parts, or anything is asked for that the method has no way to honour."""
+    """Raise UsageError for a graph without rows, more parts than rows, shares or rates for a different number of parts,
+    or a required feature that the method does not support."""
     if not graph.rows:
         raise UsageError("the graph has no rows: there is nothing to place. Give one with data.")
     if not 1 <= parts <= graph.rows:
@@ -202,8 +192,10 @@ def check(graph: Bipartite, parts: int, options: Options | None = None, method: 
 def room(
     total: int, parts: int, slack: float, shares: Shares | None = None, *, weighted: bool = False
 ) -> tuple[Counts, int]:
-    """Return how many rows every part may have, int64 (parts,), and how many parts may have one more: with no slack
-    none is empty. Of `weighted` rows, some of which may be no work, a part takes another while it has less than that.
+    """Return the maximum work of each part, int64 (parts,), and the number of parts that may have one row more.
+
+    Without slack no part is empty. With `weighted` rows the maximum is exclusive: a part takes another row while it has
+    less work than that, because rows may be heavy or weightless.
     """
     most = np.full(parts, (1 + slack) * total / parts) if shares is None else (1 + slack) * total * shares
     if weighted:
@@ -213,30 +205,29 @@ def room(
 
 
 def least_memory(graph: Bipartite, parts: int) -> int:
-    """Return what the largest part touches at least, in weights of columns: the largest row, or an even share."""
+    """Return a lower bound of the largest part's memory, in weights of columns: the largest row, or an even share."""
     ends = np.concatenate([[0], np.cumsum(graph.sizes[graph.neighbours])])[graph.offsets]
     return max(int(np.diff(ends).max()), -(-graph.used // parts))
 
 
 def advice(graph: Bipartite, limit: int, slack: float) -> str:
-    """Return what to ask for where a `limit` of memory is kept by no placement, but a larger one is."""
-    largest = least_memory(graph, graph.rows)  # the largest row: no even share of so many parts is more
+    """Return a hint for a memory `limit` that no placement keeps."""
+    largest = least_memory(graph, graph.rows)  # the largest row: with a part for each row no even share is larger
     if limit < largest:
         return f"Ask for that: one row alone touches {largest:,}, on however many parts."
     return f"Ask for that, for more parts, or for more slack than {slack}."
 
 
 class Fill(NamedTuple):
-    """How far parts are with what they are to have: the `load` of each, float64 (parts,), which changes in place, their
-    `shares`, float64 (parts,), and the work of each row of the graph, int64 (rows,)."""
+    """The progress of parts towards their shares while rows are dealt out."""
 
-    load: Shares
-    shares: Shares
-    weights: NDArray[np.int64]
+    load: Shares  #: the work of each part, float64 (parts,); changes in place
+    shares: Shares  #: the target fractions, float64 (parts,)
+    weights: NDArray[np.int64]  #: the work of each row of the graph, int64 (rows,)
 
 
 def fill_of(graph: Bipartite, parts: int, options: Options) -> Fill | None:
-    """Return empty parts where shares or work are unequal, or None: parts take one row each in turn."""
+    """Return empty parts if shares or works are unequal; None: parts simply take turns."""
     shares = options.fractions
     if shares is None and graph.row_weights is None:
         return None
@@ -245,18 +236,18 @@ def fill_of(graph: Bipartite, parts: int, options: Options) -> Fill | None:
 
 @compiled
 def next_part(load: Shares, shares: Shares) -> int:
-    """Return the part with the least load for its share, the first of several. So none ever has more than its share of
-    what is dealt out, and one row more."""
+    """Return the part with the least load for its share, the first of several. A part never exceeds its share of the
+    work that was dealt out by more than one row."""
     best = 0
     for part in range(1, len(load)):
-        if load[part] * shares[best] < load[best] * shares[part]:
+        if load[part] * shares[best] < load[best] * shares[part]:  # the quotients, without a division
             best = part
     return best
 
 
 @compiled
 def in_turn(order: NDArray[np.int32], fill: Fill, parts: Parts) -> None:
-    """Deal out the rows in this order, each to the part whose turn it is, into `parts`, int32 (rows,)."""
+    """Deal out the rows in this order, each to the part whose turn it is. Writes `parts`, int32 (rows,)."""
     for row in order:
         part = next_part(fill.load, fill.shares)
         parts[row] = part

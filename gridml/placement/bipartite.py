@@ -1,9 +1,8 @@
-"""A bipartite graph: rows, which are data, and the columns that each of them touches, which are parameters.
+"""Bipartite graphs: rows are data, columns are parameters, and a row touches the columns that it needs.
 
-A general graph becomes a bipartite one (Li, Andersen and Smola, 2015, section 2.2): what is trained are rows, what
-is held are the vertices. It is given as rows and columns of the same numbers, an edge as either of its two
-directions or as both; there may be more rows than columns or fewer. Loops are no edges. `Numbered` is a graph with
-the names that its rows and columns have at their origin.
+A general graph is converted to a bipartite one (Li, Andersen and Smola, 2015, section 2.2): its vertices become the
+columns, and its vertices, edges or cliques the rows. Its rows and columns share one numbering, an edge may stand in
+either or both directions, and the numbers of rows and columns may differ. Loops are ignored.
 """
 
 from __future__ import annotations
@@ -24,36 +23,29 @@ from gridml.placement.compiled import compiled
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 Weights = NDArray[np.int64]
-MAX_COUNT = 2**31 - 1  # rows, or columns: their numbers are int32
-PIECE = 1 << 20  # edges that are looked at together, so that a graph may be larger than memory
-MAX_TOTAL_WEIGHT = 2**53  # all rows, or all columns together: sums up to it are exact as floats, too
+MAX_COUNT = 2**31 - 1  # of rows, and of columns: their numbers are int32
+PIECE = 1 << 20  # edges that are processed at once, so that a graph can be larger than memory
+MAX_TOTAL_WEIGHT = 2**53  # of all rows, and of all columns: sums up to here are exact in float64
 
 
 class BothSides(NamedTuple):
-    """A graph as loops take it that go from rows to columns and back: row i touches
-    `neighbours[offsets[i]:offsets[i + 1]]`, column v is touched by `rows_of[column_offsets[v]:column_offsets[v + 1]]`.
-    """
+    """The adjacency of a graph by rows and by columns, for kernels that go both ways."""
 
     offsets: Offsets
-    neighbours: Ids
+    neighbours: Ids  #: row i touches neighbours[offsets[i]:offsets[i + 1]]
     column_offsets: Offsets
-    rows_of: Ids
+    rows_of: Ids  #: column v is touched by rows_of[column_offsets[v]:column_offsets[v + 1]]
 
 
 @dataclass(frozen=True)
 class Bipartite:
-    """Row i touches the columns `neighbours[offsets[i]:offsets[i + 1]]`, each of them once.
+    """A bipartite graph in CSR form. The constructor checks nothing: use `from_rows`, `from_edges` and `weighted`."""
 
-    `offsets` int64 (rows + 1,), `neighbours` int32 (edges,), `columns` is how many there are. `row_weights` int64
-    (rows,) are the work of each row, `column_weights` int64 (columns,) the bytes of each column; None: one each. Not
-    checked here: make one by `from_rows` or `from_edges`, and weights by `weighted`.
-    """
-
-    offsets: Offsets
-    neighbours: Ids
+    offsets: Offsets  #: int64 (rows + 1,)
+    neighbours: Ids  #: int32 (edges,): row i touches neighbours[offsets[i]:offsets[i + 1]], without duplicates
     columns: int
-    row_weights: Weights | None = None
-    column_weights: Weights | None = None
+    row_weights: Weights | None = None  #: the work of each row, int64 (rows,); None: 1 each
+    column_weights: Weights | None = None  #: the bytes of each column, int64 (columns,); None: 1 each
 
     @property
     def rows(self) -> int:
@@ -65,43 +57,45 @@ class Bipartite:
 
     @cached_property
     def degrees(self) -> NDArray[np.int64]:
-        """Columns that each row touches, int64 (rows,)."""
+        """The number of columns that each row touches, int64 (rows,)."""
         return np.diff(self.offsets)
 
     @cached_property
     def transposed(self) -> Bipartite:
-        """The same graph from the columns' side; rows of a column are in ascending order."""
+        """The graph with rows and columns exchanged; the rows of a column ascend."""
         ones = np.ones(self.edges, np.int8)
         by_column = csr_array((ones, self.neighbours, self.offsets), shape=(self.rows, self.columns)).tocsc()
         return Bipartite(by_column.indptr.astype(np.int64), by_column.indices.astype(np.int32), self.rows)
 
     @property
     def both_sides(self) -> BothSides:
-        """The arrays of rows and of columns; rows of a column are in ascending order."""
+        """The adjacency by rows and by columns; the rows of a column ascend."""
         across = self.transposed
         return BothSides(self.offsets, self.neighbours, across.offsets, across.neighbours)
 
     @property
     def mapped(self) -> bool:
-        """Whether the neighbours stay in their file, because they may be more than there is memory for."""
+        """True if the neighbours are memory-mapped: they may be larger than memory."""
         return isinstance(self.neighbours, np.memmap)
 
     def lists(self, rows: Ids) -> tuple[Offsets, Ids, Ids]:
         """Return offsets, neighbours and places: row rows[i] touches neighbours[offsets[p]:offsets[p + 1]] with p =
-        places[i]. Of a mapped graph these rows, which ascend, are read, and nothing else."""
+        places[i]. `rows` ascend. A mapped graph is only read at these rows."""
         if not self.mapped:
             return self.offsets, self.neighbours, rows
         begins, ends = self.offsets[rows], self.offsets[rows + 1]
         offsets = np.concatenate([[0], np.cumsum(ends - begins)])
         neighbours = np.empty(int(offsets[-1]), np.int32)
-        firsts = np.flatnonzero(np.concatenate([[True], begins[1:] != ends[:-1]]))  # of rows that follow on one another
+        firsts = np.flatnonzero(
+            np.concatenate([[True], begins[1:] != ends[:-1]])
+        )  # of runs of consecutive rows, each of which is one read
         for first, after in zip(firsts, [*firsts[1:], len(rows)], strict=True):
             neighbours[offsets[first] : offsets[after]] = self.neighbours[begins[first] : ends[after - 1]]
         self._read(neighbours)
         return offsets, neighbours, np.arange(len(rows), dtype=np.int32)
 
     def pieces(self, edges: int = PIECE) -> Iterator[tuple[int, Bipartite]]:
-        """All rows in their order, as graphs in memory that have about so many edges, each with the number of its first
+        """Yield all rows in order, as graphs in memory with about `edges` edges, each with the number of its first
         row."""
         first = 0
         while first < self.rows:
@@ -116,20 +110,18 @@ class Bipartite:
             first = after
 
     def _read(self, neighbours: Ids) -> None:
-        """Look at what was read of a mapped graph, and let go of the pages, which would count as this process's memory.
-
-        Raises UsageError for a neighbour that is none of the columns.
-        """
+        """Check the part of a mapped graph that was read. Raises UsageError for a neighbour that is not a column."""
         if len(neighbours) and not (neighbours.min() >= 0 and neighbours.max() < self.columns):
             wrong = neighbours[(neighbours < 0) | (neighbours >= self.columns)][0]
             raise UsageError(f"a row touches column {wrong:,}; expected one of 0 to {self.columns - 1:,}")
+        # Drop the pages: they would count as memory of this process.
         file: Any = self.neighbours.base
         if isinstance(file, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             file.madvise(mmap.MADV_DONTNEED)
 
     def only(self, rows: NDArray[np.integer[Any]]) -> Bipartite:
-        """Return the graph of these rows alone, in their order, with all columns and their weights; the work of rows is
-        left out."""
+        """Return the subgraph of these rows, in their order, with all columns and column weights, without row
+        weights."""
         begins = self.offsets[rows]
         degrees = self.offsets[np.asarray(rows) + 1] - begins
         offsets = np.concatenate([[0], np.cumsum(degrees)])
@@ -138,33 +130,33 @@ class Bipartite:
 
     @property
     def works(self) -> Weights:
-        """The work of each row, int64 (rows,), of those without weights, too."""
+        """The work of each row, int64 (rows,), also without weights."""
         return np.ones(self.rows, np.int64) if self.row_weights is None else self.row_weights
 
     @property
     def sizes(self) -> Weights:
-        """The bytes of each column, int64 (columns,), of those without weights, too."""
+        """The bytes of each column, int64 (columns,), also without weights."""
         return np.ones(self.columns, np.int64) if self.column_weights is None else self.column_weights
 
     @property
     def used(self) -> int:
-        """What the columns weigh that any row touches."""
+        """The total weight of columns that at least one row touches."""
         return int(self.sizes[np.bincount(self.neighbours, minlength=self.columns) > 0].sum())
 
     @property
     def work(self) -> int:
-        """Of all rows."""
+        """The total work of all rows."""
         return self.rows if self.row_weights is None else int(self.row_weights.sum())
 
     @property
     def heaviest(self) -> int:
-        """The work of the row that has most, at least 1."""
+        """The largest work of a row, at least 1."""
         return 1 if self.row_weights is None else max(1, int(self.row_weights.max(initial=1)))
 
     def weighted(self, rows: ArrayLike | None = None, columns: ArrayLike | None = None) -> Bipartite:
-        """Return the graph with the work of each row, or the bytes of each column, or both; without either as it is.
+        """Return the graph with new row weights, column weights, or both; None keeps the present ones.
 
-        Raises UsageError for another number of them, for what is no whole number from 0, and where all are 0.
+        Raises UsageError for a wrong number of weights, for weights that are negative or not whole, and if all are 0.
         """
         works, sizes = self.row_weights, self.column_weights
         if rows is not None:
@@ -175,10 +167,10 @@ class Bipartite:
 
     @staticmethod
     def from_rows(offsets: ArrayLike, neighbours: ArrayLike, columns: int) -> Bipartite:
-        """Return the graph with these rows; a column that stands in a row twice is touched once.
+        """Build a graph from CSR arrays. Duplicate columns of a row are merged.
 
         Raises UsageError for offsets that do not ascend from 0 to the number of neighbours, and for a neighbour that is
-        none of the columns.
+        not a column.
         """
         starts, to = np.asarray(offsets), np.asarray(neighbours)
         if starts.ndim != 1 or not len(starts) or to.ndim != 1 or starts[0] != 0 or starts[-1] != len(to):
@@ -200,9 +192,9 @@ class Bipartite:
 
     @staticmethod
     def from_edges(rows: ArrayLike, columns: ArrayLike, shape: tuple[int, int] | None = None) -> Bipartite:
-        """Return the graph of edges from rows[i] to columns[i]; without a `shape` it is as large as they need.
+        """Build a graph from edges rows[i] → columns[i]. Without a `shape` it is as large as its largest numbers.
 
-        Raises UsageError for two lengths, and for a number outside of the shape.
+        Raises UsageError for arrays of different lengths, and for a number outside of the shape.
         """
         u, v = (a if a.dtype.kind == "i" else a.astype(np.int64) for a in map(np.asarray, (rows, columns)))
         if u.shape != v.shape or u.ndim != 1:
@@ -217,7 +209,7 @@ class Bipartite:
             raise UsageError(f"row {row:,} touches column {column:,}; expected one of 0 to {m - 1:,}")
         if max(n, m) > MAX_COUNT:
             raise UsageError(f"a graph has at most {MAX_COUNT:,} rows and columns, got {n:,} and {m:,}")
-        # Counted into their rows, which is several times as fast as sorting.
+        # A conversion by counting, which is several times faster than sorting the edges.
         by_row = coo_array((np.ones(len(u), np.int8), (u, v)), shape=(n, m)).tocsr()
         by_row.sum_duplicates()
         return Bipartite(by_row.indptr.astype(np.int64), by_row.indices.astype(np.int32), m)
@@ -251,14 +243,14 @@ Numbers = NDArray[np.int64]
 
 
 def vertices(graph: Bipartite) -> Bipartite:
-    """Each vertex is a row, which touches itself and its neighbours: U = V, and both have the same numbers."""
+    """Return the graph with a row for each vertex; it touches the vertex and its neighbours (U = V)."""
     across, own = both_ways(graph), np.arange(max(graph.rows, graph.columns))
     rows = np.concatenate([np.repeat(own, across.degrees), own])
     return Bipartite.from_edges(rows, np.concatenate([across.neighbours, own]), (len(own), len(own)))
 
 
 def edges(graph: Bipartite) -> Bipartite:
-    """Each edge is a row, which touches its two ends, the smaller first: by that one, and then by the other."""
+    """Return the graph with a row for each edge; it touches the two ends. Rows are sorted by the smaller end first."""
     across = both_ways(graph)
     from_ = np.repeat(np.arange(across.rows, dtype=np.int32), across.degrees)
     ends = np.stack([from_, across.neighbours], axis=1)[from_ < across.neighbours]
@@ -266,10 +258,11 @@ def edges(graph: Bipartite) -> Bipartite:
 
 
 def cliques(graph: Bipartite) -> Bipartite:
-    """Each row is a clique, and touches its vertices: as a factor of a graphical model does. Every edge is in one.
+    """Return the graph with a row for each clique of a cover of all edges; it touches the clique's vertices.
 
-    Edges are gone through in order; one that is in no clique yet is made larger by the common neighbours in order as
-    long as all are neighbours of one another. A vertex without edges is a clique of its own.
+    This is the shape of a graphical model with a factor for each clique. The cover is greedy: each edge in order that
+    is in no clique yet is extended by common neighbours in order, as long as the result is a clique. A vertex without
+    edges is a clique by itself.
     """
     across = both_ways(graph)
     offsets, members = _cover(across.offsets, across.neighbours)
@@ -280,12 +273,12 @@ _ROWS: dict[str, Callable[[Bipartite], Bipartite]] = {VERTICES: vertices, EDGES:
 
 
 def as_bipartite(graph: Bipartite, kind: str) -> Bipartite:
-    """Return the graph whose rows are vertices, edges or cliques of a general one; `bipartite` is as it is.
+    """Convert a general graph to one whose rows are its vertices, edges or cliques; `bipartite` is returned as it is.
 
-    Raises UsageError for another kind, and for a graph without an edge between two vertices.
+    Raises UsageError for an unknown kind, and for a graph without an edge between two vertices.
     """
     if kind not in KINDS:
-        raise UsageError(f"rows are asked for as {kind!r}; expected {', '.join(KINDS)}.")
+        raise UsageError(f"the kind of rows is {kind!r}; expected {', '.join(KINDS)}.")
     if kind == BIPARTITE:
         return graph
     if not both_ways(graph).edges:
@@ -294,7 +287,7 @@ def as_bipartite(graph: Bipartite, kind: str) -> Bipartite:
 
 
 def both_ways(graph: Bipartite) -> Bipartite:
-    """Return every edge in both directions, once; rows and columns are all vertices."""
+    """Return every edge in both directions, without duplicates; rows and columns are all vertices."""
     count = max(graph.rows, graph.columns)
     rows = np.repeat(np.arange(graph.rows, dtype=np.int32), graph.degrees)
     between = rows != graph.neighbours
@@ -304,15 +297,17 @@ def both_ways(graph: Bipartite) -> Bipartite:
 
 @compiled
 def _cover(offsets: Numbers, neighbours: Ids) -> tuple[Numbers, Ids]:
-    """Return cliques that hold every edge, as offsets into their vertices. `neighbours` ascend in a row."""
+    """Return cliques that cover every edge, as offsets into their vertices. `neighbours` of a row ascend."""
     count = len(offsets) - 1
     covered = np.zeros(len(neighbours), np.bool_)
-    adjacent = np.zeros(count, np.int32)  # members of the clique that a vertex is a neighbour of
+    adjacent = np.zeros(
+        count, np.int32
+    )  # for each vertex, the number of members of the present clique that it is adjacent to
     members = np.empty(len(neighbours) + count, np.int32)
     starts = np.zeros(len(neighbours) // 2 + count + 1, np.int64)
     found, used = 0, 0
     for u in range(count):
-        if offsets[u] == offsets[u + 1]:  # for these there is always room
+        if offsets[u] == offsets[u + 1]:  # `members` has reserved an entry for each vertex
             members[used] = u
             used += 1
             found += 1
@@ -322,6 +317,7 @@ def _cover(offsets: Numbers, neighbours: Ids) -> tuple[Numbers, Ids]:
             if v < u or covered[edge]:
                 continue
             first = used
+            # Cliques overlap, so there can be more members than edges.
             if used + 1 + offsets[u + 1] - offsets[u] + count > len(members):
                 longer = np.empty(2 * len(members) + count, np.int32)
                 longer[:used] = members[:used]
@@ -354,9 +350,11 @@ def _cover(offsets: Numbers, neighbours: Ids) -> tuple[Numbers, Ids]:
 
 @dataclass(frozen=True)
 class Numbered:
-    """The numbers that rows and columns have in a file, ascending, int64 (rows,) and (columns,). None: their places are
-    their numbers, or, of rows that are edges or cliques, they have none."""
+    """A graph with the numbers that its rows and columns have in their file.
+
+    None: the numbers are the positions, or the rows are edges or cliques, which have no numbers.
+    """
 
     graph: Bipartite
-    rows: Numbers | None = None
-    columns: Numbers | None = None
+    rows: Numbers | None = None  #: int64 (rows,), ascending
+    columns: Numbers | None = None  #: int64 (columns,), ascending

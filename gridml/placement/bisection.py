@@ -1,15 +1,14 @@
-"""Parts by halving: rows divided in two, and each half again, so that few columns are touched on both sides.
+"""Recursive bisection: rows are divided in two, and each half again, so that few columns are touched on both sides.
 
-A division costs the columns that are touched on both sides of it, and halves do not know of each other: so the sum
-over all divisions is Σ|N(U_i)| less the columns. It says nothing of how even |N(U_i)| are. Each division is
-multilevel: rows are joined in clusters until few are left, those are grown into halves from several random rows,
-and the best is refined on the way back (`bisection_kernel.refine_bisection`). `refine_pairs` refines any parts in the
-same way, two at a time: for the sum it does not matter what others touch.
+A division costs the columns that both sides touch. Halves are independent, so the sum over all divisions is
+Σ|N(U_i)| − |V|. It ignores how even |N(U_i)| are. Each division is multilevel: rows are clustered until few are left,
+those are grown into halves from several random rows, and the best halves are refined on the way back
+(`bisection_kernel.refine_bisection`). `refine_pairs` refines any parts in the same way, two at a time; for the sum it
+does not matter what other parts touch.
 
-Rows that share most of their columns are joined in clusters: a smaller graph whose parts are parts of the larger
-one. A row that comes late finds the rows taken that it shares most with. It joins their cluster then; in a matching
-it had to take a stranger that was free (clicks: 79% of the rows with the majority of their cluster after four
-steps, and 91% in clusters, by parts of Mt-KaHyPar's).
+Clustering joins rows that share most of their columns into a smaller graph, whose parts are parts of the larger one.
+A row joins a whole cluster, not only an unmatched row: late rows would otherwise be matched with strangers, because
+the rows that they share most with are taken.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from gridml.placement.bisection_kernel import Sides, both_sides, grow, refine_bi
 from gridml.placement.compiled import compiled
 from gridml.placement.refine_kernel import shared
 
-_APART = 0x9E3779B97F4A7C15 >> 1  # what numbers of rows in two parts differ by
+_PART_SALT = 0x9E3779B97F4A7C15 >> 1  # added for each part, so that rows of two parts do not have equal marks
 # Columns with more rows are not searched for a cluster to join: they say little about similarity, and cost the most.
 MAX_COLUMN_ROWS = 100
-SHRINK = 2.5  # times fewer rows are left by a step, at the most
+SHRINK = 2.5  # the largest factor by which one step reduces the rows
 
 
 def coarsen(
@@ -39,29 +38,31 @@ def coarsen(
     within: Parts | None = None,
     fewest: int = 1,
 ) -> tuple[Bipartite, Parts | Counts, Parts]:
-    """Return the smaller graph, its rows' sizes, and which row of it each row became, int32 (rows,).
+    """Cluster rows. Return the smaller graph, the sizes of its rows, and the row of it that each row became, int32
+    (rows,).
 
-    A row of it touches what all of its cluster did, and is at most `largest` in size. Where too few rows found others
-    to join, as they share only columns of many rows, two of those left are joined that touch the same; then they are
-    sorted by the least of numbers drawn for their columns, and two that follow each other and agree in the first of two
-    draws are joined. With parts `within` that they stay, int32 (rows,), no cluster is of two. At least `fewest` rows
-    are left.
+    A row of the smaller graph touches all columns of its cluster, and has a size of at most `largest`. Rows that share
+    only columns of many rows find no cluster. Of these, pairs that touch the same columns are joined. If that is not
+    enough, rows are sorted by min-wise hashes of their columns, and neighbours with the same hash are joined. With
+    `within`, int32 (rows,), a cluster never spans two parts. At least `fewest` rows are left.
     """
     wanted = max(fewest, int(graph.rows / SHRINK))
     order = rng.permutation(graph.rows).astype(np.int32)
     columns_of, weights = (graph.offsets, graph.neighbours), graph.column_weights
     leader, left = _clusters(graph.both_sides, weights, sizes, order, largest, MAX_COLUMN_ROWS, wanted, within)
     if left > wanted:
+        # Random sums of columns: equal sums mean equal sets of columns, except with negligible probability.
         drawn = rng.integers(1, 2**62, graph.columns)
         if weights is not None:
             drawn[weights == 0] = 0
         alike = _alike(*columns_of, drawn)
         if within is not None:
-            alike += within * np.int64(_APART)
+            alike += within * np.int64(_PART_SALT)
         alone = _alone(leader)
         by_mark = alone[np.argsort(alike[alone], kind="stable")]
         left -= _join_neighbours(by_mark, alike, sizes, largest, leader, left - wanted)
     if left > wanted:
+        # Two min-wise hashes: rows must agree in the first, and sorting by the second puts similar ones side by side.
         first, second = (_least(*columns_of, weights, rng.permutation(graph.columns)) for _ in range(2))
         alone = _alone(leader)
         alone = alone[first[alone] >= 0]
@@ -83,7 +84,7 @@ def coarsen(
 
 
 def _alone(leader: Parts) -> Counts:
-    """Return the rows that are clusters by themselves."""
+    """Return the rows without a cluster."""
     return np.flatnonzero(np.bincount(leader, minlength=len(leader))[leader] == 1)
 
 
@@ -98,17 +99,17 @@ def _clusters(
     wanted: int,
     within: Parts | None,
 ) -> tuple[Parts, int]:
-    """Return the leader of each row's cluster, int32 (rows,), and how many clusters there are, at least `wanted`.
+    """Return the leader of each row's cluster, int32 (rows,), and the number of clusters, at least `wanted`.
 
-    In the `order` given each row that is alone joins the cluster `within` the same part that it shares most with: a
-    column of d rows counts its weight/(d − 1) for each of the cluster's rows that has it, for the columns that the
-    leader has and the rows that the cluster stands for.
+    In the given `order`, each row without a cluster joins the cluster of the same part (`within`) with the highest
+    score. A shared column of d rows scores weight/(d − 1) for each of the cluster's rows that touches it. The score is
+    divided by the geometric mean of the cluster's size and the leader's degree.
     """
     offsets, neighbours, column_offsets, rows_of = graph
     rows = len(sizes)
     leader, together = np.arange(rows).astype(np.int32), sizes.astype(np.int64)
-    followed = np.zeros(rows, np.bool_)
-    score, met = np.zeros(rows, np.float32), np.empty(rows, np.int32)
+    followed = np.zeros(rows, np.bool_)  # leaders of other rows: they do not join a cluster themselves
+    score, met = np.zeros(rows, np.float32), np.empty(rows, np.int32)  # scores are zero again after each row
     left = rows
     for row in order:
         if left <= wanted:
@@ -151,8 +152,8 @@ def _clusters(
 
 @compiled
 def _least(offsets: Counts, neighbours: Parts, weights: Counts | None, drawn: Counts) -> Counts:
-    """Return for each row the least number drawn for a column that it touches and that weighs anything, int64 (rows,),
-    or −1: two rows have the same as often as they touch the same columns (Broder, 1997)."""
+    """Return the min-wise hash of each row, int64 (rows,): the least number drawn for a column with weight, or −1. Two
+    rows have the same hash with a probability equal to the Jaccard similarity of their columns (Broder, 1997)."""
     least = np.full(len(offsets) - 1, -1, np.int64)
     for row in range(len(least)):
         for edge in range(offsets[row], offsets[row + 1]):
@@ -166,8 +167,7 @@ def _least(offsets: Counts, neighbours: Parts, weights: Counts | None, drawn: Co
 
 @compiled
 def _alike(offsets: Counts, neighbours: Parts, drawn: Counts) -> Counts:
-    """Return a number for each row, the sum of those `drawn` for its columns, int64 (rows,): two rows have the same if
-    they touch the same columns, and else hardly ever."""
+    """Return a hash of each row's set of columns, the sum of the numbers `drawn` for them, int64 (rows,)."""
     alike = np.zeros(len(offsets) - 1, np.int64)
     for row in range(len(alike)):
         for edge in range(offsets[row], offsets[row + 1]):
@@ -177,8 +177,8 @@ def _alike(offsets: Counts, neighbours: Parts, drawn: Counts) -> Counts:
 
 @compiled
 def _join_neighbours(order: Counts, mark: Counts, sizes: Parts | Counts, largest: int, leader: Parts, most: int) -> int:
-    """Join two and two rows that follow each other in an order, and have the same mark, `most` times; return how many
-    were."""
+    """Join pairs of rows that are neighbours in `order` and have the same mark, at most `most` pairs. Return their
+    number."""
     at, joined = 0, 0
     while at + 1 < len(order) and joined < most:
         one, other = order[at], order[at + 1]
@@ -192,7 +192,7 @@ def _join_neighbours(order: Counts, mark: Counts, sizes: Parts | Counts, largest
 
 @compiled
 def _numbers(leader: Parts) -> tuple[Parts, int]:
-    """Number the clusters in the order of their first rows, so that rows that lay together still do."""
+    """Number the clusters in the order of their first rows, which preserves the locality of rows in memory."""
     number, became, count = np.full(len(leader), -1, np.int32), np.empty(len(leader), np.int32), 0
     for row in range(len(leader)):
         if number[leader[row]] < 0:
@@ -219,20 +219,20 @@ def _union(
     return at
 
 
-MAX_COARSEST_ROWS = 120  # rows that are left to be grown into halves
-SHRINKS = 0.95  # a graph that keeps more of its rows is not joined further
-MIN_ROWS_PER_HALF = 15  # rows, at least, of the smaller half of those
-TRIES = 12  # halves that are grown, of which the best is gone on with
-PASSES, PATIENCE = 4, 300  # of mending, and moves in vain after which one ends
-PARTNERS = 4  # parts with which each is mended, those that share most with it
+MAX_COARSEST_ROWS = 120  # of the smallest graph, whose halves are grown
+SHRINKS = 0.95  # clustering ends at a step that keeps more of the rows
+MIN_ROWS_PER_HALF = 15  # of the smallest graph
+TRIES = 12  # halves that are grown; the best one is refined further
+PASSES, PATIENCE = 4, 300  # of refinement, and the moves without a gain after which a pass ends
+PARTNERS = 4  # the parts with which each part is refined: those that share most with it
 
 
 class _Given(NamedTuple):
-    """A graph without columns that one row touches, and what its rows and columns count."""
+    """A graph to bisect, without columns of a single row, which no division can cut."""
 
     graph: Bipartite
-    units: Counts
-    sizes: Counts
+    units: Counts  #: the weight of each column
+    sizes: Counts  #: of each row
     sides: BothSides
 
     @staticmethod
@@ -250,10 +250,10 @@ class _Given(NamedTuple):
 
 
 def bisect(graph: Bipartite, sizes: Counts, shares: Shares, loose: float, rng: np.random.Generator) -> Parts:
-    """Return the part of each row, int32 (rows,), of at least as many rows as parts.
+    """Return the part of each row, int32 (rows,). There are at least as many rows as parts.
 
-    `sizes` int64 (rows,) are what rows count in the size of a part, `shares` float64 (parts,) the fractions of all that
-    parts should have; what is heavy need not fit, the rest is at most `loose` of a share above it.
+    `sizes` int64 (rows,) are the sizes of rows, `shares` float64 (parts,) the target fractions of the total size. Parts
+    exceed their share by at most the fraction `loose`, except if heavy rows do not fit.
     """
     rows = np.zeros(graph.rows, np.int32)
     todo = [(np.arange(graph.rows), 0, len(shares))]
@@ -267,10 +267,12 @@ def bisect(graph: Bipartite, sizes: Counts, shares: Shares, loose: float, rng: n
         middle = first + (parts + 1) // 2
         share = float(shares[first:middle].sum() / shares[first:last].sum())
         size = int(sizes[members].sum())
+        # The slack is spread evenly over the levels of bisection that are left.
         room = max(1.0, (1 + loose) * total * float(shares[first:last].sum()) / max(1, size))
         fractions = np.array([share, 1 - share])
         most = np.ceil(fractions * size * room ** (1 / np.ceil(np.log2(parts)))).astype(np.int64)
         side = _bisect_once(_Given.of(graph.only(members), sizes[members]), share, most, rng)
+        # Each half needs at least one row for each of its parts.
         if not middle - first <= np.count_nonzero(side == 0) <= len(members) - (last - middle):
             side = (np.arange(len(members)) * parts // len(members) >= middle - first).astype(np.int8)
         todo += [(members[side == 0], first, middle), (members[side == 1], middle, last)]
@@ -278,7 +280,7 @@ def bisect(graph: Bipartite, sizes: Counts, shares: Shares, loose: float, rng: n
 
 
 def _bisect_once(given: _Given, share: float, most: Counts, rng: np.random.Generator) -> Sides:
-    """Return the half of each row, int8 (rows,), the first with so much of all."""
+    """Return the half of each row, int8 (rows,); the first half has the fraction `share` of the total size."""
     levels, became = [given], []
     size = int(given.sizes.sum())
     largest = max(1, int(size * min(share, 1 - share) / MIN_ROWS_PER_HALF))
@@ -303,10 +305,9 @@ def _bisect_once(given: _Given, share: float, most: Counts, rng: np.random.Gener
 
 
 def refine_pairs(graph: Bipartite, sizes: Counts, rows: Parts, most: Counts) -> None:
-    """Move rows between two parts at a time so that they touch fewer columns, in place.
+    """Refine pairs of parts by moving rows between them, in place, so that they touch fewer columns.
 
-    `rows` int32 (rows,) is the part of each; no part gets larger than its `most`, int64 (parts,), and none is left
-    without rows.
+    `rows` int32 (rows,) is the part of each row. No part exceeds its `most`, int64 (parts,), and none becomes empty.
     """
     parts = len(most)
     common = _common(graph, rows, parts)
@@ -321,7 +322,7 @@ def refine_pairs(graph: Bipartite, sizes: Counts, rows: Parts, most: Counts) -> 
 
 
 def _common(graph: Bipartite, rows: Parts, parts: int) -> Counts:
-    """Return what each two parts both touch, int64 (parts, parts), 0 for each by itself."""
+    """Return the weight of columns that two parts both touch, int64 (parts, parts), with a zero diagonal."""
     touched = np.zeros((graph.columns, parts), np.float64)
     touched[graph.neighbours, np.repeat(rows, graph.degrees)] = 1
     common = (touched.T @ (touched * graph.sizes[:, None])).astype(np.int64)

@@ -12,13 +12,13 @@ from gridml.placement.bipartite import BothSides
 from gridml.placement.compiled import compiled
 
 Sides = NDArray[np.int8]
-OUT = -1  # of its heap
+OUT = -1  # the place of a row that is in no heap
 
 
 @compiled
 def both_sides(offsets: Counts, neighbours: Parts, columns: int) -> BothSides:
-    """Return what `Bipartite.both_sides` does: halving makes a thousand small graphs, for which scipy took a tenth of
-    the time of a placement."""
+    """Return the same as `Bipartite.both_sides`. Bisection builds a thousand small graphs, for which scipy took a tenth
+    of the time of a placement."""
     begins = np.zeros(columns + 1, np.int64)
     for column in neighbours:
         begins[column + 1] += 1
@@ -34,6 +34,7 @@ def both_sides(offsets: Counts, neighbours: Parts, columns: int) -> BothSides:
 
 @compiled
 def _before(one: int, other: int, gain: Counts, stamp: Counts) -> bool:
+    """The order of the heaps: by gain; of equal gains the row that was updated last comes first."""
     return bool(gain[one] > gain[other] or (gain[one] == gain[other] and stamp[one] > stamp[other]))
 
 
@@ -71,7 +72,7 @@ def _sink(heap: Parts, count: int, place: Parts, at: int, gain: Counts, stamp: C
 
 @compiled
 def _take(heap: Parts, counts: Counts, side: int, place: Parts, row: int, gain: Counts, stamp: Counts) -> None:
-    """Take a row out of its heap."""
+    """Remove a row from its heap."""
     at = place[row]
     place[row] = OUT
     counts[side] -= 1
@@ -93,23 +94,21 @@ def _put(heap: Parts, counts: Counts, side: int, place: Parts, row: int, gain: C
 
 
 class Crossing(NamedTuple):
-    """Rows while some cross: the `side` of each, how many of each side are `inside` a column (columns, 2), what each
-    row would `gain`, when that was put right last (`stamp`), which are `done` with, and a heap for each side, of
-    `counts` rows, with the `place` of each row in its own."""
+    """The state of a pass. All arrays change in place."""
 
-    side: Sides
-    inside: Parts
-    gain: Counts
-    stamp: Counts
-    done: NDArray[np.bool_]
-    heaps: Parts
-    counts: Counts
-    place: Parts
+    side: Sides  #: of each row, 0 or 1, int8 (rows,)
+    inside: Parts  #: the rows of each side that touch a column, int32 (columns, 2)
+    gain: Counts  #: of each row if it crosses: the decrease of the cut, int64 (rows,)
+    stamp: Counts  #: the time of the last update of the gain, int64 (rows,)
+    done: NDArray[np.bool_]  #: rows that do not move again in this pass
+    heaps: Parts  #: a heap of rows for each side, with the best move on top, int32 (2, rows)
+    counts: Counts  #: the rows in each heap, int64 (2,)
+    place: Parts  #: the position of each row in its heap, or OUT, int32 (rows,)
 
 
 @compiled
 def _crossing(columns: int, side: Sides) -> Crossing:
-    """Return rows of which none is in a heap; `side` is changed in place."""
+    """Return the initial state, with empty heaps; `side` changes in place."""
     rows = len(side)
     return Crossing(
         side,
@@ -125,8 +124,7 @@ def _crossing(columns: int, side: Sides) -> Crossing:
 
 @compiled
 def _cross(row: int, graph: BothSides, units: Counts, crossing: Crossing, time: int) -> int:
-    """Move a row to the other side, and put right what the others gain by doing so: of rows that gain the same the one
-    that was put right last comes first. Return the time after."""
+    """Move a row to the other side and update the gains of rows that share columns with it. Return the time after."""
     offsets, neighbours, begins, rows_of = graph
     side, inside, gain, stamp, done, heaps, counts, place = crossing
     a = side[row]
@@ -138,7 +136,7 @@ def _cross(row: int, graph: BothSides, units: Counts, crossing: Crossing, time: 
         inside[c, a] -= 1
         inside[c, b] += 1
         left, joined = inside[c, a], inside[c, b]
-        if not (joined <= 2 or left <= 1):
+        if not (joined <= 2 or left <= 1):  # no other row gains or loses by this column
             continue
         for at in range(begins[c], begins[c + 1]):
             other = rows_of[at]
@@ -147,14 +145,14 @@ def _cross(row: int, graph: BothSides, units: Counts, crossing: Crossing, time: 
             change = 0
             if side[other] == a:
                 if joined == 1:
-                    change += unit  # to b, where the column is now
+                    change += unit  # b touches the column now, so others can follow for free
                 if left == 1:
-                    change += unit  # the last that keeps it in a
+                    change += unit  # the only row that keeps the column in a
             else:
                 if joined == 2:
-                    change -= unit  # no longer the only one of b
+                    change -= unit  # no longer the only row of b that touches it
                 if left == 0:
-                    change -= unit  # a would have it again
+                    change -= unit  # a would touch it again
             if change == 0:
                 continue
             gain[other] += change
@@ -173,8 +171,7 @@ def _cross(row: int, graph: BothSides, units: Counts, crossing: Crossing, time: 
 
 @compiled
 def _reckon(graph: BothSides, units: Counts, side: Sides, inside: Parts, gain: Counts, edge_of: Sides) -> int:
-    """Fill in how many rows of each side touch a column, and what each row gains by crossing; return what both touch.
-    `edge_of` says which rows touch such a column."""
+    """Compute `inside` and `gain`, and `edge_of`, the rows with a column that both sides touch. Return the cut."""
     offsets, neighbours = graph.offsets, graph.neighbours
     inside[:] = 0
     for row in range(len(side)):
@@ -200,7 +197,7 @@ def _reckon(graph: BothSides, units: Counts, side: Sides, inside: Parts, gain: C
 
 @compiled
 def _ahead(side: int, load: Counts, most: Counts) -> float:
-    """By how much a side is fuller than the other, for what each may have; products of weights can be past int64."""
+    """How much fuller a side is than the other, relative to their `most`. In float: products can overflow int64."""
     return float(load[side]) * float(most[1 - side]) - float(load[1 - side]) * float(most[side])
 
 
@@ -214,9 +211,11 @@ def refine_bisection(
     passes: int,
     patience: int,
 ) -> int:
-    """Lower what both sides touch, by passes in which each row crosses once at most, the one that gains most or loses
-    least first, and which go back to the best on the way (Fiduccia and Mattheyses, 1982). A pass ends after so many
-    moves that brought nothing. Return what both touch; `side` int8 (rows,) changes in place."""
+    """Lower the cut, the weight of columns that both sides touch (Fiduccia and Mattheyses, 1982). Return it.
+
+    In a pass each row crosses at most once, in the order of gain, also at a loss; then the pass is rolled back to its
+    best state. It ends after `patience` moves without an improvement. `side` int8 (rows,) changes in place.
+    """
     rows = len(side)
     crossing = _crossing(len(units), side)
     _, inside, gain, stamp, done, heaps, counts, place = crossing
@@ -233,6 +232,7 @@ def refine_bisection(
         place[:] = OUT
         counts[:] = 0
         time = 0
+        # Only rows at the border can gain; all are needed if a side is too large.
         for row in range(rows):
             if border[row] or over > 0:
                 stamp[row] = 0
@@ -256,6 +256,7 @@ def refine_bisection(
                 top = heaps[a, 0]
                 if chosen < 0 or gain[top] > gain[chosen] or (gain[top] == gain[chosen] and _ahead(a, load, most) > 0):
                     chosen, from_side = top, a
+            # A side that is too large gives up rows first, whatever they cost.
             if load[0] > most[0] and counts[0] > 0:
                 chosen, from_side = heaps[0, 0], 0
             elif load[1] > most[1] and counts[1] > 0:
@@ -274,7 +275,7 @@ def refine_bisection(
             gap = abs(_ahead(0, load, most))
             if over < best_over or (over == best_over and (cut < best_cut or (cut == best_cut and gap < best_gap))):
                 best_cut, best_over, best_at, best_gap = cut, over, moves, gap
-        for at in range(best_at, moves):
+        for at in range(best_at, moves):  # roll back to the best state
             row = gone[at]
             load[side[row]] -= sizes[row]
             side[row] = 1 - side[row]
@@ -294,10 +295,10 @@ def grow(
     wanted: int,
     anywhere: bool,
 ) -> Sides:
-    """Return the side of each row, int8 (rows,): 0 for those taken, one by one, until they are as large as `wanted`.
+    """Grow one half greedily. Return the side of each row, int8 (rows,): 0 for the rows that were taken.
 
-    The first of `order` comes first, then always the one that brings fewest columns to be touched on both sides: of
-    all rows, or, if not from `anywhere`, of those that share a column with one that is taken.
+    Rows are taken until their size is `wanted`: first the first of `order`, then always the row that adds least to the
+    cut, of all rows if `anywhere`, otherwise of the rows that share a column with one that was taken.
     """
     rows = len(sizes)
     side = np.ones(rows, np.int8)
@@ -325,7 +326,7 @@ def grow(
             row = heaps[1, 0]
             _take(heaps[1], counts, 1, place, row, gain, stamp)
         done[row] = True
-        if load > 0 and load + sizes[row] - wanted > wanted - load:
+        if load > 0 and load + sizes[row] - wanted > wanted - load:  # without the row the size is nearer
             continue
         load += sizes[row]
         time = _cross(row, graph, units, crossing, time)

@@ -1,4 +1,4 @@
-"""Loops that numba compiles, once for a machine: the machine code is kept on disk."""
+"""Compilation of kernels by numba, with the machine code cached on disk."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from numba.core.runtime import nrt
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_Cache: Any = caching.FunctionCache  # neither this nor what follows from it has types
+_Cache: Any = caching.FunctionCache  # untyped, like everything derived from it
 
 
-class _Kept(_Cache):  # type: ignore[misc]
-    """Machine code on disk, loaded without what only compiling needs.
+class _LightCache(_Cache):  # type: ignore[misc]
+    """A cache that loads machine code without what only compilation needs.
 
-    Before it looks there numba fills its tables of all functions that it knows, and imports what they are for: 0.2 s of
-    a process's first call. Code that is there runs without them; where there is none, numba fills them as it compiles.
+    numba's cache first fills the tables of all functions that numba supports, and imports their modules: 0.2 s of a
+    process's first call. Cached code runs without them. On a cache miss numba fills them when it compiles.
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            nrt.rtsys.initialize(target_context)  # counts references to arrays, which all code does
+            nrt.rtsys.initialize(target_context)  # the reference counts of arrays, which all kernels use
             with self._guard_against_spurious_io_errors():
                 return self._load_overload(sig, target_context)
-        except AttributeError:  # another numba, whose parts have other names
+        except AttributeError:  # a numba version with other internals
             return super().load_overload(sig, target_context)
 
 
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return a function of numbers and arrays as machine code that holds no lock of Python's.
+    """Compile a function of numbers and arrays to machine code that runs without the GIL.
 
-    Such a function may take its arrays one by one, however many: of a tuple, numba counts a reference whenever one is
-    taken out, and what depends on which of them are None is left out of the machine code for arguments alone.
+    Kernels may take many arrays as separate arguments. numba counts a reference each time an array is read from a tuple,
+    and only drops branches on None for plain arguments.
     """
     dispatcher: Any = numba.njit(nogil=True)(function)
-    dispatcher._cache = _Kept(function)  # as its option for keeping code does with numba's own
+    dispatcher._cache = _LightCache(function)  # as `cache=True` does with numba's own cache
     return cast("Callable[_P, _R]", dispatcher)

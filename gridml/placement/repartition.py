@@ -1,19 +1,16 @@
-"""A graph placed again, with few moves: it has grown, or there are more or fewer parts than before.
+"""Repartitioning: places a graph again with few moves, after it has grown or the number of parts has changed.
 
-Rows and columns that are new are placed against the parts as they were. Of fewer parts the last ones are gone, and
-their rows are as new. Of more parts the last ones are new, and each is cut out of an old one by Parsa, those that
-touch most columns first; then parts that are too large give rows away, those first that cost least elsewhere. A few
-passes move the rows to where they leave fewer columns touched, if that is worth the move.
+New rows and columns are placed against the parts as they were. With fewer parts, the last ones are gone, and their
+rows count as new. With more parts, each new one is cut out of an old one by Parsa, starting with the parts that touch
+most columns; then parts that are too large give up the rows that cost least elsewhere. A few passes move rows to where
+they leave fewer columns touched, if that is worth the cost of a move. At the end the number of columns that parts
+touch is evened out, as in refinement.
 
-Columns that were served before stay where they are, or move where that evens the traffic out. Sweeps are as in
-`serving`, but from the parts that served the columns before, and they count what the columns that stay carry. A
-part need not touch what it serves here. If two parts touch a column it does not matter which of them serves it, so
-it stays. In the end the number of columns that parts touch is evened out, as in refinement.
+Columns keep the part that served them, or move to even out traffic. Sweeps are as in `serving`, but start from the
+former assignment and count the traffic of columns that stay. A part may serve a column that it does not touch. If two
+parts touch a column, the traffic is the same whichever of them serves it, so it stays.
 
-Tried on ca-condmat, gowalla and 20news, 16 parts that become 17, 20 and 32: new parts that only the spare rows of
-others fill, instead of cuts, touch columns of all parts (gowalla on 32 parts: total traffic 199% better than by
-chance, 231% with cuts); of costs of a move from nothing to twice a mean row's columns, a tenth of them moved hardly
-more rows than must move and gained more than the higher ones.
+What was tried is in docs/notes/placement.md.
 """
 
 from __future__ import annotations
@@ -60,13 +57,13 @@ def sweep_moves(
     power: float,
     push: float,
 ) -> int:
-    """Look at each row of `order` once, move it to the best part for it, and return how many moved.
+    """Visit each row of `order` once and move it to its best part. Return the number of moves.
 
-    A row that leaves part a for b is worth what Σ N_i·(N_i / mean)^`power` / (`power` + 1) falls by, where N_i is
-    |N(U_i)|: as a loses the columns of which it is the only row, and b gets those that it does not touch yet. A row
-    whose `home` is a part, and not −1, costs `fee` more wherever else it is. It moves if that is more than nothing; out
-    of a part with more work than its `most` also at a loss of up to `push`, and for no fee. A row of no part (−1)
-    always goes to the best. No part's work is taken above its `most`, or below its `least`.
+    The gain of a move from part a to b is the decrease of Σ N_i·(N_i / mean)^`power` / (`power` + 1), where N_i is
+    |N(U_i)|: a loses the columns that only this row touches there, and b gains those that it does not touch yet. A row
+    whose `home` is a part, not −1, costs `fee` more in any other part. A row moves if its gain is positive. It leaves a
+    part with more work than `most` even at a loss of up to `push`, and without the fee. A row without a part (−1)
+    always goes to the best one. No part's work rises above its `most` or falls below its `least`.
     """
     times, touched, load = counts.times, counts.touched, counts.load
     k, (least, most, _) = len(load), rooms
@@ -108,17 +105,20 @@ def sweep_moves(
 def keep_serving(
     sets: Words, parts: int, seed: int, before: Parts, weights: Weights | None = None, *, stay: bool
 ) -> Parts:
-    """Return the part that serves each column, int32 (columns,), given which parts touch it (`neighbour_sets`), which
-    served it `before`, −1 for none, and how much it weighs, int64 (columns,). All that have one `stay`, or those whose
-    part touches them begin there."""
+    """Return the part that serves each column, int32 (columns,).
+
+    `sets` are the parts that touch each column (`sets_of`), `before` the parts that served them, −1 for none, and
+    `weights` int64 (columns,). With `stay` every column with a former part keeps it; otherwise a column starts from
+    its former part if that touches it.
+    """
     offsets, touch = touching(sets, parts)
     times = np.diff(offsets)
     home = before.astype(np.int32)
     if not stay:
-        home[_strange(offsets, touch, home)] = -1
+        home[_served_from_outside(offsets, touch, home)] = -1
     free = home < 0 if stay else np.ones(len(home), np.bool_)
     alone = free & (times == 1)
-    home[alone] = touch[offsets[:-1][alone]]  # nothing of these travels
+    home[alone] = touch[offsets[:-1][alone]]  # no traffic: the only part that touches it serves it
     order = np.random.default_rng(seed).permutation(np.flatnonzero(free & (times > 1))).astype(np.int32)
     if weights is not None:
         order = order[np.argsort(-weights[order], kind="stable")]
@@ -133,19 +133,19 @@ def keep_serving(
 
 
 @compiled
-def _strange(offsets: Counts, touch: Parts, home: Parts) -> NDArray[np.bool_]:
-    """Return whether a column's home does not touch it, though other parts do."""
-    strange = offsets[1:] > offsets[:-1]
+def _served_from_outside(offsets: Counts, touch: Parts, home: Parts) -> NDArray[np.bool_]:
+    """Return which columns are touched by parts, but not by the one that serves them, bool (columns,)."""
+    outside = offsets[1:] > offsets[:-1]
     for column in range(len(home)):
         for at in range(offsets[column], offsets[column + 1]):
             if touch[at] == home[column]:
-                strange[column] = False
-    return strange
+                outside[column] = False
+    return outside
 
 
 @compiled
 def _load(offsets: Counts, touch: Parts, home: Parts, weights: Weights | None, parts: int) -> Counts:
-    """Return the traffic of each part for the columns that have a home."""
+    """Return the traffic of each part for the columns with a home, int64 (parts,)."""
     load = np.zeros(parts, np.int64)
     for column in range(len(home)):
         if home[column] >= 0:
@@ -157,26 +157,26 @@ def _load(offsets: Counts, touch: Parts, home: Parts, weights: Weights | None, p
     return load
 
 
-COST = 0.1  # of a move, in the columns of a mean row
+COST = 0.1  # of a move, in columns of a mean row: higher costs save hardly any moves, but lose quality
 PASSES = 8
-RISE = 1.5  # of the loss that is borne, from pass to pass
-POWERS = {MEMORY: 6.0, TRAFFIC: 1.0, TOTAL: 0.0}  # to which a part's weight rises, by objective
-NEW = -1
+RISE = 1.5  # the factor by which the accepted loss grows from pass to pass
+POWERS = {MEMORY: 6.0, TRAFFIC: 1.0, TOTAL: 0.0}  # of a part's weight, by objective (see `sweep_moves`)
+NEW = -1  # the former part of a new row or column
 
 
 @dataclass(frozen=True)
 class Before:
-    """Where a graph's rows and columns were, on `parts` parts: int32 (rows,) and (columns,), −1 for new ones."""
+    """The former parts of a graph's rows and columns."""
 
     parts: int
-    rows: Parts
-    columns: Parts
+    rows: Parts  #: int32 (rows,), −1 for new ones
+    columns: Parts  #: int32 (columns,), −1 for new ones
 
     @staticmethod
     def of(placement: Placement, graph: Bipartite) -> Before:
-        """Of a graph whose first rows and columns were placed so; what comes after them is new.
+        """Apply a placement to the first rows and columns of a graph; the others are new.
 
-        Raises UsageError where the graph has fewer.
+        Raises UsageError if the graph has fewer rows or columns than were placed.
         """
         for name, placed, there in (
             ("rows", placement.rows, graph.rows),
@@ -192,26 +192,27 @@ class Before:
         return Before(placement.parts, rows, columns)
 
     def with_last(self, lost: Sequence[int]) -> Before:
-        """The same with the parts numbered anew: the `lost` are the last, the others keep their order.
+        """Renumber the parts: the `lost` ones become the last, and the others keep their order.
 
-        Raises UsageError for a number that no part has, or that stands there twice.
+        Raises UsageError for a number that is out of range or occurs twice.
         """
         if not all(0 <= part < self.parts for part in lost) or len(set(lost)) < len(lost):
             raise UsageError(
                 f"the lost parts are {', '.join(map(str, lost))}; expected different numbers of 0 to {self.parts - 1}."
             )
         left = [part for part in range(self.parts) if part not in lost]
-        number = np.full(self.parts + 1, NEW, np.int32)  # its last one is that of what is new, −1
+        number = np.full(self.parts + 1, NEW, np.int32)  # index −1, the last entry, maps NEW to itself
         number[[*left, *lost]] = np.arange(self.parts)
         return Before(self.parts, number[self.rows], number[self.columns])
 
 
 @dataclass(frozen=True)
 class RepartitionOptions(Options):
-    """A row is moved for more columns, by their weights, than `cost` times those of a mean row. None: on as many parts
-    as before no row moves, unless its part is too large, and no column does; on others it is a tenth."""
+    """Options of repartitioning."""
 
     cost: float | None = None
+    """The gain that a move of a row must exceed, in weights of a mean row's columns. None: with the same number of
+    parts, rows only move out of parts that are too large, and columns stay; with another number, COST."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -221,18 +222,17 @@ class RepartitionOptions(Options):
 
 @dataclass(frozen=True)
 class Moved:
-    """How many rows and columns there were before, how many of these are on another part now, and how many had to be,
-    because theirs is gone."""
+    """Counts of moves between two placements."""
 
     rows_before: int
-    rows_moved: int
-    rows_lost: int
+    rows_moved: int  #: of these, now on another part
+    rows_lost: int  #: of these, forced to move because their part is gone
     columns_before: int
-    columns_moved: int
+    columns_moved: int  #: of these, now served by another part
 
     @staticmethod
     def between(before: Before, after: Placement) -> Moved:
-        """Count them. Raises ValueError for placements of two graphs."""
+        """Count the moves. Raises ValueError for placements of different graphs."""
         if before.rows.shape != after.rows.shape or before.columns.shape != after.columns.shape:
             raise ValueError(f"{len(before.rows):,} rows before, {len(after.rows):,} after: these are two graphs")
         was = before.rows >= 0, before.columns >= 0
@@ -246,7 +246,7 @@ class Moved:
 
 
 class Repartition:
-    """Places what is new, and moves little. Time grows with parts × edges; room for columns × parts counts."""
+    """Places new rows and columns, and moves few others. O(parts × edges) time, O(columns × parts) memory."""
 
     name = "again"
     supports = ALL_FEATURES - {f"objective {DUAN}", f"objective {SECONDS}"}
@@ -255,9 +255,9 @@ class Repartition:
         self._before = before
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
-        """Rows move freely where a part touches more than the memory limit.
+        """Place a graph again. Rows move without a cost out of parts that exceed the memory limit.
 
-        Raises UsageError where what was placed before is not this graph, or where that limit cannot be kept.
+        Raises UsageError if the former placement is of another graph, or if the limit cannot be kept.
         """
         check(graph, parts, options, self)
         before, own = self._before, options_of(RepartitionOptions, options)
@@ -289,28 +289,27 @@ class Repartition:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows while they are placed: the counts change in place. `home` is where a row has its place, or −1, and `unit`
-    what a column of a row weighs in the mean."""
+    """The state of rows while they are placed."""
 
     given: Bipartite
     options: RepartitionOptions
-    unit: float
-    home: Parts
+    unit: float  #: the mean weight of a column of a row
+    home: Parts  #: the former part of each row, −1 for new ones
     graph: WeighedRows
-    counts: DenseCounts
+    counts: DenseCounts  #: change in place
 
     @staticmethod
     def of(graph: Bipartite, before: Before, parts: int, options: RepartitionOptions, unit: float) -> _Rows:
-        """The rows of parts that are still there, some of them in parts that were cut off."""
+        """Start from the former parts; additional parts are cut out of them."""
         home = np.where(before.rows < parts, before.rows, NEW).astype(np.int32)
         rows = home if parts <= before.parts else _cut(graph, home, before.parts, parts, options)
         return _Rows(graph, options, unit, home, *dense_counts(graph, graph.works, rows.copy(), parts))
 
     def placed(self, cost: float) -> Parts:
-        """Return the part of each row, where a row that leaves its home costs so many columns."""
+        """Return the part of each row; a row outside of its home costs `cost` columns."""
         given, options, rows, parts = self.given, self.options, self.counts.rows, len(self.counts.load)
         rng = np.random.default_rng([options.seed, 3])
-        # In these there is always one that has room for a row, whatever it weighs.
+        # With these bounds some part always has room for a row, even for the heaviest.
         roomy = sizes(given.work, parts, options.slack, LOOSE, options.fractions, given.heaviest)._replace(least=0)
         on_the_way, (tight, at_worst) = bounds_of(given, parts, options, LOOSE), ends_of(given, options, parts)
         waiting = np.flatnonzero(rows < 0).astype(np.int32)
@@ -334,9 +333,11 @@ class _Rows:
     def _fit(
         self, rng: np.random.Generator, bounds: Bounds, cost: float, power: float, pushes: int | None = None
     ) -> None:
-        """Bring every part to at most its `most`, those rows first that cost least elsewhere. If rows are to stay where
-        they were, only what is elsewhere moves, as long as that is enough. Rows of several works need not fit: give a
-        number of `pushes` after which what is too large stays so."""
+        """Move rows out of parts with more than their `most`, in the order of what they cost elsewhere.
+
+        If moves are forbidden (an infinite cost), rows outside of their homes move first, as long as that is enough.
+        Rows of different works need not fit at all: after `pushes` rounds the parts stay as they are.
+        """
         push, done, guests_first = self.unit, 0, cost == np.inf
         rows, load = self.counts.rows, self.counts.load
         while (load > bounds.most).any() and done != pushes:
@@ -355,13 +356,13 @@ class _Rows:
 
 
 def _weight(graph: Bipartite) -> int:
-    """Return what the columns of all rows weigh, each as often as it is touched."""
+    """Return the total weight of all edges: each column counts once for each row that touches it."""
     return graph.edges if graph.column_weights is None else int(graph.column_weights[graph.neighbours].sum())
 
 
 def _cut(graph: Bipartite, rows: Parts, before: int, parts: int, options: RepartitionOptions) -> Parts:
-    """Cut the last of the `parts` out of those that were there before, each into as many pieces as another, or one more
-    where it touches most for its share. The first piece keeps its number."""
+    """Cut the additional parts out of the former ones. All are cut into equally many pieces; those that touch most for
+    their share into one more. The first piece keeps its part's number."""
     shares = np.ones(parts) if options.fractions is None else options.fractions
     touched = np.zeros(before)
     for part in range(before):

@@ -205,7 +205,7 @@ def test_rows_of_a_general_graph(gridml: Callable[..., Answer], tmp_path: Path) 
     [
         (
             ("few.txt", "-k", "2", "--as", "nodes"),
-            "few.txt: rows are asked for as 'nodes'; expected bipartite, vertices",
+            "few.txt: the kind of rows is 'nodes'; expected bipartite, vertices",
         ),
         (("few.txt", "-k", "2", "--move-cost", "1"), "got --move-cost or --lost without --from"),
         (("few.txt", "-k", "2", "--from", "full", "--seconds", "1"), "got --from with --method or --seconds"),

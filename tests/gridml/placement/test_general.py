@@ -68,7 +68,7 @@ def test_communities_are_kept_together(kind: str) -> None:
 
 
 def test_what_cannot_be_taken_so_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"asked for as 'nodes'; expected bipartite, vertices, edges, cliques"):
+    with pytest.raises(UsageError, match=r"the kind of rows is 'nodes'; expected bipartite, vertices, edges, cliques"):
         as_bipartite(TAILED, "nodes")
     with pytest.raises(UsageError, match=r"no edge between two vertices; expected one with edges for rows as cliques"):
         as_bipartite(Bipartite.from_edges([1], [1]), "cliques")

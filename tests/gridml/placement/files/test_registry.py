@@ -157,6 +157,6 @@ def test_what_is_no_general_graph(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a\.txt: the graph has no edge between two vertices; expected one"):
         read_numbered(tmp_path / "a.txt", kind="edges")
     with pytest.raises(
-        UsageError, match=r"rows are asked for as 'nodes'; expected bipartite, vertices, edges, cliques"
+        UsageError, match=r"the kind of rows is 'nodes'; expected bipartite, vertices, edges, cliques"
     ):
         read_numbered(tmp_path / "a.txt", kind="nodes")
