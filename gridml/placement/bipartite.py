@@ -86,9 +86,8 @@ class Bipartite:
         begins, ends = self.offsets[rows], self.offsets[rows + 1]
         offsets = np.concatenate([[0], np.cumsum(ends - begins)])
         neighbours = np.empty(int(offsets[-1]), np.int32)
-        firsts = np.flatnonzero(
-            np.concatenate([[True], begins[1:] != ends[:-1]])
-        )  # of runs of consecutive rows, each of which is one read
+        # The first row of each run of consecutive rows: a run is one read.
+        firsts = np.flatnonzero(np.concatenate([[True], begins[1:] != ends[:-1]]))
         for first, after in zip(firsts, [*firsts[1:], len(rows)], strict=True):
             neighbours[offsets[first] : offsets[after]] = self.neighbours[begins[first] : ends[after - 1]]
         self._read(neighbours)
@@ -300,9 +299,7 @@ def _cover(offsets: Numbers, neighbours: Ids) -> tuple[Numbers, Ids]:
     """Return cliques that cover every edge, as offsets into their vertices. `neighbours` of a row ascend."""
     count = len(offsets) - 1
     covered = np.zeros(len(neighbours), np.bool_)
-    adjacent = np.zeros(
-        count, np.int32
-    )  # for each vertex, the number of members of the present clique that it is adjacent to
+    adjacent = np.zeros(count, np.int32)  # the neighbours that each vertex has in the present clique
     members = np.empty(len(neighbours) + count, np.int32)
     starts = np.zeros(len(neighbours) // 2 + count + 1, np.int64)
     found, used = 0, 0

@@ -33,8 +33,8 @@ class _LightCache(_Cache):  # type: ignore[misc]
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Compile a function of numbers and arrays to machine code that runs without the GIL.
 
-    Kernels may take many arrays as separate arguments. numba counts a reference each time an array is read from a tuple,
-    and only drops branches on None for plain arguments.
+    Kernels may take many arrays as separate arguments. numba counts a reference each time an array is read from a
+    tuple, and only drops branches on None for plain arguments.
     """
     dispatcher: Any = numba.njit(nogil=True)(function)
     dispatcher._cache = _LightCache(function)  # as `cache=True` does with numba's own cache

@@ -1,7 +1,7 @@
-"""The parts that touch each column: as sets of bits, and as counts of rows.
+"""The parts that touch each column, as bit sets and as counts of rows.
 
-N(U_i) of all parts at once is kept in one word a column for up to 64 parts. The counts are a table of columns ×
-parts, kept up to date while rows move.
+The bit sets hold N(U_i) of all parts, with one word per column for up to 64 parts. The counts are a table of columns ×
+parts that is updated as rows move.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from gridml.placement.bipartite import Bipartite, Ids
 from gridml.placement.compiled import compiled
 
 Words = NDArray[np.uint64]
-WORD = 64  # parts of a word
+WORD = 64  # parts per word
 
 
 def no_sets(columns: int, parts: int) -> Words:
-    """Return the sets where no part touches anything, uint64 (columns, words)."""
+    """Return empty bit sets, uint64 (columns, words)."""
     return np.zeros((columns, -(-parts // WORD)), np.uint64)
 
 
 def sets_of(graph: Bipartite, rows: Parts, parts: int) -> Words:
-    """Return the parts that touch each column, given the part of each row: part i is bit i % 64 of word i // 64."""
+    """Return the parts that touch each column, uint64 (columns, words): part i is bit i % 64 of word i // 64."""
     sets = no_sets(graph.columns, parts)
     for first, piece in graph.pieces():
         _add(piece.offsets, piece.neighbours, rows[first : first + piece.rows], sets)
@@ -41,29 +41,26 @@ def _add(offsets: NDArray[np.int64], neighbours: NDArray[np.int32], parts: Parts
 
 
 class WeighedRows(NamedTuple):
-    """A graph as loops take it: row i, `works[i]` of work, touches `neighbours[offsets[i]:offsets[i + 1]]`, of `sizes`
-    each. int64 (rows + 1,), int32 (edges,), int64 (rows,) and (columns,)."""
+    """A weighted graph as kernels take it."""
 
-    offsets: Counts
-    neighbours: Ids
-    works: Counts
-    sizes: Counts
+    offsets: Counts  #: int64 (rows + 1,)
+    neighbours: Ids  #: int32 (edges,): row i touches neighbours[offsets[i]:offsets[i + 1]]
+    works: Counts  #: of each row, int64 (rows,)
+    sizes: Counts  #: of each column, int64 (columns,)
 
 
 class DenseCounts(NamedTuple):
-    """The part of each row, int32 (rows,), −1 for none, and what follows of it. `times` int32 (columns, parts): the
-    rows of a part that touch a column; `touched` int64 (parts,): |N(U_i)|, in sizes of columns; `load` int64 (parts,):
-    the work of a part's rows. All of it changes in place."""
+    """The part of each row, and counts derived from it. All arrays change in place, only by `enter` and `leave`."""
 
-    rows: Parts
-    times: NDArray[np.int32]
-    touched: Counts
-    load: Counts
+    rows: Parts  #: the part of each row, −1 for none, int32 (rows,)
+    times: NDArray[np.int32]  #: the rows of a part that touch a column, int32 (columns, parts)
+    touched: Counts  #: |N(U_i)| in sizes of columns, int64 (parts,)
+    load: Counts  #: the work of each part's rows, int64 (parts,)
 
 
 def dense_counts(graph: Bipartite, works: Counts, rows: Parts, parts: int) -> tuple[WeighedRows, DenseCounts]:
-    """Count what the rows of each part touch, given the part of each, −1 for none, and its work, int64 (rows,). The
-    given `rows` are those of the counts, and change with them."""
+    """Count what the rows of each part touch. `rows` is the part of each row, −1 for none, and `works` int64 (rows,)
+    its work. The counts use the given array `rows` itself, and change it."""
     weighed = WeighedRows(graph.offsets, graph.neighbours, works, graph.sizes)
     times, touched = np.zeros((graph.columns, parts), np.int32), np.zeros(parts, np.int64)
     counts = DenseCounts(rows, times, touched, np.zeros(parts, np.int64))
@@ -80,7 +77,7 @@ def _count(graph: WeighedRows, counts: DenseCounts) -> None:
 
 @compiled
 def enter(row: int, part: int, graph: WeighedRows, counts: DenseCounts) -> None:
-    """Put a row of no part into this one."""
+    """Add a row without a part to this part."""
     for edge in range(graph.offsets[row], graph.offsets[row + 1]):
         column = graph.neighbours[edge]
         counts.touched[part] += graph.sizes[column] * (counts.times[column, part] == 0)
@@ -91,7 +88,7 @@ def enter(row: int, part: int, graph: WeighedRows, counts: DenseCounts) -> None:
 
 @compiled
 def leave(row: int, graph: WeighedRows, counts: DenseCounts) -> None:
-    """Take a row out of its part."""
+    """Remove a row from its part."""
     part = counts.rows[row]
     for edge in range(graph.offsets[row], graph.offsets[row + 1]):
         column = graph.neighbours[edge]

@@ -1,7 +1,6 @@
-"""Refinement: passes over the rows that move each to the part where it leaves fewer columns touched.
+"""Refinement: passes over rows that move each row to the part where fewer columns are touched.
 
-Every method that refines does it here: `Tally` keeps the counts, `anneal` runs the passes, and `fit` ends with parts
-that are no larger than they may be.
+All methods share it: `Touches` keeps the counts, `anneal` runs the passes, and `fit` brings parts within their bounds.
 """
 
 from __future__ import annotations
@@ -16,26 +15,22 @@ from gridml.placement.bipartite import Bipartite
 from gridml.placement.parsa import SPREAD
 from gridml.placement.refine_kernel import BITS, Aim, Bounds, Pass, TouchCounts, count, shared, sweep
 
-# A part that has 1% more than its even share costs 0.3% of the columns of a mean row more from pass to pass.
+# A part with 1% more than its even share becomes dearer by 0.3% of the columns of a mean row in each pass.
 RATE = 0.3
-RUN = 64  # rows that are looked at one after the other, as they lie in memory
-MAX_EXPONENT = 600  # an exponent of e that a float can hold, and what that is multiplied by
-MAX_PUSHES = 12  # at most, where rows of several sizes need not fit
+RUN = 64  # rows that are visited in their order in memory: a random order of all rows would miss the caches
+MAX_EXPONENT = 600  # e to this power is a finite float64, with room for factors
+MAX_PUSHES = 12  # where rows of different sizes need not fit
 
 
 @dataclass(frozen=True)
 class Touches:
-    """Who touches what, counted, and rows moved: the arrays of the `counts` change in place.
+    """The parts of rows, and the counts of what the parts touch."""
 
-    `units` int64 (columns that several rows touch,) are what those weigh, None: one each. `even` float64 (parts,) is
-    the share of each part in the size of all, `unit` what a column of a row weighs in the mean.
-    """
-
-    counts: TouchCounts
-    units: Counts | None
-    even: NDArray[np.float64]
-    unit: float
-    pace: PartRates | None = None
+    counts: TouchCounts  #: the arrays change in place
+    units: Counts | None  #: the weights of columns that several rows touch, int64; None: 1 each
+    even: NDArray[np.float64]  #: the target size of each part, float64 (parts,)
+    unit: float  #: the mean weight of a column of a row
+    pace: PartRates | None = None  #: the costs of parts; None: they are equal
 
     @staticmethod
     def of(
@@ -46,8 +41,8 @@ class Touches:
         shares: Shares | None = None,
         pace: PartRates | None = None,
     ) -> Touches:
-        """Count who touches what; without `sizes` each row counts as much as it weighs. The given rows stay as they
-        are. `shares` are the fractions of all sizes that parts should have, None: the same."""
+        """Count what parts touch. The given `rows` are copied. Without `sizes` a row's size is its weight. `shares` are
+        the target fractions of the total size; None: equal."""
         times = np.bincount(graph.neighbours, minlength=graph.columns).astype(np.int32)
         weights = graph.column_weights
         begins, inside, alone, degrees, weighed = shared(graph.offsets, graph.neighbours, times, weights)
@@ -71,14 +66,14 @@ class Touches:
         return Touches(counts, units, even, unit, pace)
 
     def copy(self) -> Touches:
-        """The same counts, which change by themselves."""
+        """Return an independent copy."""
         moving = ("rows", "slots", "state", "touched", "load", "price")
         copied = {name: getattr(self.counts, name).copy() for name in moving}
         return replace(self, counts=self.counts._replace(**copied))
 
     @property
     def rows(self) -> Parts:
-        """The part of each, int32 (rows,)."""
+        """The part of each row, int32 (rows,)."""
         return self.counts.rows
 
     @property
@@ -93,26 +88,26 @@ class Touches:
 
     @property
     def price(self) -> NDArray[np.float64]:
-        """What a place costs there, in columns for each of a row's size, float64 (parts,)."""
+        """The price of a place in each part, in columns per unit of a row's size, float64 (parts,)."""
         return self.counts.price
 
     @property
     def part_costs(self) -> NDArray[np.float64]:
-        """What each part has to bear, float64 (parts,): |N(U_i)|, or what that means at its pace."""
+        """The cost of each part, float64 (parts,): |N(U_i)|, or what that costs at the part's pace."""
         if self.pace is None:
             return self.touched.astype(np.float64)
         return self.pace.cost * self.touched + self.pace.fixed
 
     @property
     def max_power(self) -> int:
-        """The highest power of an `Aim` at which nothing is past a float, wherever the rows are."""
+        """The highest power of an `Aim` that cannot overflow a float, wherever the rows are."""
         all_in_one = float(self.touched.sum())
         if self.pace is not None:
             all_in_one = float(self.pace.cost.max()) * all_in_one + float(self.pace.fixed.max())
         return int(max_power(all_in_one / max(1.0, float(self.part_costs.mean()))))
 
     def worth(self, aim: Aim) -> float:
-        """What passes lower, as columns of a part: a mean of |N(U_i)| to this power, and `flat` times the plain one."""
+        """The objective of passes, in columns of a part: the power mean of |N(U_i)|, plus `flat` times their mean."""
         part_costs = self.part_costs
         largest = max(1.0, float(part_costs.max()))
         mean = float(np.mean((part_costs / largest) ** (aim.power + 1)))
@@ -127,7 +122,8 @@ class Touches:
         heat: float = 0.0,
         push: float = 0.0,
     ) -> int:
-        """One pass over all rows in runs of an order of chance; return how many moved. See `refine_kernel.sweep`."""
+        """Make one pass over all rows, in runs in random order. Return the number of moves. See
+        `refine_kernel.sweep`."""
         runs = rng.permutation(-(-len(self.rows) // RUN))
         order = (runs[:, None] * RUN + np.arange(RUN)).ravel()
         order = order[order < len(self.rows)].astype(np.int32)
@@ -136,16 +132,16 @@ class Touches:
 
 
 def max_power(times: float) -> float:
-    """Return the highest power at which nothing is past a float, where no part touches more than so many times the
-    mean."""
+    """Return the highest power that cannot overflow a float if a part touches at most `times` the mean."""
     return float(MAX_EXPONENT / np.log(max(2.0, times)))
 
 
 def anneal(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim, heats: NDArray[np.float64]) -> None:
     """Run a pass at each of the heats.
 
-    Parts that fill up grow dear, and those that empty cheap: so rows with few columns of their own go where those with
-    many came from, and the sizes even out by themselves. Without prices, parts stand at the bounds and trade no more.
+    Between passes, places in parts that fill up become dearer, and places in others cheaper. So rows with few columns
+    of their own replace rows with many, and sizes even out. Without prices all parts would soon be at their bounds, and
+    no row could move.
     """
     degree = len(tally.counts.inside) * tally.unit / max(1, tally.load.sum())
     for heat in heats:
@@ -154,23 +150,26 @@ def anneal(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim, h
 
 
 def falling(heat: float, passes: int) -> NDArray[np.float64]:
-    """Return the heats of passes that fall from this one to none, float64 (passes,)."""
+    """Return the heats of passes, falling from `heat` towards 0, float64 (passes,)."""
     return heat * (1 - np.arange(passes) / max(1, passes))
 
 
 def fit(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim, pushes: int | None = None) -> None:
-    """Bring every part to at most `bounds.most`, what costs least first. Rows of several sizes need not fit: give a
-    number of `pushes` after which what is too large stays so. So it is with a limit of what parts touch."""
+    """Move rows out of parts until every part is within `bounds`, at the least cost.
+
+    Rows of different sizes, and a limit of what parts touch, may not allow that: after `pushes` rounds the parts stay
+    as they are. Without `pushes` this ends only when all parts fit.
+    """
     push, done = 1.0, 0
     while ((tally.load > bounds.most) | (tally.touched > bounds.limit)).any() and done != pushes:
         tally.sweep(rng, bounds, aim, push=push)
-        push *= 2
+        push *= 2  # the accepted loss grows until rows move
         done += 1
 
 
 def fit_and_polish(tally: Touches, rng: np.random.Generator, bounds: Bounds, at_worst: Bounds | None, aim: Aim) -> None:
-    """End within `bounds`, and gain what two more passes without heat find there. Rows of unequal work need not fit:
-    give bounds `at_worst`, into which they always do."""
+    """Bring parts within `bounds`, then make up to two passes without heat there. Rows of different works need not fit
+    into `bounds`; they always fit into `at_worst`."""
     fit(tally, rng, bounds, aim, None if at_worst is None else MAX_PUSHES)
     if at_worst is not None:
         fit(tally, rng, at_worst, aim)
@@ -182,7 +181,7 @@ def fit_and_polish(tally: Touches, rng: np.random.Generator, bounds: Bounds, at_
 def sizes(
     work: int, parts: int, slack: float, loose: float = 0.0, shares: Shares | None = None, row: int = 1
 ) -> Bounds:
-    """The work that a part may have: at most (1 + slack) times its share and a `row` more, and never none."""
+    """Return the bounds of each part's work: at most (1 + slack) times its share plus a `row`, and at least 1."""
     room = (1 + max(slack, loose)) * work
     most = (room / parts if shares is None else room * shares) + row
     even = work / parts if shares is None else work * shares

@@ -1,9 +1,8 @@
-"""The loops of refinement: who touches each column, and rows moved to where they leave fewer columns touched.
+"""Kernels of refinement: count the rows of each part that touch a column, and move rows so that parts touch fewer.
 
-A pass asks of every column of a row two things: which parts touch it, and whether this row is the only one of its part
-that does. Both are bits of one line of `state`, so that the counts themselves are read only where a row moves. Those
-take no more room than the graph: a column that fewer rows than parts touch keeps the part of each of them, another one
-a count for each part.
+A pass asks two things about every column of a row: which parts touch it, and is this row the only one of its part that
+does? Both are bits of one line of `state`, so the counts are only read when a row moves. The counts take no more memory
+than the graph: a column of fewer rows than parts keeps the part of each row, others a count for each part.
 """
 
 from __future__ import annotations
@@ -18,84 +17,78 @@ from gridml.placement.compiled import compiled
 
 Words = NDArray[np.uint64]
 Bits = NDArray[np.uint16]
-BITS = 16  # parts of a word: most graphs are placed on so many, and four bytes a column stay in the caches
-_FULL = 255  # columns after which counters of a byte are emptied
-_BENT = 0.03  # half of a weight's change by one row's move, above which differences are exact
-_FAR = 12.0  # heats of loss that no draw allows, but one in 160,000
+BITS = 16  # parts per word: the usual number of parts, and with 4 bytes per column the state stays in the caches
+_FULL = 255  # columns after which counters of one byte must be emptied
+_BENT = 0.03  # half the relative change of a weight by one move; above it the exact difference is computed
+_FAR = 12.0  # a loss of this many heats is never accepted, which saves the draw: 1 in 160,000 would be
 
 
 class Rooms(NamedTuple):
-    """The `least` and the `most` of each part's size, int64 (parts,), and the most that a part may touch."""
+    """The bounds of each part."""
 
-    least: Counts
-    most: Counts
-    limit: int
+    least: Counts  #: of its size, int64 (parts,)
+    most: Counts  #: of its size, int64 (parts,)
+    limit: int  #: of what it touches
 
 
 class Bounds(NamedTuple):
-    """The least and the most of a part's size, of all parts or int64 (parts,), and the most that a part may touch."""
+    """Bounds that can be the same for all parts."""
 
-    least: int | Counts
-    most: int | Counts
-    limit: int = UNLIMITED
+    least: int | Counts  #: of a part's size
+    most: int | Counts  #: of a part's size
+    limit: int = UNLIMITED  #: of what a part touches
 
     def of(self, parts: int) -> Rooms:
-        """The same for each of so many parts."""
+        """Return the bounds of each of `parts` parts."""
         least, most = (np.full(parts, size, np.int64) for size in (self.least, self.most))
         return Rooms(least, most, self.limit)
 
 
 class Aim(NamedTuple):
-    """What passes lower: Σ N_i·(N_i / mean)^`power` / (`power` + 1) + `flat`·Σ N_i, where N_i is |N(U_i)| and the mean
-    that of a pass's beginning. With a power the largest parts decide; those that are far below it only count flatly.
-    With a `Pace` N_i is what the part has to bear for |N(U_i)|."""
+    """The objective that passes lower: Σ N_i·(N_i / mean)^power / (power + 1) + flat·Σ N_i.
 
-    power: int
-    flat: float = 0.0
+    N_i is |N(U_i)|, or the part's cost with `PartRates`, and the mean is that at the start of a pass.
+    """
+
+    power: int  #: the higher, the more the largest parts dominate
+    flat: float = 0.0  #: the weight of the plain sum, by which parts far below the largest count too
 
 
 class Pass(NamedTuple):
     """One pass over the rows."""
 
-    order: Parts
-    heat: float
-    push: float
+    order: Parts  #: the rows to visit, int32
+    heat: float  #: the scale of losses that are accepted at random, in weights of columns
+    push: float  #: the loss that is accepted to move a row out of a part beyond its bounds, in weights of columns
     seed: int
 
 
 class TouchCounts(NamedTuple):
-    """Who touches what while rows move: the arrays change in place.
+    """The graph without columns of a single row, and the counts of what parts touch while rows move."""
 
-    The graph, without columns that one row touches: `begins` int64 (rows + 1,) and `inside` int32 (edges,), and how
-    many columns more each row has `alone`, or what they weigh, int64 (rows,). `sizes` int32 or int64 (rows,) is how
-    much each row counts in the size of its part. `rows` int32 (rows,) is the part of each. `starts` int64
-    (columns + 1,), `slots` int32 and `state` uint16 (columns, 2·words) are as `count` has them. `touched` int64
-    (parts,) is |N(U_i)|, `load` int64 (parts,) the size of each part, `price` float64 (parts,) what a row's place costs
-    there, in columns for each of its size.
-    """
-
-    begins: Counts
-    inside: Parts
-    alone: Counts
-    sizes: Parts | Counts
-    rows: Parts
-    starts: Counts
-    slots: Parts
-    state: Bits
-    touched: Counts
-    load: Counts
-    price: NDArray[np.float64]
+    begins: Counts  #: offsets of rows into `inside`, int64 (rows + 1,)
+    inside: Parts  #: the columns of rows, renumbered, int32 (edges,)
+    alone: Counts  #: the weight of columns that only this row touches, int64 (rows,)
+    sizes: Parts | Counts  #: of each row, as a share of its part's size, int32 or int64 (rows,)
+    # All arrays below change in place, only by `sweep`.
+    rows: Parts  #: the part of each row, int32 (rows,)
+    starts: Counts  #: offsets of columns into `slots`, int64 (columns + 1,); constant
+    slots: Parts  #: see `count`, int32
+    state: Bits  #: see `count`, uint16 (columns, 2·words)
+    touched: Counts  #: |N(U_i)|, int64 (parts,)
+    load: Counts  #: the size of each part, int64 (parts,)
+    price: NDArray[np.float64]  #: of a place in each part, in columns per unit of a row's size, float64 (parts,)
 
 
 @compiled
 def shared(
     offsets: Counts, neighbours: Parts, times: Parts, weights: Counts | None
 ) -> tuple[Counts, Parts, Counts, Parts, Counts]:
-    """Return a graph without the columns that one row touches (`times`, int32 (columns,), says how many do).
+    """Remove the columns that a single row touches; `times` int32 (columns,) is the number of rows of each column.
 
-    They are offsets, columns renumbered in the order in which they are met, how many columns each row has to itself,
-    int64 (rows,), how many rows touch each column that is left, and how much that weighs, int64. Without `weights`,
-    int64 (columns,), each column counts one, and the last is empty.
+    Return offsets; columns, renumbered in the order of their first edge; the weight of the removed columns of each row,
+    int64 (rows,); the number of rows of each remaining column; and its weight, int64. Without `weights` int64
+    (columns,) each column counts 1, and the last result is empty.
     """
     rows = len(offsets) - 1
     begins = np.empty(rows + 1, np.int64)
@@ -104,7 +97,7 @@ def shared(
         edges += times[neighbours[edge]] > 1
     inside = np.empty(edges, np.int32)
     alone = np.zeros(rows, np.int64)
-    name = np.full(len(times), -1, np.int32)
+    name = np.full(len(times), -1, np.int32)  # the new number of each column
     degrees = np.empty(len(times), np.int32)
     units = np.empty(0 if weights is None else len(times), np.int64)
     at, found = 0, 0
@@ -129,10 +122,11 @@ def shared(
 
 @compiled
 def count(begins: Counts, inside: Parts, parts: Parts, starts: Counts, slots: Parts, state: Bits, k: int) -> None:
-    """Fill `slots` and `state`, both of zeros, for rows that are in these parts.
+    """Fill `slots` and `state`, which are zeros at first, for rows that are in these parts.
 
-    Column c has slots[starts[c]:starts[c + 1]]: k counts, or the parts of its fewer than k rows in any order. `state`
-    (columns, 2·words) are first the parts that touch it, as bits, then those of which one row only does.
+    Column c owns slots[starts[c]:starts[c + 1]]: k counts, or, if it has fewer than k rows, their parts in any order.
+    The first half of its `state` (columns, 2·words) has a bit for each part that touches it, the second half for each
+    part of which exactly one row does.
     """
     words = state.shape[1] // 2
     filled = np.zeros(len(starts) - 1, np.int32)
@@ -155,7 +149,7 @@ def count(begins: Counts, inside: Parts, parts: Parts, starts: Counts, slots: Pa
 
 @compiled
 def shift(columns: Parts, a: int, b: int, starts: Counts, slots: Parts, state: Bits, k: int) -> None:
-    """A row that touches these columns goes from part `a` to part `b`, of `k`."""
+    """Update `slots` and `state` for a row with these columns that moves from part `a` to part `b`, of `k`."""
     words = state.shape[1] // 2
     word_a, bit_a, word_b, bit_b = a >> 4, np.uint16(1 << (a & 15)), b >> 4, np.uint16(1 << (b & 15))
     for c in columns:
@@ -165,7 +159,7 @@ def shift(columns: Parts, a: int, b: int, starts: Counts, slots: Parts, state: B
             slots[first + b] += 1
             left, joined = slots[first + a], slots[first + b]
         else:
-            # No branches: which of the parts stands where is not to be foretold.
+            # No branches: the order of parts is random, so a branch would be mispredicted.
             left, joined, leaves = -1, 1, first
             for at in range(first, last):
                 part = slots[at]
@@ -191,20 +185,18 @@ def sweep(
     aim: Aim,
     once: Pass,
 ) -> int:
-    """Look at each row of an order once, move it to the best part for it, and return how many moved.
+    """Visit each row of an order once and move it to its best part. Return the number of moves.
 
-    A row that leaves part a for b gains what the `aim` falls by as |N(U_a)| loses the columns of which it is a's only
-    row, less what it rises by as |N(U_b)| gets those that b does not touch yet; its place costs a part's price times
-    its size. It moves if it gains; with `heat`, also at a loss of x with probability e^(−x / heat); out of a part with
-    more than `most`, or that touches more than `limit`, at a loss of up to `push`. With `push` no other row moves. No
-    part's load is taken above its `most` or below its `least`, and none comes to touch more than `limit`. A row whose
-    columns no other part touches stays, unless its part has too many. `units` are what columns weigh, None: one each.
-
-    A row of very many columns changes the weights of both parts by its move, so that by their slopes alone it would go
-    to and fro for ever: rises and falls are reckoned as differences, to the second order where they are slight.
+    The gain of a move from part a to b is the decrease of the `aim` as a loses the columns that only this row touches
+    there, minus its increase as b gains those that it does not touch yet. A place costs the part's price times the
+    row's size. A row moves if its gain is positive; with `heat`, also at a loss of x with probability e^(−x / heat).
+    Out of a part with more than `most`, or that touches more than `limit`, it moves at a loss of up to `push`; with
+    `push` no other row moves. No part's load rises above its `most` or falls below its `least`, and none comes to touch
+    more than `limit`. A row whose columns no other part touches stays, unless its part is beyond its bounds. `units`
+    are the weights of columns; None: 1 each.
     """
-    # Taken out of the tuple once: each time that numba does so it counts a reference. Units and the pace are no part of
-    # it: what is done only with them, or without, is left out of the machine code for arguments alone.
+    # numba counts a reference each time an array is read from a tuple, so the tuple is unpacked once. `units` and
+    # `pace` are arguments of their own, because numba only drops branches on None for plain arguments.
     begins, inside, alone, sizes, rows, starts, slots, state, touched, load, price = of
     least, most, limit = rooms
     order, heat, push, seed = once
@@ -255,7 +247,7 @@ def sweep(
         begin = first if units is None else last
         while begin < last:
             end = min(last, begin + _FULL)
-            if groups == 2:  # from 9 to 16 parts: counters that stay in registers
+            if groups == 2:  # 9 to 16 parts: the counters stay in registers
                 low, high = np.uint64(0), np.uint64(0)
                 for edge in range(begin, end):
                     c = inside[edge]
@@ -291,7 +283,9 @@ def sweep(
         if best < 0:
             continue
         near, brought = best, everything - present[best]
-        if bend[near] * brought > _BENT:  # as differences costs are more, and so are those that are above this one
+        if bend[near] * brought > _BENT:
+            # The move itself changes the weights of both parts: by first-order costs alone, a row of very many columns
+            # would go to and fro for ever. Exact costs are never lower, so only parts below this one are candidates.
             lowest = brought * plain[near] + rise(brought, touched[near], near, pace, mean, power) + price[near] * size
             for b in range(k):
                 if cost[b] <= lowest and b != near:
@@ -332,7 +326,7 @@ def sweep(
 
 @compiled
 def _part_cost(touched: float, part: int, pace: PartRates | None) -> float:
-    """What a part has to bear that touches so much."""
+    """The cost of a part that touches this much."""
     if pace is None:
         return float(touched)
     return float(pace.cost[part] * touched + pace.fixed[part])
@@ -340,7 +334,7 @@ def _part_cost(touched: float, part: int, pace: PartRates | None) -> float:
 
 @compiled
 def _slopes(touched: int, part: int, pace: PartRates | None, mean: float, power: int) -> tuple[float, float]:
-    """Return what a column more costs a part that touches so much, and the rise of that."""
+    """Return the marginal cost of one more column for a part, and half its relative increase per column."""
     part_costs = _part_cost(touched, part, pace)
     weight, bend = (part_costs / mean) ** power, power / (2.0 * max(1.0, part_costs))
     if pace is None:
@@ -350,6 +344,6 @@ def _slopes(touched: int, part: int, pace: PartRates | None, mean: float, power:
 
 @compiled
 def rise(more: float, touched: int, part: int, pace: PartRates | None, mean: float, power: float) -> float:
-    """What so many columns more cost a part that touches so much, as a difference."""
+    """The exact increase of the aim if a part touches `more` columns."""
     before, after = _part_cost(touched, part, pace), _part_cost(touched + more, part, pace)
     return float((after * (after / mean) ** power - (before / mean) ** power * before) / (power + 1.0))

@@ -1,9 +1,8 @@
-"""Parts divided into sections, and the overlap between parts.
+"""Sections of parts, and the overlap between parts.
 
-A section holds rows of a part that touch the same columns, so that a piece of it needs few of them. Each part is
-placed once more, by itself (`parsa`). Columns that several parts touch are thus not needed throughout a part, but
-in some of its sections. The overlap says which parts are near one another, and in which order neighbours stand side
-by side.
+A section holds rows of a part that touch the same columns, so a piece of a section needs few columns. Each part is
+placed again by itself, by Parsa. Columns that several parts touch are then needed in some sections of a part, not in
+all of them. The overlap measures which parts are near each other.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from gridml.placement.serving import touching
 
 
 def sections(graph: Bipartite, rows: Parts, parts: int, each: int, seed: int) -> Parts:
-    """Return the section of each row in its part, int32 (rows,) from 0 to `each` - 1, given the part of each row.
+    """Return the section of each row within its part, int32 (rows,) from 0 to `each` - 1.
 
-    Sections of a part differ by one row at most; one of fewer than `each` rows is not divided.
+    Sections of a part differ by at most one row. A part with fewer than `each` rows is not divided.
     """
     section_of = np.zeros(graph.rows, np.int32)
     if each == 1:
@@ -36,10 +35,10 @@ def sections(graph: Bipartite, rows: Parts, parts: int, each: int, seed: int) ->
 
 
 def _compact(graph: Bipartite, numbers: Ids) -> Bipartite:
-    """Return a graph with the columns that its rows touch, and no others, under new numbers; `numbers` (columns,) is
-    memory to work in."""
+    """Return the graph with only the columns that its rows touch, renumbered. `numbers` (columns,) is scratch, which
+    parts share, because clearing a table of all columns for each part would take longer than the rest."""
     touched = graph.neighbours
-    numbers[touched] = np.arange(len(touched), dtype=np.int32)  # of several equal ones the last stays
+    numbers[touched] = np.arange(len(touched), dtype=np.int32)  # of equal columns the last one wins
     chosen = touched[numbers[touched] == np.arange(len(touched))]
     numbers[chosen] = np.arange(len(chosen), dtype=np.int32)
     return Bipartite(graph.offsets, numbers[touched], len(chosen))
@@ -49,8 +48,8 @@ Shared = NDArray[np.int64]
 
 
 def overlap(graph: Bipartite, rows: Parts, parts: int, weights: NDArray[np.int64]) -> Shared:
-    """Return what each two parts both touch, int64 (parts, parts), given the part of each row and the weight of each
-    column: on the diagonal is all that a part touches."""
+    """Return the weight of columns that two parts both touch, int64 (parts, parts). The diagonal is what a single part
+    touches."""
     offsets, touch = touching(sets_of(graph, rows, parts), parts)
     touched = csr_array((np.ones(len(touch), np.int64), touch, offsets), shape=(graph.columns, parts))
     weighed = csr_array((np.repeat(weights, np.diff(offsets)), touch, offsets), shape=(graph.columns, parts))
@@ -59,8 +58,8 @@ def overlap(graph: Bipartite, rows: Parts, parts: int, weights: NDArray[np.int64
 
 
 def chain(shared: Shared) -> NDArray[np.int64]:
-    """Return the parts in an order in which each is followed by the one, of those that are left, that shares most with
-    it. The first is the one that shares most with all others."""
+    """Order the parts greedily: each is followed by the remaining part that shares most with it. The first is the part
+    that shares most with all others."""
     parts = len(shared)
     near = shared.copy()
     np.fill_diagonal(near, 0)

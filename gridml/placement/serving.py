@@ -1,10 +1,10 @@
-"""Which part serves a column, once the rows are placed: Li, Andersen and Smola, Algorithm 2, swept until nothing moves.
+"""Assignment of columns to the parts that serve them (Li, Andersen and Smola, Algorithm 2), swept until it is stable.
 
-A column that only one part touches travels nowhere if that serves it. One that d ≥ 2 parts touch costs the part that
-serves it d − 1, and each of the others 1, so the total is the same whichever of them it is, and what is left to choose
-is who has the least to carry: each sweep gives every such column to the part, of those that touch it, that has the
-least traffic without it. Two or three sweeps are enough in practice. Columns count as much as they weigh, the heaviest
-come first, and where parts are not equally quick, the part is taken that would be ready first (`Pace`).
+A column that only one part touches causes no traffic if that part serves it. A column that d ≥ 2 parts touch costs the
+serving part d − 1, and each of the others 1. So the total does not depend on the choice, only the balance does: a sweep
+gives each column to the part that touches it and has the least traffic without it. Two or three sweeps are enough in
+practice. Columns count by weight, the heaviest come first, and if parts differ in speed, the part that would finish
+first is taken (`PartRates`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words, sets_of
 
 SWEEPS = 20  # at most
-LISTED = 3 << 20  # columns, at most, whose parts are listed once for all sweeps
-PIECE = 1 << 19  # of more columns so many are listed at once, at each sweep
+LISTED = 3 << 20  # the columns up to which the lists of parts are built once for all sweeps, to bound memory
+PIECE = 1 << 19  # of more columns, lists are built for this many at a time, in each sweep
 
 
 def serve(graph: Bipartite, rows: Parts, parts: int, seed: int, pace: PartRates | None = None) -> Parts:
-    """Return the part that serves each column, int32 (columns,), given the part of each row. Columns that nobody
+    """Return the part that serves each column, int32 (columns,), given the part of each row. Columns that no row
     touches are dealt out in turn."""
     return served(sets_of(graph, rows, parts), parts, seed, graph.column_weights, pace)[0]
 
@@ -31,14 +31,14 @@ def serve(graph: Bipartite, rows: Parts, parts: int, seed: int, pace: PartRates 
 def served(
     sets: Words, parts: int, seed: int, weights: Weights | None = None, pace: PartRates | None = None
 ) -> tuple[Parts, NDArray[np.int64]]:
-    """As `serve`, given which parts touch each column (`sets_of`) and how much each weighs, int64 (columns,); return
-    also what travels to and from each part then, int64 (parts,)."""
-    home, shared = _alone(sets)  # nothing of those that are alone travels
+    """Like `serve`, from the parts that touch each column (`sets_of`) and the weights of columns, int64 (columns,).
+    Return also the traffic of each part, int64 (parts,)."""
+    home, shared = _alone(sets)  # columns of a single part cause no traffic
     np.random.default_rng(seed).shuffle(shared)
     if weights is not None:
         shared = shared[np.argsort(-weights[shared], kind="stable")]
     pieces = np.array_split(shared, 1 if len(shared) <= LISTED else -(-len(shared) // PIECE))
-    # Parts are listed in the order of visits, so that memory is read on and on.
+    # The lists are in the order of visits, so that memory is read sequentially.
     whole = touching(sets[shared], parts) if len(pieces) == 1 else None
     load = np.zeros(parts, np.int64)
     for _ in range(SWEEPS):
@@ -55,14 +55,14 @@ def served(
 
 
 def deal_unused(home: Parts, parts: int) -> None:
-    """Deal out to the parts in turn, in place, the columns that have no home (−1)."""
+    """Deal out columns without a home (−1) to the parts in turn, in place."""
     unused = np.flatnonzero(home < 0)
     home[unused] = np.arange(len(unused)) % parts
 
 
 @compiled
 def _alone(sets: Words) -> tuple[Parts, Parts]:
-    """Return the part of each column that only one touches, −1 for all others; and the columns that several touch."""
+    """Return the part of each column that a single part touches, −1 for others, and the columns of several parts."""
     home, shared = np.full(len(sets), -1, np.int32), np.empty(len(sets), np.int32)
     count = 0
     for column in range(len(sets)):
@@ -85,7 +85,7 @@ def _alone(sets: Words) -> tuple[Parts, Parts]:
 
 @compiled
 def touching(sets: Words, parts: int) -> tuple[NDArray[np.int64], Parts]:
-    """Return which parts touch each column, as offsets int64 (columns + 1,) into parts int32, ascending for each."""
+    """Return the parts that touch each column, as offsets int64 (columns + 1,) into parts int32, ascending."""
     offsets = np.empty(len(sets) + 1, np.int64)
     offsets[0] = 0
     for column in range(len(sets)):
@@ -119,18 +119,18 @@ def sweep(
     home: Parts,
     load: NDArray[np.int64],
 ) -> int:
-    """Give each column, in order, to the part that has the least traffic without it, of those that touch it (see
-    `touching`); return how many moved.
+    """Give each column, in order, to the part that touches it (see `touching`) and has the least traffic without it.
+    Return the number of moves.
 
-    `home` int32 (columns,) is the part that serves each, −1 for none yet, `load` int64 (parts,) the traffic of each;
-    both change in place. Where two parts touch a column both carry it whichever serves it: with `pairs_stay` it does
-    not leave its home.
+    `home` int32 (columns,) is the part that serves each column, −1 for none yet, and `load` int64 (parts,) the traffic
+    of each part; both change in place. With `pairs_stay`, columns of two parts keep their home, since their traffic is
+    the same either way.
     """
     moved = 0
     for column in range(len(home)):
         first, last = offsets[column], offsets[column + 1]
         once = 1 if weights is None else weights[column]
-        extra = (last - first - 2) * once  # on top of what each part carries for a column it touches
+        extra = (last - first - 2) * once  # of the serving part, on top of the 1 of every part that touches the column
         before = home[column]
         if pairs_stay and before >= 0 and last - first == 2:
             continue
@@ -144,7 +144,7 @@ def sweep(
             if _part_cost(touch[at], extra, load, pace) < _part_cost(best, extra, load, pace):
                 best = touch[at]
         if before >= 0 and _part_cost(before, extra, load, pace) == _part_cost(best, extra, load, pace):
-            best = before
+            best = before  # a tie does not move a column
         load[best] += extra
         home[column] = best
         moved += best != before
@@ -153,7 +153,7 @@ def sweep(
 
 @compiled
 def _part_cost(part: int, extra: int, load: NDArray[np.int64], pace: PartRates | None) -> float:
-    """What a part has to bear with `extra` more."""
+    """The cost of a part with `extra` traffic."""
     if pace is None:
         return float(load[part])
     return float(pace.cost[part] * (load[part] + extra) + pace.fixed[part])
