@@ -156,7 +156,5 @@ def test_what_is_no_general_graph(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("1 1\n2 2\n")
     with pytest.raises(UsageError, match=r"a\.txt: the graph has no edge between two vertices; expected one"):
         read_numbered(tmp_path / "a.txt", kind="edges")
-    with pytest.raises(
-        UsageError, match=r"the kind of rows is 'nodes'; expected bipartite, vertices, edges, cliques"
-    ):
+    with pytest.raises(UsageError, match=r"the kind of rows is 'nodes'; expected bipartite, vertices, edges, cliques"):
         read_numbered(tmp_path / "a.txt", kind="nodes")
