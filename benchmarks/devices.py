@@ -25,7 +25,7 @@ from types import ModuleType
 
 from benchmarks.arguments import parser_of, sized, smallest
 from benchmarks.table import RESULTS, Cell, write
-from gridml.engine.devices import present
+from gridml.engine.devices import find_accelerators
 from master.backends.registry import make
 from master.launch import start
 from master.ports.environment import Environment
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("programs", nargs="*", help=", ".join(PROGRAMS))
     options = parser.parse_args()
     tiny = options.tiny or smallest()
-    here = present()
+    here = find_accelerators()
     if here.kind != "cuda" and not tiny:
         print(f"skipped: this machine has {here}; the benchmark takes an NVIDIA GPU and a torch with CUDA.")
         return

@@ -32,7 +32,7 @@ _SLACK = 0.004  # … of which the search itself may miss so much
 _NEVER = 1e-3  # hopeless: fewer lives than this bring home the smallest chunk, and goodput is below this
 _SELDOM = 0.05  # doubtful: fewer lives than this bring home anything
 _OUTLIVED = 1e-9  # sizes are looked at up to the life that this share of the workers outlasts …
-_LONGEST = 10**12  # … or up to so many batches
+_MAX_BATCHES = 10**12  # … or up to so many batches
 _RESAMPLINGS = 60
 _RESAMPLINGS_OF_MIXTURE = 20  # its fit takes a hundred times as long as most
 _FEW = 10  # independent deaths: below, a fit says more about its family than about the machines
@@ -129,10 +129,10 @@ def choose(
     fitted, lifetime = lifetime, lifetime if observations is None else hedged(lifetime, observations)
     sizes, limit = _bounded(lifetime, costs, work)
     k, j = sizes.best()
-    if _brought_home(sizes, sizes.lowest, sizes.lowest) < _NEVER and float(sizes.goodput(k, j)) < _NEVER:
+    if _productive_share(sizes, sizes.lowest, sizes.lowest) < _NEVER and float(sizes.goodput(k, j)) < _NEVER:
         raise ChoiceError(_hopeless(sizes))
     curve = grid(sizes.lowest, sizes.highest, _CURVE)
-    allowed, limit = _shared(sizes, j, curve, work, limit)
+    allowed, limit = _bounded_by_share(sizes, j, curve, work, limit)
     if k > allowed.highest:
         k, j = allowed.best()
     if j is not None:
@@ -165,7 +165,7 @@ def _bounded(lifetime: Lifetime, costs: Costs, work: Work) -> tuple[Sizes, str]:
     longest_s = lifetime.quantile(1 - _OUTLIVED)
     if costs.push_s is None:  # with pushes, a chunk can be too long for any life and still be worth something
         longest_s -= costs.start_s + costs.end_s
-    longest = int(min(longest_s / (costs.vertex_s * batch), _LONGEST))
+    longest = int(min(longest_s / (costs.vertex_s * batch), _MAX_BATCHES))
     bounds = [(max(longest, least), "practically no machine lives longer")]
     if work.vertices is not None:
         bounds.append((work.vertices // batch, f"there are {work.vertices:,} vertices in all"))
@@ -175,7 +175,7 @@ def _bounded(lifetime: Lifetime, costs: Costs, work: Work) -> tuple[Sizes, str]:
     return Sizes(lifetime, costs, batch, work.many, int(min(least, highest)), int(highest)), limit
 
 
-def _shared(sizes: Sizes, j: int | None, curve: Ints, work: Work, limit: str) -> tuple[Sizes, str]:
+def _bounded_by_share(sizes: Sizes, j: int | None, curve: Ints, work: Work, limit: str) -> tuple[Sizes, str]:
     """Return the sizes small enough that no worker waits long, at the end of an epoch, for the last of the others."""
     if work.vertices is None or work.workers is None:
         return sizes, limit
@@ -193,15 +193,15 @@ def _shared(sizes: Sizes, j: int | None, curve: Ints, work: Work, limit: str) ->
     return replace(sizes, highest=highest[parts]), why
 
 
-def _brought_home(sizes: Sizes, k: int, j: int) -> float:
+def _productive_share(sizes: Sizes, k: int, j: int) -> float:
     """Return the share of the lives that bring home anything, in chunks of k batches pushed every j."""
-    return sizes.lifetime.survival(sizes.exposed_s(k, j if sizes.pushes else None))
+    return sizes.lifetime.survival(sizes.exposed_s(k, j if sizes.has_pushes else None))
 
 
 def _regret(sizes: Sizes, k: int, j: int | None, fitted: Lifetime, observations: Observations) -> tuple[float, float]:
     """Return median and 95th percentile of the share of the best goodput that is lost, if other lifetimes hold."""
     lost: list[float] = []
-    for lifetime in _alike(fitted, observations):
+    for lifetime in _plausible_lifetimes(fitted, observations):
         other = replace(sizes, lifetime=lifetime)
         mine = float(other.goodput(k, j, ROUGH))
         best = max(mine, other.highest_goodput())
@@ -210,7 +210,7 @@ def _regret(sizes: Sizes, k: int, j: int | None, fitted: Lifetime, observations:
     return float(median), float(high)
 
 
-def _alike(lifetime: Lifetime, observations: Observations) -> Iterator[Lifetime]:
+def _plausible_lifetimes(lifetime: Lifetime, observations: Observations) -> Iterator[Lifetime]:
     """Return lifetimes that explain the observations about as well as `lifetime` does.
 
     They are fits to resampled lives; those that ended at one instant stay together. A handful of deaths cannot be
@@ -283,7 +283,7 @@ def _reason(sizes: Sizes, answer: _Answer, observations: Observations | None) ->
 
 def _warnings(sizes: Sizes, k: int, j: int | None, work: Work, observations: Observations | None) -> Iterator[str]:
     lifetime = sizes.lifetime
-    if (share := _brought_home(sizes, k, j or k)) < _SELDOM:
+    if (share := _productive_share(sizes, k, j or k)) < _SELDOM:
         yield (
             f"only {_percent(share)} of the workers live long enough to bring home anything: shorten the start, or use "
             f"machines that live longer"
@@ -324,7 +324,7 @@ def _hopeless(sizes: Sizes) -> str:
     costs, lifetime = sizes.costs, sizes.lifetime
     boot = f"boot {_span(costs.boot_s)}, " if sizes.many and costs.boot_s else ""
     end = f", end {_span(costs.end_s)}" if costs.end_s else ""
-    needed = sizes.exposed_s(sizes.lowest, sizes.lowest if sizes.pushes else None)
+    needed = sizes.exposed_s(sizes.lowest, sizes.lowest if sizes.has_pushes else None)
     return (
         f"no chunk would ever finish: the smallest, {sizes.lowest * sizes.batch:,} vertices, takes {_span(needed)} "
         f"({boot}start {_span(costs.start_s)}, {_span(costs.vertex_s)} a vertex{end}), but workers live "

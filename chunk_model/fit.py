@@ -27,17 +27,17 @@ from chunk_model.lifetime import Floats, Lifetime, LifetimeError
 from chunk_model.observations import ObservationError, Observations
 
 # Lives that all end alike would have no spread, and an infinite density: their spread is at least this share of a life.
-_LEAST_SPREAD = 0.01
-_SHAPES = (0.1, 1.28 / _LEAST_SPREAD)  # Weibull: below, the mean is more than a million scales; sd/mean → 1.28/shape
-_SIGMAS = (_LEAST_SPREAD, 5.0)  # log-normal: above, the mean is more than 10⁵ medians
-_FARTHEST = 1e3  # where most lives are censored, a typical life is at most so many times the longest observed
+_MIN_SPREAD = 0.01
+_SHAPES = (0.1, 1.28 / _MIN_SPREAD)  # Weibull: below, the mean is more than a million scales; sd/mean → 1.28/shape
+_SIGMAS = (_MIN_SPREAD, 5.0)  # log-normal: above, the mean is more than 10⁵ medians
+_MAX_SCALE_FACTOR = 1e3  # where most lives are censored, a typical life is at most so many times the longest observed
 # A part in which nobody was seen to die is as likely with any scale beyond the record: without a bound of its own it
 # becomes a sort of machine that lives a thousand times as long as was looked, and chunks are made for that one.
-_FARTHEST_PART = 3.0  # longest lives observed
+_MAX_PART_SCALE_FACTOR = 3.0  # longest lives observed
 # A part of a mixture that is sharper, or rarer, than this is a group that died together and no sort of machine.
 _PART_SHAPES = (0.2, 20.0)
-_LEAST_WEIGHT = 0.02
-_ROUGH = 2000  # so many lives show which start of a mixture's search is best
+_MIN_WEIGHT = 0.02
+_MAX_LIVES_FOR_START = 2000  # so many lives show which start of a mixture's search is best
 # Odds of the first part, shape of the second, scale of each in mean lives: many that fail early, a peak among the rest,
 # a few that fail at once. On ten laws these three found what six did; no two of them did.
 _STARTS = ((0.3, 2.0, 0.3, 1.3), (1.0, 4.0, 1.0, 1.0), (0.1, 1.5, 0.05, 1.2))
@@ -104,7 +104,7 @@ def _weibull(seen: Observations) -> tuple[Lifetime, int]:
 def _lognormal(seen: Observations) -> tuple[Lifetime, int]:
     """A normal distribution of ln t."""
     log_t = np.log(seen.duration_s)
-    far = float(np.max(log_t)) + math.log(_FARTHEST)
+    far = float(np.max(log_t)) + math.log(_MAX_SCALE_FACTOR)
     mu, sigma = _bell(log_t, seen.ended, (float(np.min(log_t)), far), _SIGMAS, cut=-math.inf)
     return LogNormal(math.exp(mu), sigma), 2
 
@@ -112,8 +112,8 @@ def _lognormal(seen: Observations) -> tuple[Lifetime, int]:
 def _normal(seen: Observations) -> tuple[Lifetime, int]:
     """Truncated at 0; where lives spread more than their mean, half a bell with its top at the shortest lives."""
     t, typical = seen.duration_s, seen.exposure_s / len(seen)
-    far = _FARTHEST * float(np.max(t))
-    mu, sigma = _bell(t, seen.ended, (1e-3 * typical, far), (_LEAST_SPREAD * typical, far), cut=0.0)
+    far = _MAX_SCALE_FACTOR * float(np.max(t))
+    mu, sigma = _bell(t, seen.ended, (1e-3 * typical, far), (_MIN_SPREAD * typical, far), cut=0.0)
     return Normal(mu, sigma), 2
 
 
@@ -141,7 +141,7 @@ def _bell(
         ((means[0] - centre) / unit, (means[1] - centre) / unit),
         (math.log(sds[0] / unit), math.log(sds[1] / unit)),
     ]
-    best = _least(loss, [np.zeros(2)], bounds)
+    best = _minimise(loss, [np.zeros(2)], bounds)
     return centre + unit * float(best[0]), unit * math.exp(best[1])
 
 
@@ -168,16 +168,16 @@ def _two_parts(t: Floats, ended: NDArray[np.bool_], *, free: bool) -> tuple[Floa
     The first shape is 1 unless `free`.
     """
     shapes = (math.log(_PART_SHAPES[0]), math.log(_PART_SHAPES[1]))
-    scales = (math.log(float(np.min(t))) - 1, math.log(float(np.max(t)) * _FARTHEST_PART))
-    weights = (math.log(_LEAST_WEIGHT / (1 - _LEAST_WEIGHT)), -math.log(_LEAST_WEIGHT / (1 - _LEAST_WEIGHT)))
+    scales = (math.log(float(np.min(t))) - 1, math.log(float(np.max(t)) * _MAX_PART_SCALE_FACTOR))
+    weights = (math.log(_MIN_WEIGHT / (1 - _MIN_WEIGHT)), -math.log(_MIN_WEIGHT / (1 - _MIN_WEIGHT)))
     bounds = [weights, shapes if free else (0.0, 0.0), shapes, scales, scales]
     starts = [np.log([w, 1.0, k, first, second]) for w, k, first, second in _STARTS]
     starts = [np.clip(start, *np.transpose(bounds)) for start in starts]
     loss = _two_part_loss(t, ended)
-    if len(t) > _ROUGH:
-        few = slice(None, None, math.ceil(len(t) / _ROUGH))
-        starts = [_least(_two_part_loss(t[few], ended[few]), starts, bounds)]
-    best = _least(loss, starts, bounds)
+    if len(t) > _MAX_LIVES_FOR_START:
+        few = slice(None, None, math.ceil(len(t) / _MAX_LIVES_FOR_START))
+        starts = [_minimise(_two_part_loss(t[few], ended[few]), starts, bounds)]
+    best = _minimise(loss, starts, bounds)
     return best, -loss(best)[0] * len(t)
 
 
@@ -201,7 +201,7 @@ def _two_part_loss(t: Floats, ended: NDArray[np.bool_]) -> Callable[[Floats], tu
     return loss
 
 
-def _least(
+def _minimise(
     loss: Callable[[Floats], tuple[float, Floats]], starts: list[Floats], bounds: list[tuple[float, float]]
 ) -> Floats:
     """Return where a loss that gives its gradient is least, by L-BFGS-B from each start."""
@@ -231,7 +231,7 @@ FOLDS = 5
 FEW_DEATHS = 10  # with fewer independent ones only the family with one parameter is considered, and that is a guess
 SOME_DEATHS = 30  # with fewer none with more than two parameters
 _FLEXIBLE = ("mixture", "kaplan_meier")
-_WORST = -1e6  # what a life may cost at most that a model thought impossible, so that sums stay finite
+_MIN_LOG_LIKELIHOOD = -1e6  # what a life may cost at most that a model thought impossible, so that sums stay finite
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Selected:
     scores: Mapping[str, float]
     reason: str
     deaths: int
-    sure: bool  # False: too few independent deaths for more than a guess
+    is_sure: bool  # False: too few independent deaths for more than a guess
 
 
 def select(observations: Observations, families: Sequence[str] = FAMILIES, seed: int = 0) -> Selected:
@@ -274,7 +274,7 @@ def select(observations: Observations, families: Sequence[str] = FAMILIES, seed:
         scores=MappingProxyType(scores),
         reason=f"{_why(family, best, scores, errors, seen, independent)} {_of(seen, independent)}",
         deaths=seen.deaths,
-        sure=independent >= FEW_DEATHS,
+        is_sure=independent >= FEW_DEATHS,
     )
 
 
@@ -303,7 +303,7 @@ def _held_out(family: str, seen: Observations, folds: NDArray[np.intp]) -> Float
         inside = folds == fold
         if np.any(inside):
             scores[inside] = log_likelihoods(fit(family, seen.take(~inside)).lifetime, seen.take(inside))
-    return np.maximum(scores, _WORST)
+    return np.maximum(scores, _MIN_LOG_LIKELIHOOD)
 
 
 def _standard_error(differences: Floats, groups: NDArray[np.intp]) -> float:

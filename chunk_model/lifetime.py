@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 _Numbers = TypeVar("_Numbers", float, Floats)
 
 # Of times that are read: beyond them sums and ratios of times leave what floats can hold.
-LEAST_DURATION_S, MOST_DURATION_S = 1e-9, 1e12
+MIN_DURATION_S, MAX_DURATION_S = 1e-9, 1e12
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d+))?\s*([smhd]?)", re.IGNORECASE)
 
@@ -168,8 +168,8 @@ class Residual(Lifetime):
 
 
 def parse_duration(text: str) -> float:
-    """Return seconds from "90s", "45m", "2h", "1.5h", "1d" or a plain number of seconds: 0, or within LEAST_DURATION_S
-    and MOST_DURATION_S.
+    """Return seconds from "90s", "45m", "2h", "1.5h", "1d" or a plain number of seconds: 0, or within MIN_DURATION_S
+    and MAX_DURATION_S.
 
     Raises LifetimeError otherwise.
     """
@@ -178,8 +178,8 @@ def parse_duration(text: str) -> float:
         raise LifetimeError(f'cannot read the duration "{text}": give a number with s, m, h or d, such as 90s or 1.5h')
     number, exponent, unit = match.groups()
     value = float(f"{number}e{exponent or 0}") * _SECONDS[unit.lower()]
-    if value != 0 and not LEAST_DURATION_S <= value <= MOST_DURATION_S:
+    if value != 0 and not MIN_DURATION_S <= value <= MAX_DURATION_S:
         raise LifetimeError(
-            f'the duration "{text}" is {value:g} s: give 0, or from {LEAST_DURATION_S:g} to {MOST_DURATION_S:g} s'
+            f'the duration "{text}" is {value:g} s: give 0, or from {MIN_DURATION_S:g} to {MAX_DURATION_S:g} s'
         )
     return value

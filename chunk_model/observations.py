@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from chunk_model.lifetime import MOST_DURATION_S, Floats
+from chunk_model.lifetime import MAX_DURATION_S, Floats
 from chunk_model.traces import Life, UnreadableError, shown, text_of
 
 _TICK_S = 1e-6  # a life shorter than this was shorter than a clock can tell, and counts as zero
@@ -157,7 +157,7 @@ def _read(rows: Iterator[list[str]], source: str) -> Observations:
             raise ObservationError(f"{where}: ended must be 1, 0, true or false, got {shown(field['ended'])}")
         ended.append(state)
         if moments is not None:
-            moments.append(_seconds(field["end_at_s"], f"{where}: end_at_s", least=-MOST_DURATION_S))
+            moments.append(_seconds(field["end_at_s"], f"{where}: end_at_s", least=-MAX_DURATION_S))
     if not durations:
         raise ObservationError(f"{source} has a header and no lives: add a line such as 2700,1 for each life")
     return Observations(np.array(durations), np.array(ended), None if moments is None else np.array(moments))
@@ -168,9 +168,9 @@ def _seconds(text: str, where: str, least: float) -> float:
         value = float(text)
     except ValueError:
         value = np.nan
-    if not least <= value <= MOST_DURATION_S:
+    if not least <= value <= MAX_DURATION_S:
         wanted = "a number of seconds, at least 0" if least == 0 else "a number of seconds"
-        wanted += f" and at most {MOST_DURATION_S:g}" if MOST_DURATION_S < value < np.inf else ""
+        wanted += f" and at most {MAX_DURATION_S:g}" if MAX_DURATION_S < value < np.inf else ""
         raise ObservationError(f"{where} must be {wanted}, got {shown(text)}")
     return value
 

@@ -27,7 +27,7 @@ from chunk_model.lifetime import Lifetime, LifetimeError, parse_duration
 from chunk_model.observations import Observations
 from chunk_model.prices import interrupted_monthly, parse_share
 
-LONGEST = 2_000  # characters
+MAX_CHARS = 2_000  # characters
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 _EXAMPLES = (
     "normal(45m,10m), exponential(45m), weibull(1.5,40m), lognormal(45m,0.8), interruptions(5%) a month "
@@ -41,8 +41,8 @@ def parse(text: str) -> Lifetime:
     Raises LifetimeError for an unknown name, a wrong count of parameters, an unreadable number or a value out of range.
     A Kaplan–Meier curve cannot be written as text.
     """
-    if len(text) > LONGEST:
-        raise LifetimeError(f"a lifetime has {len(text):,} characters; expected at most {LONGEST:,}: {_EXAMPLES}")
+    if len(text) > MAX_CHARS:
+        raise LifetimeError(f"a lifetime has {len(text):,} characters; expected at most {MAX_CHARS:,}: {_EXAMPLES}")
     match = _CALL.fullmatch(text)
     name = match[1].lower() if match else ""
     if match is None or (name not in FORMULAS and name not in ("mixture", "interruptions", "kaplan_meier")):
@@ -100,13 +100,13 @@ def _number(text: str) -> float:
         raise LifetimeError(f'"{text.strip()}" is not a number') from None
 
 
-SEEN = 0.8  # the share of the lives as they were seen
-ENOUGH = 10  # independent deaths: with fewer, a curve through them says nothing that the family does not
+OBSERVED_WEIGHT = 0.8  # the share of the lives as they were seen
+MIN_DEATHS = 10  # independent deaths: with fewer, a curve through them says nothing that the family does not
 
 
 def hedged(lifetime: Lifetime, observations: Observations) -> Lifetime:
     """Return S(t) = ⅕·S of `lifetime` + ⅘·S of the Kaplan–Meier estimate; `lifetime` itself, where that is one already
-    or fewer than `ENOUGH` independent deaths were observed."""
-    if isinstance(lifetime, KaplanMeier) or observations.independent_deaths < ENOUGH:
+    or fewer than `MIN_DEATHS` independent deaths were observed."""
+    if isinstance(lifetime, KaplanMeier) or observations.independent_deaths < MIN_DEATHS:
         return lifetime
-    return Mixture((1 - SEEN, SEEN), (lifetime, KaplanMeier.of(observations)))
+    return Mixture((1 - OBSERVED_WEIGHT, OBSERVED_WEIGHT), (lifetime, KaplanMeier.of(observations)))

@@ -121,7 +121,7 @@ EVERY_S = 3600.0
 # The bid decides how long lives are: on the prices of 2015 half of them lasted 29 h at the median itself, 78 h at 1.5
 # and 117 h at twice the median. At 1.5 the ripples of a calm market kill nobody, and most lives end within the record.
 BID = 1.5
-MOST_LIVES = 2_000_000
+MAX_LIVES = 2_000_000
 
 
 def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: float = BID) -> Record:
@@ -139,10 +139,10 @@ def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: flo
     begin_s = min(float(time_s[0]) for time_s, _ in chosen.values())
     end_s = max(float(time_s[-1]) for time_s, _ in chosen.values())
     asked = sum(int((end_s - time_s[0]) / EVERY_S) + 1 for time_s, _ in chosen.values())
-    if asked > MOST_LIVES:
+    if asked > MAX_LIVES:
         raise TraceError(
             f"{source} is of {(end_s - begin_s) / 86_400:,.0f} days, in which instances would be asked for {asked:,} "
-            f"times; expected at most {MOST_LIVES:,}. Is a moment wrong? Give a part of it."
+            f"times; expected at most {MAX_LIVES:,}. Is a moment wrong? Give a part of it."
         )
     stays: list[Life] = []
     for name, (time_s, price) in chosen.items():
@@ -158,15 +158,15 @@ def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: flo
 
 
 MONTH_S = 30 * 86_400.0
-LEAST, MOST = 0.001, 0.99  # of the machines a month; what is said of fewer or more is no figure to build on
+MIN_SHARE, MAX_SHARE = 0.001, 0.99  # of the machines a month; what is said of fewer or more is no figure to build on
 _SHARE = re.compile(r"\s*<?\s*(?:(\d+(?:\.\d+)?)\s*%?\s*-\s*)?(\d+(?:\.\d+)?)\s*%\s*")
 
 
 def interrupted_monthly(share: float) -> Exponential:
     """Return the exponential law by which a `share` of the machines is taken within 30 days: S(30 d) = 1 - share, so
-    the mean is -30 d / ln(1 - share). Raises LifetimeError for a share outside `LEAST` to `MOST`."""
-    if not LEAST <= share <= MOST:
-        raise LifetimeError(f"a share {share:g} of machines is taken a month; expected {LEAST:g} to {MOST:g}")
+    the mean is -30 d / ln(1 - share). Raises LifetimeError for a share outside `MIN_SHARE` to `MAX_SHARE`."""
+    if not MIN_SHARE <= share <= MAX_SHARE:
+        raise LifetimeError(f"a share {share:g} of machines is taken a month; expected {MIN_SHARE:g} to {MAX_SHARE:g}")
     return Exponential(-MONTH_S / math.log1p(-share))
 
 

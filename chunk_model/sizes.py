@@ -39,7 +39,7 @@ class Sizes:
     highest: int
 
     @property
-    def pushes(self) -> bool:
+    def has_pushes(self) -> bool:
         return self.costs.push_s is not None
 
     def goodput(self, k: int | Ints, j: int | Ints | None, terms: int = FULL) -> Floats:
@@ -60,12 +60,12 @@ class Sizes:
 
     def best(self) -> tuple[int, int | None]:
         """Return the size with the highest goodput, and its push interval."""
-        if not self.pushes:
+        if not self.has_pushes:
             points = grid(self.lowest, self.highest, 512 if self.many else 4096)
             return _peak(lambda k: self.goodput(k, None, CLOSE), points, peaks=3), None
         k, j = self._pairs(32, 20, 128)
         values = _comparable(self.goodput(k, j, ROUGH))
-        ends = [self._climbed(int(k[at]), int(j[at])) for at in _apart(values, k, _CLIMBS)]
+        ends = [self._climbed(int(k[at]), int(j[at])) for at in _distinct_peaks(values, k, _CLIMBS)]
         return max(ends, key=lambda end: float(self.goodput(end[0], end[1], CLOSE)))
 
     def _climbed(self, size: int, interval: int) -> tuple[int, int]:
@@ -98,7 +98,7 @@ class Sizes:
 
     def highest_goodput(self) -> float:
         """What `best` is worth, to about a percent and in a fraction of its time."""
-        if not self.pushes:
+        if not self.has_pushes:
             points = 256 if self.many else 2048
             return float(self.goodput(grid(self.lowest, self.highest, points), None, CLOSE).max())
         return float(self.goodput(*self._pairs(24, 16, 64), ROUGH).max())
@@ -132,7 +132,7 @@ def grid(low: int, high: int, points: int) -> Ints:
     return np.unique(np.rint(np.geomspace(low, high, points)).astype(np.int64))
 
 
-def _apart(values: Floats, sizes: Ints, most: int) -> list[int]:
+def _distinct_peaks(values: Floats, sizes: Ints, most: int) -> list[int]:
     """Return the places of the highest values, best first, whose sizes differ by more than a quarter."""
     chosen: list[int] = []
     for at in np.argsort(-values, kind="stable").tolist():

@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"
 _PIPES = ("/dev/fd", "/proc/self/fd", "/dev/stdin")  # what a shell hands over is open already
 _MARKS = {  # the longer ones first: that of UTF-32 begins as that of UTF-16 does
@@ -66,7 +66,7 @@ def text_of(path: Path) -> str:
     """Return the text of a file, unpacked if gzip, bzip2 or xz packed it, in UTF-8 or what its byte order mark says.
 
     Raises OSError when it cannot be read, is no regular file (of which nobody knows when it ends), or holds more than
-    `MOST_BYTES`; UnreadableError when it is packed and damaged, or no text.
+    `MAX_BYTES`; UnreadableError when it is packed and damaged, or no text.
     """
     try:
         content = _read_bytes(path)
@@ -85,10 +85,10 @@ def _read_bytes(path: Path) -> bytes:
         if not stat.S_ISREG(mode) and not str(path).startswith(_PIPES):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         os.set_blocking(file.fileno(), True)
-        content = _bounded(file.read(MOST_BYTES + 1), path)
+        content = _bounded(file.read(MAX_BYTES + 1), path)
     if content.startswith(GZIP):
         with gzip.open(io.BytesIO(content)) as unpacked:
-            return _bounded(unpacked.read(MOST_BYTES + 1), path)
+            return _bounded(unpacked.read(MAX_BYTES + 1), path)
     if content.startswith(BZIP2):
         return _bounded(_streams(content, bz2.BZ2Decompressor), path)
     if content.startswith(XZ):
@@ -100,28 +100,28 @@ def _streams(content: bytes, decoder: Callable[[], Any]) -> bytes:
     """What streams one after the other unpack to, up to a byte more than the bound; bz2.open and lzma.open pass over
     what is damaged after the first."""
     unpacked = bytearray()
-    while content and len(unpacked) <= MOST_BYTES:
+    while content and len(unpacked) <= MAX_BYTES:
         stream = decoder()
         try:
-            unpacked += stream.decompress(content, MOST_BYTES + 1 - len(unpacked))
+            unpacked += stream.decompress(content, MAX_BYTES + 1 - len(unpacked))
         except (OSError, ValueError) as error:
             raise EOFError(str(error)) from error
-        if not stream.eof and len(unpacked) <= MOST_BYTES:
+        if not stream.eof and len(unpacked) <= MAX_BYTES:
             raise EOFError("it ends before its end was reached")
         content = stream.unused_data.lstrip(b"\0")
     return bytes(unpacked)
 
 
 def _bounded(content: bytes, path: Path) -> bytes:
-    if len(content) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it holds more than {MOST_BYTES >> 20} MiB", str(path))
+    if len(content) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"it holds more than {MAX_BYTES >> 20} MiB", str(path))
     return content
 
 
 _LINE = re.compile(r"\s*([0-9]{1,15})\s*,\s*(add|remove)\s*,\s*([^\s,]+)\s*")
 
 
-LONGEST_SHOWN = 120  # characters of a line
+MAX_SHOWN_CHARS = 120  # characters of a line
 
 
 @dataclass(frozen=True)
@@ -207,10 +207,10 @@ def trace_lives(trace: Iterable[TraceEvent]) -> list[Life]:
 
 def shown(line: str) -> str:
     """Return a line as a message shows it: quoted, and no longer than a person reads."""
-    return repr(line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}...")
+    return repr(line if len(line) <= MAX_SHOWN_CHARS else f"{line[:MAX_SHOWN_CHARS]}...")
 
 
-MOST = 1_000_000  # instances at once; more than that is no count of machines
+MAX_COUNT = 1_000_000  # instances at once; more than that is no count of machines
 _AVAILABILITY_LINE = re.compile(r"\s*(\d{4}-\d\d-\d\d)\s*,\s*(\d\d:\d\d:\d\d)\s*,\s*(\d+)\s*")
 _EXPECTED = '{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0]}'
 
@@ -256,8 +256,8 @@ def parse_ticks(text: str, source: str) -> Record:
     if isinstance(gap, bool) or not (math.isfinite(gap) and gap > 0):
         raise TraceError(f"{source}: gap_seconds is {gap!r}; expected the seconds between two counts, above 0")
     for tick, count in enumerate(data):
-        if type(count) is not int or not 0 <= count <= MOST:
-            raise TraceError(f"{source}, data[{tick}]: got {count!r}, expected a number of instances, 0 to {MOST:,}")
+        if type(count) is not int or not 0 <= count <= MAX_COUNT:
+            raise TraceError(f"{source}, data[{tick}]: got {count!r}, expected 0 to {MAX_COUNT:,} instances")
     moments = [gap * tick for tick in range(len(data))]
     return Record(tuple(count_lives(moments, data)), float(moments[-1]), f"instances there every {gap:g} s", data[0])
 
@@ -274,7 +274,7 @@ def parse_counts(lines: Iterable[str], source: str) -> Record:
         if not line.strip():
             continue
         match = _AVAILABILITY_LINE.fullmatch(line)
-        if match is None or int(match[3]) > MOST:
+        if match is None or int(match[3]) > MAX_COUNT:
             raise TraceError(f"{source}, line {number}: got {shown(line)}, expected such as 2021-12-10, 13:07:45, 80")
         try:
             now = datetime.fromisoformat(f"{match[1]}T{match[2]}+00:00").timestamp()

@@ -23,7 +23,7 @@ from gridml.datasets.map_style import from_huggingface, from_torch
 from gridml.engine.update_runner import log
 from gridml.model.batch import Batch, Neighbours
 from gridml.model.graph import Graph, VertexSet, csr
-from gridml.model.own_imports import keep_ours
+from gridml.model.own_imports import protect_gridml_packages
 from gridml.model.program import EarlyStopping, Program, early_stopping
 from gridml.model.ragged import Lists, Ragged, ragged, string
 from gridml.model.schedule import Progress, by_step, constant, linear_decay, torch_schedule, warmup
@@ -88,14 +88,14 @@ __all__ = [
 ]
 
 
-keep_ours()  # before anything of these is imported
+protect_gridml_packages()  # before anything of these is imported
 
 
 def __getattr__(name: str) -> Any:
     """Import a call when it is asked for."""
     if name not in _CALLS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    keep_ours()  # a script may have imported modules of its own since
+    protect_gridml_packages()  # a script may have imported modules of its own since
     return getattr(import_module(f"{__name__}.api.{_CALLS[name]}"), name)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gridml.engine.pace import MOST_PARTS, UsedSettings, schedule_name, used_settings
+from gridml.engine.pace import MAX_BATCH_PARTS, UsedSettings, schedule_name, used_settings
 from gridml.errors import LedgerError, RunError, UsageError
 from gridml.model.program import Program
 from gridml.protocol import bundle
@@ -168,7 +168,7 @@ def log_settings(program: Program, workers: int, ledger: Ledger, events: Events)
         "schedule": schedule_name(program.schedule),
     }
     others = [each for each in told if each["batch"] != used.batch]
-    ledger.set(LOGGED_SETTINGS, [*others, {"batch": used.batch, "text": text}][-MOST_PARTS:])
+    ledger.set(LOGGED_SETTINGS, [*others, {"batch": used.batch, "text": text}][-MAX_BATCH_PARTS:])
     events.record("training", facts, text)
 
 

@@ -179,7 +179,7 @@ class Session:
         """Train one batch."""
         lease, start = action.lease, action.start
         program, batch = self._engine.program, self._engine.program.update.batch or 1
-        size = batch_size(batch, program.least_batch, action.live)
+        size = batch_size(batch, program.min_target_batch, action.live)
         trained = min(action.stop, lease.stop - lease.untrained - lease.start)  # what lies beyond is credited with it
         if trained <= start:
             self._mailbox.beat(lease.id, lease.start + action.stop)
@@ -199,7 +199,7 @@ class Session:
             return self._failed(lease, failure)
         stop = action.stop if stop == trained else stop
         self._mailbox.beat(lease.id, lease.start + stop)
-        return actions.Trained(stop, whole, self._engine.gathering)
+        return actions.Trained(stop, whole, self._engine.is_accumulating)
 
     def _failed(self, lease: Lease, failure: BatchFailed) -> actions.TrainingFailed:
         cause = failure.__cause__ or failure

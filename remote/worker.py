@@ -22,7 +22,7 @@ from pathlib import Path
 from gridml.caching.chunk_cache import ChunkCache
 from gridml.carriers.base import WorkerMailbox
 from gridml.carriers.registry import CARRIERS, Carrier
-from gridml.engine.devices import SLOT, Device, DeviceFailedError, errors_told, find
+from gridml.engine.devices import SLOT, Device, DeviceFailedError, find_device, raising_device_errors
 from gridml.engine.engine import Engine
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.engine.parent import die_with_parent
@@ -142,7 +142,7 @@ def _work(
         mailbox = Beating(mailbox)
         session = Session(chosen, Engine(loaded, device), mailbox, courier, evicted)
         try:
-            with errors_told(device):
+            with raising_device_errors(device):
                 session.run()
             if carrier.remote:
                 _leave_behind(courier.unanswered, options.keep)  # first: taking the connection down may take long
@@ -242,7 +242,7 @@ def _prepare_torch(seed: str, asked: str) -> Device:
     import_dynamo_lazily()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     slot = os.environ.get(SLOT, "")
-    device, reason = find(device_memory.parse(asked), int(slot) if slot.isdecimal() else None)
+    device, reason = find_device(device_memory.parse(asked), int(slot) if slot.isdecimal() else None)
     if device.accelerates:
         print(f"trains on {device.name}: {reason}", file=sys.stderr)
         module = getattr(torch, torch.device(device.name).type)

@@ -156,7 +156,7 @@ class Case:
     batches: int = 1
     rates: float = 1.0
     epochs: int | None = None
-    parts: int = pace.MOST_PARTS
+    parts: int = pace.MAX_BATCH_PARTS
     power: float = 0.5
     steps_each: int = STEPS_EACH
     trace: str = ""
@@ -243,7 +243,7 @@ def play(case: Case) -> Curve:
     )
     with (
         mock.patch.dict(os.environ, {**task.environment(case.batches, case.rates), "RULE": case.rule}),
-        mock.patch.object(pace, "MOST_PARTS", case.parts),
+        mock.patch.object(pace, "MAX_BATCH_PARTS", case.parts),
         mock.patch.object(version_use, "TAIL_SHARE", version_use.TAIL_SHARE if case.tail else 0.0),
         mock.patch("gridml.engine.modules.rate_scale", lambda share: share**case.power),
         tempfile.TemporaryDirectory() as folder,

@@ -13,14 +13,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from gridml.errors import DEVICE, UNFIT, GridmlError
-from gridml.model.device_memory import AUTO, CPU, CUDA, OTHER, DeviceName, parse
+from gridml.model.device_memory import AUTO, CPU, CUDA, PRIVATE_USE, DeviceName, parse
 from gridml.protocol.foreign import printable
 
 if TYPE_CHECKING:
     from gridml.model.vertex import module
 
 
-class Trouble(StrEnum):
+class DeviceFault(StrEnum):
     """What a device has failed with."""
 
     MEMORY = "out of memory"
@@ -30,28 +30,28 @@ class Trouble(StrEnum):
 _MEMORY = "OutOfMemoryError"  # torch's, by name: nothing of torch is imported to look at an error
 _ERROR = "AcceleratorError"
 # What torch says in a plain RuntimeError, of libraries that it calls, and of devices before there was AcceleratorError.
-_WORDS = ("CUDA error", "CUDA driver error", "CUDNN_STATUS_", "CUBLAS_STATUS_", "CUSPARSE_STATUS_", "cuDNN error")
-_MEMORY_WORDS = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+_PHRASES = ("CUDA error", "CUDA driver error", "CUDNN_STATUS_", "CUBLAS_STATUS_", "CUSPARSE_STATUS_", "cuDNN error")
+_MEMORY_PHRASES = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 ADVICE = {
-    Trouble.MEMORY: "Give f a smaller batch, as in @gridml.update(batch=32), let fewer workers share a GPU, or ask for "
-    "GPUs with more memory (--gpus-minimum-memory).",
-    Trouble.ERROR: "Look at the GPU with nvidia-smi. Where it fails everywhere, --device cpu shows an index out of "
+    DeviceFault.MEMORY: "Give f a smaller batch, as in @gridml.update(batch=32), let fewer workers share a GPU, or ask "
+    "for GPUs with more memory (--gpus-minimum-memory).",
+    DeviceFault.ERROR: "Look at the GPU with nvidia-smi. Where it fails everywhere, --device cpu shows an index out of "
     "bounds as what it is.",
 }
 
 
-def trouble_of(error: BaseException) -> tuple[Trouble, str] | None:
+def device_fault_of(error: BaseException) -> tuple[DeviceFault, str] | None:
     """Return (what is wrong with the device, in the error's words) where an error, or one that it was raised from, is a
     device's; None where it is the program's."""
     for each in _chain(error):
         names = {cls.__name__ for cls in type(each).__mro__}
         text = str(each).strip().partition("\n")[0]
-        says = isinstance(each, RuntimeError) and any(words in text for words in _WORDS)
+        says = isinstance(each, RuntimeError) and any(words in text for words in _PHRASES)
         if not (says or names & {_MEMORY, _ERROR}):
             continue
-        memory = _MEMORY in names or any(words in text for words in _MEMORY_WORDS)
-        return (Trouble.MEMORY if memory else Trouble.ERROR), text
+        memory = _MEMORY in names or any(words in text for words in _MEMORY_PHRASES)
+        return (DeviceFault.MEMORY if memory else DeviceFault.ERROR), text
     return None
 
 
@@ -65,7 +65,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 SLOT = "GRIDML_SLOT"  # in the environment of a worker that shares its machine: the number of its place there
-WORDS = 300  # characters of a device's error that are told
+MAX_ERROR_CHARS = 300  # characters of a device's error that are told
 
 
 class NoDeviceError(GridmlError):
@@ -75,16 +75,16 @@ class NoDeviceError(GridmlError):
 
 
 class DeviceFailedError(GridmlError):
-    """The device of this worker fails, so that the worker leaves; the program is not to blame. `trouble` says how."""
+    """The device of this worker fails, so that the worker leaves; the program is not to blame. `fault` says how."""
 
     exit_status: ClassVar[int] = DEVICE
 
-    def __init__(self, device: str, trouble: Trouble, words: str) -> None:
-        super().__init__(f"{device} {trouble.value}: {printable(words, WORDS)} {ADVICE[trouble]}")
-        self.trouble = trouble
+    def __init__(self, device: str, fault: DeviceFault, words: str) -> None:
+        super().__init__(f"{device} {fault.value}: {printable(words, MAX_ERROR_CHARS)} {ADVICE[fault]}")
+        self.fault = fault
 
 
-class Present(NamedTuple):
+class Accelerators(NamedTuple):
     """The accelerators that this process may use: `number` of one `kind`, in torch's words; "" where there are none.
     `why_none` says why, where torch knows."""
 
@@ -99,7 +99,7 @@ class Present(NamedTuple):
         return f"{self.kind}:0{last}"
 
 
-def choose(asked: DeviceName, present: Present, slot: int | None = None) -> tuple[str, str]:
+def choose(asked: DeviceName, present: Accelerators, slot: int | None = None) -> tuple[str, str]:
     """Return (device in torch's words, reason). Workers of one machine share its accelerators out: `slot` counts them
     from 0, None where a worker has those that it sees to itself.
 
@@ -121,19 +121,19 @@ def choose(asked: DeviceName, present: Present, slot: int | None = None) -> tupl
     return f"{present.kind}:{index}", why
 
 
-def present() -> Present:
+def find_accelerators() -> Accelerators:
     """What torch finds. CUDA_VISIBLE_DEVICES, with which a batch system says which GPUs are a job's, is CUDA's own to
     obey; numbers count what it leaves."""
     import torch
 
     if torch.cuda.is_available():
-        return Present(CUDA, torch.cuda.device_count())
-    other = getattr(torch, OTHER, None)
+        return Accelerators(CUDA, torch.cuda.device_count())
+    other = getattr(torch, PRIVATE_USE, None)
     if other is not None and other.is_available():
-        return Present(OTHER, other.device_count())
+        return Accelerators(PRIVATE_USE, other.device_count())
     if torch.version.cuda is None:
-        return Present(why_none="its torch was built without CUDA")
-    return Present(why_none="CUDA finds no GPU")
+        return Accelerators(why_none="its torch was built without CUDA")
+    return Accelerators(why_none="CUDA finds no GPU")
 
 
 @dataclass(frozen=True)
@@ -163,19 +163,19 @@ class Device:
 
 
 @contextlib.contextmanager
-def errors_told(device: Device) -> Iterator[None]:
+def raising_device_errors(device: Device) -> Iterator[None]:
     """Raise DeviceFailedError for what the device fails with; whatever else is raised stays as it is."""
     try:
         yield
     except Exception as error:
-        if not device.accelerates or (trouble := trouble_of(error)) is None:
+        if not device.accelerates or (fault := device_fault_of(error)) is None:
             raise
-        raise DeviceFailedError(device.name, *trouble) from error
+        raise DeviceFailedError(device.name, *fault) from error
 
 
-def find(asked: DeviceName, slot: int | None = None) -> tuple[Device, str]:
+def find_device(asked: DeviceName, slot: int | None = None) -> tuple[Device, str]:
     """Return (the device to train on, why that). Raises NoDeviceError for one that is not here."""
     if asked.kind == CPU:
         return Device(), "as asked for"
-    name, reason = choose(asked, present(), slot)
+    name, reason = choose(asked, find_accelerators(), slot)
     return Device(name), reason

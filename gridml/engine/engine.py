@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gridml.aggregates.base import same_bits
 from gridml.caching.row_cache import Rebasing, ReplicatedRows
 from gridml.engine import read_only
-from gridml.engine.devices import Device, trouble_of
+from gridml.engine.devices import Device, device_fault_of
 from gridml.engine.mirror import Capture
-from gridml.engine.modules import ModuleRows, Modules, Trainable, still
+from gridml.engine.modules import ModuleRows, Modules, Trainable, checked_views
 from gridml.engine.snapshot import Snapshot
 from gridml.engine.update_runner import BatchFailed, Recorder, UpdateRunner
 from gridml.errors import NotFiniteError
-from gridml.model.batch import Rows
+from gridml.model.batch import Array, Rows
 from gridml.model.chunk import BEFORE, Chunk
 from gridml.model.device_rows import DeviceRows
 from gridml.model.program import Program
@@ -31,10 +29,7 @@ from gridml.model.stepping import Stepping
 from gridml.model.vertex import VertexId
 from gridml.protocol.push import ModuleTensors, ReplicaPart, RowValues, VertexKey
 
-Array = NDArray[Any]
-Ids = NDArray[np.int64]
-
-MOST_UNREAD = 1_000  # losses that wait on a device
+MAX_UNREAD_LOSSES = 1_000  # losses that wait on a device
 
 
 class Engine:
@@ -104,7 +99,7 @@ class Engine:
             rows = self._tables[source]
             assert isinstance(rows, Rows)
             rows.edges[field] = edges
-            rows.homes[edges.target] = self._tables[edges.target]
+            rows.stores[edges.target] = self._tables[edges.target]
         if self._trial:
             self._rows(self._driver).reweighted = set()
         self._runner = UpdateRunner(self.program.update, self.recorder, self._tables)
@@ -128,7 +123,7 @@ class Engine:
         program's. Raises BatchFailed from the user's error, and as it is what the device fails with. A loss on a device
         that is not finite may be told later: by another batch, or by `snapshot`."""
         assert self.chunk is not None and self._runner is not None
-        if self._stepping.unread >= MOST_UNREAD:
+        if self._stepping.unread >= MAX_UNREAD_LOSSES:
             self.read_losses()
         self._stepping.rows = start, stop
         schedule = self.program.schedule
@@ -142,20 +137,20 @@ class Engine:
             self._runner.run(start, stop, self.at)
             failed = False
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may end in every way
-            if self.device.accelerates and trouble_of(error) is not None:
+            if self.device.accelerates and device_fault_of(error) is not None:
                 raise  # the vertices are not to blame, and the device may not be asked again
-            cause = read_only.explained(error, self._tables.values())
-            raise self._blamed(start, stop, error) from cause
+            cause = read_only.name_written_field(error, self._tables.values())
+            raise self._batch_failed(start, stop, error) from cause
         finally:
             self.recorder.end(failed=failed)
         self._mark(start, stop)
 
-    def _blamed(self, start: int, stop: int, error: BaseException) -> BatchFailed:
+    def _batch_failed(self, start: int, stop: int, error: BaseException) -> BatchFailed:
         """Return what to raise from an error of f on these rows; the replica is worthless afterwards."""
         assert self.chunk is not None and self._runner is not None
         self._stepping.eager = True  # f is run again on parts of them
         try:
-            first, end = self._runner.narrowed(start, stop, self.at, error)
+            first, end = self._runner.isolate_failure(start, stop, self.at, error)
         finally:
             self._stepping.eager = False
         ids = self.chunk.tables[self._driver].ids
@@ -190,13 +185,13 @@ class Engine:
         try:
             self._runner.run(*rows, self.at)
         except Exception as again:
-            if trouble_of(again) is not None:
+            if device_fault_of(again) is not None:
                 raise
             if isinstance(again, NotFiniteError):  # it comes from the user's own line
                 error = again
         finally:
             self._stepping.eager = False
-        raise self._blamed(*rows, error) from error
+        raise self._batch_failed(*rows, error) from error
 
     def _mark(self, start: int, stop: int) -> None:
         """Remember which rows f could have changed: the trained ones and their neighbours.
@@ -257,9 +252,9 @@ class Engine:
         return {name: values for moments in of_each for name, values in moments.items()}
 
     @property
-    def gathering(self) -> bool:
+    def is_accumulating(self) -> bool:
         """Whether f has gathered gradients that no optimiser step has followed."""
-        return self._stepping.gathering
+        return self._stepping.is_accumulating
 
     def wire(self, snapshot: Snapshot) -> ReplicaPart:
         """Return what of a snapshot travels: used modules whole, and rows. Waits for what is on its way."""
@@ -353,7 +348,7 @@ class Engine:
         """Return the views of a vertex, of the tensors that its module has by now. Raises ProgramError where f has made
         something else of one."""
         views = self._modules[key[0]].views(key[1])
-        self._views[key] = still(views, self._views.get(key, views))
+        self._views[key] = checked_views(views, self._views.get(key, views))
         return self._views[key]
 
     def _rows(self, name: str) -> Rows:

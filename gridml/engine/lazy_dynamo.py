@@ -45,7 +45,7 @@ def import_dynamo_lazily() -> None:
     module.__spec__ = module._real = spec
     module.__file__ = spec.origin  # `inspect` looks at that of every module, in the midst of other imports
     module.graph_break = _nothing
-    module.disable = _as_it_is
+    module.disable = _identity
     sys.modules[spec.name] = module
     torch._dynamo = module
 
@@ -54,6 +54,6 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     """Do nothing: outside a compiled function there is no graph to break."""
 
 
-def _as_it_is(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+def _identity(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
     """Return the function as it is: what is not compiled needs nobody to keep the compiler away."""
-    return _as_it_is if function is None else function
+    return _identity if function is None else function

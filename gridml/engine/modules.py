@@ -80,7 +80,7 @@ def _same(tensors: list[tuple[Any, int]], others: list[tuple[Any, int]]) -> bool
     )
 
 
-def still(views: dict[str, Array], before: Mapping[str, Array]) -> dict[str, Array]:
+def checked_views(views: dict[str, Array], before: Mapping[str, Array]) -> dict[str, Array]:
     """Return of a vertex's `views` those that it had `before`. A tensor that came later stays with its worker: nobody
     else has it. Raises ProgramError for one that is gone, or has another shape or dtype."""
     for name, view in before.items() if views is not before else ():
@@ -151,7 +151,7 @@ class Modules:
             for o in optimisers.values()
         ]
         self._made[index] = _Made(made, optimisers, base)
-        self._remembered.give_back(index, [*optimisers.values()])
+        self._remembered.restore(index, [*optimisers.values()])
 
     def keep_only(self, kept: Container[int]) -> None:
         """Free the modules of all vertices but these; what their optimisers remember is kept to go on with."""

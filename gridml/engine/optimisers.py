@@ -35,7 +35,7 @@ Array = NDArray[Any]
 SECOND = frozenset({"exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum"})
 FIRST = frozenset({"exp_avg", "grad_avg", "momentum_buffer"})
 COUNTERS = frozenset({"step", "mu_product"})
-MOST_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # that one of them has
+MAX_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # that one of them has
 _ZERO = np.zeros((), np.float32)
 
 
@@ -178,7 +178,7 @@ def _on_host(value: Any) -> NDArray[np.float32]:
     return host
 
 
-KEPT_BYTES = 1 << 29  # of one vertex type, but for the vertex that was kept last
+MAX_KEPT_BYTES = 1 << 29  # of one vertex type, but for the vertex that was kept last
 
 
 @final
@@ -198,10 +198,10 @@ class OptimiserMemory:
         if not any(state["state"] for state in states):
             return
         self._states[index] = states, sum(tensor.nbytes for state in states for tensor in _tensors(state["state"]))
-        while len(self._states) > 1 and sum(nbytes for _, nbytes in self._states.values()) > KEPT_BYTES:
+        while len(self._states) > 1 and sum(nbytes for _, nbytes in self._states.values()) > MAX_KEPT_BYTES:
             del self._states[next(iter(self._states))]
 
-    def give_back(self, index: int, optimisers: Sequence[Any]) -> None:
+    def restore(self, index: int, optimisers: Sequence[Any]) -> None:
         """Let new optimisers of vertex `index` go on from what was kept of the old ones, if it was."""
         states, _ = self._states.pop(index, ([], 0))
         for optimiser, state in zip(optimisers, states, strict=False):
@@ -239,43 +239,43 @@ class TorchRates:
         self._schedule = schedule
         self._defaults = defaults
         self._groups = groups
-        self._begin()
+        self._restart()
 
     def at(self, place: int) -> list[Settings]:
         """Return what the scheduler sets of each group after `place` calls of its `step`, and the rate."""
         if place < self._place:
-            self._begin()
+            self._restart()
         while self._place < place:
             self._stepped()
-        groups = zip(self._standing.param_groups, self._moved, strict=True)
+        groups = zip(self._stub.param_groups, self._changed, strict=True)
         return [{name: group[name] for name in moved} for group, moved in groups]
 
-    def _begin(self) -> None:
-        self._standing = _standing_in(self._defaults, self._groups)
-        self._scheduler = self._schedule.made(self._standing, self.steps)
-        self._moved: list[set[str]] = [{"lr"} for _ in self._groups]
+    def _restart(self) -> None:
+        self._stub = _stub_optimiser(self._defaults, self._groups)
+        self._scheduler = self._schedule.made(self._stub, self.steps)
+        self._changed: list[set[str]] = [{"lr"} for _ in self._groups]
         self._place = 0
-        self._look()
+        self._note_changed()
 
     def _stepped(self) -> None:
-        self._standing.step()  # torch warns where a scheduler goes before its optimiser
+        self._stub.step()  # torch warns where a scheduler goes before its optimiser
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what torch's schedulers call in each other
             self._scheduler.step()
         self._place += 1
-        self._look()
+        self._note_changed()
 
-    def _look(self) -> None:
-        for group, made, moved in zip(self._standing.param_groups, self._groups, self._moved, strict=True):
+    def _note_changed(self) -> None:
+        for group, made, moved in zip(self._stub.param_groups, self._groups, self._changed, strict=True):
             moved.update(name for name, value in made.items() if group[name] != value)
 
 
-def _standing_in(defaults: Mapping[str, Any], groups: Sequence[Settings]) -> Any:
+def _stub_optimiser(defaults: Mapping[str, Any], groups: Sequence[Settings]) -> Any:
     """Return an optimiser that does nothing, with groups of these settings."""
     import torch
 
-    class StandingIn(torch.optim.Optimizer):
+    class Stub(torch.optim.Optimizer):
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             pass
 
-    return StandingIn([{**group, "params": [torch.zeros(1)]} for group in groups], {**defaults})
+    return Stub([{**group, "params": [torch.zeros(1)]} for group in groups], {**defaults})

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from gridml.model.program import Program
 from gridml.model.schedule import DECAY, Schedule, TorchSchedule, Warmup, constant, linear_decay
 
-MOST_PARTS = 4  # that a batch is cut into
+MAX_BATCH_PARTS = 4  # that a batch is cut into
 STALENESS_STEP = 512  # vertices per push and root of workers that kept accuracy flat in those measurements
-DEAREST = 8  # times the push budget that pushes may take where rarer ones cost more
+MAX_BUDGET_FACTOR = 8  # times the push budget that pushes may take where rarer ones cost more
 
 
 def batch_size(batch: int, min_batch: int, live: int) -> int:
@@ -27,7 +27,7 @@ def batch_size(batch: int, min_batch: int, live: int) -> int:
     What many workers push is averaged, so that each may take smaller and noisier steps; the learning rate is scaled
     along (`rate_scale`). Below a quarter accuracy gains little and the time for a vertex grows.
     """
-    return max(min_batch, -(-batch // min(max(1, live), MOST_PARTS)))
+    return max(min_batch, -(-batch // min(max(1, live), MAX_BATCH_PARTS)))
 
 
 def rate_scale(share: float) -> float:
@@ -61,15 +61,15 @@ def push_every(
 
     The merge rule wants a push every 512/sqrt(live) vertices. A push costs `push_cost_s` seconds of this machine and a
     worker trains `rate` vertices per second, so a push costs k = rate·push_cost_s vertices. Pushes may take at most
-    `budget` (a fraction) of the time, or DEAREST times that where rarer ones cost more: where a vertex takes a share
-    `drift` of its distance from a row, up to drift·live·h of what `live` workers do apart in h vertices each is done
-    twice, and k/h + drift·live·h is least at h = sqrt(k/(drift·live)). Rounded up to whole batches.
+    `budget` (a fraction) of the time, or MAX_BUDGET_FACTOR times that where rarer ones cost more: where a vertex takes
+    a share `drift` of its distance from a row, up to drift·live·h of what `live` workers train in h vertices each is
+    done twice, and k/h + drift·live·h is least at h = sqrt(k/(drift·live)). Rounded up to whole batches.
     """
     wanted = STALENESS_STEP / max(1, live) ** 0.5
     cost = rate * push_cost_s
     affordable = cost / budget
     worth = math.sqrt(cost / (drift * live)) if live > 1 and drift > 0 else math.inf
-    chosen = max(wanted, min(affordable, max(worth, affordable / DEAREST)))
+    chosen = max(wanted, min(affordable, max(worth, affordable / MAX_BUDGET_FACTOR)))
     whole = max(1, -(-int(chosen) // batch)) * batch
     if chosen == wanted:
         return whole, f"512/sqrt({live}) vertices, as the merge rule wants"
@@ -78,7 +78,7 @@ def push_every(
     return whole, f"a push costs {push_cost_s * 1e3:.1f} ms, and rows of {live} workers drift apart"
 
 
-def ask_again_s(waiting: int) -> float:
+def poll_interval_s(waiting: int) -> float:
     """Seconds until a worker without work asks again: all that wait together ask at most 500 times a second, but each
     at least every 5 seconds."""
     return min(5.0, max(0.1, waiting / 500))
@@ -108,8 +108,8 @@ def schedule_name(schedule: Schedule) -> str:
 def used_settings(program: Program, workers: int) -> tuple[UsedSettings, str]:
     """Return what each worker uses while so many train, and that in words."""
     whole = program.update.batch or 1
-    size = batch_size(whole, program.least_batch, workers)
-    largest = max(size, next_batch(whole, size, program.fewest, alike=workers > 1))
+    size = batch_size(whole, program.min_target_batch, workers)
+    largest = max(size, next_batch(whole, size, program.min_actual_batch, alike=workers > 1))
     used = UsedSettings(workers, size, largest, rate_scale(size / whole))
     who = "1 worker" if workers == 1 else f"{workers:,} workers"
     return used, f"{who}: {_batch(program, used)}{_kept(program, used)}{_rates(program, used)}: {PAGE}"

@@ -18,7 +18,7 @@ from gridml.model.vertex import Vertex
 _NUMPY_SAYS = ("assignment destination is read-only", "output array is read-only")
 
 
-def explained(error: BaseException, tables: Collection[Any]) -> BaseException:
+def name_written_field(error: BaseException, tables: Collection[Any]) -> BaseException:
     """Return a ProgramError, with the traceback of `error`, that names the field f wrote into, or the error itself if
     it is another one. `tables` are those of the chunk; asked only once f has failed, so that batches cost nothing."""
     if not (isinstance(error, ValueError) and str(error) in _NUMPY_SAYS):
@@ -39,7 +39,7 @@ def _field(values: list[Any], names: set[str], tables: list[Rows]) -> tuple[Rows
     """Return the table and the field of it that f writes into, by an argument's attribute or by an array's memory."""
     for value in values:
         if isinstance(value, Batch | Vertex):
-            table = getattr(value, "_rows" if isinstance(value, Batch) else "_home")
+            table = getattr(value, "_rows" if isinstance(value, Batch) else "_store")
             if not isinstance(table, Rows):
                 continue
             held = [name for name in table.vertex_type.arrays if name in names and name not in table.changed]

@@ -15,7 +15,7 @@ class RngState:
 
     def __init__(self, seed: str, *, torch: bool) -> None:
         number = zlib.crc32(seed.encode())  # as a worker process seeds torch
-        outside = self._taken(torch=torch)
+        outside = self._capture(torch=torch)
         random.seed(number)
         np.random.seed(number)
         if torch:
@@ -23,17 +23,17 @@ class RngState:
 
             library.manual_seed(number)
         self._torch = torch
-        self._own = self._taken(torch=torch)
-        self._put(outside)
+        self._own = self._capture(torch=torch)
+        self._restore(outside)
 
     def swap(self) -> None:
         """The worker's for those of the process; the second time back again."""
-        other = self._taken(torch=self._torch)
-        self._put(self._own)
+        other = self._capture(torch=self._torch)
+        self._restore(self._own)
         self._own = other
 
     @staticmethod
-    def _taken(*, torch: bool) -> tuple[Any, Any, Any]:
+    def _capture(*, torch: bool) -> tuple[Any, Any, Any]:
         state = None
         if torch:
             import torch as library
@@ -42,7 +42,7 @@ class RngState:
         return random.getstate(), np.random.get_state(), state
 
     @staticmethod
-    def _put(states: tuple[Any, Any, Any]) -> None:
+    def _restore(states: tuple[Any, Any, Any]) -> None:
         random.setstate(states[0])
         np.random.set_state(states[1])
         if states[2] is not None:

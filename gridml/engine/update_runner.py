@@ -14,13 +14,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gridml.engine.modules import ModuleRows
 from gridml.errors import ProgramError
-from gridml.model.batch import Batch, Neighbours, Rows
+from gridml.model.batch import Batch, Ids, Neighbours, Rows
 from gridml.model.chunk import ChunkEdges
-from gridml.model.device_memory import brought
+from gridml.model.device_memory import to_floats
 from gridml.model.schedule import Progress
 from gridml.model.update import Parameter, Update
 from gridml.protocol.foreign import NAME, printable
@@ -96,7 +95,7 @@ class Recorder:
     def take(self) -> tuple[Logged, ...]:
         """Return what was logged since this was last asked, and forget it."""
         later, self._later = self._later, []
-        come = iter(brought([value for _, values, _ in later for value in values]))
+        come = iter(to_floats([value for _, values, _ in later for value in values]))
         for name, values, vertices in later:
             self._sum(name, [next(come) for _ in values], vertices)
         sums, self._sums = self._sums, {}
@@ -136,7 +135,6 @@ def _number(name: str, value: Any) -> Any:
         ) from error
 
 
-Ids = NDArray[np.int64]
 Tables = Mapping[str, Rows | ModuleRows]
 
 
@@ -164,18 +162,18 @@ class UpdateRunner:
         for at in range(start, stop):
             self._call_one(at, progress)
 
-    def narrowed(self, start: int, stop: int, progress: Progress, error: BaseException) -> tuple[int, int]:
+    def isolate_failure(self, start: int, stop: int, progress: Progress, error: BaseException) -> tuple[int, int]:
         """Return the rows of a failed batch that f fails on in the same way without the others, found by halves: what
         they do to the replica is dropped with what the batch did. Rows that fail only together stay together."""
         while stop - start > 1 and isinstance(error, Exception):
             middle = (start + stop) // 2
-            failing = [half for half in ((start, middle), (middle, stop)) if self._fails_so(*half, progress, error)]
+            failing = [half for half in ((start, middle), (middle, stop)) if self._fails_alike(*half, progress, error)]
             if len(failing) != 1:
                 break
             ((start, stop),) = failing
         return start, stop
 
-    def _fails_so(self, start: int, stop: int, progress: Progress, error: Exception) -> bool:
+    def _fails_alike(self, start: int, stop: int, progress: Progress, error: Exception) -> bool:
         try:
             self.run(start, stop, progress)
         except Exception as again:
@@ -188,7 +186,7 @@ class UpdateRunner:
         rows = self._driving
         arguments: list[Any] = []
         for parameter in self._update.parameters:
-            if parameter.single:
+            if parameter.is_single:
                 arguments.append(_only(rows.neighbours(parameter.edge, at), parameter))
             else:
                 edges = rows.edges[parameter.edge]
@@ -198,12 +196,12 @@ class UpdateRunner:
                 arguments.append(Batch._over(self.rows(edges.target), index))
         self._update.call(progress, rows.vertex_type.cls._view(rows, at), *arguments)
         self._recorder.end_call(1)
-        self._bring_home(argument for argument in arguments if isinstance(argument, Batch))
+        self._write_back(argument for argument in arguments if isinstance(argument, Batch))
 
     def _call(self, start: int, stop: int, progress: Progress) -> None:
         """Call f once for each distinct combination of its single neighbours among the rows; mostly there is one."""
         rows = self._driving
-        singles = [parameter for parameter in self._update.parameters if parameter.single]
+        singles = [parameter for parameter in self._update.parameters if parameter.is_single]
         targets = []
         for parameter in singles:
             neighbours = rows.edges[parameter.edge].one_each(start, stop)
@@ -231,9 +229,9 @@ class UpdateRunner:
         batches: list[Batch[Any]] = []
         for parameter in self._update.parameters:
             edges = rows.edges[parameter.edge]
-            if parameter.single:
-                home = self._tables[edges.target]
-                arguments.append(home.vertex_type.cls._view(home, single[parameter.edge]))
+            if parameter.is_single:
+                store = self._tables[edges.target]
+                arguments.append(store.vertex_type.cls._view(store, single[parameter.edge]))
                 continue
             links[parameter.edge], distinct = _linked(rows, edges, at)
             arguments.append(Batch._over(self.rows(edges.target), distinct))
@@ -241,13 +239,13 @@ class UpdateRunner:
         driving: Batch[Any] = Batch._over(rows, at, links)
         self._update.call(progress, driving, *arguments)
         self._recorder.end_call(len(driving))
-        self._bring_home((driving, *batches))
+        self._write_back((driving, *batches))
 
-    def _bring_home(self, batches: Iterable[Batch[Any]]) -> None:
+    def _write_back(self, batches: Iterable[Batch[Any]]) -> None:
         """Have in the tables what f wrote into what it was given."""
         for table in self._tables.values():
             if isinstance(table, Rows):
-                table.bring_home()
+                table.write_back_copies()
         for batch in batches:
             batch._write_back()
 

@@ -29,7 +29,7 @@ class Rows:
 
     `changed` are the fields f may write, `dirty` bool (n,) the rows it may have written; rows `before` a superstep are
     never written. Other fields cannot be written in place either, except through a torch tensor, which has no such
-    guard. `edges` and `homes` are set by the engine once all tables of a chunk exist. `followed`
+    guard. `edges` and `stores` are set by the engine once all tables of a chunk exist. `followed`
     are the edge fields of which f has looked up where they lead, `reweighted` those whose weights a batch has written:
     only a trial asks, and has them compared; it is None elsewhere.
 
@@ -47,7 +47,7 @@ class Rows:
     aligned: bool = True
     device: str | None = None  # where f reads them, if that is not the host's own memory
     edges: dict[str, ChunkEdges] = field(default_factory=dict)
-    homes: dict[str, Any] = field(default_factory=dict)
+    stores: dict[str, Any] = field(default_factory=dict)
     ragged: Mapping[str, Ragged] = field(default_factory=dict)
     shared: Mapping[str, SharedColumn] = field(default_factory=dict)
     followed: set[str] = field(default_factory=set)
@@ -74,11 +74,11 @@ class Rows:
         """Return a field as f reads it, whole."""
         return self.present(self.fields[name])
 
-    def bring_home(self) -> None:
+    def write_back_copies(self) -> None:
         """Have what f has written into copies of single vertices' values."""
         lent, self._lent = self._lent, {}
         for (name, at), (tensor, original) in lent.items():
-            if name in self.changed and (values := home(tensor)).tobytes() != original.tobytes():
+            if name in self.changed and (values := to_host(tensor)).tobytes() != original.tobytes():
                 self.fields[name][at] = values
                 self.dirty[at] = True
 
@@ -144,8 +144,8 @@ class Rows:
 
     def neighbours(self, name: str, at: int) -> list[Vertex]:
         edges = self._edges(name)
-        home = self.homes[edges.target]
-        return [home.vertex_type.cls._view(home, int(i)) for i in edges.index[edges.span(at, at + 1)]]
+        store = self.stores[edges.target]
+        return [store.vertex_type.cls._view(store, int(i)) for i in edges.index[edges.span(at, at + 1)]]
 
     def weights(self, name: str, at: int) -> list[Any]:
         edges = self._edges(name)
@@ -168,7 +168,7 @@ class Rows:
         raise ProgramError(f"{self.vertex_type.name} has no module, so that nothing can be stepped.")
 
 
-def home(value: Any) -> Any:
+def to_host(value: Any) -> Any:
     """Return a tensor as an array of the host, and anything else as it is."""
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
@@ -197,7 +197,7 @@ class Neighbours:
         """Whether f has put other weights there, or has written into these."""
         if self.weight is not self._given:
             return True
-        return self._original is not None and not same_bits(home(self.weight), self._original)
+        return self._original is not None and not same_bits(to_host(self.weight), self._original)
 
 
 class Batch(Generic[V]):
@@ -282,7 +282,7 @@ class Batch(Generic[V]):
                 rows = self._at if isinstance(self._at, slice) else self._rows.present(self._at)
                 self._lent[name] = aligned_tensor(column[rows])
             else:
-                self._rows.bring_home()  # f may have written into single rows
+                self._rows.write_back_copies()  # f may have written into single rows
                 values = self._rows.fields[name][self._at].copy()
                 self._copies[name] = values, values.copy()
                 self._lent[name] = self._rows.present(values)
@@ -294,7 +294,7 @@ class Batch(Generic[V]):
         if name not in self._copies:
             changed = name in self._rows.changed
             if changed:
-                self._rows.bring_home()  # f may have written into single rows
+                self._rows.write_back_copies()  # f may have written into single rows
             column = self._rows.fields[name]
             if isinstance(self._at, slice):
                 view = column[self._at]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
 from gridml.model.graph import Components, Graph, Table
-from gridml.model.order import ascending
+from gridml.model.order import Ids, ascending
 from gridml.model.ragged import Ragged, check
 from gridml.model.shared import SharedColumn
 from gridml.model.vertex import describe, reachable
@@ -47,7 +47,6 @@ class Borrowed:
         return own
 
 
-Ids = NDArray[np.int64]
 _ID = np.dtype(np.int32).itemsize  # in a payload, where ids are not beyond it
 _OFFSETS = {False: "offsets", True: "text"}  # of numbers, and of text
 BEFORE = "@before"  # suffix of a table that holds neighbours as they were when the superstep began (BSP)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 AUTO, CPU, CUDA = "auto", "cpu", "cuda"
-OTHER = "privateuseone"  # torch's own name for the device that a package beside torch brings
-NUMBERED = (CUDA, OTHER)
+PRIVATE_USE = "privateuseone"  # torch's own name for the device that a package beside torch brings
+ACCELERATORS = (CUDA, PRIVATE_USE)
 EXPECTED = "auto, cpu, cuda, or cuda:N with the number of a GPU from 0 on"
-MOST = 1024  # GPUs of a machine
+MAX_GPUS = 1024  # GPUs of a machine
 _NAME = re.compile(r"(?P<kind>[a-z]+)(:(?P<index>0|[1-9][0-9]{0,8}))?")
 
 
@@ -38,14 +38,14 @@ class DeviceName(NamedTuple):
     @property
     def accelerates(self) -> bool:
         """Whether only an accelerator will do."""
-        return self.kind in NUMBERED
+        return self.kind in ACCELERATORS
 
 
 def parse(text: object, what: str = "--device") -> DeviceName:
     """Return the device that a text names. Raises UsageError, calling it `what`, for one that names none."""
     match = _NAME.fullmatch(text) if isinstance(text, str) else None
     kind, index = (match["kind"], match["index"]) if match else ("", None)
-    if kind in (AUTO, CPU, *NUMBERED) and (index is None or (kind in NUMBERED and int(index) < MOST)):
+    if kind in (AUTO, CPU, *ACCELERATORS) and (index is None or (kind in ACCELERATORS and int(index) < MAX_GPUS)):
         return DeviceName(kind, None if index is None else int(index))
     raise UsageError(f"{what} is {printable(repr(text), 100)}; expected {EXPECTED}.")
 
@@ -61,7 +61,7 @@ def host_memory(shape: Sequence[int], dtype: Any) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=CPU)
 
 
-def brought(values: Sequence[Any]) -> list[float]:
+def to_floats(values: Sequence[Any]) -> list[float]:
     """Return values that may be on devices as floats, in their order; each device is waited for once for all that it
     has in one format."""
     together: dict[tuple[str, str], list[int]] = {}

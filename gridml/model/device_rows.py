@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from gridml.model.batch import Array, Rows, home
+from gridml.model.batch import Array, Rows, to_host
 from gridml.model.device_memory import host_memory
 from gridml.protocol.payload import aligned_tensor
 
@@ -51,7 +51,7 @@ class DeviceRows(Rows):
         return aligned_tensor(self.column(name)[at])
 
     def write(self, name: str, at: int, value: Any) -> None:
-        super().write(name, at, home(value))
+        super().write(name, at, to_host(value))
 
 
 def _staged(values: Array, dtype: Any) -> Any:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gridml.errors import DataError, Interruption, ProgramError, UnguardedError, UsageError
-from gridml.model.own_imports import PROGRAM, claim, compiled
+from gridml.model.own_imports import PROGRAM, compiled, install_finder
 from gridml.model.own_modules import folder_of
 from gridml.model.program import Program, user_traceback
 
-MOST_NAME = 200  # bytes of a program's file name: others are made of it, and a file system's limit is 255
+MAX_NAME_BYTES = 200  # bytes of a program's file name: others are made of it, and a file system's limit is 255
 
 _EXTRAS = ("torch",)  # of gridml, which bring the package of that name
 
@@ -57,7 +57,7 @@ def loaded(path: Path, original: Path | None = None) -> Loaded:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     folder = folder_of(path)
-    claim(folder, None if original is None else copy.parent.resolve())
+    install_finder(folder, None if original is None else copy.parent.resolve())
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # last: what others import must not be a module beside the file
     _loading.append(path)
@@ -103,6 +103,6 @@ def _problem(path: Path) -> str | None:
         return f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
     if not stat.S_ISREG(mode):
         return f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no regular file'}"
-    if (length := len(path.name.encode(errors="surrogateescape"))) > MOST_NAME:
-        return f"the name of {path} has {length} bytes, which is more than {MOST_NAME}"
+    if (length := len(path.name.encode(errors="surrogateescape"))) > MAX_NAME_BYTES:
+        return f"the name of {path} has {length} bytes, which is more than {MAX_NAME_BYTES}"
     return None

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from gridml.model.own_modules import APART, HOME, OURS, found_elsewhere, is_own, is_regular, plain_name
+from gridml.model.own_modules import ALIAS_PREFIX, HOME, SIBLINGS, found_elsewhere, is_own, is_regular, plain_name
 
 PROGRAM = "gridml_program_"  # begins the name that a program's own file is loaded under
 
@@ -37,7 +37,8 @@ class OwnFinder(MetaPathFinder):
     def __init__(self, folder: Path, copy: Path | None, taken: frozenset[str]) -> None:
         self.folder = folder
         self.taken = taken  # top-level names in the folder that others in this process have, too
-        self.package = f"{APART}{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"  # what these are loaded under
+        #: the package that modules of taken names are loaded under
+        self.package = f"{ALIAS_PREFIX}{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
         self._copy = copy
         # What is typed, or a notebook's cell, imports from where Python was begun.
         self._has_prompt = not sys.flags.safe_path and _resolved(".") == folder
@@ -110,13 +111,13 @@ class _KeptLoader(SourceFileLoader):
         return importlib.util.decode_source(self._kept.read_bytes())
 
 
-class _OursFinder(MetaPathFinder):
+class _SiblingFinder(MetaPathFinder):
     """Finds gridml's packages beside gridml, whatever else of their names is found before."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return PathFinder.find_spec(fullname, [str(HOME)]) if fullname in OURS else None
+        return PathFinder.find_spec(fullname, [str(HOME)]) if fullname in SIBLINGS else None
 
 
 class _Import:
@@ -136,13 +137,13 @@ class _Import:
         importer = sys._getframe(1).f_globals if globals is None else globals  # None where a program calls it
         if level:
             package = str(importer.get("__package__") or "")
-            if package.startswith(APART) and level > package.count("."):
+            if package.startswith(ALIAS_PREFIX) and level > package.count("."):
                 raise ImportError("attempted relative import beyond top-level package", name=name)
             return self._plain(name, globals, locals, fromlist, level)
         finder = _finder_for(importer, name)
         if finder is None:
             return self._plain(name, globals, locals, fromlist, level)
-        with _called_plainly(finder):
+        with _plain_name_in_errors(finder):
             module = self._plain(f"{finder.package}.{name}", globals, locals, fromlist, 0)
         return module if fromlist else sys.modules[f"{finder.package}.{name.partition('.')[0]}"]
 
@@ -157,11 +158,11 @@ class _ImportModule:
         finder = _finder_for(sys._getframe(1).f_globals, name)
         if finder is None:
             return self._plain(name, package)
-        with _called_plainly(finder):
+        with _plain_name_in_errors(finder):
             return self._plain(f"{finder.package}.{name}")
 
 
-def claim(folder: Path, copy: Path | None = None, among: Collection[str] | None = None) -> OwnFinder:
+def install_finder(folder: Path, copy: Path | None = None, among: Collection[str] | None = None) -> OwnFinder:
     """Have imports by what lies in a folder lead to the folder's own modules, of names `among` these where not all.
     `copy` is the folder of what a run keeps of them.
 
@@ -189,28 +190,28 @@ def claim(folder: Path, copy: Path | None = None, among: Collection[str] | None 
     return finder
 
 
-def shared_names(folder: Path) -> frozenset[str]:
+def conflicting_names(folder: Path) -> frozenset[str]:
     """Return the names in a folder that are those of other modules in this process, too."""
     return frozenset[str]().union(
         *(each.taken for each in sys.meta_path if isinstance(each, OwnFinder) and each.folder == folder)
     )
 
 
-def keep_ours() -> None:
+def protect_gridml_packages() -> None:
     """Have gridml's packages found as such where a script, or a folder that Python searches before, has modules of
     their names. These stay what they are for what lies beside them."""
     searched = (_resolved(entry or ".") for entry in sys.path)
     before = [*takewhile(lambda folder: folder != HOME, searched)]
-    folders = {folder for folder in before if any(is_own(folder, n) and is_regular(folder, n) for n in OURS)}
-    loaded = {name: _folder_of(sys.modules[name]) for name in OURS if name in sys.modules}
+    folders = {folder for folder in before if any(is_own(folder, n) and is_regular(folder, n) for n in SIBLINGS)}
+    loaded = {name: _folder_of(sys.modules[name]) for name in SIBLINGS if name in sys.modules}
     theirs = {name: folder for name, folder in loaded.items() if folder not in (None, HOME)}
     if not folders and not theirs:
         return
-    if not any(isinstance(finder, _OursFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _OursFinder())
+    if not any(isinstance(finder, _SiblingFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _SiblingFinder())
     for folder in {*folders, *theirs.values()}:
         assert folder is not None
-        finder = claim(folder, among=OURS)
+        finder = install_finder(folder, among=SIBLINGS)
         for name in (name for name, its in theirs.items() if its == folder):
             _rename(name, f"{finder.package}.{name}")
 
@@ -245,7 +246,7 @@ def _finder_for(importer: Mapping[str, Any], name: str) -> OwnFinder | None:
 
 
 @contextlib.contextmanager
-def _called_plainly(finder: OwnFinder) -> Iterator[None]:
+def _plain_name_in_errors(finder: OwnFinder) -> Iterator[None]:
     """Have a module that is not found called as the source calls it."""
     try:
         yield
@@ -259,13 +260,13 @@ def _names_in(folder: Path) -> set[str]:
     """The top-level names that a folder may have modules of."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         found = {each.name.removesuffix(".py") for each in entries if each.name.endswith(".py") or "." not in each.name}
-        return {name for name in found if is_regular(folder, name) or name in sys.modules or name in OURS}
+        return {name for name in found if is_regular(folder, name) or name in sys.modules or name in SIBLINGS}
     return set()
 
 
 def _is_taken(name: str, folders: Sequence[Path]) -> bool:
     """Whether a name of a module in a folder, or in its copy, is that of another one in this process."""
-    if name in OURS:
+    if name in SIBLINGS:
         return True
     if (loaded := sys.modules.get(name)) is not None:
         return _folder_of(loaded) not in folders

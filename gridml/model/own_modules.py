@@ -18,11 +18,13 @@ from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parents[2]  # the folder that gridml's packages lie in
-OURS = ("master", "remote", "chunk_model", "ami")  # gridml's packages besides gridml, whose names a user may want, too
-_CHECKOUT = {*OURS, "pools"}
+# The other top-level packages of gridml's distribution. A user's own module may have one of these names, too.
+SIBLINGS = ("master", "remote", "chunk_model", "ami")
+_CHECKOUT = {*SIBLINGS, "pools"}
 
-APART = "gridml_own_"  # begins the name of a package that a folder's modules are loaded under where a name is taken
-_APART = re.compile(rf"{APART}[0-9a-f]+\.")
+# A module whose plain name is taken is loaded under a package of this prefix, so that both stay in sys.modules.
+ALIAS_PREFIX = "gridml_own_"
+_ALIAS = re.compile(rf"{ALIAS_PREFIX}[0-9a-f]+\.")
 
 
 def folder_of(program: Path) -> Path:
@@ -111,7 +113,7 @@ def own_files(program: Path, folder: Path | None = None) -> OwnFiles:
 
 def plain_name(name: str) -> str:
     """Return what a module is called in the source that imports it."""
-    return _APART.sub("", name, count=1) if name.startswith(APART) else name
+    return _ALIAS.sub("", name, count=1) if name.startswith(ALIAS_PREFIX) else name
 
 
 def is_own(folder: Path, name: str, *, kept: bool = False) -> bool:
@@ -122,7 +124,7 @@ def is_own(folder: Path, name: str, *, kept: bool = False) -> bool:
     if is_regular(folder, name):
         return kept or not _is_library(folder) or not found_elsewhere(name, folder)
     return (folder / name).is_dir() and (
-        _has_modules(folder / name) if kept or name in OURS else not found_elsewhere(name, folder)
+        _has_modules(folder / name) if kept or name in SIBLINGS else not found_elsewhere(name, folder)
     )
 
 

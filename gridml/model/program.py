@@ -32,7 +32,7 @@ LESS = frozenset({"loss", "losses", "error", "errors", "perplexity", "mse", "rms
 MORE = frozenset(
     {"accuracy", "acc", "auc", "f1", "precision", "recall", "r2", "bleu", "iou", "dice", "score", "reward"}
 )
-MOST_PATIENCE = 10**6
+MAX_PATIENCE = 10**6
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ def early_stopping(metric: str, patience: int = 3, min_delta: float = 0.0, mode:
     if mode is not None and mode not in get_args(Mode):
         raise ProgramError(f"early_stopping got mode={mode!r}; expected 'min' or 'max'.")
     named = goal(metric if mode is None else f"{mode}:{metric}", "early_stopping")
-    if type(patience) is not int or not 1 <= patience <= MOST_PATIENCE:
+    if type(patience) is not int or not 1 <= patience <= MAX_PATIENCE:
         raise ProgramError(f"early_stopping got patience={patience!r}; expected a whole number from 1 on.")
     if type(min_delta) not in (int, float) or not (math.isfinite(min_delta) and min_delta >= 0):
         raise ProgramError(f"early_stopping got min_delta={min_delta!r}; expected a finite number from 0 on.")
     return EarlyStopping(named, patience, float(min_delta))
 
 
-def kept_goal(keep: str) -> Goal:
+def saved_goal(keep: str) -> Goal:
     """Return what "best:loss", as in `gridml.Program(..., keep="best:loss")`, asks for. Raises ProgramError."""
     what, _, metric = keep.partition(":") if isinstance(keep, str) else ("", "", "")
     if what != "best" or not metric:
@@ -157,7 +157,7 @@ def _is_ours(file: str) -> bool:
 
 Metrics = dict[str, Any]
 
-MOST_EPOCHS = 10**9
+MAX_EPOCHS = 10**9
 _STOPPING, _LOGGERS = 'gridml.early_stopping("loss")', 'a list of names, such as ["tensorboard"]'
 
 
@@ -204,11 +204,11 @@ class Program:
         every, names = self.evaluate_every, self.loggers
         expectations = (
             ("epochs", type(self.epochs) is int and self.epochs >= 1, "at least 1, as a whole number"),
-            ("epochs", type(self.epochs) is not int or self.epochs <= MOST_EPOCHS, f"at most {MOST_EPOCHS:,}"),
+            ("epochs", type(self.epochs) is not int or self.epochs <= MAX_EPOCHS, f"at most {MAX_EPOCHS:,}"),
             ("shuffle", self.shuffle in (None, *get_args(Shuffle)), f"one of {get_args(Shuffle)}"),
             ("placement", isinstance(self.placement, str), "'auto', 'none' or a method's name, as text"),
             ("overlap", type(self.overlap) is bool, "True, or False for epochs that open in turn"),
-            ("evaluate_every", type(every) is int and 1 <= every <= MOST_EPOCHS, "a whole number of epochs, from 1 on"),
+            ("evaluate_every", type(every) is int and 1 <= every <= MAX_EPOCHS, "a whole number of epochs, from 1 on"),
             ("early_stopping", isinstance(self.early_stopping, EarlyStopping | None), f"{_STOPPING}, or None"),
             ("loggers", not isinstance(names, str) and all(isinstance(n, str) for n in names), _LOGGERS),
         )
@@ -218,18 +218,18 @@ class Program:
         for name in ("early_stopping", "keep"):
             if getattr(self, name) is not None and self.evaluate is None:
                 raise ProgramError(f"Program got {name} without evaluate, whose metrics it goes by; give both.")
-        _ = self.kept_goal
+        _ = self.saved_goal
 
     @property
-    def kept_goal(self) -> Goal | None:
+    def saved_goal(self) -> Goal | None:
         """What the replica that is kept as the best is the best of; None where none is kept."""
-        return None if self.keep is None else kept_goal(self.keep)
+        return None if self.keep is None else saved_goal(self.keep)
 
     @property
     def goals(self) -> list[Goal]:
         """Every metric that the run goes by."""
         stopping = None if self.early_stopping is None else self.early_stopping.goal
-        return [goal for goal in (stopping, self.kept_goal) if goal is not None]
+        return [goal for goal in (stopping, self.saved_goal) if goal is not None]
 
     def types(self) -> dict[str, VertexType]:
         """Every vertex type that can be reached from the driving one, by name."""
@@ -302,7 +302,7 @@ class Program:
         return factor_of(self.schedule, at)
 
     @cached_property
-    def least_batch(self) -> int:
+    def min_target_batch(self) -> int:
         """The smallest batch that a worker which is one of many may use: no other than the program's own where f moves
         vertices by a rate of its own, which nobody else can scale along, or where a layer takes statistics of its
         batch, which explode where a small one has no variance."""
@@ -310,7 +310,7 @@ class Program:
         return self.update.min_batch if shared else self.update.batch or 1
 
     @cached_property
-    def fewest(self) -> int:
+    def min_actual_batch(self) -> int:
         """The fewest vertices of any batch, at a chunk's end, too: what is asked for, and two where a layer takes
         statistics of its batch."""
         two = min(2, self.update.batch or 1)

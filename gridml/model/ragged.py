@@ -69,10 +69,10 @@ def converted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[
     integers = values.dtype.kind in "biu" and dtype.kind in "biu"
     if not integers and not np.can_cast(values.dtype, dtype, "same_kind"):
         raise ProgramError(f"{name} got dtype {values.dtype}; declared is {dtype}. Convert it first.")
-    changed, row = narrowed(values, dtype)
+    changed, row = cast(values, dtype)
     if row is not None:
         raise ProgramError(
-            f"{name} got {beyond(values[row], dtype)} in row {row:,}, which {dtype} cannot hold. Declare "
+            f"{name} got {first_overflow(values[row], dtype)} in row {row:,}, which {dtype} cannot hold. Declare "
             f"{values.dtype}, or scale the values."
         )
     if integers and not np.array_equal(changed, values):
@@ -83,7 +83,7 @@ def converted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[
     return changed
 
 
-def narrowed(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], int | None]:
+def cast(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], int | None]:
     """Return `values` as `dtype`, and the first row that has become infinite, None where none has."""
     with np.errstate(over="ignore"):
         changed = values.astype(dtype)
@@ -96,7 +96,7 @@ def narrowed(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], 
     return changed, int(rows.argmax()) if rows.any() else None
 
 
-def beyond(values: NDArray[Any], dtype: np.dtype[Any]) -> Any:
+def first_overflow(values: NDArray[Any], dtype: np.dtype[Any]) -> Any:
     """Return the first of `values` that `dtype` would make infinite."""
     finite = np.asarray(values)[np.isfinite(values)]
     with np.errstate(over="ignore"):
@@ -104,7 +104,7 @@ def beyond(values: NDArray[Any], dtype: np.dtype[Any]) -> Any:
 
 
 BLOCK_BYTES = 1 << 24
-MOST_CORES = 4  # of a machine that is shared: they read faster than most disks
+MAX_HASH_THREADS = 4  # of a machine that is shared: they read faster than most disks
 
 
 def blocks(values: Array) -> Iterator[slice]:
@@ -121,7 +121,7 @@ def block_digest(block: Array) -> str:
 
 def block_digests(values: Array) -> list[str]:
     """Return the digest of each block of `values`, in order."""
-    with ThreadPoolExecutor(min(MOST_CORES, os.cpu_count() or 1)) as several:  # hashing leaves Python to others
+    with ThreadPoolExecutor(min(MAX_HASH_THREADS, os.cpu_count() or 1)) as several:  # hashing leaves Python to others
         return list(several.map(lambda rows: block_digest(values[rows]), blocks(values)))
 
 
@@ -214,10 +214,10 @@ class Declared:
         self.name = name
 
     def __get__(self, vertex: Any, owner: type) -> Any:
-        return self if vertex is None else vertex._home.read(self.name, vertex._at)
+        return self if vertex is None else vertex._store.read(self.name, vertex._at)
 
     def __set__(self, vertex: Any, value: Any) -> None:
-        vertex._home.write(self.name, vertex._at, value)
+        vertex._store.write(self.name, vertex._at, value)
 
 
 class ragged(Declared):

@@ -27,7 +27,7 @@ from gridml.protocol.payload import aligned_copy, aligned_rows
 Array = NDArray[Any]
 
 SAMPLED = 64  # rows
-MOST_OPEN = 64  # files of one process
+MAX_OPEN_FILES = 64  # files of one process
 
 
 class SharedFileError(OSError):
@@ -51,7 +51,7 @@ class SharedColumn:
         if (mapped := _OPEN.get(self)) is not None and mapped.signature == _signature(mapped.descriptor):
             return mapped.values
         _OPEN.pop(self, None)
-        while len(_OPEN) >= MOST_OPEN:
+        while len(_OPEN) >= MAX_OPEN_FILES:
             del _OPEN[next(iter(_OPEN))]
         _OPEN[self] = mapped = _found(self)
         return mapped.values

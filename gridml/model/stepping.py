@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 from gridml.errors import NotFiniteError, ProgramError
-from gridml.model.device_memory import CPU, brought
+from gridml.model.device_memory import CPU, to_floats
 
-MOST_GATHERED = 10**6
+MAX_ACCUMULATE = 10**6
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Stepping:
         self.rows = (0, 0)
 
     @property
-    def gathering(self) -> bool:
+    def is_accumulating(self) -> bool:
         """Whether there are gradients that no step has followed."""
         return bool(self._windows)
 
@@ -78,7 +78,7 @@ class Stepping:
         touched; of those on a device `read` does so.
         """
         _check_kind(loss)
-        self._look(loss, "the loss is")
+        self._check_or_defer(loss, "the loss is")
         if self.idle:
             return
         if not loss.requires_grad:
@@ -108,7 +108,7 @@ class Stepping:
         """Look at what was left on a device, and wait for it once. Return the rows of the first batch in which a number
         was not finite, and the error; what was stepped from there on is worthless."""
         unread, self._unread = self._unread, []
-        for each, value in zip(unread, brought([each.value for each in unread]), strict=True):
+        for each, value in zip(unread, to_floats([each.value for each in unread]), strict=True):
             try:
                 _check_finite(value, each.what)
             except NotFiniteError as error:
@@ -156,9 +156,9 @@ class Stepping:
         parameters = [p for o in window.optimisers for group in o.param_groups for p in group["params"]]
         norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
         if strict:
-            self._look(norm, "the gradients have norm")
+            self._check_or_defer(norm, "the gradients have norm")
 
-    def _look(self, value: Any, what: str) -> None:
+    def _check_or_defer(self, value: Any, what: str) -> None:
         """Have a number checked: now, or, where that would wait for a device, by `read`."""
         value = value.detach()
         if self.eager or value.device.type == CPU:
@@ -170,7 +170,7 @@ class Stepping:
 def _check(clip_norm: Any, accumulate: Any) -> None:
     if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0):
         raise ProgramError(f"step got clip_norm={clip_norm!r}; expected the largest norm of the gradients, above 0.")
-    if type(accumulate) is not int or not 1 <= accumulate <= MOST_GATHERED:
+    if type(accumulate) is not int or not 1 <= accumulate <= MAX_ACCUMULATE:
         raise ProgramError(f"step got accumulate={accumulate!r}; expected a whole number of batches from 1.")
 
 

@@ -14,7 +14,7 @@ from gridml.model.batch import Batch
 from gridml.model.schedule import Progress, StepCount
 from gridml.model.vertex import Vertex, VertexType, check_plain, describe
 
-MOST_BATCH = 10**9
+MAX_BATCH = 10**9
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Parameter:
 
     edge: str
     type: VertexType
-    single: bool
+    is_single: bool
 
 
 @dataclass(eq=False)
@@ -178,14 +178,14 @@ def update(
     """
     if function is not None:
         return Update(function, None, 1)
-    if type(batch) is not int or type(min_batch) is not int or not 1 <= min_batch <= batch <= MOST_BATCH:
+    if type(batch) is not int or type(min_batch) is not int or not 1 <= min_batch <= batch <= MAX_BATCH:
         raise ProgramError(
             f"update got batch={batch!r}, min_batch={min_batch!r}; expected 1 <= min_batch <= batch "
-            f"<= {MOST_BATCH:,}, whole numbers."
+            f"<= {MAX_BATCH:,}, whole numbers."
         )
-    if type(accumulate) is not int or not 1 <= accumulate <= MOST_BATCH // batch:
+    if type(accumulate) is not int or not 1 <= accumulate <= MAX_BATCH // batch:
         raise ProgramError(
             f"update got accumulate={accumulate!r}; expected a whole number of batches from 1, and at most "
-            f"{MOST_BATCH:,} vertices in all."
+            f"{MAX_BATCH:,} vertices in all."
         )
     return lambda f: Update(f, batch, min_batch, drop_last=drop_last, accumulate=accumulate)

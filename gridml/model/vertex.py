@@ -21,7 +21,7 @@ from gridml.model.ragged import ragged as ragged_field
 from gridml.model.stepping import StepOptions, Stepping
 from gridml.protocol.foreign import printable
 
-MOST_NAME = 100  # bytes of the name of a type, or of a field: a file is called by both
+MAX_NAME_BYTES = 100  # bytes of the name of a type, or of a field: a file is called by both
 
 
 class VertexId(NamedTuple):
@@ -108,13 +108,13 @@ class edge(Declared):
             raise ProgramError(f"gridml.edge got weight {self.weight}; expected the dtype of a number on every edge.")
 
     def __get__(self, vertex: Vertex | None, owner: type) -> Any:
-        return self if vertex is None else vertex._home.neighbours(self.name, vertex._at)
+        return self if vertex is None else vertex._store.neighbours(self.name, vertex._at)
 
     def __set__(self, vertex: Vertex, value: Any) -> None:
         raise ProgramError(f"{type(vertex).__name__}.{self.name} was written; edges are made in graph() and stay.")
 
 
-class Home(Protocol):
+class VertexStore(Protocol):
     """Where a vertex's values live while f or g looks at it; `at` is a position inside this home."""
 
     def identify(self, at: int) -> VertexId: ...
@@ -136,13 +136,13 @@ class Vertex:
 
     aggregate: ClassVar[Any] = None
     _declared: ClassVar[VertexType]
-    _home: Home
+    _store: VertexStore
     _at: int
 
     @classmethod
-    def _view(cls, home: Home, at: int) -> Vertex:
+    def _view(cls, store: VertexStore, at: int) -> Vertex:
         vertex = object.__new__(cls)
-        vertex.__dict__.update(_home=home, _at=at)  # past __setattr__: f makes very many of these
+        vertex.__dict__.update(_store=store, _at=at)  # past __setattr__: f makes very many of these
         return vertex
 
     def __init__(self) -> None:
@@ -158,24 +158,24 @@ class Vertex:
 
     def get_id(self) -> VertexId:
         """Return the vertex's type and index."""
-        return self._home.identify(self._at)
+        return self._store.identify(self._at)
 
     def get_data(self) -> Any:
         """Return the vertex's own value: of its one field, or a dict by field name where it has several."""
         fields = describe(type(self)).fields
         if len(fields) == 1:
-            return self._home.read(fields[0], self._at)
-        return {name: self._home.read(name, self._at) for name in fields}
+            return self._store.read(fields[0], self._at)
+        return {name: self._store.read(name, self._at) for name in fields}
 
     def get_neighbours(self) -> list[Vertex]:
         """Return all vertices that this one's edges lead to, edge field by edge field in the order they are
         declared."""
-        return [n for name in describe(type(self)).edges for n in self._home.neighbours(name, self._at)]
+        return [n for name in describe(type(self)).edges for n in self._store.neighbours(name, self._at)]
 
     def get_weights(self) -> list[Any]:
         """Return the weight of the edge to each of `get_neighbours()`, in the same order; None for an edge without
         one."""
-        return [w for name in describe(type(self)).edges for w in self._home.weights(name, self._at)]
+        return [w for name in describe(type(self)).edges for w in self._store.weights(name, self._at)]
 
     def update_value(self, vertex_id: VertexId, data: Any) -> None:
         """Give `data`, in the form `get_data` has, to this vertex or to one of its neighbours."""
@@ -184,7 +184,7 @@ class Vertex:
                 fields = describe(type(vertex)).fields
                 values = {fields[0]: data} if len(fields) == 1 else dict(data)
                 for name, value in values.items():
-                    vertex._home.write(name, vertex._at, value)
+                    vertex._store.write(name, vertex._at, value)
                 return
         raise ProgramError(
             f"update_value got {vertex_id}, which is neither {self.get_id()} itself nor one of its neighbours. "
@@ -198,7 +198,7 @@ class Vertex:
         f may step them itself, in every call; where it is run only for the running statistics of its layers, their
         steps do nothing.
         """
-        return self._home.optimisers(self._at)
+        return self._store.optimisers(self._at)
 
     @property
     def optimiser(self) -> Any:
@@ -230,11 +230,11 @@ class Vertex:
         """
         optimisers: list[Any] = []
         for vertex in (self, *others):
-            own = vertex._home.optimisers(vertex._at)
+            own = vertex._store.optimisers(vertex._at)
             if not own:
                 raise ProgramError(f"step was called for {type(vertex).__name__}, which has {_NO_OPTIMISER}.")
             optimisers += own.values()
-        self._home.stepping.take(loss, optimisers, StepOptions(clip_norm, accumulate, scaler))
+        self._store.stepping.take(loss, optimisers, StepOptions(clip_norm, accumulate, scaler))
 
 
 _NO_OPTIMISER = "no module with an optimiser. Write gridml.module(factory, partial(torch.optim.SGD, lr=0.05))"
@@ -271,7 +271,7 @@ class VertexType:
         return declared if isinstance(declared, Aggregate | ByName) else None
 
     @property
-    def own_rule(self) -> bool:
+    def has_own_rule(self) -> bool:
         """Whether g is a method on the vertex class."""
         return self.cls.aggregate is not None and self.rule is None
 
@@ -338,11 +338,10 @@ def _declaration(cls: type[Vertex]) -> VertexType:
                 if isinstance(value, descriptor):
                     into[name] = value
     for name in (cls.__name__, *declared.fields, *declared.edges):
-        if not name.isidentifier() or len(name.encode()) > MOST_NAME:
-            raise ProgramError(
-                f"{printable(cls.__name__, MOST_NAME)} has the name {printable(repr(name), MOST_NAME)}; expected an "
-                f"identifier of at most {MOST_NAME} bytes, since files are called by it."
-            )
+        if not name.isidentifier() or len(name.encode()) > MAX_NAME_BYTES:
+            owner, got = printable(cls.__name__, MAX_NAME_BYTES), printable(repr(name), MAX_NAME_BYTES)
+            wanted = f"an identifier of at most {MAX_NAME_BYTES} bytes, since files are called by it"
+            raise ProgramError(f"{owner} has the name {got}; expected {wanted}.")
     taken = [name for name in (*declared.fields, *declared.edges) if name in RESERVED or name.startswith("_")]
     if taken:
         raise ProgramError(
@@ -354,12 +353,12 @@ def _declaration(cls: type[Vertex]) -> VertexType:
             f"{cls.__name__} has both modules ({', '.join(modules)}) and arrays ({', '.join(arrays)}). Put the arrays "
             f"on a vertex type of their own."
         )
-    if declared.own_rule and (not callable(cls.aggregate) or isinstance(cls.aggregate, type)):
+    if declared.has_own_rule and (not callable(cls.aggregate) or isinstance(cls.aggregate, type)):
         raise ProgramError(
             f"{cls.__name__}.aggregate is {cls.aggregate!r}; expected a rule such as gridml.stale_mean(), "
             f"gridml.by_name({{...}}) or a method aggregate(self, replica, merge)."
         )
-    if declared.own_rule:
+    if declared.has_own_rule:
         check_plain(cls.aggregate, f"{cls.__name__}.aggregate", 3)
     shared = [name for name, each in declared.arrays.items() if each.shared]
     if declared.replicated and shared:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridml.engine.devices import NoDeviceError, find
+from gridml.engine.devices import NoDeviceError, find_device
 from gridml.errors import UsageError
 from gridml.model.device_memory import CUDA
 from gridml.model.device_memory import parse as parse_device
@@ -98,7 +98,7 @@ class LocalPlugin(BackendPlugin):
         script(settings)
         if (asked := parse_device(settings.device)).kind == CUDA:  # others are known once the program is loaded
             try:
-                find(asked)
+                find_device(asked)
             except NoDeviceError as error:  # of whoever asked for it, and not of a worker that came to a wrong machine
                 raise UsageError(str(error)) from None
 

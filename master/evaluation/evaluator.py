@@ -52,7 +52,7 @@ def tail_mean(
     modules, types = dict(state.modules), program.types()
     for key, vertex in state.modules.items():
         declared = types.get(key[0])  # f does not reach what evaluate alone takes, and nobody trains it
-        if declared is None or declared.own_rule:
+        if declared is None or declared.has_own_rule:
             continue
         tables = tables_of(declared, key[1])
         means = {

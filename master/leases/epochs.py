@@ -183,14 +183,14 @@ class Epochs:
         program, batch = self._spec.program, self._spec.program.update.batch or 1
         connected = self._units is not None
         if not program.update.drop_last:
-            return self.count, 1 if connected else program.fewest
+            return self.count, 1 if connected else program.min_actual_batch
         if connected or self.count < batch:
             why = "they are connected" if connected else f"there are {self.count:,}, and a batch has {batch:,}"
             raise ProgramError(
                 f"drop_last credits an epoch's last, incomplete batch of {self.driver} vertices without training it; "
                 f"got a graph in which {why}, where it makes no sense. Leave it out."
             )
-        return self.count - self.count % batch, program.fewest
+        return self.count - self.count % batch, program.min_actual_batch
 
     @property
     def number(self) -> int:

@@ -172,7 +172,7 @@ class Leases:
     def _batches(self) -> tuple[int, int]:
         program = self._spec.program
         whole = program.update.window
-        return whole, batch_size(whole, program.least_batch, self.live)
+        return whole, batch_size(whole, program.min_target_batch, self.live)
 
     def _apply(self, grant: Grant, reason: str, record: WorkerRecord, now: float) -> LeaseState | None:
         """Lease what was decided to be, None where that is nothing."""

@@ -179,7 +179,7 @@ def size(facts: SizingFacts) -> tuple[Sizes, str]:
         try:
             if facts.expected is not None and facts.kinds[0].lives.independent_deaths < KNOWN_DEATHS:
                 law_said, seen = parse(facts.expected), kind.lives.independent_deaths
-                selected, lives = Selected(law_said, "", {}, "as was said before the run", seen, sure=False), kind.lives
+                selected, lives = Selected(law_said, "", {}, "as said before the run", seen, is_sure=False), kind.lives
             elif kind.lives.independent_deaths >= KNOWN_DEATHS or pooled is None:
                 selected, lives = select(kind.lives, families), kind.lives
                 pooled = pooled or selected

@@ -145,7 +145,7 @@ def facts_of(
     """Collect the facts that `choose` needs. `chunk` is the requested size of chunks; None: it is chosen later."""
     types = {side.type: side for side in sides}.values()
     connected = (not describe(table.type.target(name)).replicated for table in graph.local for name in table.edges)
-    fewest = max(SMALLEST * (program.update.batch or 1), program.fewest)
+    fewest = max(SMALLEST * (program.update.batch or 1), program.min_actual_batch)
     return PlacingFacts(
         requested=requested,
         workers=workers,

@@ -60,7 +60,7 @@ def unfollowed_edges(program: Program, graph: Graph, followed: Collection[str]) 
     driver = update.driver.__name__
     for parameter in update.parameters:
         name, edges = parameter.edge, graph.tables[driver].edges[parameter.edge]
-        if not parameter.single and name not in followed and _one_each(edges):
+        if not parameter.is_single and name not in followed and _one_each(edges):
             target = parameter.type.name
             yield (
                 f"f has not looked at {driver}.{name}.index: its Batch of {target} has one row for each different "
@@ -187,7 +187,7 @@ def untrained_buffers(types: Mapping[str, VertexType], values: Mapping[str, Arra
         type_name, _, field, own = name.split("/", 3)
         of = types[type_name]
         weights = layers_of(of.modules[field]).weights
-        if weights is None or of.own_rule or value.dtype.kind not in "fiu":
+        if weights is None or of.has_own_rule or value.dtype.kind not in "fiu":
             continue
         if own in {weight.name for weight in weights}:
             continue

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import VertexState, is_chosen, rule_for
-from gridml.engine.devices import Device, errors_told
+from gridml.engine.devices import Device, raising_device_errors
 from gridml.engine.rng_state import RngState
 from gridml.engine.update_runner import BatchFailed
 from gridml.errors import GridmlError, ProgramError
@@ -69,7 +69,7 @@ def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
     module = sys.modules.get(f"gridml_program_{batch.file.stem}")
     names, apart, why = list[str](), True, ""
     try:
-        with errors_told(batch.place):
+        with raising_device_errors(batch.place):
             names, apart = _read(batch, sums, _merged(batch.state, trained))
     except GridmlError as error:
         why = _in_a_line(error)
@@ -98,7 +98,7 @@ def _sums(batch: TrialBatch) -> set[str]:
         name
         for name, tensor in batch.state.tensors()
         if (declared := types.get(name.partition("/")[0])) is not None
-        and not declared.own_rule
+        and not declared.has_own_rule
         and is_chosen(name, tensor, declared.rule)
         and rule_for(name, tensor, declared.rule).is_contribution
     }

@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import ByName, Merge
 from gridml.aggregates.base import same_bits
-from gridml.engine.devices import Device, errors_told, find
+from gridml.engine.devices import Device, find_device, raising_device_errors
 from gridml.engine.engine import Engine
 from gridml.engine.modules import Trainable
-from gridml.engine.pace import MOST_PARTS, next_batch, used_settings
+from gridml.engine.pace import MAX_BATCH_PARTS, next_batch, used_settings
 from gridml.engine.update_runner import BatchFailed
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
 from gridml.model.device_memory import AUTO, CPU, parse
 from gridml.model.graph import Graph
 from gridml.model.loading import load
-from gridml.model.own_imports import shared_names
+from gridml.model.own_imports import conflicting_names
 from gridml.model.own_modules import folder_of, own_files
 from gridml.model.program import Metrics, Program, user_traceback
 from gridml.model.schedule import Progress
@@ -86,7 +86,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     """
     asked = parse(device)
     program = load(file)
-    place, _ = find(asked) if program.uses_torch else (Device(), "")
+    place, _ = find_device(asked) if program.uses_torch else (Device(), "")
     for name in program.loggers:
         LOGGERS.find(name).check()
     check_placement(f"the placement of {file}", program.placement, ProgramError)
@@ -95,7 +95,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     state = initial(graph, seed)
     size, batch_s = min(program.update.batch or 1, MAX_BATCH_VERTICES), 0.0
     chunk = first_chunk(program, graph, 2 * size)
-    with errors_told(place):
+    with raising_device_errors(place):
         engine, start = start_engine(program, chunk, state, place, trial=True)
     trainable: list[Trainable] = []
     ends = [0, *islice(_ends(engine, size, chunk.count), 2)]
@@ -116,7 +116,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         *dominant_component(program, graph, driver),
         *unsummed_counters(program.types(), counters, [stop - first for first, stop in pairwise(ends)]),
     ]
-    with errors_told(place):
+    with raising_device_errors(place):
         part = engine.wire(engine.snapshot())
     fields = engine.changed_fields(0, chunk.count)
     moved = (*_moved(part, start), *_changed(fields, graph))
@@ -124,7 +124,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     if not moved and not any(each.asked for each in trainable):
         odd.append("f changed nothing that is replicated, and no field of its own vertices")
     odd += untrained_parameters(trainable, moved)
-    own = [each.type.name for each in graph.replicated if each.type.own_rule]
+    own = [each.type.name for each in graph.replicated if each.type.has_own_rule]
     before = {name: _tensors(state, name) for name in own}
     merged = _merged(graph, state, part, ends[-1])
     odd += [
@@ -155,7 +155,7 @@ def _hidden(file: Path) -> Iterator[str]:
         yield f"{path} beside {file.name} is hidden by {by}, and an import gets that instead: rename it"
     for path, by in own.hidden_on_path():
         yield f"{path} is on Python's search path and hidden by {by}, and an import gets that instead: rename it"
-    shared = shared_names(folder_of(file))
+    shared = conflicting_names(folder_of(file))
     imported = {path.partition("/")[0].removesuffix(".py") for path in own.files} - {file.stem}
     for name in sorted(imported & shared):
         yield (
@@ -181,7 +181,7 @@ def _fitting_nothing(graph: Graph, state: ReplicaState) -> Iterator[str]:
 
 def _settings(program: Program) -> tuple[str, ...]:
     """What one worker and so many as share a batch most train with; nothing where no program could differ."""
-    return tuple(used_settings(program, workers)[1] for workers in (1, MOST_PARTS) if program.has_settings)
+    return tuple(used_settings(program, workers)[1] for workers in (1, MAX_BATCH_PARTS) if program.has_settings)
 
 
 def _written_in_vain(engine: Engine, graph: Graph) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _last_size(program: Program, count: int, size: int) -> int:
     if program.update.drop_last:
         return 0
     left = count if count <= size else size + count % size
-    batch = next_batch(left, size, program.fewest, alike=False)
+    batch = next_batch(left, size, program.min_actual_batch, alike=False)
     last = left - batch or batch
     return 0 if last == size else last
 
@@ -255,7 +255,7 @@ def _ends(engine: Engine, size: int, count: int) -> Iterator[int]:
 def _train(engine: Engine, start: int, stop: int, factor: float, driver: str, file: Path) -> None:
     """Run f on a batch. Raises UserCodeError with the user's traceback, and with the vertices."""
     try:
-        with errors_told(engine.device):
+        with raising_device_errors(engine.device):
             engine.train(start, stop, factor)
             engine.read_losses()
     except BatchFailed as failed:

@@ -17,7 +17,7 @@ import numpy as np
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.carriers.registry import CARRIERS
-from gridml.engine.optimisers import COUNTERS, MOST_MOMENTS
+from gridml.engine.optimisers import COUNTERS, MAX_MOMENTS
 from gridml.errors import RunError
 from gridml.model.graph import Graph
 from master.store.rundir import RunDirectory
@@ -60,7 +60,7 @@ def message_limits(graph: Graph, state: ReplicaState) -> MessageLimits:
     megabyte for its words, and for each tensor its name and `ENTRY` bytes in the header."""
     sizes = {name: tensor.nbytes for name, tensor in state.tensors()}
     for name, tensor in [pair for vertex in state.modules.values() for pair in vertex.tensors.items()]:
-        sizes |= {f"@moments/{entry}/{name}": 2 * tensor.size + 4 for entry in (*MOST_MOMENTS, *COUNTERS)}
+        sizes |= {f"@moments/{entry}/{name}": 2 * tensor.size + 4 for entry in (*MAX_MOMENTS, *COUNTERS)}
     for table in graph.tables.values():
         sizes[f"@rows/{table.type.name}"] = table.count * np.dtype(np.int64).itemsize
         sizes.update({f"{table.type.name}/{name}": table.columns[name].nbytes for name in table.type.mutable})

@@ -105,8 +105,8 @@ def parse_chunk(text: str) -> dict[str, Any]:
 
 def parse_seconds(option: str, text: str | None) -> float | None:
     """Return the seconds that an option's text says. Raises UsageError for what is no time: negative, NaN, or not from
-    LEAST_DURATION_S to MOST_DURATION_S and not 0."""
-    from chunk_model.lifetime import LEAST_DURATION_S, MOST_DURATION_S, LifetimeError, parse_duration
+    MIN_DURATION_S to MAX_DURATION_S and not 0."""
+    from chunk_model.lifetime import MAX_DURATION_S, MIN_DURATION_S, LifetimeError, parse_duration
 
     if text is None:
         return None
@@ -116,8 +116,8 @@ def parse_seconds(option: str, text: str | None) -> float | None:
         value = math.nan
     if not math.isfinite(value):
         raise UsageError(
-            f"{option} is {text!r}; expected a time of at least 0 (0 itself, or {LEAST_DURATION_S:g} to "
-            f"{MOST_DURATION_S:g} s): seconds such as 0.05, or 90s, 45m, 1.5h."
+            f"{option} is {text!r}; expected a time of at least 0 (0 itself, or {MIN_DURATION_S:g} to "
+            f"{MAX_DURATION_S:g} s): seconds such as 0.05, or 90s, 45m, 1.5h."
         )
     return value
 

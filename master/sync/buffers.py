@@ -255,7 +255,7 @@ def _watched(of: VertexType, index: int, tensors: dict[str, Array]) -> Iterator[
     for name, tensor in tensors.items():
         if name in trained or not tensor.size or not (known or tensor.dtype.kind != "f"):
             continue
-        if of.own_rule or not is_chosen(name, tensor, of.rule):
+        if of.has_own_rule or not is_chosen(name, tensor, of.rule):
             yield name
 
 

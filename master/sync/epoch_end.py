@@ -91,7 +91,7 @@ class EpochEnd:
     def restore_best(self) -> None:
         """Bring the best replica to what the ledger says of it, as a master begins or credits are undone. Where it
         names none, as of another metric, or undone, the best epoch that can be is evaluated anew, and so kept."""
-        ledger, goal = self._store.ledger, self._spec.program.kept_goal
+        ledger, goal = self._store.ledger, self._spec.program.saved_goal
         self._keeper.restore()
         best = self._keeper.best
         if goal is None or (best is not None and best.goal == str(goal)):
@@ -150,7 +150,7 @@ class EpochEnd:
 
     def _value_to_beat(self) -> float:
         """Return what the next replica must be better than to be kept; NaN where any is kept."""
-        goal, best = self._spec.program.kept_goal, self._keeper.best
+        goal, best = self._spec.program.saved_goal, self._keeper.best
         return math.nan if goal is None or best is None or best.goal != str(goal) else best.value
 
     def _evaluate_and_stage(self, subject: Subject, limit: float, least: float) -> _Outcome:
@@ -164,7 +164,7 @@ class EpochEnd:
                 goal.value(evaluated.metrics)
             except ProgramError as error:
                 raise ProgramError(f"{error} {ADVICE}") from None
-        wanted = self._spec.program.kept_goal
+        wanted = self._spec.program.saved_goal
         if wanted is None or not wanted.better(value := wanted.value(evaluated.metrics), least):
             return _Outcome(evaluated)
         state, _ = self._as_evaluated(self._versions.read(subject.version, subject.sha256), subject, limit)

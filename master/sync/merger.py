@@ -102,7 +102,7 @@ class Merger:
     def add_buffers(self, state: ReplicaState) -> None:
         """Give every vertex of a first version the buffers of its rules. Raises ProgramError where a rule cannot be."""
         for key, vertex in state.modules.items():
-            if not self._tables[key[0]].type.own_rule:
+            if not self._tables[key[0]].type.has_own_rule:
                 vertex.buffers.update(self._rule_set(key, vertex).buffers(vertex.tensors))
 
     def check(self, part: ReplicaPart) -> str | None:
@@ -210,7 +210,7 @@ class Merger:
         """Of every floating-point tensor, as it is named in files; constants that hold infinities take no steps."""
         state = self._replica.state
         modules = [
-            (name, tensor, None if self._tables[key[0]].type.own_rule else self._rule_set(key, vertex).rules[name])
+            (name, tensor, None if self._tables[key[0]].type.has_own_rule else self._rule_set(key, vertex).rules[name])
             for key, vertex in state.modules.items()
             for name, tensor in vertex.tensors.items()
             if np.isfinite(tensor).all()
@@ -262,7 +262,7 @@ class Merger:
             clipped |= result.clipped
             merged.modules[key] = self._moved(key, result.state, push)
         for type_name, rows in push.part.rows.items():
-            own = self._tables[type_name].type.own_rule
+            own = self._tables[type_name].type.has_own_rule
             result = self._own_rules.merge_rows(type_name, push) if own else self._merge_rows(type_name, push)
             self._add_up(merged.sumsqs, result)
             if result.not_finite is not None or result.objection is not None:
@@ -279,7 +279,7 @@ class Merger:
         return VertexState(moved, merged.buffers)
 
     def _merge_module(self, key: VertexKey, push: PushMerge) -> MergeResult:
-        if self._tables[key[0]].type.own_rule:
+        if self._tables[key[0]].type.has_own_rule:
             return self._own_rules.merge_module(key, push)
         stale = self._replica.state.changed[key[0]][key[1]] > push.merge.base
         vertex = self._replica.state.modules[key]
@@ -296,7 +296,7 @@ class Merger:
         """The tables of embeddings of a module whose rule asks how strongly their rows are pulled."""
         if key not in self._embeddings:
             of, vertex = self._tables[key[0]].type, self._replica.state.modules[key]
-            rules = {} if of.own_rule else self._rule_set(key, vertex).rules
+            rules = {} if of.has_own_rule else self._rule_set(key, vertex).rules
             minding = {name for name, rule in rules.items() if rule.minds_contraction}
             self._embeddings[key] = tuple(name for name in tables_of(of, key[1]) if name in minding)
         return self._embeddings[key]
@@ -372,7 +372,7 @@ def _mismatch(
 
 def _row_rules(table: Table) -> dict[str, Aggregate]:
     rules: dict[str, Aggregate] = {}
-    if table.type.own_rule:
+    if table.type.has_own_rule:
         return rules
     for name, column in table.columns.items():
         rule = rule_for(f"{table.type.name}/{name}", column[:0], table.type.rule)

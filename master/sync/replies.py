@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gridml.caching.master_copy import travels_as_step
 from gridml.carriers.base import MasterMailboxes
-from gridml.engine.pace import ask_again_s, batch_size, push_every
+from gridml.engine.pace import batch_size, poll_interval_s, push_every
 from gridml.model.order import Touched, union, without
 from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
@@ -162,7 +162,7 @@ class PushPace:
     def interval(self, record: WorkerRecord) -> int:
         """The vertices between two pushes of a worker from now on, which its record is told."""
         live, settings, program = max(1, self._leases.live), self._spec.settings, self._spec.program
-        size = batch_size(program.update.batch or 1, program.least_batch, live)
+        size = batch_size(program.update.batch or 1, program.min_target_batch, live)
         every, reason = settings.push_every, "asked for"
         if every is None:
             sizing = self._leases.sizing
@@ -249,7 +249,7 @@ class Replies:
             moments=pending.verdict is Verdict.MERGED and self._moments.should_ask(record),
             answer=supply.answer,
             leave=leave,
-            wait_s=ask_again_s(self.sender.versions.active_workers - self._leases.live),
+            wait_s=poll_interval_s(self.sender.versions.active_workers - self._leases.live),
             process=sync.process,
             stored=None if stored is None else stored[0],
         )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunk_model.traces import MOST, Life, TraceError, count_lives, parse_counts, parse_ticks
+from chunk_model.traces import MAX_COUNT, Life, TraceError, count_lives, parse_counts, parse_ticks
 
 
 def ticks(data: Any, gap: Any = 60) -> str:
@@ -124,7 +124,7 @@ def test_a_line_that_goes_back_takes_back_what_was_said_of_later() -> None:
         (ticks([1, 0.5]), "data[1]: got 0.5"),
         (ticks([True]), "data[0]: got True"),
         (ticks([None]), "data[0]: got None"),
-        (ticks([MOST + 1]), "data[0]: got 1000001"),
+        (ticks([MAX_COUNT + 1]), "data[0]: got 1000001"),
     ],
 )
 def test_ticks_that_make_no_sense(text: str, says: str) -> None:

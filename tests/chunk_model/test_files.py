@@ -45,7 +45,7 @@ def test_all_members_are_read_and_a_damaged_one_is_told(tmp_path: Path, pack: Pa
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
 def test_what_unpacks_to_more_than_the_bound(tmp_path: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(traces, "MAX_BYTES", 1 << 20)
     file = tmp_path / "trace"
     file.write_bytes(pack(b"\n" * (1 << 20)) + pack(b"\n"))
     with pytest.raises(OSError, match="it holds more than 1 MiB"):

@@ -11,7 +11,7 @@ from chunk_model.fit import fit
 from chunk_model.goodput import Costs, chunk_goodput
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.observations import Observations
-from chunk_model.parse import ENOUGH, SEEN, hedged
+from chunk_model.parse import MIN_DEATHS, OBSERVED_WEIGHT, hedged
 
 COSTS = Costs(exec_s=0.1, start_s=60.0)
 
@@ -27,12 +27,12 @@ def test_survival_lies_between_both() -> None:
     seen = two_kinds(60)
     family, estimate = fit("exponential", seen).lifetime, KaplanMeier.of(seen)
     t = np.geomspace(1, 1e5, 50)
-    expected = (1 - SEEN) * family.survival(t) + SEEN * estimate.survival(t)
+    expected = (1 - OBSERVED_WEIGHT) * family.survival(t) + OBSERVED_WEIGHT * estimate.survival(t)
     assert hedged(family, seen).survival(t) == pytest.approx(expected, abs=1e-12)
 
 
 def test_few_deaths_and_lives_as_seen_stay_what_they_are() -> None:
-    few, many = two_kinds(ENOUGH - 1), two_kinds(100)
+    few, many = two_kinds(MIN_DEATHS - 1), two_kinds(100)
     family = Exponential(600.0)
     assert hedged(family, few) is family
     estimate = KaplanMeier.of(many)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from chunk_model.families import Exponential
 from chunk_model.lifetime import LifetimeError
 from chunk_model.parse import parse
-from chunk_model.prices import LEAST, MONTH_S, MOST, interrupted_monthly, parse_share
+from chunk_model.prices import MAX_SHARE, MIN_SHARE, MONTH_S, interrupted_monthly, parse_share
 
 
-@given(st.floats(LEAST, MOST))
+@given(st.floats(MIN_SHARE, MAX_SHARE))
 def test_after_a_month_the_share_is_gone(share: float) -> None:
     assert 1 - interrupted_monthly(share).survival(MONTH_S) == pytest.approx(share)
 

@@ -34,7 +34,7 @@ def censored(life: Lifetime, n: int, seed: int) -> Observations:
 def test_the_law_that_is_there_is_found(law: Lifetime, family: str) -> None:
     seen = censored(law, 1000, 1)
     chosen = select(seen)
-    assert chosen.family == family and chosen.sure and chosen.deaths == seen.deaths
+    assert chosen.family == family and chosen.is_sure and chosen.deaths == seen.deaths
     assert chosen.lifetime == fit(family, seen).lifetime and set(chosen.scores) == set(FAMILIES)
     assert family in chosen.reason and "Of 1000 lives" in chosen.reason
 
@@ -72,25 +72,25 @@ def test_few_deaths_leave_less_to_choose_from(deaths: int, families: set[str]) -
     lives = Weibull(3, 2700).sample(np.random.default_rng(5), 40)
     chosen = select(Observations(lives, np.arange(40) < deaths))
     assert set(chosen.scores) == (families if len(families) > 1 else set())
-    assert chosen.family in families and chosen.sure == (deaths >= 10)
+    assert chosen.family in families and chosen.is_sure == (deaths >= 10)
 
 
 def test_deaths_at_few_moments_are_few() -> None:
     lives = Weibull(3, 2700).sample(np.random.default_rng(5), 300)
     chosen = select(Observations(lives, np.ones(300, np.bool_), np.arange(300) % 5))
-    assert chosen.family == "exponential" and not chosen.sure and chosen.deaths == 300
+    assert chosen.family == "exponential" and not chosen.is_sure and chosen.deaths == 300
     assert "fewer than 10 independent deaths" in chosen.reason and "300 ended at 5 moments" in chosen.reason
 
 
 def test_nobody_has_died() -> None:
     chosen = select(Observations([600, 3000], [False, False]))
-    assert chosen.lifetime == Exponential(7200) and not chosen.sure and chosen.deaths == 0 and not chosen.scores
+    assert chosen.lifetime == Exponential(7200) and not chosen.is_sure and chosen.deaths == 0 and not chosen.scores
     assert "nobody has died in 3600 s: lives are longer than that, this is a guess" in chosen.reason
 
 
 def test_all_dead_at_once() -> None:
     chosen = select(Observations([2700] * 50, [True] * 50, [2700] * 50))
-    assert chosen.lifetime == Exponential(2700) and not chosen.sure
+    assert chosen.lifetime == Exponential(2700) and not chosen.is_sure
 
 
 def test_one_family_only() -> None:
@@ -98,7 +98,7 @@ def test_one_family_only() -> None:
     chosen = select(seen, ["normal"])
     assert chosen.family == "normal" and not chosen.scores and "the only family" in chosen.reason
     few = select(seen.take(np.flatnonzero(seen.ended)[:5]), ["normal"])
-    assert few.family == "exponential" and not few.sure
+    assert few.family == "exponential" and not few.is_sure
 
 
 def test_the_same_seed_gives_the_same_choice() -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 import gridml
-from gridml.engine.pace import MOST_PARTS, PAGE, STALENESS_STEP, batch_size, rate_scale, used_settings
+from gridml.engine.pace import MAX_BATCH_PARTS, PAGE, STALENESS_STEP, batch_size, rate_scale, used_settings
 from gridml.model.order import BLOCK
 from master.evaluation.recalibration import ROWS
 from master.store.settings import STEPS_EACH, Settings
@@ -24,7 +24,13 @@ CHANGES = TEXT.partition("## What gridml changes\n")[2].partition("\n## ")[0]
 
 def test_its_line_is_one_that_a_run_begins_with() -> None:
     update = SimpleNamespace(batch=64, accumulate=1)
-    own = {"least_batch": 1, "fewest": 1, "rates": (0.05,), "normalises": False, "schedule": gridml.linear_decay}
+    own = {
+        "min_target_batch": 1,
+        "min_actual_batch": 1,
+        "rates": (0.05,),
+        "normalises": False,
+        "schedule": gridml.linear_decay,
+    }
     _, text = used_settings(cast(Any, SimpleNamespace(update=update, **own)), 4)
     assert f"\ntraining  {text}\n" in CHANGES
     assert (ROOT / PAGE).samefile(ROOT / "docs" / "training.md")
@@ -32,7 +38,7 @@ def test_its_line_is_one_that_a_run_begins_with() -> None:
 
 def test_its_figures_are_those_of_the_code() -> None:
     shares = [batch_size(120, 1, workers) / 120 for workers in (2, 3, 4, 5)]
-    assert shares == pytest.approx([1 / 2, 1 / 3, 1 / 4, 1 / 4]) and MOST_PARTS == 4
+    assert shares == pytest.approx([1 / 2, 1 / 3, 1 / 4, 1 / 4]) and MAX_BATCH_PARTS == 4
     assert "1/2, 1/3, 1/4 of the program's with 2, 3, and 4 or more workers" in CHANGES
     assert f"the root of the batch's share: {', '.join(f'{rate_scale(share):.2g}' for share in shares[:3])};" in CHANGES
     assert (

@@ -30,7 +30,7 @@ class FailingEngine:
     def __init__(self, error: Exception) -> None:
         self.error = error
         update = Update(print, 1, 1)
-        self.program = SimpleNamespace(types=dict, update=update, least_batch=1, factor=lambda at: 1.0)
+        self.program = SimpleNamespace(types=dict, update=update, min_target_batch=1, factor=lambda at: 1.0)
 
     def batch_end(self, at: int, size: int, count: int) -> tuple[int, bool]:
         return at + 1, True

@@ -24,10 +24,10 @@ from typing import Any, ClassVar
 import torch
 from torch.utils import _pytree as pytree
 
-from gridml.model.device_memory import OTHER
+from gridml.model.device_memory import PRIVATE_USE
 from tests.support import pretend_streams
 
-NAME = f"{OTHER}:0"
+NAME = f"{PRIVATE_USE}:0"
 _EMPTY = ("empty.memory_format", "empty_strided")
 _GROWING = ("arange", "arange.start", "arange.start_step", "linspace", "eye", "eye.m", "randperm")  # from nothing
 _COPIES = ("aten::copy_", "aten::_to_copy", "aten::_copy_from")
@@ -113,7 +113,7 @@ def install(memory: int | None = None, fails_after: int | None = None) -> None:
         return
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    _setup_privateuseone_for_python_backend(OTHER, _Module())
+    _setup_privateuseone_for_python_backend(PRIVATE_USE, _Module())
     libraries: Any = torch.library  # untyped
     library = libraries.Library("aten", "IMPL")
     for name in (*_EMPTY, *_GROWING):
@@ -179,7 +179,7 @@ def _in_smaller_format(func: Any) -> Callable[..., Any]:
     """What autocast makes of a function: its tensors in the smaller format."""
 
     def cast(*args: Any) -> Any:
-        dtype = torch.get_autocast_dtype(OTHER)
+        dtype = torch.get_autocast_dtype(PRIVATE_USE)
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_AUTOCAST)):
             args = pytree.tree_map_only(torch.Tensor, lambda t: t.to(dtype) if t.dtype == torch.float32 else t, args)
             return func(*args)
@@ -262,7 +262,7 @@ def _copy(func: Any, args: Any, kwargs: Any) -> Any:
         target = torch.device(into) if into is not None else source.device
         raw = source.raw if isinstance(source, PretendTensor) else source
         pretend_streams.current().run()
-        if target.type == OTHER and not isinstance(source, PretendTensor) and kwargs.get("non_blocking"):
+        if target.type == PRIVATE_USE and not isinstance(source, PretendTensor) and kwargs.get("non_blocking"):
             made = _wrapped(torch.empty_like(raw, dtype=kwargs.get("dtype") or raw.dtype), ())
             _defer(made.raw, raw)
             return made

@@ -110,6 +110,6 @@ def test_what_is_no_file_that_ends(
     make: Callable[[], object],
     said: str,
 ) -> None:
-    monkeypatch.setattr(traces, "MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(traces, "MAX_BYTES", 1 << 16)
     make()
     mistake(command, 2, "f cannot be read", said)

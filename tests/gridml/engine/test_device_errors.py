@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gridml.engine.devices import Trouble, trouble_of
+from gridml.engine.devices import DeviceFault, device_fault_of
 
 
 def raised_from(error: Exception, cause: BaseException) -> Exception:
@@ -15,29 +15,29 @@ def raised_from(error: Exception, cause: BaseException) -> Exception:
 
 MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nmore")
 TROUBLES = {
-    "out of memory": (MEMORY, Trouble.MEMORY),
-    "cublas": (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), Trouble.MEMORY),
-    "an older torch": (RuntimeError("CUDA error: out of memory"), Trouble.MEMORY),
-    "accelerator": (torch.AcceleratorError("CUDA error: unspecified launch failure"), Trouble.ERROR),
-    "cudnn": (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), Trouble.ERROR),
-    "raised from it": (raised_from(ValueError("no batch"), MEMORY), Trouble.MEMORY),
+    "out of memory": (MEMORY, DeviceFault.MEMORY),
+    "cublas": (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), DeviceFault.MEMORY),
+    "an older torch": (RuntimeError("CUDA error: out of memory"), DeviceFault.MEMORY),
+    "accelerator": (torch.AcceleratorError("CUDA error: unspecified launch failure"), DeviceFault.ERROR),
+    "cudnn": (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), DeviceFault.ERROR),
+    "raised from it": (raised_from(ValueError("no batch"), MEMORY), DeviceFault.MEMORY),
 }
 
 
 @pytest.mark.parametrize("name", TROUBLES)
 def test_a_devices_error_is_known(name: str) -> None:
     error, trouble = TROUBLES[name]
-    told = trouble_of(error)
+    told = device_fault_of(error)
     assert told is not None and told[0] is trouble
     assert "\n" not in told[1]
 
 
 def test_the_programs_own_is_not() -> None:
     for error in (MemoryError("CUDA error"), RuntimeError("shapes differ"), KeyError("CUDA error")):
-        assert trouble_of(error) is None
+        assert device_fault_of(error) is None
 
 
 def test_an_error_that_is_its_own_cause_ends() -> None:
     error = ValueError("again")
     error.__cause__ = error
-    assert trouble_of(error) is None
+    assert device_fault_of(error) is None

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gridml
-from gridml.engine.devices import Device, DeviceFailedError, NoDeviceError, Present, Trouble, choose
+from gridml.engine.devices import Accelerators, Device, DeviceFailedError, DeviceFault, NoDeviceError, choose
 from gridml.errors import DEVICE, UNFIT, ProgramError
 from gridml.model.device_memory import parse
 
-NONE = Present(why_none="CUDA finds no GPU")
-FOUR = Present("cuda", 4)
+NONE = Accelerators(why_none="CUDA finds no GPU")
+FOUR = Accelerators("cuda", 4)
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,10 @@ FOUR = Present("cuda", 4)
         ("cuda", FOUR, 1, "cuda:1"),
         ("cuda:3", FOUR, 1, "cuda:3"),
         ("cpu", FOUR, 1, "cpu"),
-        ("auto", Present("privateuseone", 1), 5, "privateuseone:0"),
+        ("auto", Accelerators("privateuseone", 1), 5, "privateuseone:0"),
     ],
 )
-def test_what_is_asked_for_and_here_is_taken(asked: str, present: Present, slot: int | None, device: str) -> None:
+def test_what_is_asked_for_and_here_is_taken(asked: str, present: Accelerators, slot: int | None, device: str) -> None:
     chosen, reason = choose(parse(asked), present, slot)
     assert chosen == device
     assert reason
@@ -39,10 +39,10 @@ def test_what_is_asked_for_and_here_is_taken(asked: str, present: Present, slot:
         ("cuda", NONE, r"only the CPU \(CUDA finds no GPU\)"),
         ("cuda:4", FOUR, "cuda:0 to cuda:3"),
         ("privateuseone", FOUR, "cuda:0 to cuda:3"),
-        ("cuda:1", Present("cuda", 1), "cuda:0"),
+        ("cuda:1", Accelerators("cuda", 1), "cuda:0"),
     ],
 )
-def test_what_is_not_here_is_told_with_what_is(asked: str, present: Present, here: str) -> None:
+def test_what_is_not_here_is_told_with_what_is(asked: str, present: Accelerators, here: str) -> None:
     with pytest.raises(NoDeviceError, match=rf"^--device is {asked}; this machine has {here}\. ") as refused:
         choose(parse(asked), present)
     assert refused.value.exit_status == UNFIT
@@ -50,7 +50,7 @@ def test_what_is_not_here_is_told_with_what_is(asked: str, present: Present, her
 
 @given(st.integers(1, 64), st.integers(1, 200))
 def test_slots_share_the_gpus_out_evenly(gpus: int, slots: int) -> None:
-    taken = [choose(parse("auto"), Present("cuda", gpus), slot)[0] for slot in range(slots)]
+    taken = [choose(parse("auto"), Accelerators("cuda", gpus), slot)[0] for slot in range(slots)]
     counts = [taken.count(f"cuda:{gpu}") for gpu in range(gpus)]
     assert sum(counts) == slots and max(counts) - min(counts) <= 1
 
@@ -69,7 +69,7 @@ def test_a_module_may_say_where_it_lives() -> None:
 
 
 def test_a_device_that_fails_says_what_to_do() -> None:
-    error = DeviceFailedError("cuda:0", Trouble.MEMORY, "CUDA out of memory. Tried to allocate 2 GiB.\x1b")
+    error = DeviceFailedError("cuda:0", DeviceFault.MEMORY, "CUDA out of memory. Tried to allocate 2 GiB.\x1b")
     assert error.exit_status == DEVICE
     assert str(error).startswith("cuda:0 out of memory: CUDA out of memory. Tried to allocate 2 GiB.")
     assert "smaller batch" in str(error) and "\x1b" not in str(error)

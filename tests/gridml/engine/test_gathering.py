@@ -61,9 +61,9 @@ def weights(snapshot: Snapshot) -> list[float]:
 def test_a_snapshot_has_the_gradients_of_all_that_was_trained(engine: Engine) -> None:
     for start in (0, 2, 4):
         engine.train(start, start + 2, 1.0)
-    assert engine.gathering
+    assert engine.is_accumulating
     assert weights(engine.snapshot()) == [-1] * 6 + [0] * 2
-    assert not engine.gathering
+    assert not engine.is_accumulating
     engine.train(6, 8, 1.0)
     assert weights(engine.snapshot()) == [-1] * 8
 
@@ -76,7 +76,7 @@ def test_what_is_dropped_is_not_stepped_later(engine: Engine, dropped: str) -> N
         engine.forget_rows()
     else:
         engine.restart(start)
-    assert not engine.gathering
+    assert not engine.is_accumulating
     engine.train(4, 6, 1.0)
     engine.train(6, 8, 1.0)
     assert weights(engine.snapshot()) == [0] * 4 + [-1] * 4
@@ -87,7 +87,7 @@ def test_a_newer_replica_leaves_what_is_gathered(engine: Engine) -> None:
     pushed = engine.snapshot()
     engine.train(2, 4, 1.0)
     engine.rebase(pushed, pushed.replica, 1)
-    assert engine.gathering
+    assert engine.is_accumulating
     assert weights(engine.snapshot()) == [-1] * 4 + [0] * 4
 
 

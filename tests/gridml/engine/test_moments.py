@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gridml.engine.optimisers import FIRST, MOST_MOMENTS, SECOND, entries_of, gathered, inherit
+from gridml.engine.optimisers import FIRST, MAX_MOMENTS, SECOND, entries_of, gathered, inherit
 from gridml.model.layers import Weight, weights_of
 from gridml.protocol.compression import bfloat16, from_bfloat16
 
@@ -234,7 +234,7 @@ def test_moments_of_another_shape_or_that_cannot_be_loaded_are_left_out(monkeypa
 def test_no_optimiser_has_more_moments_than_a_message_has_room_for() -> None:
     for make in ADAPTIVE.values():
         entries = {name.partition("/")[0] for name in Worker(make).train(1).gathered}
-        assert len(entries & SECOND) <= len(set(MOST_MOMENTS) & SECOND)
+        assert len(entries & SECOND) <= len(set(MAX_MOMENTS) & SECOND)
 
 
 def test_second_moments_come_home_within_a_rounding_of_bfloat16() -> None:

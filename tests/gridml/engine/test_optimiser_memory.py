@@ -32,7 +32,7 @@ def test_it_is_given_back_once() -> None:
     memory.keep(3, [first])
     for expected in (1, 0):
         new = torch.optim.Adam([torch.nn.Parameter(torch.ones(8))])
-        memory.give_back(3, [new])
+        memory.restore(3, [new])
         assert len(momenta(new)) == expected
         assert all(torch.equal(*pair) for pair in zip(momenta(new), momenta(first), strict=False))
 
@@ -56,12 +56,12 @@ def test_whatever_optimisers_remember_is_counted() -> None:
 
 
 def test_of_many_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimisers, "KEPT_BYTES", 3 * (2 * 8 * 4 + 4))  # both means of eight weights, and a count
+    monkeypatch.setattr(optimisers, "MAX_KEPT_BYTES", 3 * (2 * 8 * 4 + 4))  # both means of eight weights, and a count
     memory = OptimiserMemory()
     for index in (0, 1, 2, 0, 3):
         memory.keep(index, [stepped()])
     assert sorted(memory._states) == [0, 2, 3]
-    memory.give_back(2, [stepped()])
+    memory.restore(2, [stepped()])
     memory.keep(1, [stepped()])
     assert sorted(memory._states) == [0, 1, 3], "what was given back takes no room"
     memory.keep(9, [stepped(size=10_000)])

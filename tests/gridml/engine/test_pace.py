@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.engine.pace import DEAREST, ask_again_s, batch_size, next_batch, push_every, rate_scale
+from gridml.engine.pace import MAX_BUDGET_FACTOR, batch_size, next_batch, poll_interval_s, push_every, rate_scale
 
 batches = st.integers(1, 4096)
 lives = st.integers(0, 10_000)
@@ -81,7 +81,7 @@ def test_another_interval_loses_more_to_pushes_and_drift_together(times: float) 
 
 def test_pushes_take_no_more_than_so_many_times_the_budget() -> None:
     every, _ = push_every(64, 1, rate=1000.0, push_cost_s=1.0, budget=0.03, drift=10.0)
-    assert every == int(1000 / 0.03 / DEAREST)
+    assert every == int(1000 / 0.03 / MAX_BUDGET_FACTOR)
 
 
 def test_one_worker_alone_drifts_from_nobody() -> None:
@@ -140,7 +140,7 @@ def test_an_interval_is_whole_batches_and_within_the_budget(
 
 @given(st.integers(0, 10**6))
 def test_the_more_wait_the_more_rarely_each_asks(waiting: int) -> None:
-    seconds = ask_again_s(waiting)
+    seconds = poll_interval_s(waiting)
     assert 0.1 <= seconds <= 5.0
     assert waiting / seconds <= 500.001 or seconds == 5.0
-    assert ask_again_s(waiting + 1) >= seconds
+    assert poll_interval_s(waiting + 1) >= seconds

@@ -134,7 +134,7 @@ def test_training_reads_nothing_off_a_device(update: Any) -> None:
 
 @pytest.mark.pretended
 def test_losses_do_not_wait_for_a_push_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "MOST_UNREAD", 3)
+    monkeypatch.setattr(engine_module, "MAX_UNREAD_LOSSES", 3)
     engine, _ = engine_on(NAME, plain, wrong=1)
     for start in range(0, 3 * BATCH, BATCH):
         engine.train(start, start + BATCH, 1.0)

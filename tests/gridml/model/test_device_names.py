@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
-from gridml.model.device_memory import NUMBERED, DeviceName, parse
+from gridml.model.device_memory import ACCELERATORS, DeviceName, parse
 
 
 @pytest.mark.parametrize("text", ["auto", "cpu", "cuda", "cuda:0", "cuda:17", "privateuseone:1"])
@@ -19,7 +19,7 @@ def test_a_kind_has_numbers_or_none() -> None:
     assert parse("cuda") == DeviceName("cuda")
     assert parse("cuda:3") == DeviceName("cuda", 3)
     assert [parse(name).accelerates for name in ("auto", "cpu", "cuda")] == [False, False, True]
-    assert all(DeviceName(kind).accelerates for kind in NUMBERED)
+    assert all(DeviceName(kind).accelerates for kind in ACCELERATORS)
 
 
 @pytest.mark.parametrize(

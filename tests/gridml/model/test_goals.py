@@ -9,7 +9,7 @@ import pytest
 
 import gridml
 from gridml.errors import ProgramError
-from gridml.model.program import EarlyStopping, Goal, Mode, goal, kept_goal
+from gridml.model.program import EarlyStopping, Goal, Mode, goal, saved_goal
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from gridml.model.program import EarlyStopping, Goal, Mode, goal, kept_goal
 )
 def test_a_goal_is_written_as_text(text: str, expected: Goal) -> None:
     assert goal(text, "keep") == expected
-    assert kept_goal(f"best:{text}") == expected
+    assert saved_goal(f"best:{text}") == expected
     assert goal(str(expected), "keep") == expected
 
 
@@ -38,7 +38,7 @@ def test_what_says_nothing_of_better_is_refused(text: object) -> None:
 @pytest.mark.parametrize("keep", ["", "best", "best:", "worst:loss", "loss", 3])
 def test_what_is_kept_begins_with_best(keep: object) -> None:
     with pytest.raises(ProgramError, match=r"Program got keep=.*; expected \"best:\""):
-        kept_goal(keep)  # type: ignore[arg-type]
+        saved_goal(keep)  # type: ignore[arg-type]
 
 
 def test_better_is_a_number_and_less_or_more_by_enough() -> None:

@@ -62,7 +62,7 @@ def write(tmp_path: Path) -> Iterator[Write]:
 def test_the_one_program_of_a_file_is_found(write: Write) -> None:
     program = load(write(GOOD))
     assert program.update.driver.__name__ == "Text"
-    assert [(p.edge, p.type.name, p.single) for p in program.update.parameters] == [("words", "Word", False)]
+    assert [(p.edge, p.type.name, p.is_single) for p in program.update.parameters] == [("words", "Word", False)]
     assert list(program.types()) == ["Text", "Word"]
     assert (program.uses_torch, program.bsp, program.epochs) == (False, False, 1)
 
@@ -178,7 +178,7 @@ def test_one_of_several_edges_is_chosen_by_the_name_of_the_argument(write: Write
         program = gridml.Program(graph, f)
     """)
     (parameter,) = load(write(source)).update.parameters
-    assert (parameter.edge, parameter.single) == ("second", True)
+    assert (parameter.edge, parameter.is_single) == ("second", True)
 
 
 @pytest.mark.parametrize(
@@ -252,11 +252,11 @@ def test_batches_are_shared_only_where_that_does_no_harm(write: Write, made: str
         """
     )
     program = load(write(HEAD + declared))
-    assert program.least_batch == expected
-    assert program.fewest == 2, "as it says"
+    assert program.min_target_batch == expected
+    assert program.min_actual_batch == 2, "as it says"
     alone = load(write(HEAD + declared.replace("batch=8, min_batch=2", "batch=8")))
-    assert alone.fewest == (2 if "BatchNorm" in made else 1), "of a single row it has no statistics"
-    assert load(write(GOOD)).least_batch == 8
+    assert alone.min_actual_batch == (2 if "BatchNorm" in made else 1), "of a single row it has no statistics"
+    assert load(write(GOOD)).min_target_batch == 8
 
 
 def test_an_update_can_still_be_called() -> None:

@@ -221,7 +221,7 @@ def test_a_file_that_is_touched_or_replaced_by_the_same_is_read_on(tmp_path: Pat
 
 
 def test_few_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "MOST_OPEN", 2)
+    monkeypatch.setattr(shared, "MAX_OPEN_FILES", 2)
     places = [shared_column("a", column(tmp_path / f"{i}.npy", np.int8, (9,))) for i in range(5)]
     before = len(os.listdir("/proc/self/fd"))
     assert [int(place.take(3)) for place in places] == [3] * 5

@@ -56,9 +56,9 @@ def test_steps_are_those_of_a_plain_loop_bit_for_bit(accumulate: int, clip_norm:
     network: Any = modules.vertex(0)
     for k in range(10):
         network.step(loss_of(network.model, k), clip_norm=clip_norm, accumulate=accumulate)
-        assert modules.stepping.gathering == bool((k + 1) % accumulate)
+        assert modules.stepping.is_accumulating == bool((k + 1) % accumulate)
     modules.stepping.finish()
-    assert not modules.stepping.gathering
+    assert not modules.stepping.is_accumulating
     expected = plain(10, accumulate, clip_norm)
     for name, values in network.model.state_dict().items():
         assert torch.equal(values, expected[name]), name

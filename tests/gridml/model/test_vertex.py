@@ -57,7 +57,7 @@ def test_a_type_lists_what_it_declares_in_order() -> None:
     assert word.replicated
     assert word.rule == gridml.add()
     assert word.mutable == []
-    assert not word.own_rule
+    assert not word.has_own_rule
 
 
 def test_a_module_makes_a_type_replicated_and_a_method_is_its_own_rule() -> None:
@@ -69,9 +69,9 @@ def test_a_module_makes_a_type_replicated_and_a_method_is_its_own_rule() -> None
 
     assert describe(Network).replicated
     assert describe(Network).rule is None
-    assert not describe(Network).own_rule
+    assert not describe(Network).has_own_rule
     assert describe(Own).replicated
-    assert describe(Own).own_rule
+    assert describe(Own).has_own_rule
 
 
 def test_a_subclass_inherits_and_may_declare_again() -> None:
@@ -220,7 +220,7 @@ def test_torch_programs_read_tensors_that_are_written_through() -> None:
     assert isinstance(title, torch.Tensor)
     title[0] = 5
     assert Page._view(rows, 0).title[0] == 5
-    rows.bring_home()  # as f returns
+    rows.write_back_copies()  # as f returns
     assert rows.fields["title"][0, 0] == 5
 
 

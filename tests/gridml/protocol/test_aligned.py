@@ -109,7 +109,7 @@ def test_every_batch_and_every_vertex_begins_at_the_boundary_and_writes_come_hom
     state.add_(1)
     vertex.state = vertex.state * 3
     assert torch.equal(state, vertex.state)
-    rows.bring_home()
+    rows.write_back_copies()
     expected = before.copy()
     expected[1:20] *= 2
     expected[21] = (before[21] + 1) * 3

@@ -105,7 +105,7 @@ def test_lives_are_as_expected_until_ten_have_ended() -> None:
     for seen, law in (("none", alive), ("few", few), ("many", many)):
         asked = replace(facts(KindFacts("", COSTS, law)), expected="exponential(10h)")
         sizes, reason = size(asked)
-        assert ("as was said before the run" in reason) is (seen != "many")
+        assert ("as said before the run" in reason) is (seen != "many")
         if seen == "many":
             assert sizes[""].push_s == usual[seen]
         else:
