@@ -26,7 +26,7 @@ from gridml.model.schedule import Progress
 from gridml.model.shared import SharedFileError
 from gridml.protocol import worker_actions as actions
 from gridml.protocol.compression import NONE
-from gridml.protocol.foreign import MESSAGE, TRACEBACK, described, printable
+from gridml.protocol.foreign import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, described, printable
 from gridml.protocol.messages import Failure, Lease, Logged, Verdict
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart
@@ -205,7 +205,7 @@ class Session:
         cause = failure.__cause__ or failure
         if isinstance(cause, SharedFileError):  # the machine's, and not f's
             return actions.TrainingFailed(Failure(lease.id, lease.term, str(cause), "", -1, -1))
-        trace = printable(user_traceback(cause, self._options.source), TRACEBACK)
+        trace = printable(user_traceback(cause, self._options.source), MAX_TRACEBACK_CHARS)
         said = described(cause), trace, failure.first, failure.last
         return actions.TrainingFailed(Failure(lease.id, lease.term, *said))
 
@@ -278,4 +278,4 @@ class Session:
 def _joined(note: str, more: Iterable[str]) -> str:
     """Return a note with one line more for each text that is not in it yet; the middle of a long one is left out."""
     lines = dict.fromkeys([*note.splitlines(), *(" ".join(text.split()) for text in more)])
-    return printable("\n".join(lines), MESSAGE)
+    return printable("\n".join(lines), MAX_MESSAGE_CHARS)

@@ -40,7 +40,7 @@ from chunk_model.goodput import Costs
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.paper import deterministic_chunk, stochastic_chunk_as_printed
 from chunk_model.replay import replay
-from gridml.protocol.messages import PUSH_AT_LEAST_S
+from gridml.protocol.messages import MAX_PUSH_INTERVAL_S
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def played(
     for factor in factors:
         n = max(1, round(chunk * factor))
         # A worker pushes by the clock where an interval is longer than that.
-        m = None if every is None else min(n, int(every), max(1, int(PUSH_AT_LEAST_S / costs.exec_s)))
+        m = None if every is None else min(n, int(every), max(1, int(MAX_PUSH_INTERVAL_S / costs.exec_s)))
         began = time.perf_counter()
         real = play_lives(some, costs, mode, n, m)
         same = replay(some, mode.costs(costs if mode.many else replace(costs, boot_s=0.0)), n, m, mode.many)

@@ -22,7 +22,7 @@ import numpy as np
 
 from gridml.model.chunk import Chunk, ChunkTable
 from gridml.protocol import bundle
-from gridml.protocol.messages import CACHED_DIGITS, MOST_CACHED
+from gridml.protocol.messages import CACHED_DIGITS, MAX_CACHED
 from gridml.protocol.payload import Pieces
 
 _Signature = tuple[int, int, int]  # of a file: another one shows that it has changed
@@ -48,7 +48,7 @@ class ChunkCache:
     def names(self) -> tuple[str, ...]:
         """Return what the master is told: the first digits of the payloads' SHA-256, the newest first."""
         kept = sorted(((used_s, sha) for sha, (_, used_s) in self._files().items()), reverse=True)
-        return tuple(sha[:CACHED_DIGITS] for _, sha in kept if sha not in self._bad)[:MOST_CACHED]
+        return tuple(sha[:CACHED_DIGITS] for _, sha in kept if sha not in self._bad)[:MAX_CACHED]
 
     def completed(self, chunk: Chunk) -> Chunk:
         """Return a chunk with the rows that it borrows. Raises ValueError where a payload is gone or damaged."""
@@ -62,10 +62,8 @@ class ChunkCache:
         """Keep the payload of a chunk that has rows of its own, if there is room. A full disk is no error."""
         if not any(table.carries for table in chunk.tables.values()) or not self._room(len(payload)):
             return
-        try:
+        with contextlib.suppress(OSError):
             bundle.write_atomic(self._folder / f"{sha256}.chunk", Pieces([payload]), durable=False)
-        except OSError:
-            return
 
     def _open(self, sha256: str) -> Chunk:
         """Return the chunk of a kept payload, mapped."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gridml.aggregates import is_weight
 from gridml.aggregates.base import same_bits
 from gridml.model.vertex import VertexType
-from gridml.protocol.compression import FORMATS, LEAST, StepFormat, TensorStep
+from gridml.protocol.compression import FORMATS, MIN_STEP_ELEMENTS, StepFormat, TensorStep
 from gridml.protocol.push import ModuleTensors, PushContent, ReplicaPart, VertexKey
 
 Array = NDArray[Any]
@@ -85,9 +85,9 @@ class MasterCopy:
         with np.errstate(all="ignore"):
             codes = form.pack(np.subtract(trained, base, dtype=np.result_type(base.dtype, np.float32)))
         taken = None if codes is None else form.taken(codes, base)
-        return (
-            None if codes is None or taken is None or not np.isfinite(taken).all() else (TensorStep(form, codes), taken)
-        )
+        if codes is None or taken is None or not np.isfinite(taken).all():
+            return None
+        return TensorStep(form, codes), taken
 
 
 def _apart(tensor: Array) -> Array:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from gridml.protocol.foreign import LARGEST
+from gridml.protocol.foreign import MAX_INTEGER
 from gridml.protocol.payload import Arrived, Payload, Piece
 
 
@@ -195,7 +195,7 @@ def unpack_heartbeat(raw: bytes) -> Heartbeat | None:
     if len(raw) != HEARTBEAT_BYTES:
         return None
     heartbeat = Heartbeat(*_HEARTBEAT.unpack(raw))
-    return heartbeat if max(map(abs, heartbeat)) <= LARGEST else None
+    return heartbeat if max(map(abs, heartbeat)) <= MAX_INTEGER else None
 
 
 class Forwarding(MasterMailboxes):

@@ -40,7 +40,7 @@ from gridml.carriers.base import (
 )
 from gridml.carriers.file_link import FileLink, LinkedMailbox
 from gridml.protocol import bundle
-from gridml.protocol.foreign import THEIRS, ForeignFile, read_regular, receive_regular, remove
+from gridml.protocol.foreign import FOREIGN_ERRNOS, ForeignFile, read_regular, receive_regular, remove
 from gridml.protocol.outbox import is_attempt, job_of
 from gridml.protocol.payload import Payload, Piece, Pieces, Received, network_disk
 
@@ -222,7 +222,7 @@ class DirectoryMailboxes(MasterMailboxes):
         """Take what a worker did to its own mailbox for its problem. Raises what our disk is to blame for."""
         if isinstance(error, FileNotFoundError):
             return  # the mailbox was closed
-        if error.errno not in THEIRS:
+        if error.errno not in FOREIGN_ERRNOS:
             raise error
         self._report(worker, f"its mailbox cannot be used: {error.strerror}")
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
 from gridml.model.device_memory import CPU, host_memory
-from gridml.protocol.foreign import NAME, printable
+from gridml.protocol.foreign import MAX_NAME_CHARS, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -142,7 +142,7 @@ def check_tensors(field: str, module: Any) -> None:
     from torch.nn.parameter import is_lazy
 
     for name, tensor in module.state_dict(keep_vars=True).items():
-        holds = f"{field} holds {printable(name, NAME)}"
+        holds = f"{field} holds {printable(name, MAX_NAME_CHARS)}"
         if not isinstance(tensor, torch.Tensor):
             raise ProgramError(
                 f"{holds}, a {type(tensor).__name__}; expected tensors in its state dict, which are all that is "

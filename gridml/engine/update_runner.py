@@ -22,8 +22,8 @@ from gridml.model.chunk import ChunkEdges
 from gridml.model.device_memory import to_floats
 from gridml.model.schedule import Progress
 from gridml.model.update import Parameter, Update
-from gridml.protocol.foreign import NAME, printable
-from gridml.protocol.messages import LARGEST_LOGGED, LONGEST_LOGGED, MOST_LOGGED, Logged
+from gridml.protocol.foreign import MAX_NAME_CHARS, printable
+from gridml.protocol.messages import MAX_LOGGED, MAX_LOGGED_MEAN, MAX_LOGGED_NAME_CHARS, Logged
 
 _listening: Recorder | None = None  # that of the engine in whose f this process is
 
@@ -74,14 +74,14 @@ class Recorder:
         """Take the values of one call of `log`. Raises ProgramError as that does."""
         for name, value in values.items():
             if name not in self._call:
-                if not 1 <= len(name) <= LONGEST_LOGGED or not name.isprintable():
+                if not 1 <= len(name) <= MAX_LOGGED_NAME_CHARS or not name.isprintable():
                     raise ProgramError(
-                        f"gridml.log got the name {printable(repr(name), NAME)}; expected 1 to {LONGEST_LOGGED} "
-                        f"characters that print."
+                        f"gridml.log got the name {printable(repr(name), MAX_NAME_CHARS)}; expected 1 to "
+                        f"{MAX_LOGGED_NAME_CHARS} characters that print."
                     )
-                if len(self._call) == MOST_LOGGED:
+                if len(self._call) == MAX_LOGGED:
                     raise ProgramError(
-                        f"gridml.log got {name!r} beside {MOST_LOGGED} other names; expected at most {MOST_LOGGED}. "
+                        f"gridml.log got {name!r} beside {MAX_LOGGED} other names; expected at most {MAX_LOGGED}. "
                         f"Return what is many from evaluate, which may be lists."
                     )
             self._call.setdefault(name, []).append(_number(name, value))
@@ -108,9 +108,9 @@ class Recorder:
 
     def _sum(self, name: str, values: list[float], vertices: int) -> None:
         mean = sum(values) / len(values)
-        if not abs(mean) <= LARGEST_LOGGED:  # NaN neither
+        if not abs(mean) <= MAX_LOGGED_MEAN:  # NaN neither
             return
-        if name not in self._sums and len(self._sums) == MOST_LOGGED:
+        if name not in self._sums and len(self._sums) == MAX_LOGGED:
             return  # a push takes no more names along; each call had fewer
         total, before = self._sums.get(name, (0.0, 0))
         self._sums[name] = total + mean * vertices, before + vertices
@@ -130,8 +130,8 @@ def _number(name: str, value: Any) -> Any:
         return value.detach().clone()  # waiting for the device would stop it after every batch
     except (TypeError, ValueError) as error:
         raise ProgramError(
-            f"gridml.log got {name}={printable(repr(value), NAME)} ({error}); expected one number, such as the mean "
-            f"over the batch: gridml.log({name}={name}.mean())."
+            f"gridml.log got {name}={printable(repr(value), MAX_NAME_CHARS)} ({error}); expected one number, such as "
+            f"the mean over the batch: gridml.log({name}={name}.mean())."
         ) from error
 
 

@@ -25,7 +25,7 @@ from gridml.model.order import Shuffle
 from gridml.model.schedule import Progress, Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
 from gridml.model.update import Update, argument_hints, progress_place, vertex_class
 from gridml.model.vertex import Vertex, VertexType, describe, module, reachable
-from gridml.protocol.foreign import TRACEBACK, described, printable
+from gridml.protocol.foreign import MAX_TRACEBACK_CHARS, described, printable
 
 Mode = Literal["min", "max"]
 LESS = frozenset({"loss", "losses", "error", "errors", "perplexity", "mse", "rmse", "mae", "nll", "wer", "cer"})
@@ -148,7 +148,7 @@ def called_traceback(error: BaseException) -> str:
 
 def _formatted(frames: Sequence[traceback.FrameSummary], words: Sequence[str]) -> str:
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
-    return printable("".join([*lines, *words]).rstrip(), TRACEBACK)
+    return printable("".join([*lines, *words]).rstrip(), MAX_TRACEBACK_CHARS)
 
 
 def _is_ours(file: str) -> bool:

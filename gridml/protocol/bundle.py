@@ -39,7 +39,7 @@ _DTYPES = {
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 _INT32 = np.iinfo(np.int32)
 FILLER = "filler/"  # begins the names of tensors that only take up space
-LONGEST_HEADER = 100_000_000  # bytes, of safetensors itself
+MAX_HEADER_BYTES = 100_000_000  # bytes, of safetensors itself
 
 
 def encode(message: Mapping[str, Any], tensors: Mapping[str, Array], aligned: Container[str] = ()) -> bytes:
@@ -77,24 +77,24 @@ def narrowed(ids: NDArray[np.int64]) -> Array:
     return ids.astype(np.int32) if fit else ids
 
 
-def decode(payload: Payload | Arrived, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
+def decode(payload: Payload | Arrived, max_header: int = MAX_HEADER_BYTES) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return the message and the arrays of a payload, writable ones, in memory that begins at the boundary.
 
-    Raises ValueError when it is not one; a header of more than `longest_header` bytes is not even looked at.
+    Raises ValueError when it is not one; a header of more than `max_header` bytes is not even looked at.
     """
     memory = aligned_copy(np.frombuffer(bytes(payload) if isinstance(payload, Pieces) else payload, np.uint8))
-    return opened(memory.data, longest_header)
+    return opened(memory.data, max_header)
 
 
-def opened(payload: Piece, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
+def opened(payload: Piece, max_header: int = MAX_HEADER_BYTES) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return what `decode` does, but arrays on the payload's own memory, which are writable if it is.
 
     safetensors itself copies every tensor: for a replica of 100 MB as many again, for each push that a master reads.
     """
     try:
         length = int.from_bytes(payload[:8], "little")
-        if length > longest_header:
-            raise ValueError(f"its header has {length:,} bytes, expected at most {longest_header:,}")
+        if length > max_header:
+            raise ValueError(f"its header has {length:,} bytes, expected at most {max_header:,}")
         header = _JSON.decode(str(payload[8 : 8 + length], "utf-8"))
         message = _JSON.decode(header.pop("__metadata__")["gridml"])
         tensors = _tensors(header, np.frombuffer(payload, np.uint8)[8 + length :])

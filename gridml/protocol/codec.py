@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import final
 
 from gridml.protocol import bundle
-from gridml.protocol.bundle import LONGEST_HEADER
+from gridml.protocol.bundle import MAX_HEADER_BYTES
 from gridml.protocol.messages import Reply, Sync, sync_from, to_json
 from gridml.protocol.payload import Arrived, Payload
 from gridml.protocol.push import NOTHING, PushContent, ReplicaPart, decode, encode_replica
@@ -29,7 +29,7 @@ class Codec(ABC):
     """The master's way to read syncs and to write replies."""
 
     @abstractmethod
-    def read(self, payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+    def read(self, payload: Arrived, max_header: int = MAX_HEADER_BYTES) -> tuple[Sync, PushContent]:
         """Return the sync of a payload, within its bounds, and what travels beside it.
 
         Raises ValueError for what is no sync, MalformedPush (one of them) where only the tensors make no sense.
@@ -44,8 +44,8 @@ class Codec(ABC):
 class BundleCodec(Codec):
     """Bundles, as real workers read and write them."""
 
-    def read(self, payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
-        message, tensors = bundle.opened(payload, longest_header)
+    def read(self, payload: Arrived, max_header: int = MAX_HEADER_BYTES) -> tuple[Sync, PushContent]:
+        message, tensors = bundle.opened(payload, max_header)
         sync = sync_from(message)
         try:
             return sync, decode(tensors)
@@ -74,7 +74,7 @@ class InProcessCodec(Codec):
     """Messages handed over without tensors, in `InProcessPayload` payloads. A Sync is taken as it is, as nobody
     wrote it down; anything else as if it came from a line."""
 
-    def read(self, payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+    def read(self, payload: Arrived, max_header: int = MAX_HEADER_BYTES) -> tuple[Sync, PushContent]:
         message = payload.message if isinstance(payload, InProcessPayload) else None
         return message if isinstance(message, Sync) else sync_from(message), NOTHING
 

@@ -28,7 +28,7 @@ from gridml.errors import UsageError
 Array = NDArray[Any]
 Codes = NDArray[np.uint8]
 
-LEAST = 64  # elements: below that a header and a scale cost what is saved
+MIN_STEP_ELEMENTS = 64  # elements: below that a header and a scale cost what is saved
 _AT_ONCE = 1 << 16  # elements, which a processor's cache holds
 
 

@@ -21,13 +21,13 @@ from typing import Any
 
 from gridml.protocol.payload import Received
 
-NAME = 128  # characters at most: of a worker, a process, a kind of machine, a tensor's name in an error
-MESSAGE = 2_000  # of what went wrong, in words
-TRACEBACK = 20_000
+MAX_NAME_CHARS = 128  # characters at most: of a worker, a process, a kind of machine, a tensor's name in an error
+MAX_MESSAGE_CHARS = 2_000  # of what went wrong, in words
+MAX_TRACEBACK_CHARS = 20_000
 _NOTE = 64  # of the words in place of what is left out
 
 
-def printable(text: str, limit: int = MESSAGE) -> str:
+def printable(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
     r"""Return `text` in at most `limit` characters, 64 or more, all of which print.
 
     What does not (terminal escapes, lone surrogates, what turns the direction of a line) becomes an escape such as
@@ -59,9 +59,9 @@ def _shortened(text: str, limit: int) -> str:
 
 Bound = Callable[[Any], Any]
 
-LARGEST = 2**53 - 1  # what JSON, SQLite and floats all hold exactly
-LONGEST_S = 1e9  # seconds, 31 years
-LEAST_VERTEX_S = 1e-12  # seconds to train a vertex: what claims less is not believed
+MAX_INTEGER = 2**53 - 1  # what JSON, SQLite and floats all hold exactly
+MAX_DURATION_S = 1e9  # seconds, 31 years
+MIN_VERTEX_S = 1e-12  # seconds to train a vertex: what claims less is not believed
 TICK_S = 1e-9  # what a clock can measure; what is shorter took no time
 
 
@@ -69,7 +69,7 @@ def whole(least: int = 0) -> Bound:
     """Bound whole numbers from `least` on."""
 
     def take(value: Any) -> int:
-        if type(value) is not int or not least <= value <= LARGEST:
+        if type(value) is not int or not least <= value <= MAX_INTEGER:
             raise refused(value, f"a whole number from {least} to 2**53")
         return value
 
@@ -78,8 +78,8 @@ def whole(least: int = 0) -> Bound:
 
 def seconds(value: Any) -> float:
     """Bound a duration: 0, or what a clock can measure."""
-    if type(value) not in (int, float) or not 0 <= value <= LONGEST_S:  # NaN neither
-        raise refused(value, f"seconds from 0 to {LONGEST_S:g}")
+    if type(value) not in (int, float) or not 0 <= value <= MAX_DURATION_S:  # NaN neither
+        raise refused(value, f"seconds from 0 to {MAX_DURATION_S:g}")
     return float(value) if value >= TICK_S else 0.0
 
 
@@ -90,7 +90,7 @@ def flag(value: Any) -> bool:
     return value
 
 
-def text(limit: int = NAME) -> Bound:
+def text(limit: int = MAX_NAME_CHARS) -> Bound:
     """Bound text, which is made printable and cut to `limit` characters."""
 
     def take(value: Any) -> str:
@@ -124,7 +124,7 @@ def record(make: Callable[..., Any], fields: Mapping[str, Bound]) -> Bound:
         if not isinstance(value, Mapping):
             raise refused(value, "an object")
         if differ := value.keys() ^ fields.keys():
-            names = printable(reprlib.repr(sorted(differ, key=str)), NAME)
+            names = printable(reprlib.repr(sorted(differ, key=str)), MAX_NAME_CHARS)
             raise ValueError(f"it lacks, or has beyond what is expected, the fields {names}")
         taken = {}
         for name, bound in fields.items():
@@ -139,12 +139,12 @@ def record(make: Callable[..., Any], fields: Mapping[str, Bound]) -> Bound:
 
 def refused(value: Any, expected: str) -> ValueError:
     """Return the error for a value that is not as expected."""
-    return ValueError(f"got {printable(reprlib.repr(value), NAME)}, expected {expected}")
+    return ValueError(f"got {printable(reprlib.repr(value), MAX_NAME_CHARS)}, expected {expected}")
 
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _MOVED = itertools.count()  # folders, in this process's life
-THEIRS = frozenset(
+FOREIGN_ERRNOS = frozenset(
     {
         errno.ELOOP,
         errno.ENXIO,
@@ -204,7 +204,7 @@ def remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        if error.errno not in THEIRS:
+        if error.errno not in FOREIGN_ERRNOS:
             raise
         with contextlib.suppress(OSError):
             _remove_tree(path)
@@ -216,7 +216,7 @@ def _opened(path: Path) -> Iterator[tuple[int, int]]:
     try:
         handle = os.open(path, _FLAGS)
     except OSError as error:
-        if error.errno not in THEIRS:
+        if error.errno not in FOREIGN_ERRNOS:
             raise
         raise ForeignFile(f"{path.name} cannot be opened: {error.strerror}") from error
     try:

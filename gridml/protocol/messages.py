@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, cast, get_type_hints
 
 from gridml.protocol.compression import NONE
 from gridml.protocol.foreign import (
-    LARGEST,
-    LEAST_VERTEX_S,
-    MESSAGE,
-    TRACEBACK,
+    MAX_INTEGER,
+    MAX_MESSAGE_CHARS,
+    MAX_TRACEBACK_CHARS,
+    MIN_VERTEX_S,
     Bound,
     flag,
     optional,
@@ -29,11 +29,11 @@ from gridml.protocol.foreign import (
     whole,
 )
 
-PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded
+MAX_PUSH_INTERVAL_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded
 NO_PUSH = 2**40  # as Pace.push_every, which no chunk has: push where a lease ends, and not before
-MOST_CACHED, CACHED_DIGITS = 256, 16  # payloads of chunks that a worker names, and digits of each one's SHA-256
-MOST_LOGGED, LONGEST_LOGGED = 32, 64  # names of what f logs that a push takes along, and characters of one
-LARGEST_LOGGED = 1e40  # of a mean: a float32 holds no more
+MAX_CACHED, CACHED_DIGITS = 256, 16  # payloads of chunks that a worker names, and digits of each one's SHA-256
+MAX_LOGGED, MAX_LOGGED_NAME_CHARS = 32, 64  # names of what f logs that a push takes along, and characters of one
+MAX_LOGGED_MEAN = 1e40  # of a mean: a float32 holds no more
 
 
 class Verdict(StrEnum):
@@ -161,7 +161,7 @@ class Pace:
     total: int = 1
     push_every: int = 512
     compress: str = NONE
-    push_s: float = PUSH_AT_LEAST_S
+    push_s: float = MAX_PUSH_INTERVAL_S
     per_epoch: int = 0
 
 
@@ -243,12 +243,12 @@ def reply_from(message: dict[str, Any]) -> Reply:
 
 # What the master takes from a worker, which may be anything: every field has its bound.
 _DIGITS = re.compile(rf"[0-9a-f]{{{CACHED_DIGITS}}}")
-MOST_HELD = 256  # leases that a worker names: it works on one, and one comes ahead
+MAX_HELD_LEASES = 256  # leases that a worker names: it works on one, and one comes ahead
 
 
 def _logged(value: object) -> tuple[Logged, ...]:
     """Bound what f logged: names once each, means within what a float32 holds."""
-    logged: tuple[Logged, ...] = several(_one_logged, MOST_LOGGED)(value)
+    logged: tuple[Logged, ...] = several(_one_logged, MAX_LOGGED)(value)
     if len({each.name for each in logged}) < len(logged):
         raise ValueError("a name stands twice in what was logged")
     return logged
@@ -264,11 +264,11 @@ def _digits(value: object) -> str:
 def _one_logged(value: object) -> Logged:
     if isinstance(value, list | tuple) and len(value) == 3:
         name, total, vertices = value
-        named = type(name) is str and 1 <= len(name) <= LONGEST_LOGGED and name.isprintable()
-        counted = type(total) in (int, float) and type(vertices) is int and 1 <= vertices <= LARGEST
-        if named and counted and abs(total) <= LARGEST_LOGGED * vertices:  # NaN neither
+        named = type(name) is str and 1 <= len(name) <= MAX_LOGGED_NAME_CHARS and name.isprintable()
+        counted = type(total) in (int, float) and type(vertices) is int and 1 <= vertices <= MAX_INTEGER
+        if named and counted and abs(total) <= MAX_LOGGED_MEAN * vertices:  # NaN neither
             return Logged(name, float(total), vertices)
-    raise refused(value, f"a name of at most {LONGEST_LOGGED} characters, a sum and its vertices")
+    raise refused(value, f"a name of at most {MAX_LOGGED_NAME_CHARS} characters, a sum and its vertices")
 
 
 _OF_TYPE: dict[type, Bound] = {int: whole(), float: seconds, bool: flag, str: text()}
@@ -281,22 +281,24 @@ def _bounds(of: type, **own: Bound) -> dict[str, Bound]:
 
 PUSH_BOUNDS = _bounds(Push, base=whole(-1), logged=_logged)
 COPIES_BOUNDS = _bounds(Copies, version=whole(-1))
-FAILURE_BOUNDS = _bounds(Failure, message=text(MESSAGE), traceback=text(TRACEBACK), first=whole(-1), last=whole(-1))
+FAILURE_BOUNDS = _bounds(
+    Failure, message=text(MAX_MESSAGE_CHARS), traceback=text(MAX_TRACEBACK_CHARS), first=whole(-1), last=whole(-1)
+)
 SYNC_BOUNDS = _bounds(
     Sync,
     have=whole(-1),
-    holds=several(whole(), MOST_HELD, " numbers"),
+    holds=several(whole(), MAX_HELD_LEASES, " numbers"),
     copies=optional(record(Copies, COPIES_BOUNDS)),
     push=optional(record(Push, PUSH_BOUNDS)),
     failure=optional(record(Failure, FAILURE_BOUNDS)),
-    cached=optional(several(_digits, MOST_CACHED)),
-    note=text(MESSAGE),
+    cached=optional(several(_digits, MAX_CACHED)),
+    note=text(MAX_MESSAGE_CHARS),
 )
 
 
 def _possible(**fields: Any) -> Sync:
     sync = Sync(**fields)
-    if 0 < sync.train_s < LEAST_VERTEX_S * sync.trained:
+    if 0 < sync.train_s < MIN_VERTEX_S * sync.trained:
         raise ValueError(f"{sync.trained:,} vertices trained in {sync.train_s:g} s, which nobody can")
     for each in () if sync.push is None else sync.push.logged:
         if each.vertices > sync.push.vertices:  # type: ignore[union-attr]

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.protocol import bundle
-from gridml.protocol.bundle import LONGEST_HEADER
+from gridml.protocol.bundle import MAX_HEADER_BYTES
 from gridml.protocol.foreign import receive_regular, whole
 from gridml.protocol.messages import Push, Sync, sync_from, to_json
 from gridml.protocol.payload import Pieces
 from gridml.protocol.push import PushContent, decode, encode
 
 SAVED = 85  # exit status of a worker that wants its outbox carried to safety, and to be started again
-MOST_KEPT = 1 << 30  # bytes of all pushes of a run together: what carries them is no place for many replicas
+MAX_OUTBOX_BYTES = 1 << 30  # bytes of all pushes of a run together: what carries them is no place for many replicas
 _NUMBER = whole(1)
 FILE = "outbox.push"  # in the worker's folder; empty when there is nothing
 
@@ -48,7 +48,7 @@ class UnansweredPush:
 
 def share(workers: int) -> int:
     """Bytes that the push of one of so many workers may have to be kept."""
-    return MOST_KEPT // max(1, workers)
+    return MAX_OUTBOX_BYTES // max(1, workers)
 
 
 def write(path: Path, unanswered: UnansweredPush, longest: int = sys.maxsize) -> None:
@@ -60,11 +60,11 @@ def write(path: Path, unanswered: UnansweredPush, longest: int = sys.maxsize) ->
     bundle.write_atomic(path, content, durable=False)
 
 
-def read(path: Path, longest: int = sys.maxsize, longest_header: int = LONGEST_HEADER) -> UnansweredPush | None:
+def read(path: Path, longest: int = sys.maxsize, max_header: int = MAX_HEADER_BYTES) -> UnansweredPush | None:
     """Return the push that was kept, None where there is none, or the file is damaged, or anything else than a file of
     at most `longest` bytes."""
     try:
-        message, tensors = bundle.opened(receive_regular(path, longest), longest_header)
+        message, tensors = bundle.opened(receive_regular(path, longest), max_header)
         unanswered = UnansweredPush(_NUMBER(message["number"]), sync_from(message["sync"]), decode(tensors))
     except (OSError, ValueError, KeyError):
         return None

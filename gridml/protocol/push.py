@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 
 from gridml.protocol import bundle
 from gridml.protocol.compression import BFLOAT16, FORMATS, TensorStep, bfloat16, from_bfloat16
-from gridml.protocol.foreign import NAME, printable
+from gridml.protocol.foreign import MAX_NAME_CHARS, printable
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
 VertexKey = tuple[str, int]  # (type name, index): a VertexId is one
 ModuleTensors = Mapping[str, Array]  # of one module vertex, by whole tensor name
 
-LONGEST_NAME = 1_000  # characters
+MAX_TENSOR_NAME_CHARS = 1_000  # characters
 _ROWS, _IDS, _SHORT, _MOMENTS = "@rows/", "@ids/", f"@{BFLOAT16}/", "@moments/"
 
 
@@ -134,8 +134,8 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
     steps: dict[VertexKey, dict[str, TensorStep]] = {}
     moments: dict[str, Array] = {}
     for name, tensor in tensors.items():
-        if len(name) > LONGEST_NAME or not name.isprintable():  # reasons name them
-            raise ValueError(f"a tensor is called {printable(repr(name), NAME)}; expected a name that prints")
+        if len(name) > MAX_TENSOR_NAME_CHARS or not name.isprintable():  # reasons name them
+            raise ValueError(f"a tensor is called {printable(repr(name), MAX_NAME_CHARS)}; expected a name that prints")
         prefix = _ROWS if name.startswith(_ROWS) else _IDS if name.startswith(_IDS) else None
         if prefix is not None:
             ids[prefix][name.removeprefix(prefix)] = tensor

@@ -44,8 +44,8 @@ from gridml.protocol.worker_actions import (
     Wait,
 )
 
-LAST_WORDS_S = 5.0  # how long a worker that must leave waits for an answer
-ABANDONED_S = 1800.0  # how long it waits for an answer: a machine that does nothing is somebody else's
+GOODBYE_TIMEOUT_S = 5.0  # how long a worker that must leave waits for an answer
+MAX_WAIT_S = 1800.0  # how long it waits for an answer: a machine that does nothing is somebody else's
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class _Work:
 
 
 @dataclass(slots=True)
-class _UnderWay:
+class _PendingSync:
     """A sync without a reply, and the work whose push it holds; `trained` vertices when what it says was true.
 
     `waiting_s` and `leaving_s` are when the worker began to do nothing but wait for the reply, and to do so evicted.
@@ -118,7 +118,7 @@ class WorkerState:
         self._beginning: Lease | None = None
         self._to_copy: _Work | None = None  # the next action takes its snapshot,
         self._to_push: _Work | None = None  # and the one after sends it
-        self._under_way: _UnderWay | None = None
+        self._under_way: _PendingSync | None = None
         self._adopt: Adopt | None = None
         self._keep_only: KeepOnly | None = None
         self._failure: Failure | None = None  # to report
@@ -380,15 +380,15 @@ class WorkerState:
         assert under_way is not None
         if under_way.waiting_s is None:
             under_way.waiting_s = now_s
-        until_s, reason = under_way.waiting_s + ABANDONED_S, Reason.NO_ANSWER
+        until_s, reason = under_way.waiting_s + MAX_WAIT_S, Reason.NO_ANSWER
         patient_s = under_way.waiting_s + self._options.patience_s
         if under_way.work is not None and patient_s < until_s:  # what is delivered for another process is saved already
             until_s, reason = patient_s, Reason.SAVING
         if self._evicted:
             if under_way.leaving_s is None:
                 under_way.leaving_s = now_s
-            if under_way.leaving_s + LAST_WORDS_S < until_s:
-                until_s, reason = under_way.leaving_s + LAST_WORDS_S, Reason.EVICTED
+            if under_way.leaving_s + GOODBYE_TIMEOUT_S < until_s:
+                until_s, reason = under_way.leaving_s + GOODBYE_TIMEOUT_S, Reason.EVICTED
         if now_s < until_s:
             return Wait(until_s - now_s)
         self._leave(reason)
@@ -402,5 +402,5 @@ class WorkerState:
         copies = None if holds or said.push is not None else self._copies
         sync = said._replace(have=self._version, holds=holds, heard=self._heard, copies=copies)
         sync = sync._replace(trained=self.trained, train_s=self._train_s, push_s=self._carry_s + self._copy_s)
-        self._under_way = _UnderWay(sync, None, self.trained)
+        self._under_way = _PendingSync(sync, None, self.trained)
         return Send(sync, content)

@@ -29,7 +29,7 @@ from gridml import errors
 from gridml.errors import DamagedError, GridmlError, RunError, UserCodeError
 from gridml.model.chunk import Chunk
 from gridml.protocol import bundle
-from gridml.protocol.foreign import TRACEBACK, printable
+from gridml.protocol.foreign import MAX_TRACEBACK_CHARS, printable
 from gridml.protocol.push import module_key
 from master.evaluation.evaluator import Evaluated, Evaluator, Statistics, Subject
 from master.evaluation.metrics import ADVICE
@@ -254,8 +254,8 @@ class SubprocessEvaluator(Evaluator):
         """Return the end of what was printed from byte `since` on, and the byte that is next."""
         with (self._directory.logs / LOG).open("rb") as log:
             end = log.seek(0, os.SEEK_END)
-            log.seek(max(since, end - TRACEBACK))
-            return printable(log.read(TRACEBACK).decode(errors="replace"), TRACEBACK), end
+            log.seek(max(since, end - MAX_TRACEBACK_CHARS))
+            return printable(log.read(MAX_TRACEBACK_CHARS).decode(errors="replace"), MAX_TRACEBACK_CHARS), end
 
 
 def machine_memory() -> int:

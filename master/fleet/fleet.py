@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.errors import DEVICE, UNEQUIPPED, UNFIT, RunError
-from gridml.protocol.foreign import MESSAGE, NAME, ForeignFile, printable, read_end
+from gridml.protocol.foreign import MAX_MESSAGE_CHARS, MAX_NAME_CHARS, ForeignFile, printable, read_end
 from master.fleet.ends import DeviceFailures, Ends, HeldJobs
 from master.leases.reclaim import TakenRanges
 from master.state.failures import GivenUpFor, after_give_up
@@ -98,7 +98,7 @@ class Fleet:
             return
         with self._ledger.transaction():
             for event in events:
-                event = replace(event, machine=printable(event.machine, NAME), detail=printable(event.detail))
+                event = replace(event, machine=printable(event.machine, MAX_NAME_CHARS), detail=printable(event.detail))
                 if event.worker not in self._workers:
                     self.expect(event.worker, now)  # the back end starts it again by itself
                 record = self._workers.get(event.worker)
@@ -372,7 +372,7 @@ class Fleet:
     def _last_words(self, worker: str) -> str:
         """The end of what a worker printed, which may be anything."""
         try:
-            end = read_end(self._place.directory.log(worker), MESSAGE)
+            end = read_end(self._place.directory.log(worker), MAX_MESSAGE_CHARS)
         except (OSError, ForeignFile):
             return ""
         return printable(end.decode(errors="replace").strip())

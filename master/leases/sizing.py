@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from chunk_model.goodput import Costs
 from chunk_model.observations import Observations
-from gridml.protocol.messages import PUSH_AT_LEAST_S
+from gridml.protocol.messages import MAX_PUSH_INTERVAL_S
 from master.leases.policy import ChunkFacts, SpeedFacts
 from master.state.spans import Delay
 from master.state.worker_records import WorkerRecord
@@ -135,7 +135,7 @@ def merging_s(workers: int, merge_s: float) -> float:
 def push_at_least_s(live: int, merge_s: float) -> float:
     """Return the seconds after which a worker pushes however few vertices it has trained: oftener than the master can
     merge would only make pushes wait."""
-    return max(PUSH_AT_LEAST_S, merging_s(live, merge_s))
+    return max(MAX_PUSH_INTERVAL_S, merging_s(live, merge_s))
 
 
 def is_due(seen: SeenLives, last: SeenLives | None, *, expected: bool = False) -> tuple[bool, str]:

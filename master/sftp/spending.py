@@ -38,9 +38,8 @@ Prices = Mapping[str, Steps]  # by "TYPE/ZONE"
 
 HOUR_S = 3600.0
 LEAST_S = 60.0  # that an instance is billed for
-LEAVE_S = (
-    300.0  # from the decision to leave until nothing is billed: a look every minute, the batch, the push, shutdown
-)
+# From the decision to leave until nothing is billed: a check every minute, the batch, the push, the shutdown.
+LEAVE_S = 300.0
 WORTH_S = 900.0  # that one more instance must be able to stay, or its boot is wasted
 
 

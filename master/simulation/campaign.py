@@ -21,7 +21,7 @@ from chunk_model.goodput import Costs
 from chunk_model.lifetime import Lifetime
 from chunk_model.traces import TraceEvent
 from gridml.errors import LedgerError, UsageError
-from gridml.protocol.messages import PUSH_AT_LEAST_S
+from gridml.protocol.messages import MAX_PUSH_INTERVAL_S
 from master.backends.script import Replay, Script
 from master.simulation import cost_only_worker
 from master.simulation.faulty_network import Chances
@@ -117,7 +117,7 @@ def can_finish(run: DrawnRun) -> tuple[bool, str]:
     costs, faults, lives = run.scenario.costs, run.scenario.faults or Chances(), run.lives
     sizes = [size for size in (run.chunk, run.push_every) if size is not None]
     begin_s = costs.boot_s + costs.start_s + (run.chunk or 1) * costs.copy_s
-    train_s = min(min(sizes, default=1) * costs.exec_s, PUSH_AT_LEAST_S)
+    train_s = min(min(sizes, default=1) * costs.exec_s, MAX_PUSH_INTERVAL_S)
     push_s = (costs.push_s or 0.0) + run.scenario.travel_s
     due_s = begin_s + train_s + push_s + faults.delay_s
     in_time = min(1.0, max(0.0, lives.grace_s - push_s) / max(faults.delay_s, TICK_S))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from gridml.carriers.base import Heartbeat, MasterMailboxes, Message
-from gridml.protocol.bundle import LONGEST_HEADER
+from gridml.protocol.bundle import MAX_HEADER_BYTES
 from gridml.protocol.codec import BundleCodec, Codec, InProcessCodec, InProcessPayload
 from gridml.protocol.messages import Reply, Sync, Verdict
 from gridml.protocol.payload import Arrived, Payload
@@ -40,9 +40,9 @@ class WireCodec(Codec):
     def __init__(self) -> None:
         self._handed_over, self._written = InProcessCodec(), BundleCodec()
 
-    def read(self, payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+    def read(self, payload: Arrived, max_header: int = MAX_HEADER_BYTES) -> tuple[Sync, PushContent]:
         codec = self._handed_over if isinstance(payload, InProcessPayload) else self._written
-        return codec.read(payload, longest_header)
+        return codec.read(payload, max_header)
 
     def write(self, reply: Reply, replica: ReplicaPart) -> Payload:
         return self._handed_over.write(reply, replica)
@@ -178,8 +178,8 @@ class MergingTime(Codec):
         self._codec = codec
         self._merge_s = merge_s
 
-    def read(self, payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
-        return self._codec.read(payload, longest_header)
+    def read(self, payload: Arrived, max_header: int = MAX_HEADER_BYTES) -> tuple[Sync, PushContent]:
+        return self._codec.read(payload, max_header)
 
     def write(self, reply: Reply, replica: ReplicaPart) -> Payload:
         if reply.verdict is Verdict.MERGED:

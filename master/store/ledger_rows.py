@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from gridml.protocol.foreign import LARGEST
+from gridml.protocol.foreign import MAX_INTEGER
 from gridml.protocol.messages import Failure, Logged, Sync
 from master.state.failures import Altered, Failed, MachineRecord
 from master.state.jobs import JobEvent, State
@@ -251,8 +251,8 @@ class WorkerRows:
         """
         counted = self._db.execute(
             "INSERT INTO altered VALUES (?, ?, 1, ?, ?, ?) ON CONFLICT DO UPDATE SET pushes = pushes + 1, "
-            f"vertices = min(vertices + excluded.vertices, {LARGEST}), at_s = excluded.at_s, reason = excluded.reason "
-            "RETURNING pushes",
+            f"vertices = min(vertices + excluded.vertices, {MAX_INTEGER}), at_s = excluded.at_s, "
+            "reason = excluded.reason RETURNING pushes",
             (worker, how.value, vertices, at_s, reason),
         )
         return int(counted.fetchone()[0])

@@ -29,7 +29,7 @@ from typing import Any
 from gridml.errors import DamagedError, RunError, SupersededError, UsageError
 from gridml.model.own_modules import folder_of, own_files
 from gridml.protocol import bundle
-from gridml.protocol.foreign import NAME, THEIRS, printable
+from gridml.protocol.foreign import FOREIGN_ERRNOS, MAX_NAME_CHARS, printable
 from gridml.protocol.outbox import job_of
 from master.store.saved_program import SavedProgram
 
@@ -158,7 +158,7 @@ def open_lock(root: Path, flags: int) -> int:
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
             raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
-        if flags & os.O_RDWR and error.errno not in THEIRS:
+        if flags & os.O_RDWR and error.errno not in FOREIGN_ERRNOS:
             raise  # for what the disk refuses there is other advice
         why = error.strerror or str(error)
     raise RunError(f"{path} cannot be opened: {why}. See that it is a file of the user who runs it, or remove it.")
@@ -290,7 +290,7 @@ MAX_TEXT_CHARS = 500  # characters of a text
 def bounded(facts: EventFacts) -> dict[str, Any]:
     """Return facts as everybody reads them, whichever way: texts print and are short, what has too many parts lacks the
     last ones, and what JSON has no number for, NaN and infinity, is None. Idempotent."""
-    return {printable(name, NAME): _bounded(value) for name, value in islice(facts.items(), MAX_PARTS)}
+    return {printable(name, MAX_NAME_CHARS): _bounded(value) for name, value in islice(facts.items(), MAX_PARTS)}
 
 
 def facts_text(facts: EventFacts) -> str:

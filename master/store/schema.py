@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from gridml.protocol.foreign import LARGEST
+from gridml.protocol.foreign import MAX_INTEGER
 
 
 class Checksummed(NamedTuple):
@@ -156,7 +156,7 @@ def _condition(table: str, column: str, declared: str, not_null: int, default: o
     condition = f"typeof({column}) = '{declared.lower()}'"  # SQLite takes it that what is NOT NULL is not NULL
     if declared != "TEXT":
         least: float = -1 if (table, column) in SIGNED else 0
-        most = LARGEST if declared == "INTEGER" else MAX_TIME_S
+        most = MAX_INTEGER if declared == "INTEGER" else MAX_TIME_S
         if (table, column) in SUMS:
             least, most = -MAX_SUM, MAX_SUM
         condition += f" AND {column} BETWEEN {least} AND {most}"

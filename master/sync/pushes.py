@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from gridml.aggregates import Merge
 from gridml.caching.master_copy import reconstruct
 from gridml.errors import DamagedError, GridmlError, UserCodeError
-from gridml.protocol.foreign import TRACEBACK, described, printable
-from gridml.protocol.messages import MOST_LOGGED, Failure, Logged, Push, Verdict
+from gridml.protocol.foreign import MAX_TRACEBACK_CHARS, described, printable
+from gridml.protocol.messages import MAX_LOGGED, Failure, Logged, Push, Verdict
 from gridml.protocol.outbox import job_of
 from gridml.protocol.push import Fields, PushContent
 from master.caching.known_rows import keep_latest_writes, taken_rows
@@ -43,7 +43,7 @@ Array = NDArray[Any]
 
 
 MAX_NAMES = 64  # of a run
-MAX_NAMES_ALONE = MOST_LOGGED  # that nobody else has logged, of one job: as many as a push takes along
+MAX_NAMES_ALONE = MAX_LOGGED  # that nobody else has logged, of one job: as many as a push takes along
 Loggers = frozenset[str]  # the jobs that may be the only one to have logged a name; none once there were two
 
 
@@ -324,7 +324,7 @@ class Pushes:
         try:
             return *self._merge(pending, lease, merge, base, now), ""
         except UserCodeError as error:  # g does not fail on what others push, perhaps
-            trace = printable(error.traceback_text, TRACEBACK)
+            trace = printable(error.traceback_text, MAX_TRACEBACK_CHARS)
             return GateResult(None, printable(str(error)), failed=True), None, trace
         except RUN_ERRORS:
             raise

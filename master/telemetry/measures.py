@@ -17,7 +17,7 @@ import numpy as np
 
 from chunk_model.goodput import Costs
 from chunk_model.observations import Observations
-from gridml.protocol.foreign import LEAST_VERTEX_S, LONGEST_S
+from gridml.protocol.foreign import MAX_DURATION_S, MIN_VERTEX_S
 from gridml.protocol.messages import Sync
 from master.state.jobs import State
 from master.state.spans import Delay
@@ -104,7 +104,7 @@ def died(state: str, cancelled: bool, detail: str) -> bool:
 
 def _is_plausible_speed(vertices: int, seconds: float) -> bool:
     """Whether so many vertices can have been trained in that time."""
-    return vertices > 0 and LEAST_VERTEX_S * vertices <= seconds <= LONGEST_S
+    return vertices > 0 and MIN_VERTEX_S * vertices <= seconds <= MAX_DURATION_S
 
 
 def _recent() -> deque[float]:
@@ -316,7 +316,7 @@ class Measures:
             own.push_s = sync.push_s
         if not worked:
             return
-        most_s = LONGEST_S if own.started_s is None else SLACK * max(0.0, now - own.started_s) + SLACK_S
+        most_s = MAX_DURATION_S if own.started_s is None else SLACK * max(0.0, now - own.started_s) + SLACK_S
         if sync.trained < own.trained:  # another process of the same worker
             own.trained, own.train_s, own.begun = 0, 0.0, 0
         if _is_plausible_speed(sync.trained - own.trained, sync.train_s - own.train_s):

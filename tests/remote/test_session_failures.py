@@ -13,7 +13,7 @@ from gridml.engine.update_runner import BatchFailed
 from gridml.model.chunk import Chunk, ChunkTable
 from gridml.model.shared import SharedColumn, SharedFileError
 from gridml.model.update import Update
-from gridml.protocol.foreign import MESSAGE, TRACEBACK
+from gridml.protocol.foreign import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS
 from gridml.protocol.messages import Lease, sync_from, to_json
 from gridml.protocol.worker_actions import BeginChunk, Send, Train, TrainingFailed
 from remote.session import Session, SessionOptions
@@ -56,7 +56,7 @@ def test_any_error_of_f_becomes_a_failure_that_can_travel(error: Exception, word
     assert isinstance(event, TrainingFailed)
     failure = event.failure
     assert failure.message.startswith(words) and (failure.first, failure.last) == (7, 7)
-    assert len(failure.message) <= MESSAGE and len(failure.traceback) <= TRACEBACK
+    assert len(failure.message) <= MAX_MESSAGE_CHARS and len(failure.traceback) <= MAX_TRACEBACK_CHARS
     sync = to_json(session.state._send(session.state._said._replace(failure=failure)).sync)
     assert sync_from(sync).failure == failure  # the master takes it as it is
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from gridml.protocol.foreign import MESSAGE
+from gridml.protocol.foreign import MAX_MESSAGE_CHARS
 from gridml.protocol.messages import Push, Sync
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart
@@ -44,7 +44,7 @@ def test_a_note_is_joined_to_the_one_that_the_message_has() -> None:
 
 def test_notes_are_cut_to_what_a_message_may_hold() -> None:
     sync, _ = sent([f"note {number}" for number in range(10_000)], Send(Sync("w1"), Content.NOTHING))
-    assert len(sync.note) <= MESSAGE
+    assert len(sync.note) <= MAX_MESSAGE_CHARS
     assert "characters left out" in sync.note
 
 

@@ -16,7 +16,7 @@ import gridml
 from gridml.caching.chunk_cache import ChunkCache
 from gridml.model.chunk import Chunk, cut
 from gridml.protocol import bundle
-from gridml.protocol.messages import CACHED_DIGITS, MOST_CACHED, Sync, sync_from, to_json
+from gridml.protocol.messages import CACHED_DIGITS, MAX_CACHED, Sync, sync_from, to_json
 from master.caching.known_payloads import CarriedFiles, CarriedPayloads
 from tests.support.effort import examples
 
@@ -295,7 +295,7 @@ def test_a_sync_says_what_is_kept_and_nothing_else() -> None:
     for cached in (None, (), (digits,)):
         sync = Sync("w1", wants=True, cached=cached)
         assert sync_from(to_json(sync)) == sync
-    for wrong in (["x" * 16], [digits[:-1]], [1], "0" * 16, [digits] * (MOST_CACHED + 1)):
+    for wrong in (["x" * 16], [digits[:-1]], [1], "0" * 16, [digits] * (MAX_CACHED + 1)):
         with pytest.raises(ValueError, match="cached"):
             sync_from({**to_json(Sync("w1")), "cached": wrong})
 

@@ -12,7 +12,7 @@ import torch
 import gridml
 from gridml.engine.update_runner import Recorder
 from gridml.errors import ProgramError
-from gridml.protocol.messages import LARGEST_LOGGED, LONGEST_LOGGED, MOST_LOGGED, Logged
+from gridml.protocol.messages import MAX_LOGGED, MAX_LOGGED_MEAN, MAX_LOGGED_NAME_CHARS, Logged
 from tests.support import pretend_device
 from tests.support.pretend_device import NAME
 
@@ -79,7 +79,7 @@ def test_values_on_a_device_are_read_when_they_are_pushed_in_one_wait_for_each_f
     assert len(reads) == 2
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2 * LARGEST_LOGGED])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2 * MAX_LOGGED_MEAN])
 def test_what_is_not_finite_is_left_out_with_its_vertices(value: float) -> None:
     assert logged(Recorder(), (10, {"loss": value}), (5, {"loss": 1.0})) == (Logged("loss", 5.0, 5),)
 
@@ -91,10 +91,10 @@ def test_what_is_not_finite_is_left_out_with_its_vertices(value: float) -> None:
         {"loss": np.zeros(0)},
         {"loss": "low"},
         {"loss": None},
-        {"x" * (LONGEST_LOGGED + 1): 1},
+        {"x" * (MAX_LOGGED_NAME_CHARS + 1): 1},
         {"a\nb": 1},
         {"": 1},
-        {f"x{i}": 1 for i in range(MOST_LOGGED + 1)},
+        {f"x{i}": 1 for i in range(MAX_LOGGED + 1)},
     ],
     ids=["batch", "empty", "text", "none", "long", "newline", "nameless", "many"],
 )

@@ -5,12 +5,12 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from gridml.protocol.foreign import NAME, TRACEBACK, printable
+from gridml.protocol.foreign import MAX_NAME_CHARS, MAX_TRACEBACK_CHARS, printable
 from gridml.protocol.messages import (
     COPIES_BOUNDS,
     FAILURE_BOUNDS,
-    LONGEST_LOGGED,
-    MOST_LOGGED,
+    MAX_LOGGED,
+    MAX_LOGGED_NAME_CHARS,
     PUSH_BOUNDS,
     SYNC_BOUNDS,
     Copies,
@@ -117,8 +117,8 @@ def test_every_field_has_a_bound() -> None:
         (("train_s",), 1e-320, 0.0),
         (("travel_s",), 7, 7.0),
         (("failure", "message"), "\udce9\x1b", "\\udce9\\x1b"),
-        (("kind",), "k" * 10_000, printable("k" * 10_000, NAME)),
-        (("failure", "traceback"), "t" * 30_000_000, printable("t" * 30_000_000, TRACEBACK)),
+        (("kind",), "k" * 10_000, printable("k" * 10_000, MAX_NAME_CHARS)),
+        (("failure", "traceback"), "t" * 30_000_000, printable("t" * 30_000_000, MAX_TRACEBACK_CHARS)),
         (("holds",), [], ()),
         (("failure", "first"), -1, -1),
     ],
@@ -160,12 +160,12 @@ def test_what_is_logged_travels_with_its_push() -> None:
         [["loss", float("inf"), 10]],
         [["loss", "1", 10]],
         [["loss", 1.0, 10], ["loss", 2.0, 10]],
-        [["x" * (LONGEST_LOGGED + 1), 1.0, 10]],
+        [["x" * (MAX_LOGGED_NAME_CHARS + 1), 1.0, 10]],
         [["\x1b[31m", 1.0, 10]],
         [["loss", 1.0]],
         [None],
         {"loss": 1.0},
-        [[f"x{i}", 1.0, 10] for i in range(MOST_LOGGED + 1)],
+        [[f"x{i}", 1.0, 10] for i in range(MAX_LOGGED + 1)],
     ],
     ids=["vertices", "none", "huge", "infinite", "text", "twice", "long", "escape", "short", "null", "object", "many"],
 )

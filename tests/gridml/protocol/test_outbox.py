@@ -35,7 +35,7 @@ def test_what_is_written_is_read(path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1, 3, 20, 5000])
 def test_all_pushes_that_are_kept_together_are_bounded(workers: int) -> None:
-    assert workers * unanswered.share(workers) <= unanswered.MOST_KEPT
+    assert workers * unanswered.share(workers) <= unanswered.MAX_OUTBOX_BYTES
 
 
 def test_a_push_that_is_longer_than_may_be_kept_is_left_and_said(

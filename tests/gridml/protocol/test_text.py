@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gridml.protocol.foreign import MESSAGE, described, printable
+from gridml.protocol.foreign import MAX_MESSAGE_CHARS, described, printable
 
 
 @given(st.text(st.characters()), st.integers(64, 400))
@@ -45,7 +45,7 @@ def test_what_does_not_print_shows_as_an_escape(text: str, shown: str) -> None:
 def test_what_is_too_long_loses_its_middle_and_says_how_much() -> None:
     shown = printable("begin" + "x" * 30_000_000 + "end")
     assert shown.startswith("beginx") and shown.endswith("xend")
-    assert f"[... {30_000_008 - (MESSAGE - 64):,} characters left out ...]" in shown
+    assert f"[... {30_000_008 - (MAX_MESSAGE_CHARS - 64):,} characters left out ...]" in shown
 
 
 class Unspeakable(Exception):

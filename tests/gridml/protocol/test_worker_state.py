@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridml.protocol.messages import NO_PUSH, PUSH_AT_LEAST_S, Copies, Failure, Lease, Pace, Push, Reply, Sync, Verdict
+from gridml.protocol.messages import (
+    MAX_PUSH_INTERVAL_S,
+    NO_PUSH,
+    Copies,
+    Failure,
+    Lease,
+    Pace,
+    Push,
+    Reply,
+    Sync,
+    Verdict,
+)
 from gridml.protocol.worker_actions import (
     Action,
     Adopt,
@@ -33,7 +44,7 @@ from gridml.protocol.worker_actions import (
     Use,
     Wait,
 )
-from gridml.protocol.worker_state import ABANDONED_S, LAST_WORDS_S, WorkerOptions, WorkerState
+from gridml.protocol.worker_state import GOODBYE_TIMEOUT_S, MAX_WAIT_S, WorkerOptions, WorkerState
 from tests.support.effort import examples
 
 LEASE = Lease(1, 1, 0, 100, 120, "lease-1", "")
@@ -91,7 +102,7 @@ class Life:
     def reply(self, reply: Reply, *, brings: bool = False) -> None:
         self.state.handle(Replied(reply, brings, carry_s=0.5, travel_s=2.0), self.now_s)
 
-    def lease(self, lease: Lease = LEASE, push_every: int = 10, push_s: float = PUSH_AT_LEAST_S) -> None:
+    def lease(self, lease: Lease = LEASE, push_every: int = 10, push_s: float = MAX_PUSH_INTERVAL_S) -> None:
         """Ask for a lease, and get it."""
         self.until(Send)
         self.reply(Reply(0, Pace(push_every=push_every, push_s=push_s), lease=lease))
@@ -140,7 +151,7 @@ def test_a_slow_f_pushes_by_the_clock() -> None:
     life.lease(push_every=1000)
     life.until(Send)
     assert life.pushes[-1].vertices == 8
-    assert life.now_s == 1032.0 >= 1000.0 + PUSH_AT_LEAST_S
+    assert life.now_s == 1032.0 >= 1000.0 + MAX_PUSH_INTERVAL_S
     life.reply(MERGED)
     life.until(Send)
     assert life.pushes[-1].vertices == 8
@@ -321,8 +332,8 @@ def test_evicted_it_pushes_what_there_is_and_waits_for_its_last_words_only() -> 
     assert life.step() == TakeSnapshot(LEASE, 0, 5)
     life.until(Send)
     assert (life.syncs[-1].leaving, life.syncs[-1].wants, life.pushes[-1].vertices) == (True, False, 5)
-    assert life.step() == Wait(LAST_WORDS_S)
-    life.now_s += LAST_WORDS_S
+    assert life.step() == Wait(GOODBYE_TIMEOUT_S)
+    life.now_s += GOODBYE_TIMEOUT_S
     assert life.step() == Leave(Reason.EVICTED)
 
 
@@ -380,15 +391,15 @@ def test_a_push_without_an_answer_is_saved_and_nobody_waits_for_ever() -> None:
         life.lease()
         life.until(Send)
         life.until(Wait)
-        assert life.actions[-1] == Wait(min(patience_s, ABANDONED_S))
-        life.now_s += min(patience_s, ABANDONED_S)
+        assert life.actions[-1] == Wait(min(patience_s, MAX_WAIT_S))
+        life.now_s += min(patience_s, MAX_WAIT_S)
         assert life.step() == Leave(reason)
 
 
 def test_a_push_of_an_earlier_process_is_delivered_first_and_not_saved_again() -> None:
     life = Life(WorkerOptions("w1", patience_s=60.0), PUSH)
     assert life.step() == Send(Sync("w1", push=PUSH), Content.OUTBOX)
-    assert life.step() == Wait(ABANDONED_S)
+    assert life.step() == Wait(MAX_WAIT_S)
     assert life.state.undelivered == PUSH
     life.reply(Reply(9, verdict=Verdict.MERGED, lease=NEXT), brings=True)
     assert life.state.undelivered is None

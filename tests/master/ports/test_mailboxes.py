@@ -10,7 +10,7 @@ import pytest
 from gridml.model.loading import load
 from gridml.protocol import bundle
 from gridml.protocol.codec import BundleCodec
-from gridml.protocol.foreign import MESSAGE, NAME, TRACEBACK
+from gridml.protocol.foreign import MAX_MESSAGE_CHARS, MAX_NAME_CHARS, MAX_TRACEBACK_CHARS
 from gridml.protocol.messages import Copies, Failure, Push, Sync, to_json
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues, encode
 from master.ports.mailboxes import WORDS, message_limits
@@ -32,11 +32,11 @@ def test_the_largest_push_is_within_the_limits(program: str) -> None:
     }
     modules = {key: vertex.tensors for key, vertex in state.modules.items()}
     rows = {name: RowValues(every[name], columns) for name, columns in state.arrays.items()}
-    failure = Failure(2**53 - 1, 2**53 - 1, LONG * MESSAGE, LONG * TRACEBACK, 2**53 - 1, 2**53 - 1)
+    failure = Failure(2**53 - 1, 2**53 - 1, LONG * MAX_MESSAGE_CHARS, LONG * MAX_TRACEBACK_CHARS, 2**53 - 1, 2**53 - 1)
     push = Push(*[2**53 - 1] * 6)
     sync = Sync(
-        worker=LONG * NAME,
-        process=LONG * NAME,
+        worker=LONG * MAX_NAME_CHARS,
+        process=LONG * MAX_NAME_CHARS,
         have=2**53 - 1,
         holds=(2**53 - 1,) * 256,
         copies=Copies(2**53 - 1, 2**53 - 1),
@@ -44,7 +44,7 @@ def test_the_largest_push_is_within_the_limits(program: str) -> None:
         leaving=True,
         push=push,
         failure=failure,
-        kind=LONG * NAME,
+        kind=LONG * MAX_NAME_CHARS,
     )
     content = encode(PushContent(ReplicaPart(modules, rows), fields))
     payload = bundle.encode(to_json(sync), content)

@@ -31,7 +31,7 @@ from gridml.carriers.enrolment import (
 )
 from gridml.carriers.sftp import Credential, SftpLine, SftpLink, connected, hang_up
 from gridml.errors import LedgerError, UsageError
-from gridml.protocol.foreign import MESSAGE
+from gridml.protocol.foreign import MAX_MESSAGE_CHARS
 from master.sftp import server as mail_server
 from master.sftp.identity import REQUESTS
 from master.sftp.roster import End, Instance, Roster
@@ -208,7 +208,7 @@ def test_a_machine_says_goodbye(
 def test_a_goodbye_fits_into_a_line_whatever_the_worker_wrote(
     server: MailServer, roster: Roster, enrol: Callable[..., Assignment], tmp_path: Path
 ) -> None:
-    key, log, why = new_key(), "\N{ROCKET}" * LONGEST_LOG, "\N{ROCKET}" * MESSAGE  # twelve bytes each as JSON
+    key, log, why = new_key(), "\N{ROCKET}" * LONGEST_LOG, "\N{ROCKET}" * MAX_MESSAGE_CHARS  # twelve bytes each as JSON
     enrol(key)
     EnrolmentLine(server.address, key, TIMEOUT_S).farewell("w7", 1, why, evicted=False, log=f"{log}the end")
     said = roster.farewell("i-7")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from chunk_model.goodput import Costs
 from gridml.protocol.codec import InProcessPayload, spoken
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
-from gridml.protocol.worker_state import LAST_WORDS_S, WorkerOptions
+from gridml.protocol.worker_state import GOODBYE_TIMEOUT_S, WorkerOptions
 from master.simulation.cost_only_worker import RESEND_S, CostOnlyWorker
 
 COSTS = Costs(exec_s=1.0, copy_s=0.5, start_s=4.0, end_s=2.0, push_s=3.0, boot_s=7.0)
@@ -200,7 +200,7 @@ def test_asked_to_leave_while_it_waits_for_an_answer_it_does_so_for_its_last_wor
     assert desk.worker.interruptible
     desk.step()
     assert not desk.gone
-    desk.run(1.0 + LAST_WORDS_S)
+    desk.run(1.0 + GOODBYE_TIMEOUT_S)
     assert desk.gone
     assert len(desk.said) == 1
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridml.errors import StorageError
-from gridml.protocol.foreign import LARGEST
+from gridml.protocol.foreign import MAX_INTEGER
 from gridml.protocol.messages import Sync
 from master.state.failures import Altered, Failed
 from master.state.lease_records import LeaseState
@@ -62,7 +62,7 @@ def reread(ledger: Ledger) -> State:
 def test_vertices_of_hostile_pushes_add_up_to_what_a_ledger_may_hold(ledger: Ledger) -> None:
     """Two pushes of all that a message holds made a ledger that no master read again."""
     with ledger.transaction():
-        counts = [ledger.add_altered("w1", Altered.REFUSED, LARGEST, "its lease has ended", 1.0) for _ in range(3)]
+        counts = [ledger.add_altered("w1", Altered.REFUSED, MAX_INTEGER, "its lease has ended", 1.0) for _ in range(3)]
     assert counts == [1, 2, 3]
     other = Ledger(ledger.path, shared_disk=False)
     other.close()

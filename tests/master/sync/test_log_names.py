@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.protocol.messages import MOST_LOGGED, Logged
+from gridml.protocol.messages import MAX_LOGGED, Logged
 from master.sync.pushes import MAX_NAMES, MAX_NAMES_ALONE, LoggedNames, admit_names
 
-HONEST = [f"loss {number}" for number in range(MOST_LOGGED)]
+HONEST = [f"loss {number}" for number in range(MAX_LOGGED)]
 
 
 class Ledger:
@@ -33,7 +33,7 @@ def pushed(names: LoggedNames, worker: str, *logged: str) -> list[str]:
 def test_who_comes_first_cannot_take_all_names() -> None:
     names, warnings = names_of(), list[str]()
     for number in range(9):
-        pushed(names, f"w1.{number}" if number else "w1", *(f"junk {number} {each}" for each in range(MOST_LOGGED)))
+        pushed(names, f"w1.{number}" if number else "w1", *(f"junk {number} {each}" for each in range(MAX_LOGGED)))
     assert pushed(names, "w2", *HONEST) == HONEST
     assert pushed(names, "w3", *HONEST, "junk 0 0", "junk 8 0") == [*HONEST, "junk 0 0"]
     logged = [Logged(name, 1.0, 1) for name in ("more", "still more")]
@@ -52,7 +52,7 @@ def test_the_warning_says_why_once() -> None:
 def test_names_that_two_workers_log_count_against_neither() -> None:
     names = names_of()
     assert pushed(names, "w1", *HONEST) == pushed(names, "w2", *HONEST) == HONEST
-    more = [f"more {number}" for number in range(MOST_LOGGED)]
+    more = [f"more {number}" for number in range(MAX_LOGGED)]
     assert pushed(names, "w1", *more) == more
     assert pushed(names, "w2", "one too many") == []
 

@@ -74,7 +74,7 @@ def test_files_are_always_transferred_and_saved_at_evictions(directory: RunDirec
 
 def test_the_arguments_are_those_of_a_worker(directory: RunDirectory) -> None:
     arguments = description(settings(directory), directory, {})["arguments"]
-    keep = f"--keep {outbox.MOST_KEPT // settings(directory).workers} --device"
+    keep = f"--keep {outbox.MAX_OUTBOX_BYTES // settings(directory).workers} --device"
     assert arguments == f"\"--name $(worker) --carrier chirp --program 'mnist.py' --seed 5 --patience 120 {keep} cpu\""
     asked = replace(EVERYTHING, chunks_per_job=7)
     assert description(settings(directory, asked), directory, {})["arguments"].endswith(
