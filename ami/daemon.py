@@ -30,7 +30,7 @@ from ami import imds as instances
 from ami.decisions import Ended, LeaveInstance, Words, WorkerEnd
 from ami.imds import ADDRESS, Identity, Imds, OwnInstance
 from ami.supervise import supervise
-from gridml.carriers.enrolment import Assignment, EnrolmentLine, Refused, is_key, new_key
+from gridml.carriers.enrolment import Assignment, EnrolmentClient, Refused, is_key, new_key
 from gridml.errors import GridmlError
 from gridml.protocol.bundle import write_secret
 from gridml.protocol.foreign import printable
@@ -97,7 +97,7 @@ TAKEN_S = 600.0  # after its notice EC2 takes an instance within minutes; if it 
 
 
 class Master(Protocol):
-    """What the daemon asks of the master: `gridml.carriers.enrolment.EnrolmentLine`."""
+    """What the daemon asks of the master: `gridml.carriers.enrolment.EnrolmentClient`."""
 
     def enrol(self, token: str, document: str, signature: str) -> Assignment: ...
 
@@ -295,7 +295,7 @@ def _surroundings(instance: OwnInstance, folder: Path, imds_address: str) -> Sur
     # Two clients: what the watch's thread asks, and what the loop asks, are not to wait for each other.
     EvictionWatch(Imds(imds_address), words, _log).begin(instance.watch_s)
     return Surroundings(
-        master=EnrolmentLine(instance.master, key),
+        master=EnrolmentClient(instance.master, key),
         identity=imds.identity,
         look=EvictionWatch(imds, words, _log).look,
         prepare=lambda assignment: run_files.prepare(assignment, instance.master, key, work),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gridml.carriers.enrolment import Assignment, BundleFile
-from gridml.carriers.sftp import READ, Address, Credential, SftpLine, as_oserror
+from gridml.carriers.sftp import READ, Address, Credential, SftpConnection, as_oserror
 from gridml.errors import RunError, StorageError
 from gridml.protocol.bundle import write_secret
 
@@ -42,7 +42,7 @@ def prepare(assignment: Assignment, master: Address, private_key: str, folder: P
         write_secret(folder / assignment.job, credential.to_json())
         missing = [file for file in assignment.files if not _is_right(folder / file.name, file)]
     if missing:
-        with contextlib.closing(SftpLine(credential)) as line:
+        with contextlib.closing(SftpConnection(credential)) as line:
             sftp = line.session()
             for file in missing:
                 _fetch(sftp, file, folder, str(master))

@@ -17,7 +17,7 @@ from pathlib import Path
 from gridml.carriers.base import WorkerMailbox, name_of
 from gridml.carriers.directory import DirectoryMailbox
 from gridml.carriers.file_link import FileMailbox
-from gridml.carriers.sftp import Credential, SftpLine, SftpLink
+from gridml.carriers.sftp import Credential, SftpConnection, SftpLink
 from gridml.protocol import bundle
 from gridml.protocol.bundle import digest
 
@@ -123,5 +123,5 @@ def _process(root: Path, way: Way, work: Work, told: Connection) -> None:
 def _mailbox(root: Path, worker: str, credential: Credential | None) -> WorkerMailbox:
     if credential is None:
         return DirectoryMailbox(root, worker)
-    line = SftpLine(credential, timeout_s=120.0)
+    line = SftpConnection(credential, timeout_s=120.0)
     return FileMailbox(worker, lambda: SftpLink(line))

@@ -158,7 +158,7 @@ class MasterMailboxes(ABC):
 
 Direction = Literal["sync", "reply"]  # worker to master, master to worker
 DIRECTIONS: tuple[Direction, ...] = ("sync", "reply")
-QUOTA = 64  # files in a mailbox at most; an honest worker leaves a handful there
+MAX_MAILBOX_FILES = 64  # files in a mailbox at most; an honest worker leaves a handful there
 SUFFIX = ".safetensors"  # of chunks too
 HEARTBEAT = "progress"  # the file with a worker's last heartbeat: three int64, lease, upto and number
 _MESSAGE = re.compile(r"(sync|reply)-(\d{8})-([0-9a-f]{64})\.safetensors")

@@ -27,9 +27,9 @@ from gridml.errors import RunError
 from gridml.protocol.payload import Payload, Received, in_pieces
 
 TIMEOUT_S = 20.0  # of a small answer; a shadow that is out of reach for longer is tried again on a new connection
-SLOWEST = 1e5  # bytes per second of the slowest line that is waited for
-PIECE = 1 << 23  # bytes that one command carries: starter and shadow hold them up to three times in memory each
-_LONGEST_LINE = 5120
+MIN_BYTES_PER_S = 1e5  # bytes per second of the slowest line that is waited for
+MAX_PIECE_BYTES = 1 << 23  # of one command: starter and shadow each hold up to three copies of it in memory
+_MAX_LINE_BYTES = 5120
 CONFIG = "GRIDML_CHIRP_CONFIG"  # the back end says with it where the starter wrote host, port and cookie
 _GONE = "the job's Chirp proxy has gone"
 _SIZE = 7  # where a file's size stands in what stat says: device, inode, mode, links, user, group, device, size, ...
@@ -62,7 +62,7 @@ class ChirpLink(FileLink):
     submitted from. Larger files travel in pieces of `piece` bytes.
     """
 
-    def __init__(self, config: Path, timeout_s: float = TIMEOUT_S, *, piece: int = PIECE) -> None:
+    def __init__(self, config: Path, timeout_s: float = TIMEOUT_S, *, piece: int = MAX_PIECE_BYTES) -> None:
         host, port, self._cookie = config.read_text().split()
         self._address = host, int(port)
         self._timeout_s = timeout_s
@@ -121,8 +121,8 @@ class ChirpLink(FileLink):
 
     def _ask(self, line: str) -> int:
         encoded = line.encode() + b"\n"
-        if len(encoded) > _LONGEST_LINE:
-            raise OSError(errno.ENAMETOOLONG, f"a Chirp command of {len(encoded)} bytes; {_LONGEST_LINE} are allowed")
+        if len(encoded) > _MAX_LINE_BYTES:
+            raise OSError(errno.ENAMETOOLONG, f"a Chirp command of {len(encoded)} bytes; {_MAX_LINE_BYTES} are allowed")
         self._send(encoded)
         return self._answer()
 
@@ -210,7 +210,7 @@ class ChirpLink(FileLink):
         """Time for `count` bytes over the slowest line, for what is asked inside only, refused or not."""
         link = self._socket
         assert link is not None
-        link.settimeout(self._timeout_s + count / SLOWEST)
+        link.settimeout(self._timeout_s + count / MIN_BYTES_PER_S)
         try:
             yield
         finally:

@@ -26,7 +26,7 @@ from gridml.carriers.base import (
     DIRECTIONS,
     HEARTBEAT,
     HEARTBEAT_BYTES,
-    QUOTA,
+    MAX_MAILBOX_FILES,
     SUFFIX,
     Heartbeat,
     MasterMailboxes,
@@ -204,12 +204,12 @@ class DirectoryMailboxes(MasterMailboxes):
         except OSError as error:
             self._blame(worker, error)
             return []
-        if len(names) <= QUOTA:
+        if len(names) <= MAX_MAILBOX_FILES:
             return message_files(names, "sync")
         kept = [file.name for direction in DIRECTIONS for file in message_files(names, direction)[-1:]]
         for name in {*names} - {*kept, HEARTBEAT}:
             self._remove(worker, name)
-        self._report(worker, f"{len(names):,} files lay in its mailbox, expected at most {QUOTA}")
+        self._report(worker, f"{len(names):,} files lay in its mailbox, expected at most {MAX_MAILBOX_FILES}")
         return message_files(kept, "sync")
 
     def _remove(self, worker: str, name: str) -> None:

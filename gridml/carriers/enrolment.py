@@ -23,9 +23,9 @@ from gridml.errors import RunError
 from gridml.protocol.foreign import printable
 
 USER = SUBSYSTEM = "enrol"
-LONGEST = 64 << 10  # bytes of a line, in either direction
-LONGEST_LOG = 8 << 10  # characters of a worker's log, each of them four bytes of a line at worst
-MOST_FILES = 256  # of a bundle; their names and digests fit into a line
+MAX_LINE_BYTES = 64 << 10  # bytes of a line, in either direction
+MAX_LOG_CHARS = 8 << 10  # characters of a worker's log, each of them four bytes of a line at worst
+MAX_BUNDLE_FILES = 256  # of a bundle; their names and digests fit into a line
 BUNDLE = "bundle"  # the folder of a run that holds them
 BUNDLE_DESCRIPTION = "bundle.json"  # in it, what is told with an assignment
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -68,7 +68,7 @@ class Assignment:
             environment = dict(values.get("environment", {}))
             texts = (program, *arguments, *environment, *environment.values())
             fits = (
-                len(files) <= MOST_FILES
+                len(files) <= MAX_BUNDLE_FILES
                 and _JOB.fullmatch(values["job"])
                 and all(isinstance(text, str) for text in texts)
                 and all(FILE_NAME.fullmatch(each.name) and _SHA256.fullmatch(each.sha256) for each in files)
@@ -110,7 +110,7 @@ def is_key(text: str) -> bool:
         return False
 
 
-class EnrolmentLine:
+class EnrolmentClient:
     """What a machine with key `private_key` says to the master at `address`: each request on a connection of its own,
     which takes `timeout_s` seconds at each step at most.
 
@@ -135,13 +135,13 @@ class EnrolmentLine:
         """Say how the worker of `job` ended, whether this machine is being taken away, and the end of what the worker
         wrote, as much of it as a line takes."""
         request = {"op": "farewell", "exit_status": exit_status, "why": printable(why), "evicted": evicted}
-        self._ask(job, {**request, "log": printable(log, LONGEST_LOG)})
+        self._ask(job, {**request, "log": printable(log, MAX_LOG_CHARS)})
 
     def _ask(self, user: str, request: Mapping[str, Any]) -> dict[str, Any]:
         paramiko = importlib.import_module("paramiko")
         line = json.dumps(request, ensure_ascii=False).encode() + b"\n"  # of what is escaped a sign takes twelve bytes
-        if len(line) > LONGEST:
-            raise ValueError(f"got a request of {len(line)} bytes, expected {LONGEST} at most")
+        if len(line) > MAX_LINE_BYTES:
+            raise ValueError(f"got a request of {len(line)} bytes, expected {MAX_LINE_BYTES} at most")
         with as_oserror(paramiko, str(self._address)):
             transport = connected(self._address, user, self._private_key, self._timeout_s)
             try:
@@ -159,22 +159,22 @@ class EnrolmentLine:
         if not isinstance(values, dict):
             raise OSError(errno.EPROTO, "the master's answer is no line of JSON", str(self._address))
         if "refused" in values:
-            raise Refused(str(values["refused"])[:LONGEST], _seconds(values.get("retry_s")))
+            raise Refused(str(values["refused"])[:MAX_LINE_BYTES], _seconds(values.get("retry_s")))
         return values
 
 
 def read_line(channel: Any, within_s: float) -> bytes | None:
     """Return what comes on a paramiko.Channel before the next end of a line, None where it ends before. Raises OSError
-    for a line of more than `LONGEST` bytes, TimeoutError for one that takes longer than `within_s`."""
+    for a line of more than `MAX_LINE_BYTES` bytes, TimeoutError for one that takes longer than `within_s`."""
     line, deadline = bytearray(), time.monotonic() + within_s
     while not line.endswith(b"\n"):
         channel.settimeout(max(deadline - time.monotonic(), 0.001))
-        got = channel.recv(min(LONGEST + 1 - len(line), 4096))
+        got = channel.recv(min(MAX_LINE_BYTES + 1 - len(line), 4096))
         if not got:
             return None
         line += got
-        if b"\n" in line[:-1] or len(line) > LONGEST:
-            raise OSError(errno.EMSGSIZE, f"expected one line of {LONGEST} bytes at most")
+        if b"\n" in line[:-1] or len(line) > MAX_LINE_BYTES:
+            raise OSError(errno.EMSGSIZE, f"expected one line of {MAX_LINE_BYTES} bytes at most")
     return bytes(line[:-1])
 
 

@@ -36,7 +36,7 @@ ALIVE_S = 30  # of silence, after which it is asked whether the other end is the
 _LOGGER = "gridml.sftp"
 # Both ends are gridml's, so only what is beyond doubt is spoken: ciphers with authentication, or in counter mode with
 # encrypt-then-mac; no SHA-1, no MD5, no CBC; keys and signatures are ed25519.
-_SPOKEN = {
+_ALGORITHMS = {
     "ciphers": ("aes128-ctr", "aes192-ctr", "aes256-ctr", "aes128-gcm@openssh.com", "aes256-gcm@openssh.com"),
     "digests": ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com"),
     "kex": ("mlkem768x25519-sha256", "curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256"),
@@ -118,7 +118,7 @@ def prepare(transport: Any, timeout_s: float) -> None:
     transport.banner_timeout = transport.handshake_timeout = timeout_s
     transport.auth_timeout = transport.channel_timeout = timeout_s
     options = transport.get_security_options()
-    for what, spoken in _SPOKEN.items():  # of those that this paramiko has, in its order
+    for what, spoken in _ALGORITHMS.items():  # of those that this paramiko has, in its order
         setattr(options, what, tuple(name for name in getattr(options, what) if name in spoken))
 
 
@@ -186,7 +186,7 @@ class Credential(Address):
         return f"Credential({self.user!r} at {self})"
 
 
-class SftpLine:
+class SftpConnection:
     """One SSH connection, which links share; made when it is first needed, and anew after it broke."""
 
     def __init__(self, credential: Credential, timeout_s: float = TIMEOUT_S) -> None:
@@ -227,7 +227,7 @@ class SftpLine:
 
 
 @dataclass
-class _Half:
+class _PartialFile:
     """A file of so many bytes, written at a time, and the beginning of it that has arrived."""
 
     path: str
@@ -244,9 +244,9 @@ class SftpLink(FileLink):
     what lies there can be nothing else's beginning. Whether all of it is right only the reader sees, by that SHA-256.
     """
 
-    def __init__(self, line: SftpLine) -> None:
+    def __init__(self, line: SftpConnection) -> None:
         self._line = line
-        self._half: _Half | None = None  # of what was got last
+        self._half: _PartialFile | None = None  # of what was got last
         self._sftp: Any = None
         self._lock = threading.Lock()
 
@@ -261,7 +261,7 @@ class SftpLink(FileLink):
             status = file.stat()
             half = self._half
             if half is None or (half.path, half.size, half.written) != (path, status.st_size, status.st_mtime):
-                half = self._half = _Half(path, status.st_size, status.st_mtime, Received(status.st_size))
+                half = self._half = _PartialFile(path, status.st_size, status.st_mtime, Received(status.st_size))
             file.seek(half.arrived.came)
             while part := file.read(min(READ, half.arrived.missing)):
                 half.arrived.take(part)
@@ -356,7 +356,7 @@ class Sftp(Carrier):
     mailboxes = "master.sftp.server:SftpMailboxes"
 
     def connect(self, job: str, directory: Path | None) -> Connection:
-        line = line_of_job(Path(job))  # it lies in the job's folder under the job's name
+        line = connection_of_job(Path(job))  # it lies in the job's folder under the job's name
         link = SftpLink(line)
         return Connection(lambda: link.list("mail"), lambda worker: FileMailbox(worker, lambda: SftpLink(line)))
 
@@ -398,10 +398,10 @@ def host_and_port(text: str) -> tuple[str, int]:
     return match[1] or match[2], port
 
 
-def line_of_job(path: Path) -> SftpLine:
+def connection_of_job(path: Path) -> SftpConnection:
     """The line of the job that this process is; `path` is the credential that was sent with it. Raises RunError."""
     try:
-        return SftpLine(Credential.read(path))
+        return SftpConnection(Credential.read(path))
     except (OSError, ValueError) as error:
         raise RunError(
             f"this job has no credential for the master's SFTP server ({path}: {error}). Submit it with gridml submit "

@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509 import load_pem_x509_certificate
 
-from gridml.carriers.enrolment import BUNDLE, BUNDLE_DESCRIPTION, LONGEST_LOG, SUBSYSTEM, USER, Assignment, read_line
+from gridml.carriers.enrolment import BUNDLE, BUNDLE_DESCRIPTION, MAX_LOG_CHARS, SUBSYSTEM, USER, Assignment, read_line
 from gridml.errors import GridmlError, UsageError
 from gridml.protocol.foreign import printable
 from master.sftp.roster import Enrolment, Farewell, FleetFacts, Instance, Roster
@@ -127,7 +127,7 @@ def on_request(request: EnrolmentRequest, account: str, region: str, image: str)
     return EnrolmentVerdict.ENROL, f"instance {identity.instance} enrolled with this key before"
 
 
-_LONGEST = 200  # characters of a field
+_MAX_FIELD_CHARS = 200  # characters of a field
 
 
 def rsa_key(certificate: str) -> RSAPublicKey:
@@ -162,7 +162,7 @@ def identity_of(document: str) -> ProvenIdentity | None:
     try:
         values = json.loads(document, object_pairs_hook=_once)
         texts = [values[name] for name in ("accountId", "region", "imageId", "instanceId", "pendingTime")]
-        if not all(isinstance(text, str) and text.isprintable() and len(text) <= _LONGEST for text in texts):
+        if not all(isinstance(text, str) and text.isprintable() and len(text) <= _MAX_FIELD_CHARS for text in texts):
             return None
         account, region, image, instance, pending = texts
         launched = datetime.fromisoformat(pending)
@@ -179,8 +179,8 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 LOGS = "logs"  # the run's folder of what workers wrote
-REQUESTS = 4  # on one channel
-LINE_S = 10.0  # within which a request must have come
+MAX_REQUESTS = 4  # on one channel
+REQUEST_TIMEOUT_S = 10.0  # within which a request must have come
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ class Registrar:
         that cannot be kept is no reason to refuse the rest."""
         with contextlib.suppress(OSError):
             self._logs.mkdir(exist_ok=True)
-            (self._logs / f"{worker}.log").write_text(f"{printable(log, LONGEST_LOG)}\n", encoding="utf-8")
+            (self._logs / f"{worker}.log").write_text(f"{printable(log, MAX_LOG_CHARS)}\n", encoding="utf-8")
 
     def _farewell(self, id: str, status: int, why: str, evicted: bool) -> dict[str, Any]:
         if not self.is_there(id):
@@ -319,8 +319,8 @@ class EnrolSession(paramiko.SubsystemHandler):  # type: ignore[misc]
 
     def start_subsystem(self, name: str, transport: Any, channel: Any) -> None:
         try:
-            for _ in range(REQUESTS):
-                line = read_line(channel, LINE_S)
+            for _ in range(MAX_REQUESTS):
+                line = read_line(channel, REQUEST_TIMEOUT_S)
                 if line is None:
                     break
                 channel.sendall(json.dumps(self._answer(line)).encode() + b"\n")

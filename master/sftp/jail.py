@@ -25,12 +25,14 @@ from typing import Any, ParamSpec, TypeVar
 
 import paramiko
 
-from gridml.carriers.base import QUOTA
+from gridml.carriers.base import MAX_MAILBOX_FILES
 from gridml.protocol.outbox import job_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
-MESSAGES = 6  # of the longest, in bytes: one, the next half written, an answer, and what a broken line leaves behind
+MAX_MESSAGES = (
+    6  # of the longest, in bytes: one, the next half written, an answer, and what a broken line leaves behind
+)
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,11 @@ class Quota:
     """Bytes of the `longest` file, which a sparse one would have as well; and for each mailbox bytes and files."""
 
     longest: int = 1 << 31
-    files: int = QUOTA
+    files: int = MAX_MAILBOX_FILES
 
     @property
     def bytes(self) -> int:
-        return MESSAGES * self.longest
+        return MAX_MESSAGES * self.longest
 
 
 class Room:
@@ -83,8 +85,8 @@ class Room:
         return used + sum(file.st_size for file in nameless)
 
 
-FILES = 8  # that a session may have open at once
-LARGEST_READ = 1 << 20  # bytes: paramiko copies an answer once for each of its packets
+MAX_OPEN_FILES = 8  # that a session may have open at once
+MAX_READ_BYTES = 1 << 20  # bytes: paramiko copies an answer once for each of its packets
 _DENIED: int = paramiko.SFTP_PERMISSION_DENIED
 _READ_ONLY = (("chunks",), ("bundle",))
 # Without O_APPEND: the system would write to a file's end wherever a client says, and the quota counts by what it says.
@@ -176,8 +178,8 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
     @_answering
     def open(self, path: str, flags: int, attr: Any) -> Any:
         parts = allowed(self._job, path)
-        message = len(parts) == 3
-        if not (message or (parts[:1] in _READ_ONLY and flags & _FLAGS == os.O_RDONLY)) or len(self._open) >= FILES:
+        is_readable = parts[:1] in _READ_ONLY and flags & _FLAGS == os.O_RDONLY
+        if not (len(parts) == 3 or is_readable) or len(self._open) >= MAX_OPEN_FILES:
             return _DENIED
         room, quota = self._jail.room, self._jail.quota
         with room.turn, self._folder(parts[:-1]) as folder:
@@ -245,7 +247,7 @@ class _File(paramiko.SFTPHandle):  # type: ignore[misc]
     @_answering
     def read(self, offset: int, length: int) -> Any:
         """Says EOF where nothing is left: paramiko's hash of a file would otherwise read on for ever."""
-        return os.pread(self._number, min(length, LARGEST_READ), offset) or paramiko.SFTP_EOF
+        return os.pread(self._number, min(length, MAX_READ_BYTES), offset) or paramiko.SFTP_EOF
 
     @_answering
     def write(self, offset: int, data: bytes) -> int:

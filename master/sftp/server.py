@@ -45,11 +45,11 @@ from master.sftp.jail import Jail, Quota, Room, View
 FOLDER = "sftp"
 MAIL = "mail"  # the folder of the mailboxes
 OWN = "server.json"  # beside the credentials; no job's name has a dot
-LOGIN_S = 20.0  # within which a connection must have shown its key, or who is no job must have enrolled
-STRANGERS = 32  # connections of no job; of more the first ends, of the address that has most of them
-CONNECTIONS = 4  # of one job; when there are more, the oldest end: nobody is behind them any more
-SESSIONS = 8  # at once on a connection; a worker has three
-CHANNELS = 256  # ever opened on a connection
+LOGIN_TIMEOUT_S = 20.0  # within which a connection must have shown its key, or who is no job must have enrolled
+MAX_ANONYMOUS = 32  # connections of no job; of more the first ends, of the address that has most of them
+MAX_JOB_CONNECTIONS = 4  # of one job; when there are more, the oldest end: nobody is behind them any more
+MAX_SESSIONS = 8  # at once on a connection; a worker has three
+MAX_CHANNELS = 256  # ever opened on a connection
 SWEEP_S = 1.0  # how often it is looked for what has ended or takes too long
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -61,9 +61,9 @@ class MailServer:
     is an address of this machine the server listens there only, otherwise on all. Raises UsageError for an address
     that is none, RunError where no port can be opened. `quota` may be exchanged at any time.
 
-    Connections count from the moment that they are accepted, whether anything is said on them or not: with J jobs there
-    are at most `STRANGERS` + J · `CONNECTIONS`, and so many more as prove their key within `SWEEP_S`. Machines that
-    enrol are strangers, since any key lets them in.
+    Connections count from the moment they are accepted, before anything is sent on them. With J jobs there are at most
+    `MAX_ANONYMOUS` + J · `MAX_JOB_CONNECTIONS`, plus those that authenticate within one `SWEEP_S`. Machines that enrol
+    count as anonymous, because any key is accepted for enrolment.
     """
 
     def __init__(self, root: Path, address: str | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -204,9 +204,9 @@ class MailServer:
         for connection in reversed(self._connections):
             if not connection.stranger:
                 entered[connection.job] += 1
-                if entered[connection.job] > CONNECTIONS or self._has_ended(connection):
+                if entered[connection.job] > MAX_JOB_CONNECTIONS or self._has_ended(connection):
                     hang_up(connection.transport)
-            elif self._clock() - connection.began_s > LOGIN_S:
+            elif self._clock() - connection.began_s > LOGIN_TIMEOUT_S:
                 hang_up(connection.transport)
         self._connections = [c for c in self._connections if c.transport.is_active()]
 
@@ -226,13 +226,13 @@ class MailServer:
         try:
             if self._over.is_set():
                 raise ConnectionAbortedError(errno.ECONNABORTED, "the server stops")
-            if len(strangers) >= STRANGERS:
+            if len(strangers) >= MAX_ANONYMOUS:
                 crowd = Counter(c.door.address for c in strangers).most_common(1)[0][0]
                 hang_up(next(c.transport for c in strangers if c.door.address == crowd))
             keep_alive(connection, TIMEOUT_S)
             transport = paramiko.Transport(connection)
             connection.settimeout(SWEEP_S)  # its thread looks as often whether it has ended; paramiko's 0.1 s adds up
-            prepare(transport, LOGIN_S)
+            prepare(transport, LOGIN_TIMEOUT_S)
             transport.add_server_key(self._key)
             door = _Door(self, address)
             transport.start_server(event=threading.Event(), server=door)
@@ -288,13 +288,13 @@ class _Door(paramiko.ServerInterface):  # type: ignore[misc]
 
     def check_channel_request(self, channel_type: str, chanid: int) -> int:
         self._channels += 1
-        if channel_type != "session" or self._channels > CHANNELS:
+        if channel_type != "session" or self._channels > MAX_CHANNELS:
             return int(paramiko.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED)
         return int(paramiko.OPEN_SUCCEEDED)
 
     def check_channel_subsystem_request(self, channel: Any, name: str) -> bool:
         self.sessions = [session for session in self.sessions if session.is_alive()]
-        if self.entry is None or len(self.sessions) >= SESSIONS:
+        if self.entry is None or len(self.sessions) >= MAX_SESSIONS:
             return False
         session = self._session(channel, name, self.entry)
         if session is None:

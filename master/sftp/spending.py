@@ -37,10 +37,10 @@ Steps = Sequence[Sequence[float]]  # (seconds since 1970, dollars an hour), in o
 Prices = Mapping[str, Steps]  # by "TYPE/ZONE"
 
 HOUR_S = 3600.0
-LEAST_S = 60.0  # that an instance is billed for
+MIN_BILLED_S = 60.0  # that an instance is billed for
 # From the decision to leave until nothing is billed: a check every minute, the batch, the push, the shutdown.
 LEAVE_S = 300.0
-WORTH_S = 900.0  # that one more instance must be able to stay, or its boot is wasted
+MIN_STAY_S = 900.0  # that one more instance must be able to stay, or its boot is wasted
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def price_at(steps: Steps, at_s: float) -> float:
 def charge(stay: Stay, steps: Steps | None, now_s: float) -> Charge:
     """Return what a stay has cost until `now_s`. One that lives still is not free yet, however young it is."""
     seconds = stay.seconds(now_s)
-    billed_s = max(LEAST_S, seconds)
+    billed_s = max(MIN_BILLED_S, seconds)
     on_demand = stay.on_demand * billed_s / HOUR_S
     if steps and stay.spot:
         dollars, basis = dollars_between(steps, stay.launched_s, stay.launched_s + billed_s), Basis.HISTORY
@@ -160,7 +160,7 @@ def may_spend(purse: Purse) -> tuple[Spend, str]:
     if lasts_s <= LEAVE_S:
         return Spend.LEAVE, f"{told}; at ${rate:.2f}/h at most the rest is what pushing and leaving may cost"
     more = rate + purse.another
-    if more > 0 and left / more * HOUR_S <= LEAVE_S + WORTH_S:
+    if more > 0 and left / more * HOUR_S <= LEAVE_S + MIN_STAY_S:
         return Spend.NO_MORE, f"{told}; with one more the rest would last {left / more * 60:.0f} min at ${more:.2f}/h"
     return Spend.GO_ON, told if lasts_s == math.inf else f"{told}; the rest lasts {lasts_s / HOUR_S:.1f} h at least"
 
@@ -170,7 +170,7 @@ def affordable(purse: Purse) -> int:
     where nobody knows what one costs."""
     if purse.another <= 0:
         return 0
-    hours = (LEAVE_S + WORTH_S) / HOUR_S
+    hours = (LEAVE_S + MIN_STAY_S) / HOUR_S
     left = purse.budget - purse.spent - (purse.rate + purse.under_way) * hours
     return max(0, int(left / (purse.another * hours)))
 
@@ -185,7 +185,7 @@ def check_budget(budget: float, hour: float, at_most: float) -> None:
         )
     decision, _ = may_spend(Purse(budget, 0.0, 0.0, another=at_most))
     if decision is not Spend.GO_ON:
-        least = at_most * (LEAVE_S + WORTH_S) / HOUR_S
+        least = at_most * (LEAVE_S + MIN_STAY_S) / HOUR_S
         raise UsageError(
             f"--budget is ${budget:g}; expected more than ${least:.4g}: an instance may cost up to ${at_most:.4g}/h, "
             f"and must be able to boot, work, push and leave. Give more, or a lower --max-price."

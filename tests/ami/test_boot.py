@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from ami import run_files
-from gridml.carriers.enrolment import Assignment, BundleFile, EnrolmentLine, new_key
+from gridml.carriers.enrolment import Assignment, BundleFile, EnrolmentClient, new_key
 from gridml.errors import RunError, StorageError
 from master.sftp.roster import Farewell, FleetFacts, Instance, Roster
 from master.sftp.server import MailServer
@@ -35,12 +35,12 @@ LAUNCHED_S = 1_775_044_800.0  # as the identity document has it: 2026-04-01T12:0
 # told to stop.
 WORKER = """
 import json, os, signal, sys
-from gridml.carriers.sftp import line_of_job
+from gridml.carriers.sftp import connection_of_job
 from gridml.engine.parent import die_with_parent
 from pathlib import Path
 die_with_parent(int(sys.argv[sys.argv.index("--parent") + 1]))
 job = sys.argv[sys.argv.index("--name") + 1]
-link = line_of_job(Path(job)).session()
+link = connection_of_job(Path(job)).session()
 with link.open(f"mail/{job}/facts", "w") as file:
     file.write(json.dumps({"arguments": sys.argv[1:], "environment": sorted(os.environ), "cwd": os.listdir()}))
 signal.signal(signal.SIGTERM, lambda *_: (link.open(f"mail/{job}/pushed", "w").close(), os._exit(0)))
@@ -269,7 +269,7 @@ def test_what_the_user_data_wrote_must_make_sense(site: Site) -> None:
 def enrolled(site: Site, signatory: Signatory) -> Callable[[], tuple[str, Assignment]]:
     def enrol() -> tuple[str, Assignment]:
         key, document = new_key(), site.facts.document()
-        return key, EnrolmentLine(site.server.address, key).enrol(TOKEN, document, signatory.sign(document))
+        return key, EnrolmentClient(site.server.address, key).enrol(TOKEN, document, signatory.sign(document))
 
     return enrol
 

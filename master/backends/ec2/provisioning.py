@@ -26,7 +26,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from gridml.carriers.enrolment import BUNDLE, BUNDLE_DESCRIPTION, FILE_NAME, MOST_FILES, BundleFile
+from gridml.carriers.enrolment import BUNDLE, BUNDLE_DESCRIPTION, FILE_NAME, MAX_BUNDLE_FILES, BundleFile
 from gridml.carriers.sftp import Address, host_and_port
 from gridml.errors import RunError, UsageError
 from gridml.protocol import bundle, outbox
@@ -114,10 +114,10 @@ def _modules(program: Path, directory: RunDirectory) -> dict[str, Path]:
     odd = next((name for name in found if not FILE_NAME.fullmatch(name)), None)
     if odd is not None:
         raise UsageError(f"instances do not take a file called {odd!r}; expected letters, digits, '_', '-' and '.'.")
-    if len(found) >= MOST_FILES:
+    if len(found) >= MAX_BUNDLE_FILES:
         raise UsageError(
             f"{program.name} and what it imports from beside it are {len(found)} files; expected fewer than "
-            f"{MOST_FILES}. Make a package of them, and give it to gridml ami build with --package."
+            f"{MAX_BUNDLE_FILES}. Make a package of them, and give it to gridml ami build with --package."
         )
     return found
 

@@ -13,7 +13,7 @@ from gridml.carriers import directory as directory_file
 from gridml.carriers.chirp import proxy_of_job
 from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
 from gridml.carriers.file_link import FileMailbox
-from gridml.carriers.sftp import SftpLink, line_of_job
+from gridml.carriers.sftp import SftpLink, connection_of_job
 from gridml.protocol import bundle
 from gridml.protocol.payload import Pieces
 from gridml.testing.carriers import CHECKS, CarrierPair, damage_in_files
@@ -45,7 +45,7 @@ def sftp(root: Path) -> Iterator[CarrierPair]:
     server = MailServer(root, "127.0.0.1")
     server.make("w1")
     server.make("w2")
-    lines = {name: line_of_job(root / "sftp" / name) for name in ("w1", "w2")}
+    lines = {name: connection_of_job(root / "sftp" / name) for name in ("w1", "w2")}
     try:
         yield CarrierPair(
             master,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gridml.carriers import directory
-from gridml.carriers.base import QUOTA, name_of
+from gridml.carriers.base import MAX_MAILBOX_FILES, name_of
 from gridml.carriers.directory import LIST_S, SETTLED_S, DirectoryMailbox, DirectoryMailboxes
 from gridml.protocol.bundle import digest
 from master.simulation.faulty_network import VirtualClock
@@ -125,12 +125,12 @@ def test_what_our_disk_refuses_is_no_problem_of_a_worker(
 
 
 def test_of_a_flood_of_whole_messages_the_newest_is_left_and_told_of_once(carrier: Carrier) -> None:
-    for number in range(1, 2 * QUOTA):
+    for number in range(1, 2 * MAX_MAILBOX_FILES):
         carrier.worker.send(number, PAYLOAD)
     problem, message = carrier.master.collect()
-    assert (problem.number, message.number, message.payload) == (0, 2 * QUOTA - 1, PAYLOAD)
-    assert problem.problem.startswith(f"{2 * QUOTA:,} files")  # with the heartbeat
-    assert [message.number for message in carrier.master.collect()] == [2 * QUOTA - 1]
+    assert (problem.number, message.number, message.payload) == (0, 2 * MAX_MAILBOX_FILES - 1, PAYLOAD)
+    assert problem.problem.startswith(f"{2 * MAX_MAILBOX_FILES:,} files")  # with the heartbeat
+    assert [message.number for message in carrier.master.collect()] == [2 * MAX_MAILBOX_FILES - 1]
     assert len([*(carrier.root / "mail" / "w1").iterdir()]) == 2  # and the heartbeat
 
 

@@ -20,7 +20,7 @@ import pytest
 from gridml.carriers.base import name_of
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.file_link import FileMailbox, temporary_path
-from gridml.carriers.sftp import WRITE, Credential, Sftp, SftpLine, SftpLink, line_of_job
+from gridml.carriers.sftp import WRITE, Credential, Sftp, SftpConnection, SftpLink, connection_of_job
 from gridml.errors import RunError, UsageError
 from gridml.protocol.bundle import digest
 from master.sftp.server import MailServer
@@ -45,14 +45,14 @@ def credential(server: MailServer, tmp_path: Path) -> Credential:
 
 
 @pytest.fixture
-def line(credential: Credential) -> Iterator[SftpLine]:
-    line = SftpLine(credential, TIMEOUT_S)
+def line(credential: Credential) -> Iterator[SftpConnection]:
+    line = SftpConnection(credential, TIMEOUT_S)
     yield line
     line.close()
 
 
 @pytest.fixture
-def link(line: SftpLine) -> SftpLink:
+def link(line: SftpConnection) -> SftpLink:
     return SftpLink(line)
 
 
@@ -172,7 +172,7 @@ def test_a_full_disk_is_no_success(link: SftpLink, tmp_path: Path, monkeypatch: 
     assert link.get("mail/w1/message") == bytes(count)
 
 
-def test_threads_may_share_a_link_and_links_a_line(line: SftpLine, tmp_path: Path) -> None:
+def test_threads_may_share_a_link_and_links_a_line(line: SftpConnection, tmp_path: Path) -> None:
     links, failed = [SftpLink(line), SftpLink(line)], list[str]()
 
     def work(number: int) -> None:
@@ -192,7 +192,7 @@ def test_threads_may_share_a_link_and_links_a_line(line: SftpLine, tmp_path: Pat
 
 
 def test_after_a_broken_connection_the_next_command_makes_a_new_one(
-    line: SftpLine, link: SftpLink, tmp_path: Path
+    line: SftpConnection, link: SftpLink, tmp_path: Path
 ) -> None:
     (tmp_path / "mail" / "w1" / "there").write_bytes(b"yes")
     other = SftpLink(line)
@@ -232,7 +232,7 @@ def test_a_server_with_another_key_is_not_spoken_to(credential: Credential, tmp_
     try:
         other.make("w1")
         another = Credential.read(tmp_path / "other" / "sftp" / "w1")
-        line = SftpLine(replace(another, host_key=credential.host_key), TIMEOUT_S)
+        line = SftpConnection(replace(another, host_key=credential.host_key), TIMEOUT_S)
         with pytest.raises(PermissionError, match="another server"):
             SftpLink(line).list("mail")
         assert line._transport is None
@@ -243,7 +243,7 @@ def test_a_server_with_another_key_is_not_spoken_to(credential: Credential, tmp_
 @pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-nobody\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_server_that_says_nothing_more_is_given_up(credential: Credential, greeting: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        link = SftpLink(SftpLine(replace(credential, port=listening.getsockname()[1]), SOON_S))
+        link = SftpLink(SftpConnection(replace(credential, port=listening.getsockname()[1]), SOON_S))
         accepted = list[socket.socket]()
 
         def answer() -> None:
@@ -262,7 +262,7 @@ def test_a_server_that_says_nothing_more_is_given_up(credential: Credential, gre
 
 @pytest.mark.parametrize("what", ["list", "get", "put", "put much", "write", "unlink"])
 def test_a_peer_that_falls_silent_is_given_up_and_found_again(credential: Credential, relay: Relay, what: str) -> None:
-    line = SftpLine(replace(credential, port=relay.port), TIMEOUT_S)
+    line = SftpConnection(replace(credential, port=relay.port), TIMEOUT_S)
     link = SftpLink(line)
     link.put("mail/w1/message", b"x" * 100)
     link._sftp.get_channel().settimeout(SOON_S)  # only now: a busy machine takes longer for a handshake
@@ -284,7 +284,7 @@ def test_a_peer_that_falls_silent_is_given_up_and_found_again(credential: Creden
 
 def test_a_server_that_cannot_be_found_by_name_is_an_error(credential: Credential) -> None:
     with pytest.raises(OSError):
-        SftpLink(SftpLine(replace(credential, host="no-such-host.invalid"), TIMEOUT_S)).list("mail")
+        SftpLink(SftpConnection(replace(credential, host="no-such-host.invalid"), TIMEOUT_S)).list("mail")
 
 
 def test_a_closed_link_can_be_used_again(link: SftpLink) -> None:
@@ -305,7 +305,7 @@ def test_a_job_without_a_credential_says_what_to_do(tmp_path: Path, text: str | 
     if text is not None:
         (tmp_path / "w1").write_text(text)
     with pytest.raises(RunError, match="--carrier sftp"):
-        line_of_job(tmp_path / "w1")
+        connection_of_job(tmp_path / "w1")
 
 
 def test_a_worker_of_another_carrier_does_without_paramiko() -> None:
@@ -352,7 +352,7 @@ def message_of(payload: bytes) -> str:
 @pytest.fixture
 def broken(credential: Credential, relay: Relay) -> Iterator[SftpLink]:
     """A link by way of the relay."""
-    line = SftpLine(replace(credential, port=relay.port), TIMEOUT_S)
+    line = SftpConnection(replace(credential, port=relay.port), TIMEOUT_S)
     yield SftpLink(line)
     line.close()
 
@@ -381,7 +381,7 @@ def test_another_process_goes_on_with_it(
     relay.allow(10_000_000)
     with pytest.raises(OSError):
         broken.put(message_of(payload), payload)
-    later = SftpLink(SftpLine(replace(credential, port=relay.port), TIMEOUT_S))
+    later = SftpLink(SftpConnection(replace(credential, port=relay.port), TIMEOUT_S))
     relay.allow(1 << 40)
     before = relay.carried
     later.put(message_of(payload), payload)
@@ -409,7 +409,7 @@ def test_whatever_size_was_left_the_file_is_as_long_as_it_should(link: SftpLink,
     assert (tmp_path / path).read_bytes() == payload
 
 
-def test_what_was_left_damaged_is_seen_by_its_reader_and_sent_again(line: SftpLine, tmp_path: Path) -> None:
+def test_what_was_left_damaged_is_seen_by_its_reader_and_sent_again(line: SftpConnection, tmp_path: Path) -> None:
     payload = os.urandom(1_000_000)
     mailboxes, mailbox = DirectoryMailboxes(tmp_path), FileMailbox("w1", lambda: SftpLink(line))
     (tmp_path / temporary_path(message_of(payload))).write_bytes(b"not its beginning")

@@ -18,24 +18,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.carriers.enrolment import (
-    LONGEST,
-    LONGEST_LOG,
-    MOST_FILES,
+    MAX_BUNDLE_FILES,
+    MAX_LINE_BYTES,
+    MAX_LOG_CHARS,
     USER,
     Assignment,
     BundleFile,
-    EnrolmentLine,
+    EnrolmentClient,
     Refused,
     new_key,
     read_line,
 )
-from gridml.carriers.sftp import Credential, SftpLine, SftpLink, connected, hang_up
+from gridml.carriers.sftp import Credential, SftpConnection, SftpLink, connected, hang_up
 from gridml.errors import LedgerError, UsageError
 from gridml.protocol.foreign import MAX_MESSAGE_CHARS
 from master.sftp import server as mail_server
-from master.sftp.identity import REQUESTS
+from master.sftp.identity import MAX_REQUESTS
 from master.sftp.roster import End, Instance, Roster
-from master.sftp.server import CONNECTIONS, LOGIN_S, STRANGERS, MailServer
+from master.sftp.server import LOGIN_TIMEOUT_S, MAX_ANONYMOUS, MAX_JOB_CONNECTIONS, MailServer
 from master.simulation.faulty_network import VirtualClock
 
 TIMEOUT_S, LIMIT_S = 30.0, 60.0
@@ -70,14 +70,15 @@ def enrol(server: MailServer, provider: Any) -> Callable[..., Assignment]:
         private_key: str, id: str = "i-7", token: str = TOKEN, signer: Any = provider, **altered: Any
     ) -> Assignment:
         document = provider.document(id, **altered)
-        return EnrolmentLine(server.address, private_key, TIMEOUT_S).enrol(token, document, signer.sign(document))
+        return EnrolmentClient(server.address, private_key, TIMEOUT_S).enrol(token, document, signer.sign(document))
 
     return ask
 
 
 def link_of(server: MailServer, job: str, private_key: str) -> SftpLink:
     address = server.address
-    return SftpLink(SftpLine(Credential(address.host, address.port, address.host_key, job, private_key), TIMEOUT_S))
+    credential = Credential(address.host, address.port, address.host_key, job, private_key)
+    return SftpLink(SftpConnection(credential, TIMEOUT_S))
 
 
 def public_half(private_key: str) -> str:
@@ -191,13 +192,13 @@ def test_a_machine_says_goodbye(
 ) -> None:
     key = new_key()
     enrol(key)
-    line = EnrolmentLine(server.address, key, TIMEOUT_S)
+    line = EnrolmentClient(server.address, key, TIMEOUT_S)
     line.farewell("w7", 0, "the master said \x1b[31mit was enough", evicted=False)
     said = roster.farewell("i-7")
     assert said is not None and (said.exit_status, said.evicted) == (0, False) and "\x1b" not in said.why
     line.farewell("w7", 143, "the provider takes it", evicted=True, log="trains\n\x1b[2J" + 9_000 * "\x00")
     log = (tmp_path / "logs" / "w7.log").read_text()
-    assert log.startswith("trains\n\\x1b[2J\\x00") and len(log) <= LONGEST_LOG + 1
+    assert log.startswith("trains\n\\x1b[2J\\x00") and len(log) <= MAX_LOG_CHARS + 1
     said = roster.farewell("i-7")
     assert said is not None and (said.exit_status, said.evicted) == (143, True)
     with pytest.raises(Refused, match="taken away") as refused:  # though its key is the right one
@@ -208,9 +209,9 @@ def test_a_machine_says_goodbye(
 def test_a_goodbye_fits_into_a_line_whatever_the_worker_wrote(
     server: MailServer, roster: Roster, enrol: Callable[..., Assignment], tmp_path: Path
 ) -> None:
-    key, log, why = new_key(), "\N{ROCKET}" * LONGEST_LOG, "\N{ROCKET}" * MAX_MESSAGE_CHARS  # twelve bytes each as JSON
+    key, log, why = new_key(), "\N{ROCKET}" * MAX_LOG_CHARS, "\N{ROCKET}" * MAX_MESSAGE_CHARS  # 12 bytes each as JSON
     enrol(key)
-    EnrolmentLine(server.address, key, TIMEOUT_S).farewell("w7", 1, why, evicted=False, log=f"{log}the end")
+    EnrolmentClient(server.address, key, TIMEOUT_S).farewell("w7", 1, why, evicted=False, log=f"{log}the end")
     said = roster.farewell("i-7")
     assert said is not None and said.why == why
     assert (tmp_path / "logs" / "w7.log").read_text(encoding="utf-8").endswith("the end\n")
@@ -228,7 +229,7 @@ def test_a_document_that_another_signed_does_not_enrol(
 
 
 def test_a_document_that_was_altered_does_not_enrol(server: MailServer, roster: Roster, provider: Any) -> None:
-    line = EnrolmentLine(server.address, new_key(), TIMEOUT_S)
+    line = EnrolmentClient(server.address, new_key(), TIMEOUT_S)
     with pytest.raises(Refused, match="signature"):
         line.enrol(TOKEN, provider.document("i-8"), provider.sign(provider.document("i-7")))
     assert roster.enrolment("i-8") is None
@@ -287,7 +288,7 @@ def test_a_machine_that_has_ended_is_refused_and_its_connections_end(
     with pytest.raises(PermissionError):
         link_of(server, "w7", key).list("mail")
     with pytest.raises(PermissionError):
-        EnrolmentLine(server.address, key, TIMEOUT_S).farewell("w7", 0, "", False)
+        EnrolmentClient(server.address, key, TIMEOUT_S).farewell("w7", 0, "", False)
     with pytest.raises(Refused, match="has ended"):
         enrol(key)
     assert stays.list("mail") == ["w8"] and roster.farewell("i-7") is None
@@ -322,7 +323,7 @@ def test_a_job_that_is_over_has_no_files_and_only_says_goodbye(
         with pytest.raises(OSError):
             ask()
     link._line.close()
-    EnrolmentLine(server.address, key, TIMEOUT_S).farewell("w7", 0, "the master said it was over", evicted=False)
+    EnrolmentClient(server.address, key, TIMEOUT_S).farewell("w7", 0, "the master said it was over", evicted=False)
     assert roster.farewell("i-7") is not None  # the machine hears of it first, and says goodbye after that
 
 
@@ -331,11 +332,11 @@ def test_only_a_machine_of_the_job_says_goodbye_for_it(
 ) -> None:
     key = new_key()
     enrol(key)
-    line = EnrolmentLine(server.address, key, TIMEOUT_S)
+    line = EnrolmentClient(server.address, key, TIMEOUT_S)
     with pytest.raises(PermissionError):
         line.farewell("w8", 0, "", False)
     with pytest.raises(PermissionError):
-        EnrolmentLine(server.address, new_key(), TIMEOUT_S).farewell("w7", 0, "", False)
+        EnrolmentClient(server.address, new_key(), TIMEOUT_S).farewell("w7", 0, "", False)
     with pytest.raises(Refused, match="no request"):
         line.farewell(USER, 0, "", False)
     assert roster.farewell("i-7") is None and roster.farewell("i-8") is None
@@ -356,7 +357,7 @@ def test_a_connection_that_breaks_while_a_key_is_shown_is_no_refusal(
 
     monkeypatch.setattr(server, "admits", break_off)
     with pytest.raises(ConnectionError):
-        EnrolmentLine(server.address, key, TIMEOUT_S).farewell("w7", 0, "", False)
+        EnrolmentClient(server.address, key, TIMEOUT_S).farewell("w7", 0, "", False)
 
 
 @pytest.mark.parametrize("where", ["admits", "_session"])
@@ -373,7 +374,7 @@ def test_a_server_that_is_stopped_is_given_up(server: MailServer, monkeypatch: p
     monkeypatch.setattr(owner, where, stopped)
     try:
         with ThreadPoolExecutor(1) as thread:
-            asked = thread.submit(EnrolmentLine(server.address, new_key(), 0.5).enrol, TOKEN, "", "")
+            asked = thread.submit(EnrolmentClient(server.address, new_key(), 0.5).enrol, TOKEN, "", "")
             error = asked.exception(LIMIT_S / 2)
     finally:
         goes_on.set()
@@ -406,9 +407,9 @@ def test_without_a_fleet_nobody_enrols(tmp_path: Path, provider: Any) -> None:
         server.make("w1")
         credential = Credential.read(tmp_path / "sftp" / "w1")
         with pytest.raises(PermissionError):
-            EnrolmentLine(server.address, new_key(), TIMEOUT_S).enrol(TOKEN, "", "")
+            EnrolmentClient(server.address, new_key(), TIMEOUT_S).enrol(TOKEN, "", "")
         with pytest.raises(OSError):  # nor does a job's own key open that door
-            EnrolmentLine(server.address, credential.private_key, TIMEOUT_S).farewell("w1", 0, "", False)
+            EnrolmentClient(server.address, credential.private_key, TIMEOUT_S).farewell("w1", 0, "", False)
     finally:
         server.close()
 
@@ -443,13 +444,13 @@ def test_what_is_no_request_is_refused(inside: Any, line: bytes) -> None:
 @pytest.mark.parametrize("ending", [b"", b"\n"])
 def test_a_line_that_is_too_long_is_not_read(inside: Any, ending: bytes) -> None:
     channel = asked(inside)
-    channel.sendall(b"x" * (LONGEST + 1) + ending)
+    channel.sendall(b"x" * (MAX_LINE_BYTES + 1) + ending)
     assert channel.recv(1) == b""
 
 
 def test_there_are_few_requests_on_a_channel(inside: Any) -> None:
     channel = asked(inside)
-    for _ in range(REQUESTS):
+    for _ in range(MAX_REQUESTS):
         channel.sendall(b"{}\n")
         assert read_line(channel, TIMEOUT_S)
     assert channel.recv(1) == b"" and channel.recv_exit_status() == 0
@@ -462,7 +463,7 @@ def test_who_says_nothing_is_shown_out(
     enrol(key)
     link = link_of(server, "w7", key)
     assert link.list("mail")
-    clock.now_s = LOGIN_S + 1
+    clock.now_s = LOGIN_TIMEOUT_S + 1
     wait_until(lambda: not inside.is_active())
     assert link.list("mail") == ["w7"]
     link._line.close()
@@ -471,9 +472,9 @@ def test_who_says_nothing_is_shown_out(
 def test_strangers_that_hold_the_door_open_keep_no_machine_out(
     server: MailServer, enrol: Callable[..., Assignment]
 ) -> None:
-    crowd = [connected(server.address, USER, new_key(), TIMEOUT_S) for _ in range(STRANGERS + CONNECTIONS)]
+    crowd = [connected(server.address, USER, new_key(), TIMEOUT_S) for _ in range(MAX_ANONYMOUS + MAX_JOB_CONNECTIONS)]
     assert enrol(new_key()).job == "w7"
-    assert sum(transport.is_active() for transport in crowd) <= STRANGERS
+    assert sum(transport.is_active() for transport in crowd) <= MAX_ANONYMOUS
     for transport in crowd:
         hang_up(transport)
 
@@ -486,19 +487,19 @@ def test_a_server_with_another_key_is_told_nothing(server: MailServer, roster: R
     wrong = replace(server.address, host_key=public_half(new_key()))
     document = provider.document()
     with pytest.raises(PermissionError, match="another server"):
-        EnrolmentLine(wrong, new_key(), TIMEOUT_S).enrol(TOKEN, document, provider.sign(document))
+        EnrolmentClient(wrong, new_key(), TIMEOUT_S).enrol(TOKEN, document, provider.sign(document))
     assert roster.enrolment("i-7") is None
 
 
 def test_a_server_that_is_not_there_is_an_error_of_the_system(server: MailServer) -> None:
     server.close()
     with pytest.raises(ConnectionRefusedError):
-        EnrolmentLine(server.address, new_key(), TIMEOUT_S).enrol(TOKEN, "", "")
+        EnrolmentClient(server.address, new_key(), TIMEOUT_S).enrol(TOKEN, "", "")
 
 
 def test_what_is_too_long_is_not_sent(server: MailServer) -> None:
     with pytest.raises(ValueError, match="bytes"):
-        EnrolmentLine(server.address, new_key(), TIMEOUT_S).enrol(TOKEN, "x" * LONGEST, "")
+        EnrolmentClient(server.address, new_key(), TIMEOUT_S).enrol(TOKEN, "x" * MAX_LINE_BYTES, "")
 
 
 GOOD = {
@@ -524,7 +525,7 @@ def test_an_assignment_is_read() -> None:
         {"files": [{"name": "../a", "sha256": "0" * 64}]}, {"files": [{"name": "a/../../b", "sha256": "0" * 64}]},
         {"files": [{"name": "/etc/passwd", "sha256": "0" * 64}]}, {"files": [{"name": "a//b", "sha256": "0" * 64}]},
         {"files": [{"name": "a", "sha256": "short"}]}, {"files": [{"name": "a", "sha256": "../fleet/fleet.json"}]},
-        {"files": [{"name": f"a{i}", "sha256": "0" * 64} for i in range(MOST_FILES + 1)]},
+        {"files": [{"name": f"a{i}", "sha256": "0" * 64} for i in range(MAX_BUNDLE_FILES + 1)]},
     ],
 )  # fmt: skip
 def test_what_cannot_be_an_assignment_is_refused(altered: dict[str, Any]) -> None:
@@ -552,7 +553,7 @@ def test_secrets_stand_in_no_log_and_no_repr(
         enrol(key)
         with pytest.raises(Refused) as refused:
             enrol(new_key(), token="the token of somebody")
-        line = EnrolmentLine(server.address, key, TIMEOUT_S)
+        line = EnrolmentClient(server.address, key, TIMEOUT_S)
         line.farewell("w7", 1, "why", False)
     finally:
         logger.removeHandler(handler)

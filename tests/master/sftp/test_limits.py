@@ -15,15 +15,15 @@ from typing import Any
 import paramiko
 import pytest
 
-from gridml.carriers.sftp import Credential, SftpLine, SftpLink
+from gridml.carriers.sftp import Credential, SftpConnection, SftpLink
 from master.sftp import server as mail_server
-from master.sftp.jail import MESSAGES, Quota
-from master.sftp.server import CONNECTIONS, STRANGERS, MailServer
+from master.sftp.jail import MAX_MESSAGES, Quota
+from master.sftp.server import MAX_ANONYMOUS, MAX_JOB_CONNECTIONS, MailServer
 
 TIMEOUT_S, LIMIT_S = 30.0, 60.0
 QUOTA = Quota(10_000, files=8)
 LONGEST = QUOTA.longest
-IDLE = 3 * STRANGERS
+IDLE = 3 * MAX_ANONYMOUS
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def server(root: Path) -> Iterator[MailServer]:
 @pytest.fixture
 def session(server: MailServer, root: Path) -> Iterator[Any]:
     """An SFTP session of job w7."""
-    line = SftpLine(Credential.read(root / "sftp" / "w7"), TIMEOUT_S)
+    line = SftpConnection(Credential.read(root / "sftp" / "w7"), TIMEOUT_S)
     yield line.session()
     line.close()
 
@@ -80,8 +80,8 @@ def test_connections_that_ask_for_nothing_count_too(server: MailServer, root: Pa
     for _ in range(IDLE // 2):
         transports.append(entered(root))
         threads = threading.active_count() - before - active(transports)  # without the clients' own
-        assert threads <= STRANGERS + CONNECTIONS, f"{threads} threads for {len(transports)} connections"
-    wait_until(lambda: active(transports) <= CONNECTIONS)
+        assert threads <= MAX_ANONYMOUS + MAX_JOB_CONNECTIONS, f"{threads} threads for {len(transports)} connections"
+    wait_until(lambda: active(transports) <= MAX_JOB_CONNECTIONS)
     assert transports[-1].is_active()
     for transport in transports:
         transport.close()
@@ -92,8 +92,8 @@ def test_connections_on_which_nothing_is_said_make_no_more_threads(server: MailS
     silent = []
     for _ in range(IDLE):
         silent.append(socket.create_connection((wanted.host, wanted.port)))
-        assert threading.active_count() - before <= STRANGERS + 5  # those that end
-    link = SftpLink(SftpLine(wanted, TIMEOUT_S))
+        assert threading.active_count() - before <= MAX_ANONYMOUS + 5  # those that end
+    link = SftpLink(SftpConnection(wanted, TIMEOUT_S))
     assert sorted(link.list("mail")) == ["w7", "w7.1"]
     link._line.close()
     for connection in silent:
@@ -104,7 +104,7 @@ def test_one_address_cannot_keep_the_others_out(server: MailServer, root: Path) 
     wanted = Credential.read(root / "sftp" / "w7")
     other = socket.create_connection((wanted.host, wanted.port), source_address=("127.0.0.2", 0))
     wait_until(lambda: len(server._connections) == 1)
-    crowd = [socket.create_connection((wanted.host, wanted.port)) for _ in range(2 * STRANGERS)]
+    crowd = [socket.create_connection((wanted.host, wanted.port)) for _ in range(2 * MAX_ANONYMOUS)]
     with socket.create_connection((wanted.host, wanted.port)) as last:
         last.settimeout(LIMIT_S)
         assert last.recv(4) == b"SSH-"  # so all before it were accepted
@@ -140,7 +140,7 @@ def test_what_is_appended_counts(session: Any, root: Path) -> None:
     """Where a file is open for appending, the system writes to its end, whatever the place that is asked for."""
     handle = session.open("mail/w7/message", "a")
     with contextlib.suppress(OSError):
-        for _ in range(2 * MESSAGES):
+        for _ in range(2 * MAX_MESSAGES):
             session._request(paramiko.sftp.CMD_WRITE, handle.handle, paramiko.sftp.int64(0), b"x" * LONGEST)
     assert (root / "mail/w7/message").stat().st_size <= LONGEST
     with session.open("mail/w7/message", "w") as file:
@@ -151,14 +151,14 @@ def test_what_is_appended_counts(session: Any, root: Path) -> None:
 
 
 def test_a_mailbox_holds_so_many_bytes_in_all_sessions_together(server: MailServer, session: Any, root: Path) -> None:
-    line = SftpLine(Credential.read(root / "sftp" / "w7"), TIMEOUT_S)
+    line = SftpConnection(Credential.read(root / "sftp" / "w7"), TIMEOUT_S)
     second, written = line.session(), 0
     with pytest.raises(OSError):
-        for number in range(2 * MESSAGES):
+        for number in range(2 * MAX_MESSAGES):
             with (second if number % 2 else session).open(f"mail/w7/{number}", "w") as file:
                 file.write(b"x" * LONGEST)
             written += 1
-    assert written == MESSAGES
+    assert written == MAX_MESSAGES
     session.remove("mail/w7/0")  # which makes room
     with session.open("mail/w7/again", "w") as file:
         file.write(b"x" * LONGEST)
@@ -167,7 +167,7 @@ def test_a_mailbox_holds_so_many_bytes_in_all_sessions_together(server: MailServ
 
 def test_bytes_of_files_that_were_removed_and_are_still_open_count(session: Any, root: Path) -> None:
     held = []
-    for number in range(MESSAGES):
+    for number in range(MAX_MESSAGES):
         held.append(session.open("mail/w7/message", "w"))
         held[-1].write(b"x" * LONGEST)
         session.remove("mail/w7/message")
@@ -241,5 +241,5 @@ def test_of_all_that_paramiko_has_only_some_are_spoken(server: MailServer, root:
     }
     assert all("etm" in digest and "sha2" in digest for digest in options.digests)
     assert options.key_types == ("ssh-ed25519",)
-    assert mail_server.LOGIN_S < 60
+    assert mail_server.LOGIN_TIMEOUT_S < 60
     transport.close()

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gridml.carriers.enrolment import EnrolmentLine, new_key
+from gridml.carriers.enrolment import EnrolmentClient, new_key
 from gridml.carriers.file_link import FileMailbox
-from gridml.carriers.sftp import Credential, SftpLine, SftpLink
+from gridml.carriers.sftp import Credential, SftpConnection, SftpLink
 from master.sftp.roster import Roster
 from master.sftp.server import OWN, SftpMailboxes
 
@@ -30,7 +30,7 @@ def keys(root: Path) -> set[str]:
 
 def test_a_job_reaches_its_mailbox_while_the_mailboxes_are_served(mailboxes: SftpMailboxes, tmp_path: Path) -> None:
     mailboxes.open("w1")
-    line = SftpLine(Credential.read(tmp_path / "sftp" / "w1"), 5.0)
+    line = SftpConnection(Credential.read(tmp_path / "sftp" / "w1"), 5.0)
     try:
         assert "w1" in SftpLink(line).list("mail")
         mailboxes.stop()
@@ -74,7 +74,7 @@ def test_the_next_master_takes_the_keys_over(mailboxes: SftpMailboxes, tmp_path:
 def test_no_file_is_longer_than_the_longest_message(mailboxes: SftpMailboxes, tmp_path: Path) -> None:
     mailboxes.limit(1_000)
     mailboxes.open("w1")
-    line = SftpLine(Credential.read(tmp_path / "sftp" / "w1"), 5.0)
+    line = SftpConnection(Credential.read(tmp_path / "sftp" / "w1"), 5.0)
     try:
         SftpLink(line).put("mail/w1/message", b"x" * 1_000)
         with pytest.raises(OSError):
@@ -95,8 +95,8 @@ def test_a_machine_that_enrolled_reaches_its_mailbox_until_the_master_closes_it(
         told = Credential.read(tmp_path / "sftp" / "w7")
         assert told.private_key == ""
         key, document = new_key(), provider.document()
-        assigned = EnrolmentLine(told, key, 5.0).enrol("the token of the fleet", document, provider.sign(document))
-        line = SftpLine(replace(told, user=assigned.job, private_key=key), 5.0)
+        assigned = EnrolmentClient(told, key, 5.0).enrol("the token of the fleet", document, provider.sign(document))
+        line = SftpConnection(replace(told, user=assigned.job, private_key=key), 5.0)
         mailbox = FileMailbox(assigned.job, lambda: SftpLink(line))
         mailbox.send(1, b"a push")
         assert [(each.worker, each.payload) for each in mailboxes.collect()] == [("w7", b"a push")]

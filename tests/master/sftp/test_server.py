@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.carriers.sftp import Credential, SftpLine, SftpLink, host_and_port
+from gridml.carriers.sftp import Credential, SftpConnection, SftpLink, host_and_port
 from gridml.errors import RunError, UsageError
 from master.backends.condor.options import CondorOptions
 from master.sftp import server as mail_server
-from master.sftp.jail import FILES, allowed
-from master.sftp.server import CONNECTIONS, LOGIN_S, STRANGERS, MailServer
+from master.sftp.jail import MAX_OPEN_FILES, allowed
+from master.sftp.server import LOGIN_TIMEOUT_S, MAX_ANONYMOUS, MAX_JOB_CONNECTIONS, MailServer
 from master.simulation.faulty_network import VirtualClock
 from master.store.settings import Settings
 
@@ -66,10 +66,10 @@ def credential_of(root: Path, job: str) -> Credential:
 @pytest.fixture
 def connect(server: MailServer, root: Path) -> Iterator[Callable[..., SftpLink]]:
     """Makes links of a job, each on a line of its own; its credential may be altered."""
-    lines: list[SftpLine] = []
+    lines: list[SftpConnection] = []
 
     def make(job: str = "w7", **altered: Any) -> SftpLink:
-        lines.append(SftpLine(replace(credential_of(root, job), **altered), TIMEOUT_S))
+        lines.append(SftpConnection(replace(credential_of(root, job), **altered), TIMEOUT_S))
         return SftpLink(lines[-1])
 
     yield make
@@ -390,7 +390,7 @@ def test_an_open_file_keeps_the_servers_mode_and_is_not_cut(session: Any, root: 
 
 
 def test_a_session_has_so_many_files_open_at_once(session: Any) -> None:
-    files = [session.open("chunks/chunk", "r") for _ in range(FILES)]
+    files = [session.open("chunks/chunk", "r") for _ in range(MAX_OPEN_FILES)]
     with pytest.raises(PermissionError):
         session.open("chunks/chunk", "r")
     files.pop().close()
@@ -410,9 +410,9 @@ def test_who_shows_no_key_in_time_is_shown_out(server: MailServer, root: Path, c
     wanted = credential_of(root, "w7")
     silent = [socket.create_connection((wanted.host, wanted.port)) for _ in range(3)]
     wait_until(lambda: len(server._connections) == 3)
-    link = SftpLink(SftpLine(wanted, TIMEOUT_S))
+    link = SftpLink(SftpConnection(wanted, TIMEOUT_S))
     assert link.list("mail")
-    clock.now_s = LOGIN_S + 1
+    clock.now_s = LOGIN_TIMEOUT_S + 1
     assert all(ended(connection) for connection in silent)
     assert link.list("mail")
     wait_until(lambda: len(server._connections) == 1)
@@ -426,8 +426,8 @@ def test_of_too_many_strangers_the_first_is_turned_away(
 ) -> None:
     inside, wanted = connect(), credential_of(root, "w7")
     assert inside.list("mail")
-    strangers = [socket.create_connection((wanted.host, wanted.port)) for _ in range(STRANGERS)]
-    wait_until(lambda: len(server._connections) == STRANGERS + 1)
+    strangers = [socket.create_connection((wanted.host, wanted.port)) for _ in range(MAX_ANONYMOUS)]
+    wait_until(lambda: len(server._connections) == MAX_ANONYMOUS + 1)
     with socket.create_connection((wanted.host, wanted.port)):
         assert ended(strangers[0])
         assert inside.list("mail") and connect().list("mail")
@@ -436,7 +436,7 @@ def test_of_too_many_strangers_the_first_is_turned_away(
 
 
 def test_of_a_jobs_many_connections_the_oldest_end(connect: Callable[..., SftpLink]) -> None:
-    links = [connect() for _ in range(CONNECTIONS + 2)]
+    links = [connect() for _ in range(MAX_JOB_CONNECTIONS + 2)]
     for link in links:
         assert link.list("mail")
     transports = [link._line._transport for link in links]
@@ -451,9 +451,9 @@ def test_nothing_is_left_when_it_is_closed(root: Path, capfd: pytest.CaptureFixt
     server = MailServer(root, "127.0.0.1")
     server.make("w7")
     wanted = credential_of(root, "w7")
-    assert SftpLink(SftpLine(wanted, TIMEOUT_S)).list("mail")
+    assert SftpLink(SftpConnection(wanted, TIMEOUT_S)).list("mail")
     with pytest.raises(OSError):
-        SftpLink(SftpLine(replace(wanted, private_key=other_key()), TIMEOUT_S)).list("mail")
+        SftpLink(SftpConnection(replace(wanted, private_key=other_key()), TIMEOUT_S)).list("mail")
     with socket.create_connection((wanted.host, wanted.port)) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert ended(stranger)
@@ -471,7 +471,7 @@ def test_nothing_is_left_when_it_is_closed(root: Path, capfd: pytest.CaptureFixt
 
 def test_a_master_that_starts_again_is_the_same_server(server: MailServer, root: Path) -> None:
     before = tree(root / "sftp")
-    link = SftpLink(SftpLine(credential_of(root, "w7"), TIMEOUT_S))
+    link = SftpLink(SftpConnection(credential_of(root, "w7"), TIMEOUT_S))
     assert link.list("mail")
     server.close()
     again = MailServer(root, "127.0.0.1")
@@ -497,7 +497,7 @@ def test_where_its_port_is_taken_meanwhile_it_takes_another_and_says_so_to_all(s
             assert after == {job: replace(found, port=after["w7"].port) for job, found in before.items()}
             assert (root / "sftp" / "w7").stat().st_mode & 0o777 == 0o600
             assert not (root / "sftp" / "w8").exists()
-            link = SftpLink(SftpLine(after["w7"], TIMEOUT_S))
+            link = SftpLink(SftpConnection(after["w7"], TIMEOUT_S))
             assert link.list("mail")
             link._line.close()
         finally:

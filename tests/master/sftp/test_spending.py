@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from gridml.errors import UsageError
 from master.sftp.spending import (
     HOUR_S,
-    LEAST_S,
     LEAVE_S,
-    WORTH_S,
+    MIN_BILLED_S,
+    MIN_STAY_S,
     Basis,
     Purse,
     Spend,
@@ -97,7 +97,7 @@ def test_leaving_comes_before_the_money_is_gone() -> None:
 
 
 def test_as_many_instances_are_affordable_as_can_stay_a_while() -> None:
-    hours = (LEAVE_S + WORTH_S) / HOUR_S
+    hours = (LEAVE_S + MIN_STAY_S) / HOUR_S
     assert affordable(Purse(1.0, 0.0, 0.0, another=0.2)) == int(1.0 / (0.2 * hours))
     assert affordable(Purse(1.0, 0.5, 0.0, another=0.2)) == int(0.5 / (0.2 * hours))
     assert affordable(Purse(1.0, 0.0, 3.5, another=0.2)) == 0, "those that are there have it"
@@ -174,4 +174,4 @@ def test_what_an_instance_may_cost(full: float, max_price: float | None, most: f
 
 
 def test_a_minute_is_billed_at_least() -> None:
-    assert charge(Stay("m", "a", 0.0, 1.0), [(0.0, 1.0)], 1.0).dollars == pytest.approx(LEAST_S / HOUR_S)
+    assert charge(Stay("m", "a", 0.0, 1.0), [(0.0, 1.0)], 1.0).dollars == pytest.approx(MIN_BILLED_S / HOUR_S)

@@ -21,7 +21,7 @@ from gridml.carriers.base import Forwarding, MasterMailboxes, name_of
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.enrolment import new_key
 from gridml.carriers.file_link import FileMailbox
-from gridml.carriers.sftp import Credential, SftpLine, SftpLink, connected, hang_up
+from gridml.carriers.sftp import Credential, SftpConnection, SftpLink, connected, hang_up
 from gridml.protocol.bundle import digest
 from gridml.protocol.outbox import job_of
 from gridml.testing.carriers import CHECKS, CarrierPair, damage_in_files
@@ -49,7 +49,7 @@ class Jails(Forwarding):
     def __init__(self, mailboxes: MasterMailboxes, root: Path, sshd: Sshd) -> None:
         super().__init__(mailboxes)
         self._root, self._sshd = root, sshd
-        self.lines: dict[str, SftpLine] = {}
+        self.lines: dict[str, SftpConnection] = {}
 
     def open(self, worker: str) -> None:
         super().open(worker)
@@ -59,7 +59,7 @@ class Jails(Forwarding):
         user = self._sshd.admit(self._root, worker, public_half(key))
         if job not in self.lines:
             credential = Credential("127.0.0.1", self._sshd.port, self._sshd.host_key, user, key)
-            self.lines[job] = SftpLine(credential, TIMEOUT_S)
+            self.lines[job] = SftpConnection(credential, TIMEOUT_S)
 
     def close(self, worker: str) -> None:
         super().close(worker)
@@ -188,9 +188,9 @@ def test_a_key_opens_its_own_account_alone(link: SftpLink, jails: Jails) -> None
     credential = link._line.credential
     for altered in ({"user": "gridml-w70"}, {"user": "root"}, {"private_key": new_key()}):
         with pytest.raises(PermissionError):
-            SftpLink(SftpLine(replace(credential, **altered), TIMEOUT_S)).list("mail")
+            SftpLink(SftpConnection(replace(credential, **altered), TIMEOUT_S)).list("mail")
     with pytest.raises(PermissionError, match="another server"):
-        SftpLink(SftpLine(replace(credential, host_key=public_half(new_key())), TIMEOUT_S)).list("mail")
+        SftpLink(SftpConnection(replace(credential, host_key=public_half(new_key())), TIMEOUT_S)).list("mail")
 
 
 def test_who_is_dismissed_is_out(link: SftpLink, jails: Jails, root: Path, sshd: Sshd) -> None:
@@ -210,7 +210,7 @@ def test_a_job_is_dismissed_while_its_master_runs(link: SftpLink, jails: Jails, 
             sshd.dismiss("w7")
             for user in (link._line.credential.user, "root"):
                 with pytest.raises(PermissionError):
-                    SftpLink(SftpLine(replace(link._line.credential, user=user), TIMEOUT_S)).list("mail")
+                    SftpLink(SftpConnection(replace(link._line.credential, user=user), TIMEOUT_S)).list("mail")
             assert master.poll() is None
             jails.lines.pop("w7")
             jails.open("w7")  # the account that stayed is used again

@@ -19,7 +19,7 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gridml.carriers.base import QUOTA, Message
+from gridml.carriers.base import MAX_MAILBOX_FILES, Message
 from gridml.carriers.directory import DirectoryMailbox
 from gridml.engine.engine import Engine
 from gridml.errors import UserCodeError
@@ -429,11 +429,11 @@ def test_an_outbox_with_another_number_is_none(scene: Scene, number: object) -> 
 
 
 def test_a_flooded_mailbox_is_cleared_of_all_but_the_newest(scene: Scene) -> None:
-    for i in range(QUOTA + 100):
+    for i in range(MAX_MAILBOX_FILES + 100):
         (scene.folder / f"junk-{i}").write_bytes(b"")
         (scene.folder / name_of(i)).write_bytes(b"")
     (scene.folder / "junk folder").mkdir()
-    number = scene.number = 10 * QUOTA
+    number = scene.number = 10 * MAX_MAILBOX_FILES
     scene.mailbox.send(number, bundle.encode(to_json(Sync("w1")), {}))
     scene.run.step()
     assert scene.reply(number).version == 0  # it was answered,

@@ -137,7 +137,7 @@ def test_a_worker_that_cannot_reach_the_master_says_so(condor_pool: Pool, tmp_pa
     (tmp_path / "w1").write_text(json.dumps(credential))
     code = (
         "import remote.worker as job; job.PATIENCE_S = 0.0\n"
-        "import gridml.carriers.sftp as sftp; sftp.SftpLine.__init__.__defaults__ = (0.2,)\n"
+        "import gridml.carriers.sftp as sftp; sftp.SftpConnection.__init__.__defaults__ = (0.2,)\n"
         "import sys, remote.worker; sys.exit(remote.worker.main())"
     )
     command = [sys.executable, "-c", code, "--name", "w1", "--program", str(PROGRAM), "--carrier", "sftp"]

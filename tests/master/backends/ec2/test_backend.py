@@ -78,7 +78,7 @@ def test_what_instances_are_launched_from(fleet: Any) -> None:
 
 
 def test_the_host_key_that_instances_are_told_is_the_servers(fleet: Any) -> None:
-    from gridml.carriers.sftp import SftpLine
+    from gridml.carriers.sftp import SftpConnection
     from master.sftp.server import MailServer
 
     server = MailServer(fleet.directory.root, "127.0.0.1")
@@ -88,7 +88,7 @@ def test_the_host_key_that_instances_are_told_is_the_servers(fleet: Any) -> None
 
         told = replace(Credential.read(fleet.directory.root / "sftp" / "w1"), private_key=new_key())
         assert told.host_key == fleet.backend._door.host_key
-        line = SftpLine(told)
+        line = SftpConnection(told)
         with pytest.raises(PermissionError):  # the server's key is looked at before one shows one's own
             line.session()
         line.close()

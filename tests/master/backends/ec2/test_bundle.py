@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gridml.carriers.enrolment import MOST_FILES
+from gridml.carriers.enrolment import MAX_BUNDLE_FILES
 from gridml.errors import UsageError
 from master.backends.ec2.provisioning import _modules
 from master.store.rundir import RunDirectory
@@ -39,8 +39,8 @@ def test_what_no_import_can_name_stays_at_home(tmp_path: Path) -> None:
 
 
 def test_more_files_than_instances_take_are_refused_before_any_is_paid_for(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"fewer than {MOST_FILES}.*gridml ami build with --package"):
-        modules(tmp_path, "mine.py", **{f"part{n}": "" for n in range(MOST_FILES)})
+    with pytest.raises(UsageError, match=f"fewer than {MAX_BUNDLE_FILES}.*gridml ami build with --package"):
+        modules(tmp_path, "mine.py", **{f"part{n}": "" for n in range(MAX_BUNDLE_FILES)})
 
 
 def test_a_name_that_instances_do_not_take_is_told(tmp_path: Path) -> None:
