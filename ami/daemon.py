@@ -27,7 +27,7 @@ from typing import Protocol
 
 from ami import decisions, run_files
 from ami import imds as instances
-from ami.decisions import Ended, LeaveInstance, Words, WorkerEnd
+from ami.decisions import LeaveInstance, Words, WorkerEnd, WorkerExited
 from ami.imds import ADDRESS, Identity, Imds, OwnInstance
 from ami.supervise import supervise
 from gridml.carriers.enrolment import Assignment, EnrolmentClient, Refused, is_key, new_key
@@ -101,11 +101,11 @@ class Master(Protocol):
 
     def enrol(self, token: str, document: str, signature: str) -> Assignment: ...
 
-    def farewell(self, job: str, exit_status: int, why: str, evicted: bool, log: str) -> None: ...
+    def goodbye(self, job: str, exit_status: int, why: str, evicted: bool, log: str) -> None: ...
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class DaemonServices:
     """All that the daemon does outside itself. `identity` and `look` ask the metadata service, the latter whether EC2
     takes this instance; `prepare` fetches what an assignment takes, `run` runs its worker to the end."""
 
@@ -113,7 +113,7 @@ class Surroundings:
     identity: Callable[[], Identity]
     look: Callable[[], bool]
     prepare: Callable[[Assignment], None]
-    run: Callable[[Assignment], Ended]
+    run: Callable[[Assignment], WorkerExited]
     words: Words
     log: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
@@ -132,7 +132,7 @@ class Over(Exception):
 class Daemon:
     """One instance's life. Seconds are those of the surroundings' clock."""
 
-    def __init__(self, instance: OwnInstance, around: Surroundings) -> None:
+    def __init__(self, instance: OwnInstance, around: DaemonServices) -> None:
         self._instance = instance
         self._around = around
         self._heard_s = around.clock()
@@ -193,10 +193,10 @@ class Daemon:
             raise Over(f"the worker cannot be started: {error}", GridmlError.exit_status) from None
         ended_s, self._output = around.clock(), ended.output
         leave = self._leave()
-        why_told = None if leave is None else leave.why
-        end = WorkerEnd(ended.status, ended_s - began_s, ended.last_words, why_told, self._short_lives)
-        self._heard_s = decisions.last_heard_s(end, ended_s, assignment.arguments, self._heard_s)
-        self._short_lives = self._short_lives + 1 if end.lived_s < decisions.SHORT_LIFE_S else 0
+        stop_reason = None if leave is None else leave.why
+        end = WorkerEnd(ended.status, ended_s - began_s, ended.last_words, stop_reason, self._short_lives)
+        self._heard_s = decisions.last_contact_s(end, ended_s, assignment.arguments, self._heard_s)
+        self._short_lives = self._short_lives + 1 if end.lived_s < decisions.SHORT_RUN_S else 0
         another, why = decisions.is_followed(end)
         if not another:
             raise Over(why, ended.status)
@@ -223,7 +223,7 @@ class Daemon:
             attempt += 1
             try:
                 evicted = leave is not None and leave.evicted
-                around.master.farewell(self._job, over.status, printable(over.why), evicted, self._output)
+                around.master.goodbye(self._job, over.status, printable(over.why), evicted, self._output)
                 return
             except (Refused, PermissionError) as error:
                 around.log(f"no goodbye: {error}")
@@ -274,7 +274,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _surroundings(instance: OwnInstance, folder: Path, imds_address: str) -> Surroundings:
+def _surroundings(instance: OwnInstance, folder: Path, imds_address: str) -> DaemonServices:
     """The real ones: signals, a watch on its thread, the master over SSH, a worker as a process."""
     words, imds = Words(), Imds(imds_address)
 
@@ -287,14 +287,14 @@ def _surroundings(instance: OwnInstance, folder: Path, imds_address: str) -> Sur
     work.mkdir(mode=0o700, exist_ok=True)
     key = _own_key(folder / "key")
 
-    def run(assignment: Assignment) -> Ended:
+    def run(assignment: Assignment) -> WorkerExited:
         command, environment = run_files.command(assignment), run_files.environment(assignment, work)
         notify(f"STATUS=working as {assignment.job}")
         return supervise(command, work, environment, words, GRACE_S, _log)
 
     # Two clients: what the watch's thread asks, and what the loop asks, are not to wait for each other.
     EvictionWatch(Imds(imds_address), words, _log).begin(instance.watch_s)
-    return Surroundings(
+    return DaemonServices(
         master=EnrolmentClient(instance.master, key),
         identity=imds.identity,
         look=EvictionWatch(imds, words, _log).look,

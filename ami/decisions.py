@@ -13,39 +13,39 @@ from dataclasses import dataclass
 from gridml.errors import RunError
 from gridml.protocol.outbox import SAVED
 
-SHORT_LIFE_S = 60.0  # a worker that ends sooner did not get to work
-SHORT_LIVES = 3  # as many in a row, and another will not do better
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
+SHORT_RUN_S = 60.0  # a worker that ends sooner did not get to work
+MAX_SHORT_RUNS = 3  # as many in a row, and another will not do better
+MIN_PAUSE_S = 1.0
+MAX_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True)
 class WorkerEnd:
-    """How a worker ended. `why_told` is what it had been told to stop for, None where it ended by itself; `short_lives`
-    counts the workers before it, one after the other, that ended within `SHORT_LIFE_S`."""
+    """How a worker ended. `stop_reason` is what it had been told to stop for, None where it ended by itself; `short_runs`
+    counts the workers before it, one after the other, that ended within `SHORT_RUN_S`."""
 
     status: int
     lived_s: float
     last_words: str = ""
-    why_told: str | None = None
-    short_lives: int = 0
+    stop_reason: str | None = None
+    short_runs: int = 0
 
 
 def is_followed(end: WorkerEnd) -> tuple[bool, str]:
     """Whether the master is asked again after the end of a worker, and another starts in the same folder; and why."""
     last_words = f": {end.last_words}" if end.last_words else ""
-    if end.why_told is not None:
-        return False, end.why_told
+    if end.stop_reason is not None:
+        return False, end.stop_reason
     if end.status not in (SAVED, RunError.exit_status):
         return False, f"the worker ended with status {end.status}{last_words}"
-    if end.lived_s < SHORT_LIFE_S and end.short_lives + 1 >= SHORT_LIVES:
-        return False, f"{SHORT_LIVES} workers ended within {SHORT_LIFE_S:.0f} s, with status {end.status} at last"
+    if end.lived_s < SHORT_RUN_S and end.short_runs + 1 >= MAX_SHORT_RUNS:
+        return False, f"{MAX_SHORT_RUNS} workers ended within {SHORT_RUN_S:.0f} s, with status {end.status} at last"
     if end.status == SAVED:
         return True, "the worker had no answer for long, and kept its push"
     return True, f"the worker could not reach the master{last_words}"
 
 
-def last_heard_s(end: WorkerEnd, ended_s: float, arguments: Sequence[str], before_s: float) -> float:
+def last_contact_s(end: WorkerEnd, ended_s: float, arguments: Sequence[str], before_s: float) -> float:
     """When the master was last heard, as far as the end of a worker at `ended_s` tells; `before_s` is what was known
     before. A worker that saved its push had no answer for its --patience; one that never reached the master tells
     nothing."""
@@ -75,7 +75,7 @@ def orphaned(silent_s: float, orphan_s: float) -> str | None:
 def pause_s(attempt: int, draw: float) -> float:
     """Seconds after attempt `attempt` (from 1) has failed: doubled each time up to a limit, and spread by `draw`,
     uniform in [0, 1), so that a fleet does not knock all at once."""
-    longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt - 1, 30))
+    longest = min(MAX_PAUSE_S, MIN_PAUSE_S * 2.0 ** min(attempt - 1, 30))
     return longest * (0.5 + 0.5 * draw)
 
 
@@ -88,7 +88,7 @@ class LeaveInstance:
 
 
 @dataclass(frozen=True)
-class Ended:
+class WorkerExited:
     """The worker's process has ended, with its exit status and the last lines that it wrote."""
 
     status: int
@@ -105,7 +105,7 @@ class Words:
 
     def __init__(self) -> None:
         # Its put() may interrupt itself and get(), which an Event's set() in a signal handler may not.
-        self._queue: queue.SimpleQueue[LeaveInstance | Ended] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[LeaveInstance | WorkerExited] = queue.SimpleQueue()
         self._leave: LeaveInstance | None = None
         self._going_down = False
 
@@ -124,10 +124,10 @@ class Words:
             except queue.Empty:
                 return self._leave
 
-    def say(self, word: LeaveInstance | Ended) -> None:
+    def say(self, word: LeaveInstance | WorkerExited) -> None:
         self._queue.put(word)
 
-    def hear(self, within_s: float | None = None) -> LeaveInstance | Ended | None:
+    def hear(self, within_s: float | None = None) -> LeaveInstance | WorkerExited | None:
         """The next word; None when none comes within so many seconds."""
         try:
             word = self._queue.get(timeout=within_s)
@@ -140,7 +140,7 @@ class Words:
         """Let so much time pass, or less where the instance is to leave: then return that."""
         return self.leave or (self._leave if self.hear(seconds) else None)
 
-    def _keep(self, word: LeaveInstance | Ended) -> None:
+    def _keep(self, word: LeaveInstance | WorkerExited) -> None:
         if not isinstance(word, LeaveInstance):
             return
         self._going_down = self._going_down or not word.evicted

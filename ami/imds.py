@@ -126,7 +126,7 @@ class Imds:
             raise OSError(f"the metadata service answered what makes no sense to {path}: {error!r}") from None
 
 
-_LONGEST = 1 << 16  # bytes
+_MAX_CONFIG_BYTES = 1 << 16  # bytes
 _WRITTEN = "The instance's user data write it."
 
 
@@ -155,7 +155,7 @@ def read(path: Path) -> OwnInstance:
     """Raises UsageError, which never shows what is in the file."""
     names = {field.name for field in dataclasses.fields(OwnInstance)}
     try:
-        values = json.loads(read_regular(path, _LONGEST))
+        values = json.loads(read_regular(path, _MAX_CONFIG_BYTES))
         instance = from_json(OwnInstance, {name: value for name, value in values.items() if name in names})
     except (OSError, ForeignFile) as error:
         raise UsageError(f"{path} cannot be read: {error}. {_WRITTEN}") from None

@@ -13,7 +13,7 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-TAIL = 4_000  # characters of what the script said that are told
+MAX_OUTPUT_CHARS = 4_000  # characters of what the script said that are told
 _TIMEOUT_S = 60
 # cloud-init still writes when its last script has ended, and keeps the user data: it goes when cloud-init has gone.
 # What cannot be cleaned does not switch itself off, and so becomes no image.
@@ -31,7 +31,7 @@ def build(archive_url: str, sha256: str, result_url: str) -> None:
     except Exception as error:
         status, said = 1, f"{type(error).__name__}: {error}"
     try:
-        result = json.dumps({"status": status, "said": said[-TAIL:]}).encode()
+        result = json.dumps({"status": status, "said": said[-MAX_OUTPUT_CHARS:]}).encode()
         request = urllib.request.Request(result_url, result, {"Content-Type": "application/json"}, method="PUT")
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
             pass

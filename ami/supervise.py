@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ami.decisions import Ended, Words
+from ami.decisions import Words, WorkerExited
 from gridml.protocol.foreign import printable
 
-_LONGEST = 2_000  # characters of a line
-_LINES = 200  # that the master is told at the end, at most
+_MAX_LINE_CHARS = 2_000  # characters of a line
+_MAX_LINES = 200  # that the master is told at the end, at most
 _REST_S = 2.0  # how long what the worker wrote may follow its end
 
 
@@ -25,7 +25,7 @@ def supervise(
     grace_s: float,
     log: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
-) -> Ended:
+) -> WorkerExited:
     """Run a worker to its end. When the instance is to leave it gets SIGTERM at once, and `grace_s` seconds later, if
     it still runs, SIGKILL; to be told again to leave does not prolong that. What it writes goes to `log` by lines.
     Raises OSError where it cannot be started."""
@@ -39,27 +39,27 @@ def supervise(
         text=True,
         errors="replace",
     )
-    kept: deque[str] = deque(maxlen=_LINES)
+    kept: deque[str] = deque(maxlen=_MAX_LINES)
 
     def listen() -> None:
         assert process.stdout is not None
         with process.stdout:
-            while line := process.stdout.readline(_LONGEST):
-                if line := printable(line.rstrip(), _LONGEST):
+            while line := process.stdout.readline(_MAX_LINE_CHARS):
+                if line := printable(line.rstrip(), _MAX_LINE_CHARS):
                     kept.append(line)
                     log(line)
 
     def wait() -> None:
         status = process.wait()
         listener.join(_REST_S)  # something that it started may hold its output for ever
-        words.say(Ended(status, "\n".join(kept)))
+        words.say(WorkerExited(status, "\n".join(kept)))
 
     listener = threading.Thread(target=listen, daemon=True, name="worker's output")
     listener.start()
     threading.Thread(target=wait, daemon=True, name="worker's end").start()
     leaving = False
     kill_s: float | None = None  # when it is killed
-    while not isinstance(word := words.hear(None if kill_s is None else max(0.0, kill_s - clock())), Ended):
+    while not isinstance(word := words.hear(None if kill_s is None else max(0.0, kill_s - clock())), WorkerExited):
         if kill_s is not None and clock() >= kill_s:
             log(f"the worker did not end within {grace_s:.0f} s of SIGTERM: it is killed")
             process.kill()

@@ -147,7 +147,7 @@ def oldest(run: Path, deeds: Sequence[Deed]) -> Instance | None:
         for id in roster.ids()
         if id not in done
         and (enrolment := roster.enrolment(id)) is not None
-        and roster.farewell(id) is None
+        and roster.goodbye(id) is None
         and roster.end(id) is None
     ]
     return roster.instance(min(there)[1]) if there else None

@@ -153,7 +153,7 @@ BEAT_S = 0.5  # between two heartbeats of one batch: the shortest silence that m
 
 
 @final
-class Beating(WorkerMailbox):
+class HeartbeatMailbox(WorkerMailbox):
     """A worker's mailbox that says its last heartbeat again every `every_s` seconds, on a thread of its own."""
 
     def __init__(self, mailbox: WorkerMailbox, every_s: float = BEAT_S) -> None:

@@ -34,7 +34,7 @@ from gridml.protocol.outbox import attempt_of, job_of
 from remote import fitness
 from remote.courier import ThreadCourier
 from remote.session import Session, SessionOptions
-from remote.stepped import Beating
+from remote.stepped import HeartbeatMailbox
 
 LOOK_S = 0.5  # seconds between two looks for a mailbox that the master has not opened yet
 PATIENCE_S = 60.0  # how long to look; whoever sees none leaves
@@ -139,7 +139,7 @@ def _work(
         courier = ThreadCourier(mailbox, kept.number if kept is not None and kept.sync.worker == name else 1)
         source = options.original or options.program
         chosen = SessionOptions(name, kind, options.chunks, options.patience, source, kept, _cache(options, carrier))
-        mailbox = Beating(mailbox)
+        mailbox = HeartbeatMailbox(mailbox)
         session = Session(chosen, Engine(loaded, device), mailbox, courier, evicted)
         try:
             with raising_device_errors(device):

@@ -14,7 +14,7 @@ from benchmarks.spot.supply import HORIZON_S, Supply, Window, Windows
 from chunk_model.goodput import Costs
 from gridml.errors import RunError
 from gridml.protocol.messages import NO_PUSH
-from master.sftp.spending import Stay, charge
+from master.sftp.spending import InstanceUsage, charge
 from master.simulation import cost_only_worker
 from master.simulation.result import result_of
 from master.simulation.scenario import Scenario
@@ -71,7 +71,7 @@ class Outcome:
 UNFINISHED = Outcome(math.inf, math.inf)
 
 
-def billed(supply: Supply, stays: list[Stay], end_s: float) -> Outcome:
+def billed(supply: Supply, stays: list[InstanceUsage], end_s: float) -> Outcome:
     charges = [charge(stay, supply.prices[stay.market], end_s) for stay in stays]
     return Outcome(
         end_s / HOUR_S,
@@ -122,10 +122,10 @@ def with_gridml(job: Job, supply: Supply, instances: int, *, notice: bool = True
         shutil.rmtree(folder)
 
 
-def _stays(root: Path, script: Windows) -> tuple[list[Stay], Counter[str]]:
+def _stays(root: Path, script: Windows) -> tuple[list[InstanceUsage], Counter[str]]:
     """Return the instances that workers were on, and the credited pushes of each region. An instance that is taken is
     paid until it is gone, though its worker has left by then."""
-    stays: list[Stay] = []
+    stays: list[InstanceUsage] = []
     pushes: Counter[str] = Counter()
     with opened(root) as ledger:
         rows = ledger.execute(
@@ -143,9 +143,9 @@ def _stays(root: Path, script: Windows) -> tuple[list[Stay], Counter[str]]:
     return stays, pushes
 
 
-def _stay(window: Window, launched_s: float, ended_s: float | None, *, taken: bool) -> Stay:
+def _stay(window: Window, launched_s: float, ended_s: float | None, *, taken: bool) -> InstanceUsage:
     kind, _, zone = window.market.partition("/")
-    return Stay(kind, zone, launched_s, ended_s, taken)
+    return InstanceUsage(kind, zone, launched_s, ended_s, taken)
 
 
 # --- what it is compared with
@@ -155,7 +155,7 @@ def restarted(job: Job, supply: Supply, instances: int, every_s: float) -> Outco
     """Checkpoint and restart: `instances` in step, which share the work evenly and at no cost. A checkpoint every
     `every_s` of work; when one of them is taken all end, and begin again from the last one once as many can be had.
     Nobody waits for a notice."""
-    stays: list[Stay] = []
+    stays: list[InstanceUsage] = []
     left_s, now_s = job.work_s / instances, 0.0
     for window in supply.together(instances):
         if window.closes_s <= now_s:

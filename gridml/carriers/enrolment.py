@@ -131,7 +131,7 @@ class EnrolmentClient:
         except ValueError as error:
             raise OSError(errno.EPROTO, f"the master's answer is {error}", str(self._address)) from None
 
-    def farewell(self, job: str, exit_status: int, why: str, evicted: bool, log: str = "") -> None:
+    def goodbye(self, job: str, exit_status: int, why: str, evicted: bool, log: str = "") -> None:
         """Say how the worker of `job` ended, whether this machine is being taken away, and the end of what the worker
         wrote, as much of it as a line takes."""
         request = {"op": "farewell", "exit_status": exit_status, "why": printable(why), "evicted": evicted}

@@ -3,7 +3,7 @@
 It is the subsystem `enrol` of the master's SSH server; the machines' side is `gridml/carriers/enrolment.py`. Any
 client that reaches the port may open it, as user `enrol` and with any key: it asks for the fleet's token and a
 signed identity document, and reads and writes the roster (`roster.py`), nothing else. A job's user may say goodbye
-there. `on_request` decides whether a machine is one that the fleet launched, and may have its worker's place.
+there. `decide_enrolment` decides whether a machine is one that the fleet launched, and may have its worker's place.
 
 An identity document is what a machine's provider says of it, signed, as its metadata service hands it out. The
 signature is the plain one, RSA with PKCS #1 v1.5 and SHA-256 over the document as it is written, byte for byte. A
@@ -38,7 +38,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from gridml.carriers.enrolment import BUNDLE, BUNDLE_DESCRIPTION, MAX_LOG_CHARS, SUBSYSTEM, USER, Assignment, read_line
 from gridml.errors import GridmlError, UsageError
 from gridml.protocol.foreign import printable
-from master.sftp.roster import Enrolment, Farewell, FleetFacts, Instance, Roster
+from master.sftp.roster import Enrolment, FleetFacts, GoodbyeMessage, Instance, Roster
 
 RETRY_S = 3.0  # after which a machine asks again that may only not be known yet
 LAUNCH_S = 900.0  # by which a document's time may differ from the launch: clocks differ, and starting takes time
@@ -81,21 +81,21 @@ class EnrolmentRequest:
     `launched` is what is known of the instance that it names, None for nothing."""
 
     public_key: str
-    token_fits: bool
-    signature_fits: bool
+    is_token_valid: bool
+    is_signature_valid: bool
     identity: ProvenIdentity | None
     launched: Launched | None
 
 
-def on_request(request: EnrolmentRequest, account: str, region: str, image: str) -> tuple[EnrolmentVerdict, str]:
+def decide_enrolment(request: EnrolmentRequest, account: str, region: str, image: str) -> tuple[EnrolmentVerdict, str]:
     """Return what becomes of a request to a fleet of this account, region and image, and why.
 
     Who has not the fleet's token is told nothing else, and of an instance nothing is said before its document is known
     to be genuine. One instance has one key for ever: the same key may ask again, as after its daemon started anew.
     """
-    if not request.token_fits:
+    if not request.is_token_valid:
         return EnrolmentVerdict.REFUSE, "the fleet's token is another"
-    if not request.signature_fits:
+    if not request.is_signature_valid:
         return EnrolmentVerdict.REFUSE, "the identity document's signature is not its provider's"
     identity, launched = request.identity, request.launched
     if identity is None:
@@ -151,7 +151,7 @@ def signed(document: str, signature: str, certificate: str) -> bool:
     return True
 
 
-def token_fits(token: str, sha256: str) -> bool:
+def is_token_valid(token: str, sha256: str) -> bool:
     """Whether `sha256` (hex) is a token's, in a time that does not tell how far it is right."""
     digest = hashlib.sha256(token.encode(errors="replace")).hexdigest()
     return hmac.compare_digest(digest, sha256.lower())
@@ -244,7 +244,7 @@ class Registrar:
                 with self._lock:
                     if isinstance(log, str):
                         self._keep_log(entry.user, log)
-                    return self._farewell(entry.instance, status, why, evicted)
+                    return self._goodbye(entry.instance, status, why, evicted)
         return _refused("this is no request that is known here")
 
     def _enrol(self, token: str, document: str, signature: str, public_key: str, address: str) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class Registrar:
         if facts is None:
             return _refused("this run has no fleet")
         request = self._request(facts, token, document, signature, public_key)
-        verdict, why = on_request(request, facts.account, facts.region, facts.image)
+        verdict, why = decide_enrolment(request, facts.account, facts.region, facts.image)
         if verdict is EnrolmentVerdict.REFUSE or request.identity is None:
             return _refused(why)
         instance = self._roster.instance(request.identity.instance)
@@ -270,7 +270,7 @@ class Registrar:
         self, facts: FleetFacts, token: str, document: str, signature: str, public_key: str
     ) -> EnrolmentRequest:
         """Who has not the token costs a SHA-256; only a genuine document has the roster looked at."""
-        fits = token_fits(token, facts.token_sha256)
+        fits = is_token_valid(token, facts.token_sha256)
         genuine = fits and signed(document, signature, facts.certificate)
         identity = identity_of(document) if genuine else None
         launched = None if identity is None else self._launched(identity.instance)
@@ -278,14 +278,14 @@ class Registrar:
 
     def _launched(self, id: str) -> Launched | None:
         roster = self._roster
-        instance, enrolment, farewell = roster.instance(id), roster.enrolment(id), roster.farewell(id)
+        instance, enrolment, goodbye = roster.instance(id), roster.enrolment(id), roster.goodbye(id)
         if instance is None:
             return None
         return Launched(
             instance.launched_s,
             None if enrolment is None else enrolment.public_key,
             ended=roster.end(id) is not None,
-            evicted=farewell is not None and farewell.evicted,
+            evicted=goodbye is not None and goodbye.evicted,
         )
 
     def _assignment(self, instance: Instance) -> dict[str, Any]:
@@ -303,10 +303,10 @@ class Registrar:
             self._logs.mkdir(exist_ok=True)
             (self._logs / f"{worker}.log").write_text(f"{printable(log, MAX_LOG_CHARS)}\n", encoding="utf-8")
 
-    def _farewell(self, id: str, status: int, why: str, evicted: bool) -> dict[str, Any]:
+    def _goodbye(self, id: str, status: int, why: str, evicted: bool) -> dict[str, Any]:
         if not self.is_there(id):
             return _refused("this machine is known to have ended")
-        self._roster.keep(Farewell(id, max(-255, min(status, 255)), printable(why), self._clock(), evicted))
+        self._roster.keep(GoodbyeMessage(id, max(-255, min(status, 255)), printable(why), self._clock(), evicted))
         return {"ok": True}
 
 

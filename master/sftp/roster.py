@@ -23,7 +23,7 @@ from gridml.protocol.bundle import write_atomic
 FOLDER = "fleet"
 _FLEET = "fleet.json"
 _ID = re.compile(r"[A-Za-z0-9-]{1,64}")
-_Record = TypeVar("_Record", "Instance", "Enrolment", "Farewell", "End")
+_Record = TypeVar("_Record", "Instance", "Enrolment", "GoodbyeMessage", "End")
 _Held = TypeVar("_Held")
 
 
@@ -65,7 +65,7 @@ class Enrolment:
 
 
 @dataclass(frozen=True)
-class Farewell:
+class GoodbyeMessage:
     """What an instance last said of its worker: the exit status, and why it left, in words."""
 
     id: str
@@ -88,7 +88,7 @@ class End:
 _SUFFIX: Mapping[type[Any], str] = {
     Instance: "instance.json",
     Enrolment: "enrolled.json",
-    Farewell: "farewell.json",
+    GoodbyeMessage: "farewell.json",
     End: "ended.json",
 }
 
@@ -109,7 +109,7 @@ class Roster:
         """What instances must show; None where the run has no fleet, or not yet."""
         return _read(self._folder / _FLEET, FleetFacts)
 
-    def keep(self, record: Instance | Enrolment | Farewell | End) -> None:
+    def keep(self, record: Instance | Enrolment | GoodbyeMessage | End) -> None:
         """Keep what became of an instance, durably. Raises OSError, ValueError for what is no instance's id."""
         if not _ID.fullmatch(record.id):
             raise ValueError(f"got the instance {record.id!r}, expected letters, digits and '-'")
@@ -130,8 +130,8 @@ class Roster:
     def enrolment(self, id: str) -> Enrolment | None:
         return self._record(Enrolment, id)
 
-    def farewell(self, id: str) -> Farewell | None:
-        return self._record(Farewell, id)
+    def goodbye(self, id: str) -> GoodbyeMessage | None:
+        return self._record(GoodbyeMessage, id)
 
     def end(self, id: str) -> End | None:
         return self._record(End, id)

@@ -5,7 +5,7 @@ A caller needs four calls, all pure, with times in seconds since 1970 and prices
     estimated(offers, instances, budget)                           before anything starts, for `--dry-run`
     check_budget(budget, hour, at_most)                            UsageError for one below one instance-hour
     spent(stays, prices, now_s)                                    dollars until now
-    may_spend(Purse(budget, spent, rate, under_way, another))      -> (Spend.GO_ON | NO_MORE | LEAVE, reason)
+    may_spend(BudgetState(budget, spent, rate, under_way, another))      -> (Spend.GO_ON | NO_MORE | LEAVE, reason)
 
 `prices` maps "TYPE/ZONE" to steps [[time, price], ...] in order of time; a price holds until the next step.
 `chunk_model.prices.price_steps` makes them of DescribeSpotPriceHistory. An instance is billed by the second, 60
@@ -44,7 +44,7 @@ MIN_STAY_S = 900.0  # that one more instance must be able to stay, or its boot i
 
 
 @dataclass(frozen=True)
-class Stay:
+class InstanceUsage:
     """An instance of a worker from its launch to its end, None while it lives; `taken` where its provider took it back
     unasked. `on_demand` is the full price of its type, 0 where nobody knows it; it is paid unless the market is
     `spot`."""
@@ -103,7 +103,7 @@ def price_at(steps: Steps, at_s: float) -> float:
     return float(steps[max(0, bisect_right(steps, at_s, key=lambda step: step[0]) - 1)][1])
 
 
-def charge(stay: Stay, steps: Steps | None, now_s: float) -> Charge:
+def charge(stay: InstanceUsage, steps: Steps | None, now_s: float) -> Charge:
     """Return what a stay has cost until `now_s`. One that lives still is not free yet, however young it is."""
     seconds = stay.seconds(now_s)
     billed_s = max(MIN_BILLED_S, seconds)
@@ -116,7 +116,7 @@ def charge(stay: Stay, steps: Steps | None, now_s: float) -> Charge:
     return Charge(0.0 if free else dollars, on_demand, seconds, free, basis)
 
 
-def spent(stays: Iterable[Stay], prices: Prices, now_s: float) -> float:
+def spent(stays: Iterable[InstanceUsage], prices: Prices, now_s: float) -> float:
     """Return what all instances together have cost until `now_s`, in dollars."""
     return math.fsum(charge(stay, prices.get(stay.market), now_s).dollars for stay in stays)
 
@@ -133,7 +133,7 @@ class Spend(Enum):
 
 
 @dataclass(frozen=True)
-class Purse:
+class BudgetState:
     """What is left of a budget rests on: `budget` and `spent` in dollars; dollars an hour, at most, of the instances
     that are billed (`rate`), of those that are asked for and not there yet (`under_way`), and of one more (`another`).
 
@@ -148,7 +148,7 @@ class Purse:
     another: float = 0.0
 
 
-def may_spend(purse: Purse) -> tuple[Spend, str]:
+def may_spend(purse: BudgetState) -> tuple[Spend, str]:
     """Whether to go on, to ask for no more instances, or to leave now so that there is money left to push: the time
     that takes (`LEAVE_S`) is within the budget. To be asked once a minute."""
     left = purse.budget - purse.spent
@@ -165,7 +165,7 @@ def may_spend(purse: Purse) -> tuple[Spend, str]:
     return Spend.GO_ON, told if lasts_s == math.inf else f"{told}; the rest lasts {lasts_s / HOUR_S:.1f} h at least"
 
 
-def affordable(purse: Purse) -> int:
+def affordable(purse: BudgetState) -> int:
     """Return how many more instances can each stay for as long as it takes to boot, to work a while, and to leave; 0
     where nobody knows what one costs."""
     if purse.another <= 0:
@@ -183,7 +183,7 @@ def check_budget(budget: float, hour: float, at_most: float) -> None:
             f"--budget is ${budget:g}, less than one instance-hour, which is ${hour:.4g} at the cheapest price now; "
             f"expected at least that: give more, or offer a smaller instance type."
         )
-    decision, _ = may_spend(Purse(budget, 0.0, 0.0, another=at_most))
+    decision, _ = may_spend(BudgetState(budget, 0.0, 0.0, another=at_most))
     if decision is not Spend.GO_ON:
         least = at_most * (LEAVE_S + MIN_STAY_S) / HOUR_S
         raise UsageError(
@@ -245,24 +245,24 @@ def estimated(offers: Sequence[Offer], instances: int, budget: float | None = No
 _FILE = "prices.json"
 
 
-def stays(roster: Roster) -> list[Stay]:
+def stays(roster: Roster) -> list[InstanceUsage]:
     """Return how long each instance stayed that was ever launched, in the order of their ids."""
     instances = (roster.instance(id) for id in roster.ids())
     return [_stay(instance, roster.end(instance.id)) for instance in instances if instance is not None]
 
 
-def _stay(instance: Instance, end: End | None) -> Stay:
-    stay = Stay(**asdict(instance))
+def _stay(instance: Instance, end: End | None) -> InstanceUsage:
+    stay = InstanceUsage(**asdict(instance))
     return stay if end is None else replace(stay, ended_s=end.ended_s, taken=end.taken)
 
 
-def keep_prices(root: Path, prices: Prices) -> None:
+def save_prices(root: Path, prices: Prices) -> None:
     """Keep what markets cost, in place of what was kept before, durably. Raises OSError."""
     steps_of = {market: [list(step) for step in steps] for market, steps in prices.items()}
     write_atomic(root / FOLDER / _FILE, json.dumps(steps_of).encode())
 
 
-def kept_prices(root: Path) -> dict[str, list[list[float]]]:
+def saved_prices(root: Path) -> dict[str, list[list[float]]]:
     """Return what markets cost; nothing where nothing was kept. Raises LedgerError for a file that holds none."""
     path = root / FOLDER / _FILE
     try:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 MAX_TRIES = 3  # different workers whose failures on a range end the run; tries, where there are not so many
 TRIES_MEANWHILE = 9  # tries of those that run while others wait for a machine: by their pauses, a minute
-PAUSE_S, LONGEST_PAUSE_S = 0.25, 300.0  # without a lease after a failure, doubled by each further one in a row
+PAUSE_S, MAX_PAUSE_S = 0.25, 300.0  # without a lease after a failure, doubled by each further one in a row
 AVOIDED = 2  # failures in a row from which on nobody waits for a worker's own try
 MAX_FAILURES = 8  # in a row, of one process or on one machine: by their pauses, a minute
 LONG_REST_S = 3600.0  # that a machine with so many rests after its pause while others work: disks are made room on
@@ -119,7 +119,7 @@ def pause(failures: int, distrusted: int = 0) -> tuple[float, str]:
         why.append(f"failed {failures} times in a row")
     if distrusted:
         why.append(f"of its machine's workers {distrusted} given up for what they sent")
-    seconds = min(LONGEST_PAUSE_S, PAUSE_S * 2.0 ** min(against - 1, 60)) if against else 0.0
+    seconds = min(MAX_PAUSE_S, PAUSE_S * 2.0 ** min(against - 1, 60)) if against else 0.0
     longer = long_rest_s(failures, distrusted)
     for_long = "" if math.isinf(longer) else f" for {longer / 60:g} minutes"
     rests = f", and no worker there{for_long} while others work elsewhere" if longer else ""

@@ -116,9 +116,9 @@ def silence_limit_s(limit_s: float, *, out_of_reach: bool) -> float:
     return limit_s / 4 if out_of_reach else limit_s
 
 
-def is_silent(last_heard_s: float, now_s: float, limit_s: float, *, out_of_reach: bool = False) -> tuple[bool, str]:
+def is_silent(last_contact_s: float, now_s: float, limit_s: float, *, out_of_reach: bool = False) -> tuple[bool, str]:
     """Whether a running worker has been silent for so long that its leases are given to others."""
-    silent, limit = now_s - last_heard_s, silence_limit_s(limit_s, out_of_reach=out_of_reach)
+    silent, limit = now_s - last_contact_s, silence_limit_s(limit_s, out_of_reach=out_of_reach)
     where = ", and out of reach" if out_of_reach else ""
     return silent > limit, f"nothing heard for {silent:.0f} s (limit {limit:.0f} s){where}"
 

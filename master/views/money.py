@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from master.sftp.roster import Roster
-from master.sftp.spending import HOUR_S, Basis, Charge, Prices, Stay, charge, kept_prices, stays
+from master.sftp.spending import HOUR_S, Basis, Charge, InstanceUsage, Prices, charge, saved_prices, stays
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def read_money(root: Path, flop: float | None, now: float | None = None) -> Mone
     if not stayed:
         return None
     now_s = time.time() if now is None else now
-    prices = kept_prices(root)
+    prices = saved_prices(root)
     charges = [(stay, charge(stay, prices.get(stay.market), now_s)) for stay in stayed]
     lives = sorted(
         (_life(*each) for each in charges),
@@ -88,7 +88,7 @@ def read_spent(root: Path, times_s: Sequence[float]) -> list[float]:
     Raises LedgerError for prices that cannot be read.
     """
     stayed = stays(Roster(root))
-    prices = kept_prices(root) if stayed else {}
+    prices = saved_prices(root) if stayed else {}
     return [
         math.fsum(
             charge(_as_at(stay, at_s), prices.get(stay.market), at_s).dollars
@@ -100,12 +100,12 @@ def read_spent(root: Path, times_s: Sequence[float]) -> list[float]:
     ]
 
 
-def _as_at(stay: Stay, at_s: float) -> Stay:
+def _as_at(stay: InstanceUsage, at_s: float) -> InstanceUsage:
     """Return a stay as it was known at a moment: an end that was still to come is none."""
     return replace(stay, ended_s=None, taken=False) if stay.ended_s is not None and stay.ended_s > at_s else stay
 
 
-def _life(stay: Stay, cost: Charge) -> LifeCost:
+def _life(stay: InstanceUsage, cost: Charge) -> LifeCost:
     return LifeCost(
         id=stay.id,
         worker=stay.worker,
@@ -144,7 +144,7 @@ def _together(parts: Sequence[float | None]) -> float | None:
     return math.fsum(numbers) if len(numbers) == len(parts) else None
 
 
-def _assumed(charges: Sequence[tuple[Stay, Charge]], prices: Prices) -> list[str]:
+def _assumed(charges: Sequence[tuple[InstanceUsage, Charge]], prices: Prices) -> list[str]:
     remarks = [
         "billed by the second, 60 s at least, from the launch on, spot instances at the price then in effect and free "
         "if taken within the first hour; disks, traffic and the machine of the master are not in it"

@@ -21,7 +21,7 @@ import pytest
 from ami import run_files
 from gridml.carriers.enrolment import Assignment, BundleFile, EnrolmentClient, new_key
 from gridml.errors import RunError, StorageError
-from master.sftp.roster import Farewell, FleetFacts, Instance, Roster
+from master.sftp.roster import FleetFacts, GoodbyeMessage, Instance, Roster
 from master.sftp.server import MailServer
 from pools.ec2.metadata_service import ImdsServer, InstanceFacts, Signatory
 
@@ -125,8 +125,8 @@ class Site:
         return process.returncode
 
     @property
-    def farewell(self) -> Farewell | None:
-        return self.roster.farewell("i-0abc")
+    def goodbye(self) -> GoodbyeMessage | None:
+        return self.roster.goodbye("i-0abc")
 
 
 @pytest.fixture
@@ -159,9 +159,9 @@ def test_an_instance_enrols_works_and_says_how_that_ended(site: Site) -> None:
     assert {"OMP_NUM_THREADS", "HOME", "PATH"} <= set(facts["environment"])
     assert not {"SECRET_OF_THE_HOST", "PYTHONPATH", "NOTIFY_SOCKET"} & set(facts["environment"])
     assert sorted(facts["cwd"]) == ["gridml.pyz", "mnist.py", "outbox", "w7"]
-    farewell = site.farewell
-    assert farewell is not None and farewell.exit_status == 1 and not farewell.evicted
-    assert farewell.why == "the worker ended with status 1: Unfit: this machine has no torch"
+    goodbye = site.goodbye
+    assert goodbye is not None and goodbye.exit_status == 1 and not goodbye.evicted
+    assert goodbye.why == "the worker ended with status 1: Unfit: this machine has no torch"
     work = site.folder / "work"
     assert [oct(path.stat().st_mode & 0o777) for path in (work, work / "w7", site.folder / "key")] == [
         "0o700",
@@ -180,9 +180,9 @@ def test_a_notice_lets_the_worker_push_and_the_instance_wait(site: Site) -> None
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)  # the system goes down
         assert site.end(process) == 0
-    farewell = site.farewell
-    assert farewell is not None and farewell.evicted and farewell.exit_status == 0
-    assert farewell.why == "spot interruption: terminate at 2026-04-01T12:02:00Z"
+    goodbye = site.goodbye
+    assert goodbye is not None and goodbye.evicted and goodbye.exit_status == 0
+    assert goodbye.why == "spot interruption: terminate at 2026-04-01T12:02:00Z"
 
 
 def test_secrets_stand_in_no_argument_list_and_no_environment(site: Site) -> None:
@@ -226,15 +226,15 @@ def test_a_daemon_that_is_killed_takes_its_worker_along_and_enrols_again(site: S
         process.terminate()
         assert site.end(process) == 0
     assert site.roster.enrolment("i-0abc") == first
-    assert site.farewell is not None and site.farewell.why == "the instance is shutting down"
+    assert site.goodbye is not None and site.goodbye.why == "the instance is shutting down"
 
 
 def test_a_bundle_that_is_not_the_runs_is_not_run(site: Site) -> None:
     (site.run / "bundle" / site.bundle("--stay")["mnist.py"]).write_text("trains = False\n")
     with site.booted() as process:
         assert site.end(process) == 0
-    assert site.farewell is not None and site.farewell.exit_status == RunError.exit_status
-    assert "mnist.py is not what the master announced: its SHA-256 is" in site.farewell.why
+    assert site.goodbye is not None and site.goodbye.exit_status == RunError.exit_status
+    assert "mnist.py is not what the master announced: its SHA-256 is" in site.goodbye.why
     assert not (site.run / "mail" / "w7" / "facts").exists()
     assert not (site.folder / "work" / "mnist.py").exists()
 
@@ -320,7 +320,7 @@ def test_a_key_that_a_crash_left_damaged_is_made_anew(site: Site, damage: str) -
     (site.folder / "key").write_text(damage)
     with site.booted(orphan_s=5.0) as process:
         assert site.end(process) == 0, site.output
-    assert site.farewell is not None and "Unfit" in site.farewell.why
+    assert site.goodbye is not None and "Unfit" in site.goodbye.why
 
 
 @pytest.mark.parametrize(

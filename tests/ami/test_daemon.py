@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ami.daemon import GOODBYE_S, TAKEN_S, Daemon, Surroundings
-from ami.decisions import Ended, LeaveInstance, Words
+from ami.daemon import GOODBYE_S, TAKEN_S, Daemon, DaemonServices
+from ami.decisions import LeaveInstance, Words, WorkerExited
 from ami.imds import Identity, OwnInstance
 from gridml.carriers.enrolment import Assignment, Refused
 from gridml.errors import RunError
@@ -28,7 +28,7 @@ class TimedWords(Words):
         super().__init__()
         self._clock = clock
 
-    def hear(self, within_s: float | None = None) -> LeaveInstance | Ended | None:
+    def hear(self, within_s: float | None = None) -> LeaveInstance | WorkerExited | None:
         until_s = self._clock() + (float("inf") if within_s is None else within_s)
         while (word := super().hear(0.0)) is None and self._clock() < until_s:
             next_s = self._clock.next_s
@@ -64,7 +64,7 @@ class World:
             raise answer
         return answer
 
-    def farewell(self, job: str, exit_status: int, why: str, evicted: bool, log: str) -> None:
+    def goodbye(self, job: str, exit_status: int, why: str, evicted: bool, log: str) -> None:
         if self.farewell_error is not None:
             raise self.farewell_error
         self.farewells.append((job, exit_status, why, evicted))
@@ -89,15 +89,15 @@ class World:
         if self.preparing:
             raise self.preparing.pop(0)
 
-    def run(self, assignment: Assignment) -> Ended:
+    def run(self, assignment: Assignment) -> WorkerExited:
         self.runs += 1
         seconds, status = self.lives.pop(0)
         began_s = self.clock()
         self.words.hear(seconds)  # a word ends it before its time
-        return Ended(status if self.clock() - began_s >= seconds else 0, self.output)
+        return WorkerExited(status if self.clock() - began_s >= seconds else 0, self.output)
 
     def live(self) -> None:
-        around = Surroundings(
+        around = DaemonServices(
             self,
             lambda: Identity("document", "signature"),
             self.look,
@@ -273,7 +273,7 @@ def test_a_farewell_that_nobody_hears_does_not_hold_the_instance(world: World) -
 
 
 def test_a_worker_that_cannot_be_started(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(assignment: Assignment) -> Ended:
+    def fails(assignment: Assignment) -> WorkerExited:
         raise FileNotFoundError("no python")
 
     monkeypatch.setattr(world, "run", fails)

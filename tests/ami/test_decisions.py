@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ami.decisions import (
-    LONGEST_PAUSE_S,
-    SHORT_LIFE_S,
-    SHORT_LIVES,
+    MAX_PAUSE_S,
+    MAX_SHORT_RUNS,
+    SHORT_RUN_S,
     WorkerEnd,
     is_followed,
-    last_heard_s,
+    last_contact_s,
     orphaned,
     patience_s,
     pause_s,
@@ -20,7 +20,7 @@ from ami.decisions import (
 from gridml.errors import UNFIT, RunError
 from gridml.protocol.outbox import SAVED
 
-LONG_S = 2 * SHORT_LIFE_S
+LONG_S = 2 * SHORT_RUN_S
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ LONG_S = 2 * SHORT_LIFE_S
         (WorkerEnd(UNFIT, 1.0, "no torch"), False, "the worker ended with status 69: no torch"),
         (WorkerEnd(SAVED, LONG_S), True, "had no answer for long"),
         (WorkerEnd(RunError.exit_status, LONG_S, "no route"), True, "could not reach the master: no route"),
-        (WorkerEnd(SAVED, 1.0, short_lives=SHORT_LIVES - 1), False, "3 workers ended within 60 s"),
-        (WorkerEnd(SAVED, LONG_S, short_lives=SHORT_LIVES - 1), True, "had no answer"),
-        (WorkerEnd(SAVED, LONG_S, why_told="spot interruption"), False, "spot interruption"),
-        (WorkerEnd(-9, LONG_S, why_told="spot interruption"), False, "spot interruption"),
-        (WorkerEnd(SAVED, LONG_S, why_told="shutting down"), False, "shutting down"),
+        (WorkerEnd(SAVED, 1.0, short_runs=MAX_SHORT_RUNS - 1), False, "3 workers ended within 60 s"),
+        (WorkerEnd(SAVED, LONG_S, short_runs=MAX_SHORT_RUNS - 1), True, "had no answer"),
+        (WorkerEnd(SAVED, LONG_S, stop_reason="spot interruption"), False, "spot interruption"),
+        (WorkerEnd(-9, LONG_S, stop_reason="spot interruption"), False, "spot interruption"),
+        (WorkerEnd(SAVED, LONG_S, stop_reason="shutting down"), False, "shutting down"),
     ],
 )
 def test_after_a_worker(end: WorkerEnd, followed: bool, why: str) -> None:
@@ -43,16 +43,16 @@ def test_after_a_worker(end: WorkerEnd, followed: bool, why: str) -> None:
 
 
 @given(st.integers(-15, 255), st.floats(0, 1e6), st.integers(0, 10))
-def test_who_is_told_to_leave_never_begins_again(status: int, lived_s: float, short_lives: int) -> None:
-    assert is_followed(WorkerEnd(status, lived_s, "", "told", short_lives)) == (False, "told")
+def test_who_is_told_to_leave_never_begins_again(status: int, lived_s: float, short_runs: int) -> None:
+    assert is_followed(WorkerEnd(status, lived_s, "", "told", short_runs)) == (False, "told")
 
 
 def test_the_master_was_last_heard() -> None:
     arguments = ["--seed", "0", "--patience", "120"]
-    assert last_heard_s(WorkerEnd(0, 900.0), 1000.0, arguments, 100.0) == 1000.0
-    assert last_heard_s(WorkerEnd(SAVED, 900.0), 1000.0, arguments, 100.0) == 880.0
-    assert last_heard_s(WorkerEnd(SAVED, 10.0), 110.0, arguments, 100.0) == 100.0  # since it enrolled
-    assert last_heard_s(WorkerEnd(RunError.exit_status, 60.0), 160.0, arguments, 100.0) == 100.0
+    assert last_contact_s(WorkerEnd(0, 900.0), 1000.0, arguments, 100.0) == 1000.0
+    assert last_contact_s(WorkerEnd(SAVED, 900.0), 1000.0, arguments, 100.0) == 880.0
+    assert last_contact_s(WorkerEnd(SAVED, 10.0), 110.0, arguments, 100.0) == 100.0  # since it enrolled
+    assert last_contact_s(WorkerEnd(RunError.exit_status, 60.0), 160.0, arguments, 100.0) == 100.0
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,6 @@ def test_an_instance_without_a_master_ends_itself() -> None:
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
 def test_pauses_grow_to_a_limit(attempt: int, draw: float) -> None:
-    assert 0.5 <= pause_s(attempt, draw) <= LONGEST_PAUSE_S
+    assert 0.5 <= pause_s(attempt, draw) <= MAX_PAUSE_S
     assert pause_s(attempt, draw) <= pause_s(attempt + 1, draw)
     assert pause_s(attempt, 0.0) * 2 >= pause_s(attempt, draw)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ami.decisions import Ended, LeaveInstance, Words
+from ami.decisions import LeaveInstance, Words, WorkerExited
 from ami.supervise import supervise
 
 pytestmark = pytest.mark.real
 
 
-def run(source: str, tmp_path: Path, words: Words, lines: list[str], grace_s: float = 20.0) -> Ended:
+def run(source: str, tmp_path: Path, words: Words, lines: list[str], grace_s: float = 20.0) -> WorkerExited:
     environment = {"PATH": os.environ["PATH"]}
     return supervise([sys.executable, "-uc", source], tmp_path, environment, words, grace_s, lines.append)
 
@@ -36,7 +36,7 @@ class Lines(list[str]):
 def test_a_worker_that_ends_by_itself(tmp_path: Path) -> None:
     lines: list[str] = []
     source = "import sys; print('one'); print('Unfit: no\\x1b torch', file=sys.stderr); sys.exit(69)"
-    assert run(source, tmp_path, Words(), lines) == Ended(69, "one\nUnfit: no\\x1b torch")
+    assert run(source, tmp_path, Words(), lines) == WorkerExited(69, "one\nUnfit: no\\x1b torch")
     assert lines == ["one", "Unfit: no\\x1b torch"]
 
 
@@ -49,7 +49,7 @@ def test_a_notice_lets_it_end_in_order(tmp_path: Path) -> None:
         "print('trains')\n"
         "while True: signal.pause()"
     )
-    assert run(source, tmp_path, words, Lines(words, "trains", notice)) == Ended(0, "trains\npushed")
+    assert run(source, tmp_path, words, Lines(words, "trains", notice)) == WorkerExited(0, "trains\npushed")
     assert words.leave == notice
 
 
@@ -69,7 +69,7 @@ def test_who_is_told_twice_has_no_more_time(tmp_path: Path) -> None:
 
         now_s = 0.0
 
-        def hear(self, within_s: float | None = None) -> LeaveInstance | Ended | None:
+        def hear(self, within_s: float | None = None) -> LeaveInstance | WorkerExited | None:
             if within_s is None:
                 return super().hear()
             rests.append(within_s)
@@ -92,7 +92,7 @@ def test_what_was_said_before_it_began_counts(tmp_path: Path) -> None:
 
 def test_its_environment_is_what_it_is_given(tmp_path: Path) -> None:
     source = "import os; print(sorted(name for name in os.environ if name not in ('LC_CTYPE', 'PATH')))"
-    assert run(source, tmp_path, Words(), []) == Ended(0, "[]")
+    assert run(source, tmp_path, Words(), []) == WorkerExited(0, "[]")
 
 
 def test_no_such_program(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ami.decisions import Ended, LeaveInstance, Words
+from ami.decisions import LeaveInstance, Words, WorkerExited
 
 NOTICE, SIGNAL = LeaveInstance("spot interruption", evicted=True), LeaveInstance("the instance is shutting down")
 
@@ -31,5 +31,5 @@ def test_a_notice_alone_does_not_mean_that_the_system_goes_down() -> None:
 
 def test_the_end_of_a_worker_is_heard_once() -> None:
     words = Words()
-    words.say(Ended(0, ""))
-    assert words.hear() == Ended(0, "") and words.hear(0.0) is None and words.leave is None
+    words.say(WorkerExited(0, ""))
+    assert words.hear() == WorkerExited(0, "") and words.hear(0.0) is None and words.leave is None

@@ -9,7 +9,7 @@ import pytest
 
 from gridml.carriers.base import BEGUN, Heartbeat
 from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
-from remote.stepped import Beating
+from remote.stepped import HeartbeatMailbox
 
 LIMIT_S = 60.0
 
@@ -38,7 +38,7 @@ def master(tmp_path: Path) -> DirectoryMailboxes:
 
 def test_it_goes_on_by_itself(tmp_path: Path, master: DirectoryMailboxes) -> None:
     inner = Counting(tmp_path, 6)
-    mailbox = Beating(inner, every_s=0.001)
+    mailbox = HeartbeatMailbox(inner, every_s=0.001)
     mailbox.beat(3, 64)
     assert inner.enough.wait(LIMIT_S)
     mailbox.close()
@@ -48,14 +48,14 @@ def test_it_goes_on_by_itself(tmp_path: Path, master: DirectoryMailboxes) -> Non
 
 def test_a_life_shows_before_its_first_chunk(tmp_path: Path, master: DirectoryMailboxes) -> None:
     inner = Counting(tmp_path, 1)
-    mailbox = Beating(inner)
+    mailbox = HeartbeatMailbox(inner)
     assert inner.enough.wait(LIMIT_S)
     mailbox.close()
     assert master.heartbeat("w1") == Heartbeat(BEGUN, 0, 1)
 
 
 def test_the_newest_stays_however_often_the_thread_beats(tmp_path: Path, master: DirectoryMailboxes) -> None:
-    mailbox = Beating(DirectoryMailbox(tmp_path, "w1"), every_s=0.0)
+    mailbox = HeartbeatMailbox(DirectoryMailbox(tmp_path, "w1"), every_s=0.0)
     for upto in range(5000):
         mailbox.beat(1, upto)
         heartbeat = master.heartbeat("w1")

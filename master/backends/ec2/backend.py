@@ -41,7 +41,7 @@ from master.backends.ec2.states import (
     was_taken,
 )
 from master.ports.environment import SteadyClock
-from master.sftp.roster import End, Farewell, Instance, Roster
+from master.sftp.roster import End, GoodbyeMessage, Instance, Roster
 from master.sftp.spending import Spend
 from master.state.jobs import Backend, JobEvent, State
 from master.store.rundir import RunDirectory
@@ -74,7 +74,7 @@ class _LiveWorker:
     instance: Instance
     enrolled: bool = False
     running: bool = False  # by the last look
-    farewell: Farewell | None = None
+    goodbye: GoodbyeMessage | None = None
     said_s: float = 0.0
     cancelled: bool = False
     ends_s: float = float("inf")
@@ -371,13 +371,13 @@ class Ec2(Backend):
                 full = self._budget.full_price(seen.type)
                 life.instance = replace(life.instance, type=seen.type, zone=seen.zone, on_demand=full)
                 self._roster.keep(life.instance)
-        if life.farewell is None:
-            life.farewell = self._roster.farewell(life.instance.id)  # said before its machine went
+        if life.goodbye is None:
+            life.goodbye = self._roster.goodbye(life.instance.id)  # said before its machine went
         elif life.said_s > self._poll_begun_s and stage_of(state) is Stage.THERE:
             return  # the look is older than the goodbye, which EC2 may have caused
-        end = end_of(state, reason, life.farewell)
+        end = end_of(state, reason, life.goodbye)
         if end is not None:
-            self._end(life, end, in_full(state, reason, life.farewell), now, seen)
+            self._end(life, end, in_full(state, reason, life.goodbye), now, seen)
 
     def _follow_termination(self, id: str, seen: ListedInstance | None, now: float) -> None:
         """Look whether an instance is gone whose worker has ended; one that stays too long is terminated."""
@@ -403,8 +403,8 @@ class Ec2(Backend):
                 life.enrolled = self._any_enrolled = True
                 where = f"{life.instance.type} in {life.instance.zone}"
                 self._events.append(JobEvent(now, life.worker, State.RUNNING, machine=id, detail=where))
-            if life.farewell is None and (farewell := self._roster.farewell(id)) is not None:
-                life.farewell, life.said_s = farewell, now
+            if life.goodbye is None and (goodbye := self._roster.goodbye(id)) is not None:
+                life.goodbye, life.said_s = goodbye, now
                 self._next_poll_s = min(self._next_poll_s, now + GOODBYE_POLL_S)
 
     def _end_overdue(self, now: float) -> None:
@@ -431,13 +431,13 @@ class Ec2(Backend):
     def _end(self, life: _LiveWorker, state: State, why: str, now: float, seen: ListedInstance | None = None) -> None:
         """Tell of a worker's end, and refuse its instance from now on."""
         del self._live[life.worker]
-        id, told = life.instance.id, goodbye_of(life.farewell) is Goodbye.TAKEN
+        id, told = life.instance.id, goodbye_of(life.goodbye) is Goodbye.TAKEN
         taken = was_taken(seen, told=told)
         cancelled = life.cancelled and not taken
         state = State.EVICTED if cancelled else state
         self._roster.keep(End(id, now, why, taken=taken))
         self._terminating[id] = _Terminating(now, told, life.listed_s)
-        status = None if life.farewell is None or state is State.EVICTED else life.farewell.exit_status
+        status = None if life.goodbye is None or state is State.EVICTED else life.goodbye.exit_status
         graceful = None if state is State.EVICTED else False  # it was, if the worker took its leave
         where = id if life.enrolled else ""
         self._events.append(

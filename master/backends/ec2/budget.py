@@ -17,15 +17,15 @@ from master.backends.ec2.options import Ec2Options
 from master.backends.ec2.site import Site
 from master.sftp.roster import Roster
 from master.sftp.spending import (
+    BudgetState,
     Offer,
-    Purse,
     Spend,
     affordable,
     check_budget,
-    keep_prices,
-    kept_prices,
     may_spend,
     offer,
+    save_prices,
+    saved_prices,
     spent,
     stays,
 )
@@ -92,7 +92,7 @@ class BudgetMonitor:
     def __init__(self, root: Path, options: Ec2Options, began_s: float) -> None:
         self._root, self._options = root, options
         self._began_s = began_s
-        self._prices: dict[str, list[list[float]]] = kept_prices(root)
+        self._prices: dict[str, list[list[float]]] = saved_prices(root)
         self._full: Mapping[str, float] | None = None  # None: not asked for yet
         self._next_s = self._judged_s = float("-inf")
         self._judgement: tuple[Spend, str] = (Spend.GO_ON, "")
@@ -126,7 +126,7 @@ class BudgetMonitor:
         self._judged_s = float("-inf")
         if heard.spot:
             self._prices |= heard.spot
-            keep_prices(self._root, self._prices)
+            save_prices(self._root, self._prices)
         if self._full is None:
             self._full = heard.full
             roster = Roster(self._root)
@@ -154,7 +154,7 @@ class BudgetMonitor:
             rate = sum(self._at_most(stay.type, stay.market) for stay in there if stay.ended_s is None)
             another = self._another()
             paid = spent(there, self._prices, now)
-            purse = Purse(budget, paid, rate, under_way * another, another)
+            purse = BudgetState(budget, paid, rate, under_way * another, another)
             self._judgement, self.affords = may_spend(purse), affordable(purse)
         return self._judgement
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from master.backends.ec2.answers import ListedInstance
-from master.sftp.roster import End, Farewell, Roster
+from master.sftp.roster import End, GoodbyeMessage, Roster
 from master.state.jobs import State, in_words
 
 
@@ -80,18 +80,18 @@ def cause_of(reason: str) -> Cause:
     return _CAUSES.get(reason, Cause.UNSAID)
 
 
-def goodbye_of(farewell: Farewell | None) -> Goodbye:
+def goodbye_of(goodbye: GoodbyeMessage | None) -> Goodbye:
     """Return what a worker said when it left, None: nothing."""
-    if farewell is None:
+    if goodbye is None:
         return Goodbye.NONE
-    if farewell.evicted:
+    if goodbye.evicted:
         return Goodbye.TAKEN
-    return Goodbye.DONE if farewell.exit_status == 0 else Goodbye.FAILED
+    return Goodbye.DONE if goodbye.exit_status == 0 else Goodbye.FAILED
 
 
-def end_of(state: str, reason: str, farewell: Farewell | None) -> State | None:
+def end_of(state: str, reason: str, goodbye: GoodbyeMessage | None) -> State | None:
     """Return how a worker has ended, None while it lives."""
-    return ENDS[stage_of(state), cause_of(reason), goodbye_of(farewell)]
+    return ENDS[stage_of(state), cause_of(reason), goodbye_of(goodbye)]
 
 
 def is_there(seen: ListedInstance | None) -> bool:
@@ -115,20 +115,20 @@ def note_end(roster: Roster, id: str, seen: ListedInstance | None, now: float) -
 
 def note_unwatched_end(roster: Roster, id: str, seen: Mapping[str, ListedInstance], now: float, why: str) -> None:
     """Keep the end of an instance that no master saw: at the moment that EC2 tells of, as long as it remembers it."""
-    instance, farewell, found = roster.instance(id), roster.farewell(id), seen.get(id)
+    instance, goodbye, found = roster.instance(id), roster.goodbye(id), seen.get(id)
     if instance is None or roster.end(id) is not None:
         return
     ended_s = now
     if not is_there(found):
-        known = found.ended_s if found is not None else farewell.said_s if farewell is not None else None
+        known = found.ended_s if found is not None else goodbye.said_s if goodbye is not None else None
         ended_s = now if known is None else min(now, max(known, instance.launched_s))
-    roster.keep(End(id, ended_s, why, was_taken(found, told=farewell is not None and farewell.evicted)))
+    roster.keep(End(id, ended_s, why, was_taken(found, told=goodbye is not None and goodbye.evicted)))
 
 
-def in_full(state: str, reason: str, farewell: Farewell | None) -> str:
+def in_full(state: str, reason: str, goodbye: GoodbyeMessage | None) -> str:
     """How a worker ended, for a person."""
     of_machine = f"the instance is {state}: {cause_of(reason)}{f' ({reason})' if reason else ''}"
-    if farewell is None:
+    if goodbye is None:
         return of_machine
-    said = f"{in_words(farewell.exit_status)}, {farewell.why}" if farewell.why else in_words(farewell.exit_status)
+    said = f"{in_words(goodbye.exit_status)}, {goodbye.why}" if goodbye.why else in_words(goodbye.exit_status)
     return said if stage_of(state) is Stage.THERE else f"{said}; {of_machine}"

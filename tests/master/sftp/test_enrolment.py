@@ -193,13 +193,13 @@ def test_a_machine_says_goodbye(
     key = new_key()
     enrol(key)
     line = EnrolmentClient(server.address, key, TIMEOUT_S)
-    line.farewell("w7", 0, "the master said \x1b[31mit was enough", evicted=False)
-    said = roster.farewell("i-7")
+    line.goodbye("w7", 0, "the master said \x1b[31mit was enough", evicted=False)
+    said = roster.goodbye("i-7")
     assert said is not None and (said.exit_status, said.evicted) == (0, False) and "\x1b" not in said.why
-    line.farewell("w7", 143, "the provider takes it", evicted=True, log="trains\n\x1b[2J" + 9_000 * "\x00")
+    line.goodbye("w7", 143, "the provider takes it", evicted=True, log="trains\n\x1b[2J" + 9_000 * "\x00")
     log = (tmp_path / "logs" / "w7.log").read_text()
     assert log.startswith("trains\n\\x1b[2J\\x00") and len(log) <= MAX_LOG_CHARS + 1
-    said = roster.farewell("i-7")
+    said = roster.goodbye("i-7")
     assert said is not None and (said.exit_status, said.evicted) == (143, True)
     with pytest.raises(Refused, match="taken away") as refused:  # though its key is the right one
         enrol(key)
@@ -211,8 +211,8 @@ def test_a_goodbye_fits_into_a_line_whatever_the_worker_wrote(
 ) -> None:
     key, log, why = new_key(), "\N{ROCKET}" * MAX_LOG_CHARS, "\N{ROCKET}" * MAX_MESSAGE_CHARS  # 12 bytes each as JSON
     enrol(key)
-    EnrolmentClient(server.address, key, TIMEOUT_S).farewell("w7", 1, why, evicted=False, log=f"{log}the end")
-    said = roster.farewell("i-7")
+    EnrolmentClient(server.address, key, TIMEOUT_S).goodbye("w7", 1, why, evicted=False, log=f"{log}the end")
+    said = roster.goodbye("i-7")
     assert said is not None and said.why == why
     assert (tmp_path / "logs" / "w7.log").read_text(encoding="utf-8").endswith("the end\n")
 
@@ -288,10 +288,10 @@ def test_a_machine_that_has_ended_is_refused_and_its_connections_end(
     with pytest.raises(PermissionError):
         link_of(server, "w7", key).list("mail")
     with pytest.raises(PermissionError):
-        EnrolmentClient(server.address, key, TIMEOUT_S).farewell("w7", 0, "", False)
+        EnrolmentClient(server.address, key, TIMEOUT_S).goodbye("w7", 0, "", False)
     with pytest.raises(Refused, match="has ended"):
         enrol(key)
-    assert stays.list("mail") == ["w8"] and roster.farewell("i-7") is None
+    assert stays.list("mail") == ["w8"] and roster.goodbye("i-7") is None
     stays._line.close()
 
 
@@ -323,8 +323,8 @@ def test_a_job_that_is_over_has_no_files_and_only_says_goodbye(
         with pytest.raises(OSError):
             ask()
     link._line.close()
-    EnrolmentClient(server.address, key, TIMEOUT_S).farewell("w7", 0, "the master said it was over", evicted=False)
-    assert roster.farewell("i-7") is not None  # the machine hears of it first, and says goodbye after that
+    EnrolmentClient(server.address, key, TIMEOUT_S).goodbye("w7", 0, "the master said it was over", evicted=False)
+    assert roster.goodbye("i-7") is not None  # the machine hears of it first, and says goodbye after that
 
 
 def test_only_a_machine_of_the_job_says_goodbye_for_it(
@@ -334,12 +334,12 @@ def test_only_a_machine_of_the_job_says_goodbye_for_it(
     enrol(key)
     line = EnrolmentClient(server.address, key, TIMEOUT_S)
     with pytest.raises(PermissionError):
-        line.farewell("w8", 0, "", False)
+        line.goodbye("w8", 0, "", False)
     with pytest.raises(PermissionError):
-        EnrolmentClient(server.address, new_key(), TIMEOUT_S).farewell("w7", 0, "", False)
+        EnrolmentClient(server.address, new_key(), TIMEOUT_S).goodbye("w7", 0, "", False)
     with pytest.raises(Refused, match="no request"):
-        line.farewell(USER, 0, "", False)
-    assert roster.farewell("i-7") is None and roster.farewell("i-8") is None
+        line.goodbye(USER, 0, "", False)
+    assert roster.goodbye("i-7") is None and roster.goodbye("i-8") is None
 
 
 def test_a_connection_that_breaks_while_a_key_is_shown_is_no_refusal(
@@ -357,7 +357,7 @@ def test_a_connection_that_breaks_while_a_key_is_shown_is_no_refusal(
 
     monkeypatch.setattr(server, "admits", break_off)
     with pytest.raises(ConnectionError):
-        EnrolmentClient(server.address, key, TIMEOUT_S).farewell("w7", 0, "", False)
+        EnrolmentClient(server.address, key, TIMEOUT_S).goodbye("w7", 0, "", False)
 
 
 @pytest.mark.parametrize("where", ["admits", "_session"])
@@ -409,7 +409,7 @@ def test_without_a_fleet_nobody_enrols(tmp_path: Path, provider: Any) -> None:
         with pytest.raises(PermissionError):
             EnrolmentClient(server.address, new_key(), TIMEOUT_S).enrol(TOKEN, "", "")
         with pytest.raises(OSError):  # nor does a job's own key open that door
-            EnrolmentClient(server.address, credential.private_key, TIMEOUT_S).farewell("w1", 0, "", False)
+            EnrolmentClient(server.address, credential.private_key, TIMEOUT_S).goodbye("w1", 0, "", False)
     finally:
         server.close()
 
@@ -554,7 +554,7 @@ def test_secrets_stand_in_no_log_and_no_repr(
         with pytest.raises(Refused) as refused:
             enrol(new_key(), token="the token of somebody")
         line = EnrolmentClient(server.address, key, TIMEOUT_S)
-        line.farewell("w7", 1, "why", False)
+        line.goodbye("w7", 1, "why", False)
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.sftp.identity import LAUNCH_S, EnrolmentRequest, EnrolmentVerdict, Launched, ProvenIdentity, on_request
+from master.sftp.identity import (
+    LAUNCH_S,
+    EnrolmentRequest,
+    EnrolmentVerdict,
+    Launched,
+    ProvenIdentity,
+    decide_enrolment,
+)
 
 FLEET = ("123", "eu-north-1", "ami-1")
 IDENTITY = ProvenIdentity(*FLEET, "i-7", 1000.0)
@@ -21,8 +28,8 @@ HONEST = EnrolmentRequest("key", True, True, IDENTITY, Launched(1000.0))
         (HONEST, EnrolmentVerdict.ENROL, "is of this fleet"),
         (replace(HONEST, launched=Launched(1000.0, "key")), EnrolmentVerdict.ENROL, "with this key before"),
         (replace(HONEST, launched=Launched(1000.0, "other")), EnrolmentVerdict.REFUSE, "with another key"),
-        (replace(HONEST, token_fits=False), EnrolmentVerdict.REFUSE, "token"),
-        (replace(HONEST, signature_fits=False), EnrolmentVerdict.REFUSE, "signature"),
+        (replace(HONEST, is_token_valid=False), EnrolmentVerdict.REFUSE, "token"),
+        (replace(HONEST, is_signature_valid=False), EnrolmentVerdict.REFUSE, "signature"),
         (replace(HONEST, identity=None, launched=None), EnrolmentVerdict.REFUSE, "does not say who"),
         (replace(HONEST, identity=replace(IDENTITY, account="1")), EnrolmentVerdict.REFUSE, "account '1'"),
         (replace(HONEST, identity=replace(IDENTITY, region="r")), EnrolmentVerdict.REFUSE, "region 'r'"),
@@ -42,7 +49,7 @@ HONEST = EnrolmentRequest("key", True, True, IDENTITY, Launched(1000.0))
 def test_each_request_is_answered_with_a_reason(
     request_: EnrolmentRequest, verdict: EnrolmentVerdict, reason: str
 ) -> None:
-    found, why = on_request(request_, *FLEET)
+    found, why = decide_enrolment(request_, *FLEET)
     assert found is verdict and reason in why
 
 
@@ -64,9 +71,9 @@ REQUESTS = st.builds(
 
 @given(REQUESTS)
 def test_nobody_enrols_whom_any_fact_speaks_against(request_: EnrolmentRequest) -> None:
-    verdict, why = on_request(request_, *FLEET)
+    verdict, why = decide_enrolment(request_, *FLEET)
     identity, launched = request_.identity, request_.launched
-    right = request_.token_fits and request_.signature_fits and identity is not None
+    right = request_.is_token_valid and request_.is_signature_valid and identity is not None
     right = right and (identity.account, identity.region, identity.image) == FLEET
     fits = launched is not None and not launched.ended and not launched.evicted
     fits = fits and launched.public_key in (None, "key")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
-from master.sftp.identity import ProvenIdentity, identity_of, rsa_key, signed, token_fits
+from master.sftp.identity import ProvenIdentity, identity_of, is_token_valid, rsa_key, signed
 
 
 def test_what_its_provider_signed_is_signed(provider: Any) -> None:
@@ -82,8 +82,8 @@ def test_a_field_that_cannot_be_one_is_of_nobody(provider: Any, name: str, value
 
 def test_only_the_token_fits() -> None:
     digest = hashlib.sha256(b"token").hexdigest()
-    assert token_fits("token", digest) and token_fits("token", digest.upper())
-    assert not any(token_fits(token, digest) for token in ("", "Token", "token ", digest, "\ud800"))
+    assert is_token_valid("token", digest) and is_token_valid("token", digest.upper())
+    assert not any(is_token_valid(token, digest) for token in ("", "Token", "token ", digest, "\ud800"))
 
 
 @pytest.mark.parametrize("text", ["", "none", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])

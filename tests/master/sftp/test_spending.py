@@ -15,9 +15,9 @@ from master.sftp.spending import (
     MIN_BILLED_S,
     MIN_STAY_S,
     Basis,
-    Purse,
+    BudgetState,
+    InstanceUsage,
     Spend,
-    Stay,
     affordable,
     charge,
     check_budget,
@@ -59,7 +59,7 @@ def test_the_integral_is_the_sum_over_every_second(steps: list[tuple[int, float]
 def test_a_stay_costs_its_seconds_60_at_least_and_nothing_if_taken_within_the_hour(
     steps: list[tuple[int, float]], launched: int, lasts: int, taken: bool
 ) -> None:
-    cost = charge(Stay("m", "a", launched, launched + lasts, taken, 2.0), steps, 1e9)
+    cost = charge(InstanceUsage("m", "a", launched, launched + lasts, taken, 2.0), steps, 1e9)
     whole = summed(steps, launched, launched + max(60, lasts))
     assert cost.free == (taken and lasts < 3600)
     assert cost.dollars == pytest.approx(0.0 if cost.free else whole)
@@ -68,41 +68,45 @@ def test_a_stay_costs_its_seconds_60_at_least_and_nothing_if_taken_within_the_ho
 
 
 def test_who_lives_still_is_billed_until_now_and_not_free_yet() -> None:
-    living = charge(Stay("m", "a", 100.0, None, True, 0.2), [(0.0, 0.1)], 1_900.0)
+    living = charge(InstanceUsage("m", "a", 100.0, None, True, 0.2), [(0.0, 0.1)], 1_900.0)
     assert (living.free, living.dollars, living.seconds) == (False, pytest.approx(0.05), 1_800.0)
 
 
 def test_a_market_without_history_counts_at_its_full_price_if_that_is_known() -> None:
-    known, unknown = (charge(Stay("m", "a", 0.0, HOUR_S, False, full), None, HOUR_S) for full in (0.2, 0.0))
+    known, unknown = (charge(InstanceUsage("m", "a", 0.0, HOUR_S, False, full), None, HOUR_S) for full in (0.2, 0.0))
     assert (known.dollars, known.basis) == (pytest.approx(0.2), Basis.ON_DEMAND)
     assert (unknown.dollars, unknown.basis) == (0.0, Basis.NOTHING)
 
 
 def test_stays_in_several_markets_add_up() -> None:
-    stays = [Stay("m", "a", 0.0, 3 * HOUR_S), Stay("m", "b", 0.0, None), Stay("m", "b", 0.0, 10.0, taken=True)]
+    stays = [
+        InstanceUsage("m", "a", 0.0, 3 * HOUR_S),
+        InstanceUsage("m", "b", 0.0, None),
+        InstanceUsage("m", "b", 0.0, 10.0, taken=True),
+    ]
     prices = {"m/a": [[0.0, 0.1], [HOUR_S, 0.3]], "m/b": [[0.0, 1.0]]}
     assert spent(stays, prices, 2 * HOUR_S) == pytest.approx(0.1 + 2 * 0.3 + 2 * 1.0)
 
 
 def test_leaving_comes_before_the_money_is_gone() -> None:
-    assert may_spend(Purse(10.0, 1.0, 4.0, 0.0, 1.0))[0] is Spend.GO_ON
-    decision, reason = may_spend(Purse(10.0, 9.0, 2.0, 0.0, 1.5))
+    assert may_spend(BudgetState(10.0, 1.0, 4.0, 0.0, 1.0))[0] is Spend.GO_ON
+    decision, reason = may_spend(BudgetState(10.0, 9.0, 2.0, 0.0, 1.5))
     assert (decision, reason) == (
         Spend.NO_MORE,
         "$9.00 of $10.00 spent; with one more the rest would last 17 min at $3.50/h",
     )
-    assert may_spend(Purse(10.0, 9.9, 2.0))[0] is Spend.LEAVE
-    assert may_spend(Purse(10.0, 9.9, 0.5, under_way=1.5))[0] is Spend.LEAVE, "what is asked for is paid, too"
-    assert may_spend(Purse(10.0, 10.0, 0.0))[0] is Spend.LEAVE
+    assert may_spend(BudgetState(10.0, 9.9, 2.0))[0] is Spend.LEAVE
+    assert may_spend(BudgetState(10.0, 9.9, 0.5, under_way=1.5))[0] is Spend.LEAVE, "what is asked for is paid, too"
+    assert may_spend(BudgetState(10.0, 10.0, 0.0))[0] is Spend.LEAVE
 
 
 def test_as_many_instances_are_affordable_as_can_stay_a_while() -> None:
     hours = (LEAVE_S + MIN_STAY_S) / HOUR_S
-    assert affordable(Purse(1.0, 0.0, 0.0, another=0.2)) == int(1.0 / (0.2 * hours))
-    assert affordable(Purse(1.0, 0.5, 0.0, another=0.2)) == int(0.5 / (0.2 * hours))
-    assert affordable(Purse(1.0, 0.0, 3.5, another=0.2)) == 0, "those that are there have it"
-    assert affordable(Purse(1.0, 0.0, 0.0)) == 0, "nobody knows what one costs"
-    assert affordable(Purse(1.0, 2.0, 0.0, another=0.2)) == 0
+    assert affordable(BudgetState(1.0, 0.0, 0.0, another=0.2)) == int(1.0 / (0.2 * hours))
+    assert affordable(BudgetState(1.0, 0.5, 0.0, another=0.2)) == int(0.5 / (0.2 * hours))
+    assert affordable(BudgetState(1.0, 0.0, 3.5, another=0.2)) == 0, "those that are there have it"
+    assert affordable(BudgetState(1.0, 0.0, 0.0)) == 0, "nobody knows what one costs"
+    assert affordable(BudgetState(1.0, 2.0, 0.0, another=0.2)) == 0
 
 
 @given(
@@ -122,18 +126,18 @@ def test_a_fleet_that_asks_once_a_minute_never_exceeds_its_budget(
     launched: list[float] = []
     for look in range(600):
         now_s = look * LOOK_S
-        stays = [Stay("m", "a", at_s) for at_s in launched if at_s <= now_s]
+        stays = [InstanceUsage("m", "a", at_s) for at_s in launched if at_s <= now_s]
         coming = len(launched) - len(stays)
         sofar = spent(stays, {"m/a": steps}, now_s)
-        decision, _ = may_spend(Purse(budget, sofar, full * len(stays), full * coming, full))
+        decision, _ = may_spend(BudgetState(budget, sofar, full * len(stays), full * coming, full))
         if decision is Spend.LEAVE:
             left_s = now_s + LEAVE_S - LOOK_S
-            bill = spent([Stay("m", "a", at_s, max(at_s, left_s)) for at_s in launched], {"m/a": steps}, 1e9)
+            bill = spent([InstanceUsage("m", "a", at_s, max(at_s, left_s)) for at_s in launched], {"m/a": steps}, 1e9)
             assert bill <= budget + 1e-9
             return
         if decision is Spend.GO_ON and len(launched) < wanted:
             launched.append(now_s + boots * LOOK_S)
-    assert not launched or spent([Stay("m", "a", at_s) for at_s in launched], {"m/a": steps}, now_s) <= budget
+    assert not launched or spent([InstanceUsage("m", "a", at_s) for at_s in launched], {"m/a": steps}, now_s) <= budget
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, 0.049, math.nan, math.inf])
@@ -174,4 +178,4 @@ def test_what_an_instance_may_cost(full: float, max_price: float | None, most: f
 
 
 def test_a_minute_is_billed_at_least() -> None:
-    assert charge(Stay("m", "a", 0.0, 1.0), [(0.0, 1.0)], 1.0).dollars == pytest.approx(MIN_BILLED_S / HOUR_S)
+    assert charge(InstanceUsage("m", "a", 0.0, 1.0), [(0.0, 1.0)], 1.0).dollars == pytest.approx(MIN_BILLED_S / HOUR_S)

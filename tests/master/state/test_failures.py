@@ -14,8 +14,8 @@ from master.state.failures import (
     LACKING_S,
     LONG_REST_S,
     LONGEST_LACKING_S,
-    LONGEST_PAUSE_S,
     MAX_FAILURES,
+    MAX_PAUSE_S,
     MAX_TRIES,
     PAUSE_S,
     TRIES_MEANWHILE,
@@ -130,7 +130,7 @@ def test_a_failure_stands_until_its_vertex_is_credited() -> None:
 
 def test_pauses_double_up_to_a_limit() -> None:
     assert [pause(k)[0] for k in (1, 2, 3, 4)] == [PAUSE_S, 2 * PAUSE_S, 4 * PAUSE_S, 8 * PAUSE_S]
-    assert pause(10_000)[0] == LONGEST_PAUSE_S and pause(0)[0] == 0.0
+    assert pause(10_000)[0] == MAX_PAUSE_S and pause(0)[0] == 0.0
     assert pause(3)[1] == "failed 3 times in a row; no lease for 1 s"
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gridml.errors import LedgerError
 from master.sftp.roster import End, FleetFacts, Instance, Roster
-from master.sftp.spending import keep_prices
+from master.sftp.spending import save_prices
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings, write_settings
@@ -60,7 +60,7 @@ def spent(root: Path) -> Path:
         End("i-2", HOUR / 2, "interrupted", taken=True),
         Instance("i-10", "w10", "c5.large", "us-east-1a", HOUR, 0.1),
     )
-    keep_prices(root, {"c5.large/us-east-1a": [[0.0, 0.02], [HOUR, 0.04]], "c5.large/us-east-1b": [(0.0, 0.03)]})
+    save_prices(root, {"c5.large/us-east-1a": [[0.0, 0.02], [HOUR, 0.04]], "c5.large/us-east-1b": [(0.0, 0.03)]})
     return root
 
 
@@ -104,7 +104,7 @@ def test_what_is_assumed_is_said(root: Path) -> None:
         Instance("i-2", "w2", "c5.large", "us-east-1b", 0.0, 0.1),
         Instance("i-3", "w3", "odd.large", "us-east-1b", 0.0),
     )
-    keep_prices(root, {"c5.large/us-east-1a": [[60.0, 0.02]]})
+    save_prices(root, {"c5.large/us-east-1a": [[60.0, 0.02]]})
     money = read_money(root, None, HOUR)
     assert money is not None
     assert money.assumed[2:] == [

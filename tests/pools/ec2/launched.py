@@ -50,11 +50,11 @@ def taken(run: Path, provider: Control) -> dict[str, Any]:
         provider.interrupt(victim.id, NOTICE_S)
         status = master.wait()
     provider.wait(all_off, OFF_S)
-    farewell = Roster(run).farewell(victim.id)
+    goodbye = Roster(run).goodbye(victim.id)
     return {
         "status": status,
         "report": report(run),
-        "farewell": farewell and [farewell.exit_status, farewell.evicted],
+        "farewell": goodbye and [goodbye.exit_status, goodbye.evicted],
         "work": work_of(run, victim.worker),
         "left": left_on_ec2(),
         "token": (run / FOLDER / TOKEN).read_text(),

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 from master.backends.ec2.backend import Ec2, Ec2Environment
 from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.options import Ec2Options
-from master.sftp.roster import Enrolment, Farewell, Roster
+from master.sftp.roster import Enrolment, GoodbyeMessage, Roster
 from master.sftp.server import MailServer
 from master.state.jobs import JobEvent, State
 from master.store.rundir import RunDirectory
@@ -166,8 +166,8 @@ class Fleet:
             self.enrol_quietly(worker)
         self.polls(2)
 
-    def farewell(self, worker: str, status: int = 0, *, evicted: bool = False, why: str = "") -> None:
-        self.roster.keep(Farewell(self.id(worker), status, why, self.now, evicted))
+    def goodbye(self, worker: str, status: int = 0, *, evicted: bool = False, why: str = "") -> None:
+        self.roster.keep(GoodbyeMessage(self.id(worker), status, why, self.now, evicted))
 
     def states(self, worker: str) -> list[State]:
         return [event.state for event in self.events if event.worker == worker]

@@ -26,7 +26,7 @@ def test_a_worker_is_queued_at_once_runs_when_it_enrols_and_finishes_when_it_say
     fleet.enrol("w1")
     assert fleet.states("w1") == [QUEUED, RUNNING]
     assert fleet.events[-1].machine == fleet.id("w1")
-    fleet.farewell("w1")
+    fleet.goodbye("w1")
     fleet.polls(8)
     assert fleet.states("w1") == [QUEUED, RUNNING, FINISHED]
     assert (fleet.end("w1").exit_code, fleet.end("w1").graceful) == (0, False)
@@ -119,7 +119,7 @@ def test_everything_has_the_runs_tags(fleet: Any) -> None:
 def test_a_worker_that_leaves_with_another_status_is_lost(fleet: Any, status: int, state: State) -> None:
     fleet.submit("w1")
     fleet.enrol("w1")
-    fleet.farewell("w1", status, why="no numpy")
+    fleet.goodbye("w1", status, why="no numpy")
     fleet.polls(8)
     end = fleet.end("w1")
     assert (end.state, end.exit_code) == (state, status)
@@ -129,7 +129,7 @@ def test_a_worker_that_leaves_with_another_status_is_lost(fleet: Any, status: in
 def test_who_was_told_that_it_is_taken_is_evicted_and_left_to_ec2(fleet: Any) -> None:
     fleet.submit("w1")
     fleet.enrol("w1")
-    fleet.farewell("w1", 0, evicted=True)
+    fleet.goodbye("w1", 0, evicted=True)
     fleet.polls(8)
     end = fleet.end("w1")
     assert (end.state, end.graceful, end.exit_code, end.cancelled) == (EVICTED, None, None, False)
@@ -154,7 +154,7 @@ def test_an_instance_that_ec2_takes_without_notice_is_an_eviction(fleet: Any) ->
 def test_status_0_of_a_system_that_goes_down_because_ec2_takes_it_is_no_finish(fleet: Any) -> None:
     fleet.submit("w1")
     fleet.enrol("w1")
-    fleet.farewell("w1", 0)
+    fleet.goodbye("w1", 0)
     fleet.aws.take(fleet.id("w1"))
     fleet.polls(8, 1.0)
     assert fleet.end("w1").state is EVICTED
@@ -165,7 +165,7 @@ def test_a_goodbye_is_not_believed_before_ec2_was_asked_after_it(fleet: Any) -> 
     fleet.enrol("w1")
     fleet.polls(2, 5.0)
     looks = len(fleet.aws.asked("DescribeInstances"))
-    fleet.farewell("w1", 0)
+    fleet.goodbye("w1", 0)
     while State.FINISHED not in fleet.states("w1"):
         fleet.poll(0.5)
     assert len(fleet.aws.asked("DescribeInstances")) > looks
@@ -237,7 +237,7 @@ def test_cancel_with_grace_lets_a_worker_leave(fleet: Any) -> None:
     fleet.backend.cancel("w2", grace_s=60.0)
     fleet.polls(10, 5.0)
     assert not fleet.aws.asked("TerminateInstances")
-    fleet.farewell("w1", 0)
+    fleet.goodbye("w1", 0)
     fleet.polls(8, 1.0)
     fleet.polls(8, 5.0)
     ends = fleet.end("w1"), fleet.end("w2")
@@ -266,7 +266,7 @@ def test_a_name_can_be_used_once(fleet: Any) -> None:
 def test_a_worker_that_left_and_whose_instance_stays_is_terminated(fleet: Any) -> None:
     fleet.submit("w1")
     fleet.enrol("w1")
-    fleet.farewell("w1")
+    fleet.goodbye("w1")
     fleet.polls(5, 1.0)
     assert fleet.end("w1").state is FINISHED
     fleet.polls(15, 5.0)
@@ -322,7 +322,7 @@ def test_a_later_master_inherits_who_lives(fleet: Any) -> None:
     assert fleet.states("w1") == [RUNNING] and fleet.states("w2") == [QUEUED]
     assert fleet.roster.end(fleet.id("w3")) is not None
     fleet.enrol("w2")
-    fleet.farewell("w1")
+    fleet.goodbye("w1")
     fleet.polls(8)
     assert fleet.states("w1") == [RUNNING, FINISHED] and fleet.states("w2") == [QUEUED, RUNNING]
     with pytest.raises(UsageError, match="w3"):
@@ -347,7 +347,7 @@ def test_a_later_master_learns_when_and_how_instances_ended_that_nobody_watched(
 def test_a_later_master_leaves_to_ec2_what_was_told_that_it_is_taken(fleet: Any) -> None:
     fleet.submit("w1")
     fleet.enrol("w1")
-    fleet.farewell("w1", 0, evicted=True)
+    fleet.goodbye("w1", 0, evicted=True)
     fleet.polls(8)
     fleet.backend.leave()
     fleet.backend = fleet.another()
@@ -417,7 +417,7 @@ def test_close_ends_instances_that_are_not_listed_yet(fleet: Any, aws: Any) -> N
 def test_who_is_told_that_it_is_taken_and_ended_with_the_run_is_paid_for(fleet: Any) -> None:
     fleet.submit("w1")
     fleet.enrol("w1")
-    fleet.farewell("w1", 0, evicted=True)
+    fleet.goodbye("w1", 0, evicted=True)
     fleet.polls(8)
     fleet.backend.close()
     assert not fleet.roster.end(fleet.id("w1")).taken

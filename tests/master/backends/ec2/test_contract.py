@@ -46,11 +46,11 @@ class OnMoto(Harness):
             if roster.enrolment(life.instance.id) is None:
                 self.fleet.enrol_quietly(life.worker)
         elif behaviour is Behaviour.FINISHES:
-            self.fleet.farewell(life.worker, 0)
+            self.fleet.goodbye(life.worker, 0)
         elif behaviour is Behaviour.CRASHES:
-            self.fleet.farewell(life.worker, 3)
+            self.fleet.goodbye(life.worker, 3)
         elif life.cancelled and behaviour is not Behaviour.STAYS and life.ends_s > self.fleet.now:
-            self.fleet.farewell(life.worker, 0)
+            self.fleet.goodbye(life.worker, 0)
 
     def take_machines(self) -> None:
         for id, state in self.fleet.aws.states(self.fleet.backend.run).items():

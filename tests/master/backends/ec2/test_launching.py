@@ -106,7 +106,7 @@ def test_a_launch_that_is_no_longer_allowed_ends_the_run_with_its_last_instance(
     fleet.aws.refusals["CreateFleet"] = ("UnauthorizedOperation", "You are not authorized")
     fleet.submit("w2")
     assert fleet.backend.exhausted() is None  # w1 works
-    fleet.farewell("w1", 0)
+    fleet.goodbye("w1", 0)
     fleet.polls(8)
     assert "do not allow ec2:CreateFleet" in fleet.backend.exhausted()
 

@@ -11,7 +11,7 @@ from gridml.errors import UsageError
 from master.backends.ec2.budget import check_affordable
 from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.site import find_site
-from master.sftp.spending import kept_prices, spent, stays
+from master.sftp.spending import saved_prices, spent, stays
 from master.state.jobs import State
 from master.views.money import read_money
 
@@ -31,11 +31,11 @@ def test_prices_are_kept_of_the_markets_that_instances_come_from(fleet: Any) -> 
     fleet.submit("w1")
     fleet.enrol("w1")
     fleet.polls(3)
-    prices = kept_prices(fleet.directory.root)
+    prices = saved_prices(fleet.directory.root)
     assert set(prices) == {f"{type_}/us-east-1{zone}" for type_ in ("c5.xlarge", "m5.xlarge") for zone in "abcdef"}
     fleet.polls(10, 360.0)
     assert len(fleet.aws.asked("DescribeSpotPriceHistory")) >= 5
-    assert spent(stays(fleet.roster), kept_prices(fleet.directory.root), fleet.now) > 0
+    assert spent(stays(fleet.roster), saved_prices(fleet.directory.root), fleet.now) > 0
 
 
 def test_without_a_budget_any_number_is_afforded(fleet: Any) -> None:
@@ -54,14 +54,14 @@ def test_a_budget_first_stops_launches_and_then_sends_all_home(thrifty: Any) -> 
         afforded.append(fleet.backend.affords)
         assert fleet.now < 1_800_000_000.0 + 8 * 3600.0
     assert afforded[0] is None and 2 in afforded  # those that are there may stay for a while
-    prices = kept_prices(fleet.directory.root)
+    prices = saved_prices(fleet.directory.root)
     paid = spent(stays(fleet.roster), prices, fleet.now)
     assert 0.95 < paid < 1.0
     assert any("ask for no more" in said for said in fleet.news) and any("leave now" in said for said in fleet.news)
     assert fleet.backend.exhausted() is None  # they are still there
     for worker in ("w1", "w2"):
         fleet.backend.cancel(worker, grace_s=120.0)  # as the fleet does with those that are too many
-        fleet.farewell(worker, 0)
+        fleet.goodbye(worker, 0)
     fleet.polls(4, 2.0)
     assert [fleet.end(worker).state for worker in ("w1", "w2")] == [State.EVICTED] * 2
     assert "the budget ends the run: $" in fleet.backend.exhausted()

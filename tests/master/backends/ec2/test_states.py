@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from master.backends.ec2.states import ENDS, Cause, Goodbye, Stage, end_of
-from master.sftp.roster import Farewell
+from master.sftp.roster import GoodbyeMessage
 from master.state.jobs import State
 
 
@@ -28,17 +28,17 @@ def test_what_holds_for_every_case(stage: Stage, cause: Cause, word: Goodbye) ->
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "farewell", "end"),
+    ("state", "reason", "goodbye", "end"),
     [
         ("pending", "pending", None, None),
         ("running", "", None, None),
         ("a state that is new", "", None, None),
-        ("running", "", Farewell("i-1", 0, "", 1.0), State.FINISHED),
-        ("running", "", Farewell("i-1", 78, "", 1.0), State.LOST),
-        ("running", "", Farewell("i-1", 0, "", 1.0, evicted=True), State.EVICTED),
+        ("running", "", GoodbyeMessage("i-1", 0, "", 1.0), State.FINISHED),
+        ("running", "", GoodbyeMessage("i-1", 78, "", 1.0), State.LOST),
+        ("running", "", GoodbyeMessage("i-1", 0, "", 1.0, evicted=True), State.EVICTED),
         ("shutting-down", "Server.SpotInstanceTermination", None, State.EVICTED),
-        ("terminated", "Server.SpotInstanceTermination", Farewell("i-1", 0, "", 1.0), State.EVICTED),
-        ("terminated", "Client.InstanceInitiatedShutdown", Farewell("i-1", 0, "", 1.0), State.FINISHED),
+        ("terminated", "Server.SpotInstanceTermination", GoodbyeMessage("i-1", 0, "", 1.0), State.EVICTED),
+        ("terminated", "Client.InstanceInitiatedShutdown", GoodbyeMessage("i-1", 0, "", 1.0), State.FINISHED),
         ("terminated", "Client.InstanceInitiatedShutdown", None, State.LOST),
         ("terminated", "Client.UserInitiatedShutdown", None, State.EVICTED),
         ("terminated", "Server.InternalError", None, State.LOST),
@@ -46,5 +46,5 @@ def test_what_holds_for_every_case(stage: Stage, cause: Cause, word: Goodbye) ->
         ("stopped", "Server.SpotInstanceStop", None, State.EVICTED),
     ],
 )
-def test_what_ec2_says(state: str, reason: str, farewell: Farewell | None, end: State | None) -> None:
-    assert end_of(state, reason, farewell) is end
+def test_what_ec2_says(state: str, reason: str, goodbye: GoodbyeMessage | None, end: State | None) -> None:
+    assert end_of(state, reason, goodbye) is end
