@@ -27,7 +27,7 @@ from typing import Protocol
 
 from ami import decisions, run_files
 from ami import imds as instances
-from ami.decisions import LeaveInstance, Words, WorkerEnd, WorkerExited
+from ami.decisions import EventQueue, LeaveInstance, WorkerEnd, WorkerExited
 from ami.imds import ADDRESS, Identity, Imds, OwnInstance
 from ami.supervise import supervise
 from gridml.carriers.enrolment import Assignment, EnrolmentClient, Refused, is_key, new_key
@@ -50,18 +50,18 @@ class EvictionWatch:
     """Says `Leave` once EC2 has given notice. A recommendation to move elsewhere is logged: it costs nothing to stay
     until the notice, which comes later or never."""
 
-    def __init__(self, imds: Imds, words: Words, log: Callable[[str], None]) -> None:
+    def __init__(self, imds: Imds, events: EventQueue, log: Callable[[str], None]) -> None:
         self._imds = imds
-        self._words = words
+        self._events = events
         self._log = log
         self._rebalance: str | None = None
         self._trouble = ""
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Ask once; return whether EC2 takes this instance. Raises OSError."""
         interruption = self._imds.interruption()
         if interruption is not None:
-            self._words.say(
+            self._events.put(
                 LeaveInstance(f"spot interruption: {interruption.action} at {interruption.time}", evicted=True)
             )
             return True
@@ -77,12 +77,12 @@ class EvictionWatch:
 
     def _go_on(self, every_s: float) -> None:
         never = threading.Event()
-        while not self._looked():
+        while not self._try_check():
             never.wait(every_s)
 
-    def _looked(self) -> bool:
+    def _try_check(self) -> bool:
         try:
-            taken, trouble = self.look(), ""
+            taken, trouble = self.check(), ""
         except OSError as error:
             taken, trouble = False, str(error)
         if trouble != self._trouble:
@@ -92,8 +92,10 @@ class EvictionWatch:
 
 
 GRACE_S = 75.0  # from SIGTERM until the worker is killed; systemd kills all after 90
-GOODBYE_S = 10.0  # how long the master is told goodbye, when it does not answer
-TAKEN_S = 600.0  # after its notice EC2 takes an instance within minutes; if it does not, the instance ends itself
+GOODBYE_TIMEOUT_S = 10.0  # how long the master is told goodbye, when it does not answer
+MAX_EVICTION_WAIT_S = (
+    600.0  # after its notice EC2 takes an instance within minutes; if it does not, the instance ends itself
+)
 
 
 class Master(Protocol):
@@ -111,33 +113,33 @@ class DaemonServices:
 
     master: Master
     identity: Callable[[], Identity]
-    look: Callable[[], bool]
+    check: Callable[[], bool]
     prepare: Callable[[Assignment], None]
     run: Callable[[Assignment], WorkerExited]
-    words: Words
+    events: EventQueue
     log: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     draw: Callable[[], float] = random.random
 
 
-class Over(Exception):
+class DaemonExit(Exception):
     """There is nothing more to do here. `status` is what the master is told of the worker; where it is gone
     (`unheard`), it is told nothing."""
 
-    def __init__(self, why: str, status: int = 0, *, unheard: bool = False) -> None:
+    def __init__(self, why: str, status: int = 0, *, master_gone: bool = False) -> None:
         super().__init__(why)
-        self.why, self.status, self.unheard = why, status, unheard
+        self.why, self.status, self.master_gone = why, status, master_gone
 
 
 class Daemon:
     """One instance's life. Seconds are those of the surroundings' clock."""
 
-    def __init__(self, instance: OwnInstance, around: DaemonServices) -> None:
+    def __init__(self, instance: OwnInstance, services: DaemonServices) -> None:
         self._instance = instance
-        self._around = around
-        self._heard_s = around.clock()
+        self._services = services
+        self._last_contact_s = services.clock()
         self._job: str | None = None
-        self._short_lives = 0
+        self._short_runs = 0
         self._output = ""  # of the last worker
 
     def live(self) -> None:
@@ -145,111 +147,111 @@ class Daemon:
         try:
             while True:
                 self._work(self._ready())
-        except Over as over:
-            self._around.log(f"leaving: {over.why}")
-            self._say_goodbye(over)
-        leave = self._around.words.leave
+        except DaemonExit as ending:
+            self._services.log(f"leaving: {ending.why}")
+            self._say_goodbye(ending)
+        leave = self._services.events.leave
         if leave is not None and leave.evicted:
             self._await_end()
 
     def _ready(self) -> Assignment:
         """Enrol, and have what the worker takes. Raises Over when the instance is to leave, or nobody is there."""
-        around, attempt = self._around, 0
+        services, attempt = self._services, 0
         while True:
-            self._heed()
+            self._check_leave()
             attempt += 1
-            pause_s = decisions.pause_s(attempt, around.draw())
+            pause_s = decisions.pause_s(attempt, services.draw())
             try:
-                if around.look():
+                if services.check():
                     continue
-                identity = around.identity()
-                assignment = around.master.enrol(self._instance.fleet_token, identity.document, identity.signature)
-                self._heard_s, self._job = around.clock(), assignment.job
-                around.log(f"enrolled as {assignment.job} with the master at {self._instance.master}")
-                around.prepare(assignment)
+                identity = services.identity()
+                assignment = services.master.enrol(self._instance.fleet_token, identity.document, identity.signature)
+                self._last_contact_s, self._job = services.clock(), assignment.job
+                services.log(f"enrolled as {assignment.job} with the master at {self._instance.master}")
+                services.prepare(assignment)
                 return assignment
             except Refused as refused:
-                self._heard_s = around.clock()
+                self._last_contact_s = services.clock()
                 if refused.retry_s is None:
-                    raise Over(str(refused), unheard=True) from None
+                    raise DaemonExit(str(refused), master_gone=True) from None
                 pause_s = max(pause_s, refused.retry_s)
-                around.log(f"{refused}; asking again in {pause_s:.0f} s")
+                services.log(f"{refused}; asking again in {pause_s:.0f} s")
             except GridmlError as error:
-                raise Over(str(error), error.exit_status) from None
+                raise DaemonExit(str(error), error.exit_status) from None
             except OSError as error:
-                around.log(f"not enrolled yet: {error}; asking again in {pause_s:.0f} s")
-            silent_s = around.clock() - self._heard_s
-            if why := decisions.orphaned(silent_s, self._instance.orphan_s):
-                raise Over(why, unheard=True)
+                services.log(f"not enrolled yet: {error}; asking again in {pause_s:.0f} s")
+            silent_s = services.clock() - self._last_contact_s
+            if why := decisions.orphan_reason(silent_s, self._instance.orphan_s):
+                raise DaemonExit(why, master_gone=True)
             self._pause(min(pause_s, self._instance.orphan_s - silent_s))
 
     def _work(self, assignment: Assignment) -> None:
         """Run a worker. Raises Over unless another is to follow it."""
-        around, began_s = self._around, self._around.clock()
-        self._heed()
+        services, began_s = self._services, self._services.clock()
+        self._check_leave()
         try:
-            ended = around.run(assignment)
+            ended = services.run(assignment)
         except OSError as error:
-            raise Over(f"the worker cannot be started: {error}", GridmlError.exit_status) from None
-        ended_s, self._output = around.clock(), ended.output
+            raise DaemonExit(f"the worker cannot be started: {error}", GridmlError.exit_status) from None
+        ended_s, self._output = services.clock(), ended.output
         leave = self._leave()
         stop_reason = None if leave is None else leave.why
-        end = WorkerEnd(ended.status, ended_s - began_s, ended.last_words, stop_reason, self._short_lives)
-        self._heard_s = decisions.last_contact_s(end, ended_s, assignment.arguments, self._heard_s)
-        self._short_lives = self._short_lives + 1 if end.lived_s < decisions.SHORT_RUN_S else 0
+        end = WorkerEnd(ended.status, ended_s - began_s, ended.last_line, stop_reason, self._short_runs)
+        self._last_contact_s = decisions.last_contact_s(end, ended_s, assignment.arguments, self._last_contact_s)
+        self._short_runs = self._short_runs + 1 if end.lived_s < decisions.SHORT_RUN_S else 0
         another, why = decisions.is_followed(end)
         if not another:
-            raise Over(why, ended.status)
-        around.log(f"the worker is started again: {why}")
-        self._pause(decisions.pause_s(self._short_lives + 1, around.draw()))
+            raise DaemonExit(why, ended.status)
+        services.log(f"the worker is started again: {why}")
+        self._pause(decisions.pause_s(self._short_runs + 1, services.draw()))
 
     def _leave(self) -> LeaveInstance | None:
         """What this instance was told to leave for. Where that was a signal, EC2 may be behind it."""
-        leave = self._around.words.leave
+        leave = self._services.events.leave
         if leave is not None and not leave.evicted:
             try:
-                self._around.look()
+                self._services.check()
             except OSError as error:
-                self._around.log(f"the metadata service: {error}")
-        return self._around.words.leave
+                self._services.log(f"the metadata service: {error}")
+        return self._services.events.leave
 
-    def _say_goodbye(self, over: Over) -> None:
+    def _say_goodbye(self, ending: DaemonExit) -> None:
         """Tell the master how the worker ended, if there was one; not for long."""
-        around, leave = self._around, self._around.words.leave
-        if self._job is None or over.unheard:
+        services, leave = self._services, self._services.events.leave
+        if self._job is None or ending.master_gone:
             return
-        give_up_s, attempt = around.clock() + GOODBYE_S, 0
+        give_up_s, attempt = services.clock() + GOODBYE_TIMEOUT_S, 0
         while True:
             attempt += 1
             try:
                 evicted = leave is not None and leave.evicted
-                around.master.goodbye(self._job, over.status, printable(over.why), evicted, self._output)
+                services.master.goodbye(self._job, ending.status, printable(ending.why), evicted, self._output)
                 return
             except (Refused, PermissionError) as error:
-                around.log(f"no goodbye: {error}")
+                services.log(f"no goodbye: {error}")
                 return
             except OSError as error:
-                around.log(f"goodbye, attempt {attempt}: {error}")
-            pause_s = decisions.pause_s(attempt, around.draw())
-            if around.clock() + pause_s > give_up_s:
+                services.log(f"goodbye, attempt {attempt}: {error}")
+            pause_s = decisions.pause_s(attempt, services.draw())
+            if services.clock() + pause_s > give_up_s:
                 return
-            around.words.hear(pause_s)
+            services.events.get(pause_s)
 
     def _await_end(self) -> None:
         """Let EC2 take the instance: one that ends itself pays for its hour."""
-        around, until_s = self._around, self._around.clock() + TAKEN_S
-        around.log("EC2 takes this instance, which waits for it")
-        while not around.words.going_down and (left_s := until_s - around.clock()) > 0:
-            around.words.hear(left_s)
+        services, until_s = self._services, self._services.clock() + MAX_EVICTION_WAIT_S
+        services.log("EC2 takes this instance, which waits for it")
+        while not services.events.going_down and (left_s := until_s - services.clock()) > 0:
+            services.events.get(left_s)
 
-    def _heed(self) -> None:
+    def _check_leave(self) -> None:
         leave = self._leave()
         if leave is not None:
-            raise Over(leave.why)
+            raise DaemonExit(leave.why)
 
     def _pause(self, seconds: float) -> None:
-        self._around.words.pause(seconds)
-        self._heed()
+        self._services.events.pause(seconds)
+        self._check_leave()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -265,21 +267,21 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         instance = instances.read(options.config)
-        around = _surroundings(instance, options.folder.resolve(), options.imds)
+        services = _services(instance, options.folder.resolve(), options.imds)
     except GridmlError as error:
         _log(str(error))
         return error.exit_status
     notify("READY=1\nSTATUS=enrolling")
-    Daemon(instance, around).live()
+    Daemon(instance, services).live()
     return 0
 
 
-def _surroundings(instance: OwnInstance, folder: Path, imds_address: str) -> DaemonServices:
+def _services(instance: OwnInstance, folder: Path, imds_address: str) -> DaemonServices:
     """The real ones: signals, a watch on its thread, the master over SSH, a worker as a process."""
-    words, imds = Words(), Imds(imds_address)
+    events, imds = EventQueue(), Imds(imds_address)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        words.say(LeaveInstance("the instance is shutting down"))
+        events.put(LeaveInstance("the instance is shutting down"))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
@@ -290,17 +292,17 @@ def _surroundings(instance: OwnInstance, folder: Path, imds_address: str) -> Dae
     def run(assignment: Assignment) -> WorkerExited:
         command, environment = run_files.command(assignment), run_files.environment(assignment, work)
         notify(f"STATUS=working as {assignment.job}")
-        return supervise(command, work, environment, words, GRACE_S, _log)
+        return supervise(command, work, environment, events, GRACE_S, _log)
 
     # Two clients: what the watch's thread asks, and what the loop asks, are not to wait for each other.
-    EvictionWatch(Imds(imds_address), words, _log).begin(instance.watch_s)
+    EvictionWatch(Imds(imds_address), events, _log).begin(instance.watch_s)
     return DaemonServices(
         master=EnrolmentClient(instance.master, key),
         identity=imds.identity,
-        look=EvictionWatch(imds, words, _log).look,
+        check=EvictionWatch(imds, events, _log).check,
         prepare=lambda assignment: run_files.prepare(assignment, instance.master, key, work),
         run=run,
-        words=words,
+        events=events,
         log=_log,
     )
 

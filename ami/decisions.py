@@ -21,28 +21,27 @@ MAX_PAUSE_S = 30.0
 
 @dataclass(frozen=True)
 class WorkerEnd:
-    """How a worker ended. `stop_reason` is what it had been told to stop for, None where it ended by itself; `short_runs`
-    counts the workers before it, one after the other, that ended within `SHORT_RUN_S`."""
+    """The end of a worker process, as the daemon saw it."""
 
     status: int
     lived_s: float
-    last_words: str = ""
-    stop_reason: str | None = None
-    short_runs: int = 0
+    last_line: str = ""  # the last line that the worker wrote
+    stop_reason: str | None = None  # why the daemon stopped it; None where it ended by itself
+    short_runs: int = 0  # consecutive workers before it that ended within `SHORT_RUN_S`
 
 
 def is_followed(end: WorkerEnd) -> tuple[bool, str]:
     """Whether the master is asked again after the end of a worker, and another starts in the same folder; and why."""
-    last_words = f": {end.last_words}" if end.last_words else ""
+    last_line = f": {end.last_line}" if end.last_line else ""
     if end.stop_reason is not None:
         return False, end.stop_reason
     if end.status not in (SAVED, RunError.exit_status):
-        return False, f"the worker ended with status {end.status}{last_words}"
+        return False, f"the worker ended with status {end.status}{last_line}"
     if end.lived_s < SHORT_RUN_S and end.short_runs + 1 >= MAX_SHORT_RUNS:
         return False, f"{MAX_SHORT_RUNS} workers ended within {SHORT_RUN_S:.0f} s, with status {end.status} at last"
     if end.status == SAVED:
         return True, "the worker had no answer for long, and kept its push"
-    return True, f"the worker could not reach the master{last_words}"
+    return True, f"the worker could not reach the master{last_line}"
 
 
 def last_contact_s(end: WorkerEnd, ended_s: float, arguments: Sequence[str], before_s: float) -> float:
@@ -65,7 +64,7 @@ def patience_s(arguments: Sequence[str]) -> float:
         return 0.0
 
 
-def orphaned(silent_s: float, orphan_s: float) -> str | None:
+def orphan_reason(silent_s: float, orphan_s: float) -> str | None:
     """Why an instance whose master has been silent for `silent_s` is to end itself; None while it may go on."""
     if silent_s < orphan_s:
         return None
@@ -95,12 +94,12 @@ class WorkerExited:
     output: str
 
     @property
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last of the lines."""
         return self.output.rpartition("\n")[2]
 
 
-class Words:
+class EventQueue:
     """Said by signal handlers and threads, heard by the daemon's one loop. That it is to leave stays said."""
 
     def __init__(self) -> None:
@@ -124,25 +123,25 @@ class Words:
             except queue.Empty:
                 return self._leave
 
-    def say(self, word: LeaveInstance | WorkerExited) -> None:
-        self._queue.put(word)
+    def put(self, event: LeaveInstance | WorkerExited) -> None:
+        self._queue.put(event)
 
-    def hear(self, within_s: float | None = None) -> LeaveInstance | WorkerExited | None:
+    def get(self, within_s: float | None = None) -> LeaveInstance | WorkerExited | None:
         """The next word; None when none comes within so many seconds."""
         try:
-            word = self._queue.get(timeout=within_s)
+            event = self._queue.get(timeout=within_s)
         except queue.Empty:
             return None
-        self._keep(word)
-        return word
+        self._keep(event)
+        return event
 
     def pause(self, seconds: float) -> LeaveInstance | None:
         """Let so much time pass, or less where the instance is to leave: then return that."""
-        return self.leave or (self._leave if self.hear(seconds) else None)
+        return self.leave or (self._leave if self.get(seconds) else None)
 
-    def _keep(self, word: LeaveInstance | WorkerExited) -> None:
-        if not isinstance(word, LeaveInstance):
+    def _keep(self, event: LeaveInstance | WorkerExited) -> None:
+        if not isinstance(event, LeaveInstance):
             return
-        self._going_down = self._going_down or not word.evicted
-        if self._leave is None or word.evicted:  # a notice tells more than a signal
-            self._leave = word
+        self._going_down = self._going_down or not event.evicted
+        if self._leave is None or event.evicted:  # a notice tells more than a signal
+            self._leave = event

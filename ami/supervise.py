@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ami.decisions import Words, WorkerExited
+from ami.decisions import EventQueue, WorkerExited
 from gridml.protocol.foreign import printable
 
 _MAX_LINE_CHARS = 2_000  # characters of a line
@@ -21,7 +21,7 @@ def supervise(
     command: Sequence[str],
     folder: Path,
     environment: Mapping[str, str],
-    words: Words,
+    events: EventQueue,
     grace_s: float,
     log: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
@@ -52,14 +52,14 @@ def supervise(
     def wait() -> None:
         status = process.wait()
         listener.join(_REST_S)  # something that it started may hold its output for ever
-        words.say(WorkerExited(status, "\n".join(kept)))
+        events.put(WorkerExited(status, "\n".join(kept)))
 
     listener = threading.Thread(target=listen, daemon=True, name="worker's output")
     listener.start()
     threading.Thread(target=wait, daemon=True, name="worker's end").start()
     leaving = False
     kill_s: float | None = None  # when it is killed
-    while not isinstance(word := words.hear(None if kill_s is None else max(0.0, kill_s - clock())), WorkerExited):
+    while not isinstance(event := events.get(None if kill_s is None else max(0.0, kill_s - clock())), WorkerExited):
         if kill_s is not None and clock() >= kill_s:
             log(f"the worker did not end within {grace_s:.0f} s of SIGTERM: it is killed")
             process.kill()
@@ -67,4 +67,4 @@ def supervise(
         elif not leaving:
             leaving, kill_s = True, clock() + grace_s
             process.terminate()
-    return word
+    return event

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ami.daemon import GOODBYE_S, TAKEN_S, Daemon, DaemonServices
-from ami.decisions import LeaveInstance, Words, WorkerExited
+from ami.daemon import GOODBYE_TIMEOUT_S, MAX_EVICTION_WAIT_S, Daemon, DaemonServices
+from ami.decisions import EventQueue, LeaveInstance, WorkerExited
 from ami.imds import Identity, OwnInstance
 from gridml.carriers.enrolment import Assignment, Refused
 from gridml.errors import RunError
@@ -21,19 +21,19 @@ SHUTDOWN = LeaveInstance("the instance is shutting down")
 WORK = Assignment("w7", (), "mnist.py", ("--patience", "120"))
 
 
-class TimedWords(Words):
+class TimedEventQueue(EventQueue):
     """Whoever listens lets time pass, and what is planned happens."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
         self._clock = clock
 
-    def hear(self, within_s: float | None = None) -> LeaveInstance | WorkerExited | None:
+    def get(self, within_s: float | None = None) -> LeaveInstance | WorkerExited | None:
         until_s = self._clock() + (float("inf") if within_s is None else within_s)
-        while (word := super().hear(0.0)) is None and self._clock() < until_s:
+        while (event := super().get(0.0)) is None and self._clock() < until_s:
             next_s = self._clock.next_s
             self._clock.advance(until_s if next_s is None else min(next_s, until_s))
-        return word
+        return event
 
 
 class World:
@@ -41,7 +41,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.words = TimedWords(self.clock)
+        self.events = TimedEventQueue(self.clock)
         self.enrolments: list[Assignment | Exception] = [WORK]
         self.lives: list[tuple[float, int]] = [(1000.0, 0)]
         self.farewells: list[tuple[str, int, str, bool]] = []
@@ -72,16 +72,16 @@ class World:
 
     # EC2
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         if self.imds_error is not None:
             raise self.imds_error
         if self.taken:
-            self.words.say(NOTICE)
+            self.events.put(NOTICE)
         return self.taken
 
     def take(self) -> None:
         self.taken = True
-        self.words.say(NOTICE)
+        self.events.put(NOTICE)
 
     # the instance
 
@@ -93,22 +93,22 @@ class World:
         self.runs += 1
         seconds, status = self.lives.pop(0)
         began_s = self.clock()
-        self.words.hear(seconds)  # a word ends it before its time
+        self.events.get(seconds)  # a word ends it before its time
         return WorkerExited(status if self.clock() - began_s >= seconds else 0, self.output)
 
     def live(self) -> None:
-        around = DaemonServices(
+        services = DaemonServices(
             self,
             lambda: Identity("document", "signature"),
-            self.look,
+            self.check,
             self.prepare,
             self.run,
-            self.words,
+            self.events,
             self.log.append,
             self.clock,
             lambda: 0.5,
         )
-        Daemon(INSTANCE, around).live()
+        Daemon(INSTANCE, services).live()
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_what_the_worker_wrote_comes_home(world: World) -> None:
 
 def test_a_notice_ends_the_worker_at_once_and_the_instance_waits_to_be_taken(world: World) -> None:
     world.clock.at(300.0, world.take)
-    world.clock.at(400.0, lambda: world.words.say(SHUTDOWN))
+    world.clock.at(400.0, lambda: world.events.put(SHUTDOWN))
     world.live()
     assert world.farewells == [("w7", 0, NOTICE.why, True)]
     assert world.clock() == 400.0 and world.runs == 1
@@ -143,12 +143,12 @@ def test_a_notice_ends_the_worker_at_once_and_the_instance_waits_to_be_taken(wor
 def test_an_instance_that_is_not_taken_after_all_ends_itself(world: World) -> None:
     world.clock.at(300.0, world.take)
     world.live()
-    assert world.clock() == 300.0 + TAKEN_S and world.runs == 1
+    assert world.clock() == 300.0 + MAX_EVICTION_WAIT_S and world.runs == 1
 
 
 def test_who_is_to_be_taken_does_not_enrol(world: World) -> None:
     world.taken = True
-    world.clock.at(100.0, lambda: world.words.say(SHUTDOWN))
+    world.clock.at(100.0, lambda: world.events.put(SHUTDOWN))
     world.live()
     assert (world.asked_s, world.runs, world.farewells) == ([], 0, [])
     assert world.clock() == 100.0
@@ -162,7 +162,7 @@ def test_who_is_taken_between_enrolment_and_work_does_not_work(world: World) -> 
 
 
 def test_a_shutdown_is_no_eviction(world: World) -> None:
-    world.clock.at(300.0, lambda: world.words.say(SHUTDOWN))
+    world.clock.at(300.0, lambda: world.events.put(SHUTDOWN))
     world.live()
     assert world.farewells == [("w7", 0, SHUTDOWN.why, False)] and world.clock() == 300.0
 
@@ -170,7 +170,7 @@ def test_a_shutdown_is_no_eviction(world: World) -> None:
 def test_a_shutdown_that_ec2_is_behind_is_one(world: World) -> None:
     def go_down() -> None:
         world.taken = True  # nobody has looked since
-        world.words.say(SHUTDOWN)
+        world.events.put(SHUTDOWN)
 
     world.clock.at(300.0, go_down)
     world.live()
@@ -269,7 +269,7 @@ def test_a_farewell_that_is_refused_is_not_repeated(world: World, error: Excepti
 def test_a_farewell_that_nobody_hears_does_not_hold_the_instance(world: World) -> None:
     world.farewell_error = ConnectionRefusedError("refused")
     world.live()
-    assert 1000.0 < world.clock() <= 1000.0 + GOODBYE_S
+    assert 1000.0 < world.clock() <= 1000.0 + GOODBYE_TIMEOUT_S
 
 
 def test_a_worker_that_cannot_be_started(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +285,7 @@ Planned = Callable[[World], None]
 
 
 @pytest.mark.parametrize("at_s", [0.0, 0.3, 50.0, 500.0, 501.0, 1300.0])
-@pytest.mark.parametrize("plan", [World.take, lambda world: world.words.say(SHUTDOWN)])
+@pytest.mark.parametrize("plan", [World.take, lambda world: world.events.put(SHUTDOWN)])
 def test_whenever_it_is_told_to_leave_no_worker_begins_after_that(at_s: float, plan: Planned) -> None:
     world = World()
     world.enrolments = [ConnectionRefusedError("refused"), WORK, ConnectionRefusedError("refused"), WORK]

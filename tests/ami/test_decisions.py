@@ -13,7 +13,7 @@ from ami.decisions import (
     WorkerEnd,
     is_followed,
     last_contact_s,
-    orphaned,
+    orphan_reason,
     patience_s,
     pause_s,
 )
@@ -70,8 +70,8 @@ def test_the_patience_of_a_worker(arguments: list[str], seconds: float) -> None:
 
 
 def test_an_instance_without_a_master_ends_itself() -> None:
-    assert orphaned(899.0, 900.0) is None
-    assert orphaned(900.0, 900.0) == "nothing was heard from the master for 900 s, and 900 s are allowed"
+    assert orphan_reason(899.0, 900.0) is None
+    assert orphan_reason(900.0, 900.0) == "nothing was heard from the master for 900 s, and 900 s are allowed"
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
