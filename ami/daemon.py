@@ -93,9 +93,7 @@ class EvictionWatch:
 
 GRACE_S = 75.0  # from SIGTERM until the worker is killed; systemd kills all after 90
 GOODBYE_TIMEOUT_S = 10.0  # how long the master is told goodbye, when it does not answer
-MAX_EVICTION_WAIT_S = (
-    600.0  # after its notice EC2 takes an instance within minutes; if it does not, the instance ends itself
-)
+MAX_EVICTION_WAIT_S = 600.0  # EC2 takes an instance within minutes of its notice; after this long it ends itself
 
 
 class Master(Protocol):

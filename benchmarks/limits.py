@@ -36,7 +36,7 @@ from gridml.aggregates import kernels
 from gridml.carriers.base import SUFFIX, MasterMailboxes
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.protocol import bundle
-from gridml.protocol.codec import BundleCodec, InProcessPayload, spoken
+from gridml.protocol.codec import BundleCodec, InProcessPayload, in_process_payload
 from gridml.protocol.messages import Sync, Verdict, reply_from, to_json
 from gridml.protocol.payload import Payload, in_pieces
 from master.backends.script import Steady
@@ -201,7 +201,7 @@ class SpeakingWorkers(Workers):
             self.handed_out += reply.lease is not None
             for answer in (self._root / "mail" / worker).glob("reply-*"):
                 answer.unlink()
-            self._hired[worker].receive(number, spoken(reply))
+            self._hired[worker].receive(number, in_process_payload(reply))
         self._answers.clear()
         while self._waiting and self.on_disk < GROUP:
             worker, number, sync = self._waiting.popleft()

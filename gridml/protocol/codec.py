@@ -62,7 +62,7 @@ class InProcessPayload(bytes):
     message: object
 
 
-def spoken(message: object) -> InProcessPayload:
+def in_process_payload(message: object) -> InProcessPayload:
     """Return a payload that holds `message`: a Sync or a Reply, or what only claims to be the JSON of a sync."""
     payload = InProcessPayload()
     payload.message = message
@@ -79,4 +79,4 @@ class InProcessCodec(Codec):
         return message if isinstance(message, Sync) else sync_from(message), NOTHING
 
     def write(self, reply: Reply, replica: ReplicaPart) -> bytes:
-        return spoken(reply)
+        return in_process_payload(reply)

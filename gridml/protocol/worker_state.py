@@ -78,7 +78,7 @@ class _Work:
     ended_s: float = 0.0
 
     @property
-    def spoilt(self) -> bool:
+    def tainted(self) -> bool:
         """Whether it was cut behind its worker's back where no batch can end: what lies beyond belongs to another."""
         return self.at > self.count or (self.shortened and 0 < self.count - self.at < self.lease.fewest)
 
@@ -205,7 +205,7 @@ class WorkerState:
             if answered.work is not None and reply.stop_at is not None:
                 answered.work.count = reply.stop_at - answered.work.lease.start
                 answered.work.shortened = True
-            self._let_go()
+            self._keep_leased()
         if reply.lease is not None and reply.lease.afresh:
             self._copies = None  # those of an older version have come
         if reply.leave:
@@ -213,7 +213,7 @@ class WorkerState:
         elif answered.sync.leaving:
             self._leave(Reason.EVICTED if self._evicted else Reason.CHUNKS_DONE)
 
-    def _let_go(self) -> None:
+    def _keep_leased(self) -> None:
         """Keep the module vertices of the leases that are held, where it is known which they are. The master counts on
         no others: it knows by what the next sync holds."""
         held = [*self._ahead] if self._work is None else [self._work.lease, *self._ahead]
@@ -272,7 +272,7 @@ class WorkerState:
 
     def _advance(self, work: _Work, now_s: float) -> Action:
         """Train a lease, push where that is due, and let go of the lease at its end."""
-        if work.at < work.count and not work.spoilt:
+        if work.at < work.count and not work.tainted:
             ready = work.lease.start + work.at < self._ready.get(work.lease.id, work.lease.stop)
             if self._under_way is not None and not ready:
                 return self._wait(now_s)
@@ -284,7 +284,7 @@ class WorkerState:
             return self.next_action(now_s)
         if self._under_way is not None:
             return self._wait(now_s)  # that push may be refused, and the lease gone with it
-        if work.spoilt:
+        if work.tainted:
             self._drop()
             return self.next_action(now_s)
         self._ready.pop(work.lease.id, None)

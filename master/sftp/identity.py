@@ -184,7 +184,7 @@ REQUEST_TIMEOUT_S = 10.0  # within which a request must have come
 
 
 @dataclass(frozen=True)
-class Entry:
+class Login:
     """Who came in with which public key: `USER` to enrol, or a job; `instance` is the machine that enrolled for it.
     With no `files`, as when its job is over, it has only goodbye to say."""
 
@@ -214,17 +214,17 @@ class Registrar:
         """The instance of a job that enrolled with this key and has not ended; None where there is none."""
         launched = (self._roster.instance(id) for id in self._roster.ids())
         for instance in launched:
-            if instance is not None and instance.worker == job and self.is_there(instance.id):
+            if instance is not None and instance.worker == job and self.is_running(instance.id):
                 enrolment = self._roster.enrolment(instance.id)
                 if enrolment is not None and enrolment.public_key == public_key:
                     return instance.id
         return None
 
-    def is_there(self, id: str) -> bool:
+    def is_running(self, id: str) -> bool:
         """Whether nobody has said that an instance has ended."""
         return self._roster.end(id) is None
 
-    def answer(self, line: bytes, entry: Entry, address: str) -> dict[str, Any]:
+    def answer(self, line: bytes, login: Login, address: str) -> dict[str, Any]:
         """The answer to a request of who came in so, from `address`. Raises OSError where the roster cannot be read or
         written, LedgerError where it is damaged."""
         try:
@@ -233,18 +233,18 @@ class Registrar:
             values = None
         match values:
             case {"op": "enrol", "fleet_token": str(token), "document": str(document), "signature": str(signature)} if (
-                entry.user == USER
+                login.user == USER
             ):
                 with self._lock:
-                    return self._enrol(token, document, signature, entry.public_key, address)
+                    return self._enrol(token, document, signature, login.public_key, address)
             case {"op": "farewell", "exit_status": int(status), "why": str(why), "evicted": bool(evicted)} if (
-                entry.instance
+                login.instance
             ):
                 log = values.get("log")
                 with self._lock:
                     if isinstance(log, str):
-                        self._keep_log(entry.user, log)
-                    return self._goodbye(entry.instance, status, why, evicted)
+                        self._keep_log(login.user, log)
+                    return self._goodbye(login.instance, status, why, evicted)
         return _refused("this is no request that is known here")
 
     def _enrol(self, token: str, document: str, signature: str, public_key: str, address: str) -> dict[str, Any]:
@@ -304,7 +304,7 @@ class Registrar:
             (self._logs / f"{worker}.log").write_text(f"{printable(log, MAX_LOG_CHARS)}\n", encoding="utf-8")
 
     def _goodbye(self, id: str, status: int, why: str, evicted: bool) -> dict[str, Any]:
-        if not self.is_there(id):
+        if not self.is_running(id):
             return _refused("this machine is known to have ended")
         self._roster.keep(GoodbyeMessage(id, max(-255, min(status, 255)), printable(why), self._clock(), evicted))
         return {"ok": True}
@@ -313,9 +313,9 @@ class Registrar:
 class EnrolSession(paramiko.SubsystemHandler):  # type: ignore[misc]
     """A channel on which a machine asks: a line of JSON each, and a line for an answer."""
 
-    def __init__(self, channel: Any, door: Any, registrar: Registrar, entry: Entry, address: str) -> None:
-        super().__init__(channel, SUBSYSTEM, door)
-        self._registrar, self._entry, self._address = registrar, entry, address
+    def __init__(self, channel: Any, server: Any, registrar: Registrar, login: Login, address: str) -> None:
+        super().__init__(channel, SUBSYSTEM, server)
+        self._registrar, self._entry, self._address = registrar, login, address
 
     def start_subsystem(self, name: str, transport: Any, channel: Any) -> None:
         try:

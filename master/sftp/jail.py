@@ -6,7 +6,7 @@ folders no symbolic link is followed. A job's key opens the mailboxes of its own
 made: one, for the most part.
 
 The quota of a mailbox counts its files whenever it is about to grow, so nothing has to be remembered, and what the
-master removes makes room at once.
+master removes makes usage at once.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ class Quota:
         return MAX_MESSAGES * self.longest
 
 
-class Room:
-    """What one job may still write, in all its sessions together. Methods must be called in a `turn`, which keeps the
+class QuotaUsage:
+    """What one job may still write, in all its sessions together. Methods must be called in a `lock`, which keeps the
     job's other sessions from writing, opening and closing files meanwhile, and raise OSError, as where the mailbox is
     gone."""
 
     def __init__(self, mail: Path) -> None:
         self._mail = mail
-        self.turn = threading.Lock()
+        self.lock = threading.Lock()
         self._open: set[int] = set()  # descriptors of files that are open for writing
 
-    def holds_file(self, quota: Quota, box: str, name: str) -> bool:
+    def can_add_file(self, quota: Quota, box: str, name: str) -> bool:
         """Whether a file of this name may lie in a mailbox: it does, or there are few."""
         names = os.listdir(self._mail / box)
         return name in names or len(names) < quota.files
 
-    def holds_bytes(self, quota: Quota, box: str, file: int, end: int) -> bool:
+    def can_write(self, quota: Quota, box: str, file: int, end: int) -> bool:
         """Whether an open file may reach up to byte `end`."""
         size = os.fstat(file).st_size
         return end <= size or (end <= quota.longest and self._used(box) - size + end <= quota.bytes)
@@ -100,12 +100,12 @@ _STATUS = {
 }
 
 
-def owns(job: str, box: str) -> bool:
+def is_own_mailbox(job: str, box: str) -> bool:
     """Whether a mailbox is one of the job's lives: `w7`, `w7.1`, ..."""
     return job_of(box) == job
 
 
-def allowed(job: str, path: str) -> tuple[str, ...]:
+def allowed_path(job: str, path: str) -> tuple[str, ...]:
     """The parts of `mail`, `mail/BOX`, `mail/BOX/FILE`, `chunks/FILE` or `bundle/FILE`; () for any other path, which is
     denied."""
     parts = tuple(path.split("/"))
@@ -114,22 +114,22 @@ def allowed(job: str, path: str) -> tuple[str, ...]:
     match parts:
         case ("mail",) | ("chunks" | "bundle", _):
             return parts
-        case ("mail", box) | ("mail", box, _) if owns(job, box):
+        case ("mail", box) | ("mail", box, _) if is_own_mailbox(job, box):
             return parts
     return ()
 
 
 @dataclass(frozen=True)
 class Jail:
-    """Job `job` in run directory `root`; it may write what its quota and its room there allow."""
+    """Job `job` in run directory `root`; it may write what its quota and its usage there allow."""
 
     root: Path
     job: str
     quota: Quota
-    room: Room
+    usage: QuotaUsage
 
 
-def _answering(call: Callable[P, T]) -> Callable[P, T | int]:
+def _errno_to_status(call: Callable[P, T]) -> Callable[P, T | int]:
     """What the system refuses becomes the status that is answered."""
 
     @wraps(call)
@@ -150,22 +150,22 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
         self._jail, self._root, self._job = jail, jail.root, jail.job
         self._open: set[_File] = set()
 
-    @_answering
+    @_errno_to_status
     def list_folder(self, path: str) -> Any:
-        parts = allowed(self._job, path)
+        parts = allowed_path(self._job, path)
         if not parts or parts[0] != "mail" or len(parts) == 3:
             return _DENIED
         with self._folder(parts) as folder:
             names = os.listdir(folder)
-        return [_named(name) for name in names if len(parts) == 2 or owns(self._job, name)]
+        return [_named(name) for name in names if len(parts) == 2 or is_own_mailbox(self._job, name)]
 
     def canonicalize(self, path: str) -> str:
         """Paths are relative to the run directory, also for OpenSSH's sftp, which asks where it stands."""
         return "" if path == "." else path
 
-    @_answering
+    @_errno_to_status
     def lstat(self, path: str) -> Any:
-        parts = allowed(self._job, path)
+        parts = allowed_path(self._job, path)
         if not parts:
             return _DENIED
         is_folder = parts[0] == "mail" and len(parts) < 3
@@ -175,29 +175,29 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
 
     stat = lstat  # no link is followed
 
-    @_answering
+    @_errno_to_status
     def open(self, path: str, flags: int, attr: Any) -> Any:
-        parts = allowed(self._job, path)
+        parts = allowed_path(self._job, path)
         is_readable = parts[:1] in _READ_ONLY and flags & _FLAGS == os.O_RDONLY
         if not (len(parts) == 3 or is_readable) or len(self._open) >= MAX_OPEN_FILES:
             return _DENIED
-        room, quota = self._jail.room, self._jail.quota
-        with room.turn, self._folder(parts[:-1]) as folder:
-            if flags & os.O_CREAT and not room.holds_file(quota, parts[1], parts[2]):
+        usage, quota = self._jail.usage, self._jail.quota
+        with usage.lock, self._folder(parts[:-1]) as folder:
+            if flags & os.O_CREAT and not usage.can_add_file(quota, parts[1], parts[2]):
                 return paramiko.SFTP_FAILURE
             extra = os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would be waited for
             number = os.open(parts[-1], flags & _FLAGS | extra, 0o600, dir_fd=folder)
             if not stat.S_ISREG(os.fstat(number).st_mode):
                 os.close(number)
                 return _DENIED
-            room.opened(number)
+            usage.opened(number)
         file = _File(number, self._jail, parts[1], self._open)
         self._open.add(file)
         return file
 
-    @_answering
+    @_errno_to_status
     def remove(self, path: str) -> int:
-        parts = allowed(self._job, path)
+        parts = allowed_path(self._job, path)
         if len(parts) != 3:
             return _DENIED
         with self._folder(parts[:-1]) as folder:
@@ -209,9 +209,9 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
         taken = isinstance(self.lstat(newpath), paramiko.SFTPAttributes)
         return int(paramiko.SFTP_FAILURE) if taken else self.posix_rename(oldpath, newpath)
 
-    @_answering
+    @_errno_to_status
     def posix_rename(self, oldpath: str, newpath: str) -> int:
-        old, new = allowed(self._job, oldpath), allowed(self._job, newpath)
+        old, new = allowed_path(self._job, oldpath), allowed_path(self._job, newpath)
         if len(old) != 3 or len(new) != 3 or old[1] != new[1]:  # from one mailbox to another would pass by its quota
             return _DENIED
         with self._folder(old[:-1]) as folder:
@@ -241,19 +241,19 @@ class _File(paramiko.SFTPHandle):  # type: ignore[misc]
     def close(self) -> None:
         if self in self._among:
             self._among.remove(self)
-            with self._jail.room.turn:
-                self._jail.room.close(self._number)
+            with self._jail.usage.lock:
+                self._jail.usage.close(self._number)
 
-    @_answering
+    @_errno_to_status
     def read(self, offset: int, length: int) -> Any:
         """Says EOF where nothing is left: paramiko's hash of a file would otherwise read on for ever."""
         return os.pread(self._number, min(length, MAX_READ_BYTES), offset) or paramiko.SFTP_EOF
 
-    @_answering
+    @_errno_to_status
     def write(self, offset: int, data: bytes) -> int:
-        room, rest = self._jail.room, memoryview(data)
-        with room.turn:
-            if not room.holds_bytes(self._jail.quota, self._box, self._number, offset + len(rest)):
+        usage, rest = self._jail.usage, memoryview(data)
+        with usage.lock:
+            if not usage.can_write(self._jail.quota, self._box, self._number, offset + len(rest)):
                 return int(paramiko.SFTP_FAILURE)
             while rest:
                 written = os.pwrite(self._number, rest, offset)

@@ -99,7 +99,7 @@ class Roster:
     def __init__(self, root: Path) -> None:
         self._folder = root / FOLDER
 
-    def found(self, facts: FleetFacts) -> None:
+    def create(self, facts: FleetFacts) -> None:
         """Keep what instances must show. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         write_atomic(self._folder / _FLEET, json.dumps(asdict(facts)).encode())

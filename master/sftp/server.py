@@ -39,8 +39,8 @@ from gridml.carriers.sftp import TIMEOUT_S, Address, Credential, hang_up, host_a
 from gridml.errors import LedgerError, RunError, UsageError
 from gridml.protocol.bundle import write_secret
 from gridml.protocol.outbox import job_of
-from master.sftp.identity import EnrolSession, Entry, Registrar
-from master.sftp.jail import Jail, Quota, Room, View
+from master.sftp.identity import EnrolSession, Login, Registrar
+from master.sftp.jail import Jail, Quota, QuotaUsage, View
 
 FOLDER = "sftp"
 MAIL = "mail"  # the folder of the mailboxes
@@ -69,7 +69,7 @@ class MailServer:
     def __init__(self, root: Path, address: str | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.quota = Quota()
         self.registrar = Registrar(root)
-        self._rooms: dict[str, Room] = {}  # by job
+        self._usages: dict[str, QuotaUsage] = {}  # by job
         self._root, self._clock = root, clock
         self._folder = root / FOLDER
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -103,7 +103,7 @@ class MailServer:
         if _JOB.fullmatch(job):
             (self._folder / job).unlink(missing_ok=True)
         with self._lock:
-            self._rooms.pop(job, None)
+            self._usages.pop(job, None)
             for connection in self._connections:
                 if connection.transport.get_username() == job:
                     hang_up(connection.transport)
@@ -127,7 +127,7 @@ class MailServer:
             hang_up(connection.transport)
         for connection in connections:
             connection.transport.join(TIMEOUT_S)
-            for session in connection.door.sessions:
+            for session in connection.handler.sessions:
                 session.join(TIMEOUT_S)
 
     @property
@@ -135,7 +135,7 @@ class MailServer:
         """Where workers reach this server."""
         return Address(self._host, self._port, self._key.get_base64())
 
-    def admits(self, user: str, key: Any) -> Entry | None:
+    def authenticate(self, user: str, key: Any) -> Login | None:
         """What this public key lets `user` do, by what lies in the folders at this moment; None for nothing."""
         shown = str(key.get_base64())
         if not _JOB.fullmatch(user):
@@ -143,20 +143,20 @@ class MailServer:
         try:
             has_fleet = self.registrar.has_fleet
             if user == USER:
-                return Entry(user, shown, files=False) if has_fleet and key.get_name() == "ssh-ed25519" else None
+                return Login(user, shown, files=False) if has_fleet and key.get_name() == "ssh-ed25519" else None
             if has_fleet:
                 instance = self.registrar.instance_of(user, shown)
                 files = (self._folder / user).exists()
-                return None if instance is None else Entry(user, shown, instance, files)
+                return None if instance is None else Login(user, shown, instance, files)
             private_key = Credential.read(self._folder / user).private_key
-            return Entry(user, shown) if _key(private_key).get_base64() == shown else None
+            return Login(user, shown) if _key(private_key).get_base64() == shown else None
         except (OSError, ValueError, LedgerError, paramiko.SSHException):
             return None
 
-    def view(self, door: Any, job: str) -> View:
+    def view(self, handler: Any, job: str) -> View:
         with self._lock:
-            room = self._rooms.setdefault(job, Room(self._root / MAIL))
-        return View(door, Jail(self._root, job, self.quota, room))
+            usage = self._usages.setdefault(job, QuotaUsage(self._root / MAIL))
+        return View(handler, Jail(self._root, job, self.quota, usage))
 
     def _jobs(self) -> list[str]:
         return sorted(name for name in os.listdir(self._folder) if _JOB.fullmatch(name))
@@ -202,7 +202,7 @@ class MailServer:
         machine that has ended."""
         entered: Counter[str | None] = Counter()
         for connection in reversed(self._connections):
-            if not connection.stranger:
+            if not connection.is_anonymous:
                 entered[connection.job] += 1
                 if entered[connection.job] > MAX_JOB_CONNECTIONS or self._has_ended(connection):
                     hang_up(connection.transport)
@@ -211,41 +211,41 @@ class MailServer:
         self._connections = [c for c in self._connections if c.transport.is_active()]
 
     def _has_ended(self, connection: _Connection) -> bool:
-        entry = connection.door.entry
-        if entry is None or entry.instance is None:
+        login = connection.handler.login
+        if login is None or login.instance is None:
             return False
         try:
-            return not self.registrar.is_there(entry.instance)
+            return not self.registrar.is_running(login.instance)
         except (OSError, LedgerError):  # too many open files, or a damaged one: it is looked at again
             return False
 
     def _receive(self, connection: socket.socket, address: str) -> None:
-        """Answer a connection on threads of its own. Of too many strangers the first must go, of the address that most
+        """Answer a connection on threads of its own. Of too many anonymous the first must go, of the address that most
         of them came from: so none can keep the others out."""
-        strangers = [c for c in self._connections if c.stranger]
+        anonymous = [c for c in self._connections if c.is_anonymous]
         try:
             if self._over.is_set():
                 raise ConnectionAbortedError(errno.ECONNABORTED, "the server stops")
-            if len(strangers) >= MAX_ANONYMOUS:
-                crowd = Counter(c.door.address for c in strangers).most_common(1)[0][0]
-                hang_up(next(c.transport for c in strangers if c.door.address == crowd))
+            if len(anonymous) >= MAX_ANONYMOUS:
+                busiest = Counter(c.handler.address for c in anonymous).most_common(1)[0][0]
+                hang_up(next(c.transport for c in anonymous if c.handler.address == busiest))
             keep_alive(connection, TIMEOUT_S)
             transport = paramiko.Transport(connection)
             connection.settimeout(SWEEP_S)  # its thread looks as often whether it has ended; paramiko's 0.1 s adds up
             prepare(transport, LOGIN_TIMEOUT_S)
             transport.add_server_key(self._key)
-            door = _Door(self, address)
-            transport.start_server(event=threading.Event(), server=door)
+            handler = _ConnectionHandler(self, address)
+            transport.start_server(event=threading.Event(), server=handler)
         except (OSError, RuntimeError, paramiko.SSHException):  # RuntimeError: no more threads can be had
             connection.close()
             return
-        self._connections.append(_Connection(transport, door, self._clock()))
+        self._connections.append(_Connection(transport, handler, self._clock()))
 
 
 @dataclass(frozen=True)
 class _Connection:
     transport: Any
-    door: _Door
+    handler: _ConnectionHandler
     began_s: float
 
     @property
@@ -254,7 +254,7 @@ class _Connection:
         return name
 
     @property
-    def stranger(self) -> bool:
+    def is_anonymous(self) -> bool:
         return self.job == USER or not self.transport.is_authenticated()
 
 
@@ -267,14 +267,14 @@ class SftpSession(paramiko.SFTPServer):  # type: ignore[misc]
             channel.send_exit_status(0)
 
 
-class _Door(paramiko.ServerInterface):  # type: ignore[misc]
+class _ConnectionHandler(paramiko.ServerInterface):  # type: ignore[misc]
     """What a connection may do: show a key, and start SFTP as a job, or enrolment. What is not overridden here,
     paramiko refuses."""
 
     def __init__(self, server: MailServer, address: str) -> None:
         self._server, self.address = server, address
         self._channels = 0
-        self.entry: Entry | None = None
+        self.login: Login | None = None
         self.sessions: list[threading.Thread] = []
 
     def get_allowed_auths(self, username: str) -> str:
@@ -282,9 +282,9 @@ class _Door(paramiko.ServerInterface):  # type: ignore[misc]
 
     def check_auth_publickey(self, username: str, key: Any) -> int:
         """Whether the key may enter; paramiko then has the other end prove that it holds its private half. Once one
-        has, it asks no more, so the last entry is the one that was proved."""
-        self.entry = self._server.admits(username, key)
-        return int(paramiko.AUTH_FAILED if self.entry is None else paramiko.AUTH_SUCCESSFUL)
+        has, it asks no more, so the last login is the one that was proved."""
+        self.login = self._server.authenticate(username, key)
+        return int(paramiko.AUTH_FAILED if self.login is None else paramiko.AUTH_SUCCESSFUL)
 
     def check_channel_request(self, channel_type: str, chanid: int) -> int:
         self._channels += 1
@@ -294,9 +294,9 @@ class _Door(paramiko.ServerInterface):  # type: ignore[misc]
 
     def check_channel_subsystem_request(self, channel: Any, name: str) -> bool:
         self.sessions = [session for session in self.sessions if session.is_alive()]
-        if self.entry is None or len(self.sessions) >= MAX_SESSIONS:
+        if self.login is None or len(self.sessions) >= MAX_SESSIONS:
             return False
-        session = self._session(channel, name, self.entry)
+        session = self._session(channel, name, self.login)
         if session is None:
             return False
         session.daemon = True
@@ -304,11 +304,11 @@ class _Door(paramiko.ServerInterface):  # type: ignore[misc]
         self.sessions.append(session)
         return True
 
-    def _session(self, channel: Any, name: str, entry: Entry) -> Any:
-        if name == "sftp" and entry.files:
-            return SftpSession(channel, name, self, self._server.view, entry.user)
-        if name == SUBSYSTEM and (entry.user == USER or entry.instance is not None):
-            return EnrolSession(channel, self, self._server.registrar, entry, self.address)
+    def _session(self, channel: Any, name: str, login: Login) -> Any:
+        if name == "sftp" and login.files:
+            return SftpSession(channel, name, self, self._server.view, login.user)
+        if name == SUBSYSTEM and (login.user == USER or login.instance is not None):
+            return EnrolSession(channel, self, self._server.registrar, login, self.address)
         return None
 
 

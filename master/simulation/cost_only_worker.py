@@ -21,7 +21,7 @@ from gridml.model.graph import Graph
 from gridml.model.program import Program
 from gridml.model.update import update
 from gridml.model.vertex import Vertex, edge
-from gridml.protocol.codec import InProcessPayload, spoken
+from gridml.protocol.codec import InProcessPayload, in_process_payload
 from gridml.protocol.messages import Failure, Reply, Sync
 from gridml.protocol.worker_actions import (
     Began,
@@ -192,7 +192,7 @@ class CostOnlyWorker:
     def _send_again(self) -> None:
         if self._sync is not None:
             self._sent_s = self._wire.now_s
-            self._wire.send(self._number, spoken(self._sync))
+            self._wire.send(self._number, in_process_payload(self._sync))
 
 
 class Network(Vertex):

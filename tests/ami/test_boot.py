@@ -61,7 +61,7 @@ class Site:
         for part in ("mail/w7", "chunks", "bundle"):
             (self.run / part).mkdir(parents=True)
         token = hashlib.sha256(TOKEN.encode()).hexdigest()
-        self.roster.found(FleetFacts("a run", token, "123456789012", "eu-west-1", "ami-1", signatory.certificate))
+        self.roster.create(FleetFacts("a run", token, "123456789012", "eu-west-1", "ami-1", signatory.certificate))
         self.roster.keep(Instance("i-0abc", "w7", "c7i.large", "eu-west-1a", LAUNCHED_S))
         self.facts = InstanceFacts(
             "i-0abc", "c7i.large", "eu-west-1a", "eu-west-1", "ami-1", "123456789012", "127.0.0.1"

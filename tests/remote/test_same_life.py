@@ -19,7 +19,7 @@ from gridml.model.chunk import Chunk, cut
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.protocol import bundle
-from gridml.protocol.codec import InProcessPayload, spoken
+from gridml.protocol.codec import InProcessPayload, in_process_payload
 from gridml.protocol.messages import NO_PUSH, Lease, Pace, Reply, Sync, Verdict, sync_from, to_json
 from gridml.protocol.push import ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions
@@ -208,7 +208,7 @@ def cost_only(life: Recorded, program: Path) -> list[tuple[float, Sync]]:
         def beat(self, lease: int, upto: int) -> None:
             pass
 
-    desk = Desk(life, clock, lambda number, reply: worker.receive(number, spoken(reply)))
+    desk = Desk(life, clock, lambda number, reply: worker.receive(number, in_process_payload(reply)))
     worker = CostOnlyWorker(WorkerOptions("w1", "x86_64", life.chunks), life.costs, End())
     drive(worker, clock, life)
     return desk.syncs

@@ -69,7 +69,7 @@ def provision(directory: RunDirectory, roster: Roster, site: Site) -> tuple[Flee
         image=site.image.id,
         certificate=site.certificate,
     )
-    roster.found(facts)
+    roster.create(facts)
     return facts, token
 
 

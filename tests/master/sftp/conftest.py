@@ -83,7 +83,7 @@ def fleet(tmp_path: Path, provider: Provider) -> Callable[..., Roster]:
 
     def make(root: Path = tmp_path) -> Roster:
         roster = Roster(root)
-        roster.found(provider.facts())
+        roster.create(provider.facts())
         for number in (7, 8):
             roster.keep(Instance(f"i-{number}", f"w{number}", "c7i.large", "eu-north-1a", LAUNCHED_S))
             (root / "mail" / f"w{number}").mkdir(parents=True)

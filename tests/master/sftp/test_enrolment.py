@@ -348,23 +348,23 @@ def test_a_connection_that_breaks_while_a_key_is_shown_is_no_refusal(
     """A goodbye that was refused is not repeated; one that was not heard is."""
     key = new_key()
     enrol(key)
-    admits = server.admits
+    authenticate = server.authenticate
 
     def break_off(user: str, shown: Any) -> Any:
         for connection in server._connections:
             hang_up(connection.transport)
-        return admits(user, shown)
+        return authenticate(user, shown)
 
-    monkeypatch.setattr(server, "admits", break_off)
+    monkeypatch.setattr(server, "authenticate", break_off)
     with pytest.raises(ConnectionError):
         EnrolmentClient(server.address, key, TIMEOUT_S).goodbye("w7", 0, "", False)
 
 
-@pytest.mark.parametrize("where", ["admits", "_session"])
+@pytest.mark.parametrize("where", ["authenticate", "_session"])
 def test_a_server_that_is_stopped_is_given_up(server: MailServer, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """It is there, and its system says so, but it does not answer: while a key is shown, or for the subsystem."""
     goes_on = threading.Event()
-    owner: Any = server if where == "admits" else mail_server._Door
+    owner: Any = server if where == "authenticate" else mail_server._ConnectionHandler
     answer = getattr(owner, where)
 
     def stopped(*arguments: Any) -> Any:

@@ -14,7 +14,7 @@ from master.sftp.spending import InstanceUsage, save_prices, saved_prices, spent
 @pytest.fixture
 def roster(tmp_path: Path) -> Roster:
     roster = Roster(tmp_path)
-    roster.found(FleetFacts("run", "0" * 64, "1", "us-east-1", "ami-1", ""))
+    roster.create(FleetFacts("run", "0" * 64, "1", "us-east-1", "ami-1", ""))
     return roster
 
 

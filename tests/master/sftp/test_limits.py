@@ -108,7 +108,7 @@ def test_one_address_cannot_keep_the_others_out(server: MailServer, root: Path) 
     with socket.create_connection((wanted.host, wanted.port)) as last:
         last.settimeout(LIMIT_S)
         assert last.recv(4) == b"SSH-"  # so all before it were accepted
-    assert "127.0.0.2" in {connection.door.address for connection in server._connections}
+    assert "127.0.0.2" in {connection.handler.address for connection in server._connections}
     other.close()
     for connection in crowd:
         connection.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from master.sftp.jail import Quota, Room
+from master.sftp.jail import Quota, QuotaUsage
 
 
 def test_what_the_master_takes_while_it_is_counted_takes_no_room(
@@ -28,9 +28,9 @@ def test_what_the_master_takes_while_it_is_counted_takes_no_room(
         (box / "taken").unlink()
         yield names
 
-    room, file = Room(tmp_path), os.open(box / "new", os.O_RDWR)
+    usage, file = QuotaUsage(tmp_path), os.open(box / "new", os.O_RDWR)
     monkeypatch.setattr("master.sftp.jail.os.scandir", listed_too_early)
     try:
-        assert room.holds_bytes(Quota(longest=20), "w1", file, 20)
+        assert usage.can_write(Quota(longest=20), "w1", file, 20)
     finally:
         os.close(file)

@@ -24,7 +24,7 @@ from gridml.carriers.sftp import Credential, SftpConnection, SftpLink, host_and_
 from gridml.errors import RunError, UsageError
 from master.backends.condor.options import CondorOptions
 from master.sftp import server as mail_server
-from master.sftp.jail import MAX_OPEN_FILES, allowed
+from master.sftp.jail import MAX_OPEN_FILES, allowed_path
 from master.sftp.server import LOGIN_TIMEOUT_S, MAX_ANONYMOUS, MAX_JOB_CONNECTIONS, MailServer
 from master.simulation.faulty_network import VirtualClock
 from master.store.settings import Settings
@@ -279,7 +279,7 @@ def test_nothing_else_can_be_named(session: Any, root: Path, path: str) -> None:
 )
 def test_what_may_be_named_lies_in_the_jobs_boxes_or_among_the_chunks(parts: list[str]) -> None:
     path = "/".join(parts)
-    if found := allowed("w7", path):
+    if found := allowed_path("w7", path):
         assert "/".join(found) == path == os.path.normpath(path)
         assert (
             path == "mail" or path.startswith(("mail/w7/", "mail/w7.1/", "chunks/")) or path in ("mail/w7", "mail/w7.1")

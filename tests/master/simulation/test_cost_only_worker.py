@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from chunk_model.goodput import Costs
-from gridml.protocol.codec import InProcessPayload, spoken
+from gridml.protocol.codec import InProcessPayload, in_process_payload
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
 from gridml.protocol.worker_state import GOODBYE_TIMEOUT_S, WorkerOptions
 from master.simulation.cost_only_worker import RESEND_S, CostOnlyWorker
@@ -53,7 +53,7 @@ class Desk:
     def answer(self, reply: Reply, number: int | None = None) -> None:
         woken: list[int] = []
         self.worker.woken = lambda: woken.append(1)
-        self.worker.receive(self.said[-1][1] if number is None else number, spoken(reply))
+        self.worker.receive(self.said[-1][1] if number is None else number, in_process_payload(reply))
         if woken and self.worker.interruptible:
             self.step()
 

@@ -9,7 +9,7 @@ import pytest
 
 from chunk_model.goodput import Costs
 from gridml.errors import UsageError
-from gridml.protocol.codec import MalformedPush, spoken
+from gridml.protocol.codec import MalformedPush, in_process_payload
 from gridml.protocol.messages import Push, Sync
 from gridml.protocol.push import NOTHING
 from master.backends.script import Steady
@@ -17,7 +17,7 @@ from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.wire import WireCodec
 from master.simulation.workers import FIELDS, Hostility, alter, altered, nonsense
 
-HONEST = spoken(Sync("w1", push=Push(1, 1, 1, 0, 10, 10)))
+HONEST = in_process_payload(Sync("w1", push=Push(1, 1, 1, 0, 10, 10)))
 
 
 def test_hostile_messages_are_bytes_drawn_from_the_seed_and_their_values_are_counted() -> None:

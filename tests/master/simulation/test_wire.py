@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gridml.protocol.codec import InProcessCodec, spoken
+from gridml.protocol.codec import InProcessCodec, in_process_payload
 from gridml.protocol.messages import Reply, Sync
 from gridml.protocol.push import PushContent
 from master.simulation.faulty_network import Chances, Delivery, VirtualClock
 from master.simulation.wire import Wire
 
-ONE, TWO = spoken(Sync("w1", trained=1)), spoken(Sync("w1", trained=2))
+ONE, TWO = in_process_payload(Sync("w1", trained=1)), in_process_payload(Sync("w1", trained=2))
 
 
 def wire_of(fate: Delivery | None = None, travel_s: float = 0.0) -> tuple[VirtualClock, Wire]:
@@ -32,7 +32,7 @@ def test_a_letter_is_collected_until_it_is_answered() -> None:
     assert messages(wire) == messages(wire) == [("w1", 1)]
     heard: list[int] = []
     wire.listen("w1", lambda number, payload: heard.append(number))
-    wire.answer("w1", 1, spoken(Reply(0)))
+    wire.answer("w1", 1, in_process_payload(Reply(0)))
     assert messages(wire) == []
     clock.advance(2)
     assert heard == [1]
@@ -47,7 +47,7 @@ def test_payloads_take_their_time_both_ways() -> None:
     assert messages(wire) == []
     clock.advance(3.0)
     assert messages(wire) == [("w1", 1)]
-    wire.answer("w1", 1, spoken(Reply(0)))
+    wire.answer("w1", 1, in_process_payload(Reply(0)))
     clock.advance(10.0)
     assert heard == [6.0]
 
@@ -72,7 +72,7 @@ def test_what_does_not_arrive_whole_does_not_arrive(chances: Chances) -> None:
     heard: list[int] = []
     wire.listen("w1", lambda number, payload: heard.append(number))
     wire.send("w1", 1, ONE)
-    wire.answer("w1", 1, spoken(Reply(0)))
+    wire.answer("w1", 1, in_process_payload(Reply(0)))
     clock.advance(100)
     assert (messages(wire), heard) == ([], [])
     assert (wire.sent, wire.lost) == (2, 2)
@@ -82,7 +82,7 @@ def test_a_repeated_payload_arrives_twice_and_late() -> None:
     clock, wire = wire_of(Chances(repeat=1.0, delay_s=10.0).delivery(3))
     heard: list[float] = []
     wire.listen("w1", lambda number, payload: heard.append(clock.now_s))
-    wire.answer("w1", 1, spoken(Reply(0)))
+    wire.answer("w1", 1, in_process_payload(Reply(0)))
     clock.advance(10)
     assert len(heard) == 2
     assert 0 < heard[0] < heard[1] < 10
@@ -117,7 +117,7 @@ def test_messages_are_handed_over_as_they_are() -> None:
     with pytest.raises(ValueError, match="not a sync"):
         InProcessCodec().read(b"")
     with pytest.raises(ValueError, match="not a sync"):
-        InProcessCodec().read(spoken(Reply(0)))
+        InProcessCodec().read(in_process_payload(Reply(0)))
 
 
 def test_heartbeats_go_on_while_a_process_lives_and_stop_with_it() -> None:

@@ -44,7 +44,7 @@ def root(tmp_path: Path) -> Path:
 
 def fleet(root: Path, *records: Instance | End) -> None:
     roster = Roster(root)
-    roster.found(FACTS)
+    roster.create(FACTS)
     for record in records:
         roster.keep(record)
 

@@ -77,7 +77,7 @@ def test_a_run_without_instances_has_no_cost(finished: Path) -> None:
 
 def test_what_instances_cost_ends_at_what_the_report_says(finished: Path) -> None:
     roster = Roster(finished)
-    roster.found(FleetFacts("run", "0" * 64, "1", "us-east-1", "ami-1", ""))
+    roster.create(FleetFacts("run", "0" * 64, "1", "us-east-1", "ami-1", ""))
     roster.keep(Instance("i-1", "w1", "c5.large", "us-east-1a", 100.0, 36.0))  # a cent a second, on demand
     roster.keep(End("i-1", 190.0, "the run is finished"))
     facts = read_page_facts(finished)
