@@ -98,7 +98,7 @@ def _apart(tensor: Array) -> Array:
 def travels_as_step(declared: VertexType, name: str, tensor: Array) -> bool:
     """Whether a push that is compressed carries a tensor's step: a long one that is merged as a weight, by a rule of
     ours. Sums and statistics travel by value, and so does what the user's own g sees."""
-    return tensor.size >= LEAST and not declared.has_own_rule and is_weight(name, tensor, declared.rule)
+    return tensor.size >= MIN_STEP_ELEMENTS and not declared.has_own_rule and is_weight(name, tensor, declared.rule)
 
 
 def changed(tensors: ModuleTensors, base: ModuleTensors) -> ModuleTensors:
