@@ -85,7 +85,7 @@ class Courier(ABC):
         except OSError:  # a full disk: what was trained is kept in memory and sent when there is room again
             self._again_s = self._clock() + FULL_DISK_S
 
-    def _look(self) -> Answer | None:
+    def _poll(self) -> Answer | None:
         """Fetch the reply if it has come; else send again when due."""
         try:
             payload = self._carrier.receive(self._number)
@@ -156,7 +156,7 @@ class ThreadCourier(Courier):
         self._begin(sync, content())
         step, longest = self._carrier.poll_s
         while not (self._closed.is_set() or self.gone):
-            if (answer := self._look()) is not None:
+            if (answer := self._poll()) is not None:
                 if self.unanswered is not None:
                     self.last_push_s = time.thread_time() - began
                 self._payload = self.unanswered = None
@@ -187,13 +187,13 @@ class StepCourier(Courier):
         assert not self.busy, "one sync at a time"
         self._begin(sync, content())
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Fetch the reply if it has come, however long it lies here before it is taken; else send again when due."""
         if self._payload is not None and self._reply is None:
-            self._reply = self._look()
+            self._reply = self._poll()
 
     def take(self) -> Answer | None:
-        self.look()
+        self.poll()
         reply, self._reply = self._reply, None
         if reply is not None:
             self._payload = self.unanswered = None

@@ -33,7 +33,7 @@ from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions, WorkerState
 from remote.courier import Courier
 
-LOOK_S = 0.05  # how often a waiting worker looks whether it must leave
+POLL_S = 0.05  # how often a waiting worker looks whether it must leave
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Session:
         try:
             for action in self.life():
                 if isinstance(action, actions.Wait):
-                    self._courier.wait(min(action.seconds, LOOK_S))
+                    self._courier.wait(min(action.seconds, POLL_S))
         finally:
             self._courier.close()
 
@@ -104,7 +104,7 @@ class Session:
         """Do all that a worker does. Yields each action that takes time: once it is done, so that a clock may be moved
         by what it took, and a Wait for whoever drives to wait, which a reply or an eviction may cut short."""
         while True:
-            self._look_up()
+            self._poll_courier()
             action = self.state.next_action(self._clock())
             if isinstance(action, actions.Leave):
                 self._reason = action.reason
@@ -116,7 +116,7 @@ class Session:
             if event is not None:
                 self.state.handle(event, self._clock())
 
-    def _look_up(self) -> None:
+    def _poll_courier(self) -> None:
         """Report what has happened meanwhile. Raises what made the courier fail."""
         answer = self._courier.take()
         if answer is not None:
@@ -125,7 +125,7 @@ class Session:
             self._compress = reply.pace.compress
             self._gather |= reply.moments  # answers that come before the next push do not take it back
             if reply.verdict in (Verdict.MERGED, Verdict.REPEATED):
-                self._engine.replicated.settle()
+                self._engine.replicated.acknowledge_push()
             if reply.forget_rows:
                 self._engine.keep_rows()
             if not self._brought:
@@ -160,7 +160,7 @@ class Session:
             payload = self._mailbox.fetch(lease.chunk, lease.sha256)
             chunk = Chunk.decode(payload)
             if self._cache is not None:
-                incomplete, chunk = chunk, self._cache.completed(chunk)
+                incomplete, chunk = chunk, self._cache.with_borrowed_rows(chunk)
                 self._cache.put(lease.sha256, payload, incomplete)  # not before: it may make room for it
         except (OSError, ValueError):
             return actions.ChunkFailed()

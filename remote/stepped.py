@@ -28,7 +28,7 @@ from gridml.protocol.worker_state import WorkerOptions
 from remote.courier import StepCourier
 from remote.session import Session, SessionOptions
 
-PATIENT_S = 1.0  # between two looks for a reply, which wakes who waits for it
+MAX_POLL_S = 1.0  # between two looks for a reply, which wakes who waits for it
 
 
 class SteppedEngine(Engine):
@@ -96,7 +96,7 @@ class SteppedWorker:
         for action in self._begin().life():
             if isinstance(action, Wait):
                 self.interruptible = True
-                yield min(action.seconds, PATIENT_S) if self._courier.busy else action.seconds
+                yield min(action.seconds, MAX_POLL_S) if self._courier.busy else action.seconds
                 self.interruptible = False
             elif isinstance(action, Train):
                 yield self._engine.rows * self._vertex_s
@@ -111,7 +111,7 @@ class SteppedWorker:
 
     def notice_reply(self) -> None:
         """A reply may have come."""
-        self._courier.look()
+        self._courier.poll()
         if self.interruptible:
             self.woken()
 

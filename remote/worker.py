@@ -36,8 +36,8 @@ from remote.courier import ThreadCourier
 from remote.session import Session, SessionOptions
 from remote.stepped import HeartbeatMailbox
 
-LOOK_S = 0.5  # seconds between two looks for a mailbox that the master has not opened yet
-PATIENCE_S = 60.0  # how long to look; whoever sees none leaves
+POLL_S = 0.5  # seconds between two looks for a mailbox that the master has not opened yet
+PATIENCE_S = 60.0  # how long to poll; whoever sees none leaves
 
 
 def find_mailbox(
@@ -62,7 +62,7 @@ def find_mailbox(
                 return max(attempts, key=attempt_of)
         if clock() >= give_up_s:
             return None
-        rest(LOOK_S)
+        rest(POLL_S)
 
 
 CACHE = "GRIDML_WORKER_CACHE"  # in the environment of a machine that keeps a folder between its workers' lives
@@ -209,7 +209,7 @@ def _mailboxes(options: argparse.Namespace, carrier: Carrier) -> Iterator[tuple[
         return
     errors: list[OSError] = []
 
-    def look() -> list[str]:
+    def poll() -> list[str]:
         errors.clear()
         try:
             return connection.list()
@@ -218,7 +218,7 @@ def _mailboxes(options: argparse.Namespace, carrier: Carrier) -> Iterator[tuple[
             raise
 
     name = None
-    while name := find_mailbox(options.name, look, but=name):
+    while name := find_mailbox(options.name, poll, but=name):
         yield name, connection.open(name)
     if errors:
         raise RunError(f"the master's mailboxes cannot be reached: {errors[0]}. {carrier.hint}")

@@ -31,15 +31,15 @@ _FILE = re.compile(r"([0-9a-f]{64})\.chunk")
 
 @final
 class ChunkCache:
-    """The payloads in `folder`, of at most `most_bytes` together. `clock` gives seconds since 1970, as files have them.
+    """The payloads in `folder`, of at most `max_bytes` together. `clock` gives seconds since 1970, as files have them.
 
     Raises OSError where the folder cannot be made.
     """
 
-    def __init__(self, folder: Path, most_bytes: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: Path, max_bytes: int, clock: Callable[[], float] = time.time) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._most = most_bytes
+        self._most = max_bytes
         self._clock = clock
         self._began_s = clock()
         self._opened: dict[str, tuple[Chunk, _Signature]] = {}
@@ -50,7 +50,7 @@ class ChunkCache:
         kept = sorted(((used_s, sha) for sha, (_, used_s) in self._files().items()), reverse=True)
         return tuple(sha[:CACHED_DIGITS] for _, sha in kept if sha not in self._bad)[:MAX_CACHED]
 
-    def completed(self, chunk: Chunk) -> Chunk:
+    def with_borrowed_rows(self, chunk: Chunk) -> Chunk:
         """Return a chunk with the rows that it borrows. Raises ValueError where a payload is gone or damaged."""
         tables = dict(chunk.tables)
         for name, table in chunk.tables.items():

@@ -143,7 +143,7 @@ class ReplicatedRows:
                 values[name][at[here]] = column[here]
         return values
 
-    def settle(self) -> None:
+    def acknowledge_push(self) -> None:
         """The last push was merged: the master has its rows as they were pushed, but for those that it brings."""
         for type_name, rows in self.under_way.items():
             self.caches[type_name].take(rows)

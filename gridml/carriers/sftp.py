@@ -262,7 +262,7 @@ class SftpLink(FileLink):
             half = self._half
             if half is None or (half.path, half.size, half.written) != (path, status.st_size, status.st_mtime):
                 half = self._half = _PartialFile(path, status.st_size, status.st_mtime, Received(status.st_size))
-            file.seek(half.arrived.came)
+            file.seek(half.arrived.received)
             while part := file.read(min(READ, half.arrived.missing)):
                 half.arrived.take(part)
             file.close()

@@ -319,7 +319,7 @@ class Engine:
     def rebase(self, pushed: Snapshot, newest: ReplicaPart, live: int) -> None:
         """Take the master's replica, keep what was trained since `pushed`: by default newest + (local - pushed)."""
         pushed.wait()
-        self.replicated.settle()
+        self.replicated.acknowledge_push()
         self._take(newest, pushed, live)
 
     def forget_optimisers(self) -> None:

@@ -65,12 +65,12 @@ MIN_VERTEX_S = 1e-12  # seconds to train a vertex: what claims less is not belie
 TICK_S = 1e-9  # what a clock can measure; what is shorter took no time
 
 
-def whole(least: int = 0) -> Bound:
+def integer(least: int = 0) -> Bound:
     """Bound whole numbers from `least` on."""
 
     def take(value: Any) -> int:
         if type(value) is not int or not least <= value <= MAX_INTEGER:
-            raise refused(value, f"a whole number from {least} to 2**53")
+            raise unexpected(value, f"a whole number from {least} to 2**53")
         return value
 
     return take
@@ -79,14 +79,14 @@ def whole(least: int = 0) -> Bound:
 def seconds(value: Any) -> float:
     """Bound a duration: 0, or what a clock can measure."""
     if type(value) not in (int, float) or not 0 <= value <= MAX_DURATION_S:  # NaN neither
-        raise refused(value, f"seconds from 0 to {MAX_DURATION_S:g}")
+        raise unexpected(value, f"seconds from 0 to {MAX_DURATION_S:g}")
     return float(value) if value >= TICK_S else 0.0
 
 
-def flag(value: Any) -> bool:
+def boolean(value: Any) -> bool:
     """Bound yes or no."""
     if type(value) is not bool:
-        raise refused(value, "true or false")
+        raise unexpected(value, "true or false")
     return value
 
 
@@ -95,18 +95,18 @@ def text(limit: int = MAX_NAME_CHARS) -> Bound:
 
     def take(value: Any) -> str:
         if type(value) is not str:
-            raise refused(value, "text")
+            raise unexpected(value, "text")
         return printable(value, limit)
 
     return take
 
 
-def several(each: Bound, most: int, what: str = "") -> Bound:
+def list_of(each: Bound, most: int, what: str = "") -> Bound:
     """Bound lists of at most `most` values that `each` takes, `what` they are in an error."""
 
     def take(value: Any) -> tuple[Any, ...]:
         if type(value) not in (list, tuple) or len(value) > most:
-            raise refused(value, f"a list of at most {most}{what}")
+            raise unexpected(value, f"a list of at most {most}{what}")
         return tuple(each(item) for item in value)
 
     return take
@@ -117,12 +117,12 @@ def optional(bound: Bound) -> Bound:
     return lambda value: None if value is None else bound(value)
 
 
-def record(make: Callable[..., Any], fields: Mapping[str, Bound]) -> Bound:
+def object_of(make: Callable[..., Any], fields: Mapping[str, Bound]) -> Bound:
     """Bound objects with exactly these fields, of which `make` makes a value."""
 
     def take(value: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise refused(value, "an object")
+            raise unexpected(value, "an object")
         if differ := value.keys() ^ fields.keys():
             names = printable(reprlib.repr(sorted(differ, key=str)), MAX_NAME_CHARS)
             raise ValueError(f"it lacks, or has beyond what is expected, the fields {names}")
@@ -137,7 +137,7 @@ def record(make: Callable[..., Any], fields: Mapping[str, Bound]) -> Bound:
     return take
 
 
-def refused(value: Any, expected: str) -> ValueError:
+def unexpected(value: Any, expected: str) -> ValueError:
     """Return the error for a value that is not as expected."""
     return ValueError(f"got {printable(reprlib.repr(value), MAX_NAME_CHARS)}, expected {expected}")
 

@@ -19,14 +19,14 @@ from gridml.protocol.foreign import (
     MAX_TRACEBACK_CHARS,
     MIN_VERTEX_S,
     Bound,
-    flag,
+    boolean,
+    integer,
+    list_of,
+    object_of,
     optional,
-    record,
-    refused,
     seconds,
-    several,
     text,
-    whole,
+    unexpected,
 )
 
 MAX_PUSH_INTERVAL_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded
@@ -248,7 +248,7 @@ MAX_HELD_LEASES = 256  # leases that a worker names: it works on one, and one co
 
 def _logged(value: object) -> tuple[Logged, ...]:
     """Bound what f logged: names once each, means within what a float32 holds."""
-    logged: tuple[Logged, ...] = several(_one_logged, MAX_LOGGED)(value)
+    logged: tuple[Logged, ...] = list_of(_one_logged, MAX_LOGGED)(value)
     if len({each.name for each in logged}) < len(logged):
         raise ValueError("a name stands twice in what was logged")
     return logged
@@ -257,7 +257,7 @@ def _logged(value: object) -> tuple[Logged, ...]:
 def _digits(value: object) -> str:
     """Bound what a worker names a payload by."""
     if type(value) is not str or not _DIGITS.fullmatch(value):
-        raise refused(value, f"{CACHED_DIGITS} hexadecimal digits")
+        raise unexpected(value, f"{CACHED_DIGITS} hexadecimal digits")
     return value
 
 
@@ -268,10 +268,10 @@ def _one_logged(value: object) -> Logged:
         counted = type(total) in (int, float) and type(vertices) is int and 1 <= vertices <= MAX_INTEGER
         if named and counted and abs(total) <= MAX_LOGGED_MEAN * vertices:  # NaN neither
             return Logged(name, float(total), vertices)
-    raise refused(value, f"a name of at most {MAX_LOGGED_NAME_CHARS} characters, a sum and its vertices")
+    raise unexpected(value, f"a name of at most {MAX_LOGGED_NAME_CHARS} characters, a sum and its vertices")
 
 
-_OF_TYPE: dict[type, Bound] = {int: whole(), float: seconds, bool: flag, str: text()}
+_OF_TYPE: dict[type, Bound] = {int: integer(), float: seconds, bool: boolean, str: text()}
 
 
 def _bounds(of: type, **own: Bound) -> dict[str, Bound]:
@@ -279,19 +279,19 @@ def _bounds(of: type, **own: Bound) -> dict[str, Bound]:
     return {name: own.get(name) or _OF_TYPE[kind] for name, kind in get_type_hints(of).items()}
 
 
-PUSH_BOUNDS = _bounds(Push, base=whole(-1), logged=_logged)
-COPIES_BOUNDS = _bounds(Copies, version=whole(-1))
+PUSH_BOUNDS = _bounds(Push, base=integer(-1), logged=_logged)
+COPIES_BOUNDS = _bounds(Copies, version=integer(-1))
 FAILURE_BOUNDS = _bounds(
-    Failure, message=text(MAX_MESSAGE_CHARS), traceback=text(MAX_TRACEBACK_CHARS), first=whole(-1), last=whole(-1)
+    Failure, message=text(MAX_MESSAGE_CHARS), traceback=text(MAX_TRACEBACK_CHARS), first=integer(-1), last=integer(-1)
 )
 SYNC_BOUNDS = _bounds(
     Sync,
-    have=whole(-1),
-    holds=several(whole(), MAX_HELD_LEASES, " numbers"),
-    copies=optional(record(Copies, COPIES_BOUNDS)),
-    push=optional(record(Push, PUSH_BOUNDS)),
-    failure=optional(record(Failure, FAILURE_BOUNDS)),
-    cached=optional(several(_digits, MAX_CACHED)),
+    have=integer(-1),
+    holds=list_of(integer(), MAX_HELD_LEASES, " numbers"),
+    copies=optional(object_of(Copies, COPIES_BOUNDS)),
+    push=optional(object_of(Push, PUSH_BOUNDS)),
+    failure=optional(object_of(Failure, FAILURE_BOUNDS)),
+    cached=optional(list_of(_digits, MAX_CACHED)),
     note=text(MAX_MESSAGE_CHARS),
 )
 
@@ -306,4 +306,4 @@ def _possible(**fields: Any) -> Sync:
     return sync
 
 
-_SYNC = record(_possible, SYNC_BOUNDS)
+_SYNC = object_of(_possible, SYNC_BOUNDS)

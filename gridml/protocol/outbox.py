@@ -16,14 +16,14 @@ from pathlib import Path
 
 from gridml.protocol import bundle
 from gridml.protocol.bundle import MAX_HEADER_BYTES
-from gridml.protocol.foreign import receive_regular, whole
+from gridml.protocol.foreign import integer, receive_regular
 from gridml.protocol.messages import Push, Sync, sync_from, to_json
 from gridml.protocol.payload import Pieces
 from gridml.protocol.push import PushContent, decode, encode
 
 SAVED = 85  # exit status of a worker that wants its outbox carried to safety, and to be started again
 MAX_OUTBOX_BYTES = 1 << 30  # bytes of all pushes of a run together: what carries them is no place for many replicas
-_NUMBER = whole(1)
+_NUMBER = integer(1)
 FILE = "outbox.push"  # in the worker's folder; empty when there is nothing
 
 

@@ -99,13 +99,13 @@ class Received(bytearray):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.came = 0  # bytes that have come
+        self.received = 0  # bytes that have come
         self._hashed = hashlib.sha256()
 
     @property
     def missing(self) -> int:
         """Bytes that have not come."""
-        return len(self) - self.came
+        return len(self) - self.received
 
     @property
     def sha256(self) -> str:
@@ -116,22 +116,22 @@ class Received(bytearray):
         """Take the next bytes in. Raises ValueError for more than are missing."""
         if len(part) > self.missing:
             raise ValueError(f"{len(part):,} bytes came, expected at most {self.missing:,}")
-        self[self.came : self.came + len(part)] = part
+        self[self.received : self.received + len(part)] = part
         self._hashed.update(part)
-        self.came += len(part)
+        self.received += len(part)
 
     def read(self, handle: int) -> None:
         """Take what an open file has from where it stands on, in blocks, until nothing is missing or it ends; then
         there is no more. Raises OSError."""
         with memoryview(self) as memory:
-            while part := os.readv(handle, [memory[self.came : self.came + BLOCK]]) if self.missing else 0:
-                self._hashed.update(memory[self.came : self.came + part])
-                self.came += part
+            while part := os.readv(handle, [memory[self.received : self.received + BLOCK]]) if self.missing else 0:
+                self._hashed.update(memory[self.received : self.received + part])
+                self.received += part
         self.end()
 
     def end(self) -> None:
         """There is no more than has come."""
-        del self[self.came :]
+        del self[self.received :]
 
 
 Payload = bytes | Pieces

@@ -82,7 +82,7 @@ def _age(path: Path) -> tuple[int, str, Path]:
         return 0, path.name, path
 
 
-FEWEST = 16  # rows for which a payload is opened
+MIN_BORROWED_ROWS = 16  # rows for which a payload is opened
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def borrow(ids: Ids, cached: Sequence[Carried]) -> tuple[Borrowed | None, str]:
             continue
         place = np.minimum(np.searchsorted(carried.ids, wanted), len(carried.ids) - 1)
         has = carried.ids[place] == wanted
-        if np.count_nonzero(has) < min(FEWEST, len(ids)):
+        if np.count_nonzero(has) < min(MIN_BORROWED_ROWS, len(ids)):
             continue
         source[missing[has]], at[missing[has]] = len(payloads), carried.at[place[has]]
         payloads.append(carried.sha256)
@@ -129,17 +129,17 @@ def borrow(ids: Ids, cached: Sequence[Carried]) -> tuple[Borrowed | None, str]:
     return Borrowed(tuple(payloads), source, at), f"the worker has {borrowed:,} of {len(ids):,} rows"
 
 
-MOST_BYTES = 64 << 20  # of ids and their places: five million rows
+MAX_BYTES = 64 << 20  # of ids and their places: five million rows
 
 
 class CarriedPayloads:
     """The rows of payloads of `graph`, by the digits that workers name these with."""
 
-    def __init__(self, graph: Graph, files: CarriedFiles, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, graph: Graph, files: CarriedFiles, max_bytes: int = MAX_BYTES) -> None:
         self._graph = graph
         self._files = files
         self._read = False
-        self._most = most_bytes
+        self._most = max_bytes
         self._payloads: OrderedDict[str, Mapping[str, Carried]] = OrderedDict()
         self._nbytes = 0
 

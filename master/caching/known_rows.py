@@ -20,8 +20,8 @@ from gridml.protocol.push import RowValues
 
 Array = NDArray[Any]
 
-WORKER_BYTES = 1 << 29  # of rows that a worker keeps, about
-KNOWN_BYTES = 1 << 28  # that the master takes to know which those are, for all workers
+MAX_WORKER_BYTES = 1 << 29  # of rows that a worker keeps, about
+MAX_KNOWN_BYTES = 1 << 28  # that the master takes to know which those are, for all workers
 UNKNOWN = -1  # the version of a row that a worker lacks: every row has changed since
 _NONE: Ids = np.empty(0, np.int64)
 
@@ -51,7 +51,7 @@ class KnownRows:
         """How many rows of each type are known."""
         return {type_name: len(rows.ids) for type_name, rows in self._rows.items()}
 
-    def learn(self, rows: Touched, version: int) -> None:
+    def add(self, rows: Touched, version: int) -> None:
         """The worker has these rows, ids ascending, as they are in `version`."""
         for type_name, ids in rows.items():
             known = self._rows.get(type_name)
@@ -103,7 +103,7 @@ class RowsHeld:
         self.known.clear()
         self.answered.clear()
 
-    def hear(self, heard: bool, named: Container[int], as_pushed: Touched, version: int) -> None:
+    def acknowledge(self, heard: bool, named: Container[int], as_pushed: Touched, version: int) -> None:
         """Take the worker to have what the last answer brought of the leases that it has `named`, if it has `heard`
         that; and what it pushed and `version` took as it was. Other rows that it pushed have changed, so they count as
         lacking."""
@@ -111,16 +111,16 @@ class RowsHeld:
             self.clear()
         for lease in self.answered:
             if lease.lease in named:
-                self.known.learn(lease.touched, self.version)
+                self.known.add(lease.touched, self.version)
         self.answered.clear()
         if heard:
-            self.known.learn(as_pushed, version)
+            self.known.add(as_pushed, version)
 
     def is_too_much(self, row_bytes: Mapping[str, int], live: int) -> bool:
         """Whether there is more than a worker should keep, a row of each type having so many bytes, or more than the
         master should know of each of `live` workers."""
         nbytes = sum(count * row_bytes[name] for name, count in self.known.counts().items())
-        return nbytes > WORKER_BYTES or self.known.nbytes > KNOWN_BYTES // max(1, live)
+        return nbytes > MAX_WORKER_BYTES or self.known.nbytes > MAX_KNOWN_BYTES // max(1, live)
 
 
 def taken_rows(pushed: Mapping[str, RowValues], merged: Mapping[str, RowValues]) -> tuple[Touched, Touched]:

@@ -24,8 +24,8 @@ from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.versions import ReplicaState
 
-WORDS = 1 << 20  # bytes of a message's own text: a traceback, six bytes for a letter at worst
-ENTRY = 256  # bytes in which a header says the dtype, the shape and the place of a tensor
+MAX_TEXT_BYTES = 1 << 20  # bytes of a message's own text: a traceback, six bytes for a letter at worst
+MAX_ENTRY_BYTES = 256  # bytes in which a header says the dtype, the shape and the place of a tensor
 
 
 def run_mailboxes(settings: Settings, directory: RunDirectory) -> MasterMailboxes:
@@ -57,14 +57,14 @@ class MessageLimits(NamedTuple):
 def message_limits(graph: Graph, state: ReplicaState) -> MessageLimits:
     """Return what the largest push can need: every tensor of the replica, and of modules' what optimisers remember of
     it; every row of replicated types with its id, every row of local types with its id and the fields that f changes; a
-    megabyte for its words, and for each tensor its name and `ENTRY` bytes in the header."""
+    megabyte for its words, and for each tensor its name and `MAX_ENTRY_BYTES` bytes in the header."""
     sizes = {name: tensor.nbytes for name, tensor in state.tensors()}
     for name, tensor in [pair for vertex in state.modules.values() for pair in vertex.tensors.items()]:
         sizes |= {f"@moments/{entry}/{name}": 2 * tensor.size + 4 for entry in (*MAX_MOMENTS, *COUNTERS)}
     for table in graph.tables.values():
         sizes[f"@rows/{table.type.name}"] = table.count * np.dtype(np.int64).itemsize
         sizes.update({f"{table.type.name}/{name}": table.columns[name].nbytes for name in table.type.mutable})
-    header = WORDS + sum(len(name.encode()) + ENTRY for name in sizes)
+    header = MAX_TEXT_BYTES + sum(len(name.encode()) + MAX_ENTRY_BYTES for name in sizes)
     return MessageLimits(header + sum(sizes.values()), header)
 
 

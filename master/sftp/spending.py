@@ -116,9 +116,9 @@ def charge(stay: InstanceUsage, steps: Steps | None, now_s: float) -> Charge:
     return Charge(0.0 if free else dollars, on_demand, seconds, free, basis)
 
 
-def spent(stays: Iterable[InstanceUsage], prices: Prices, now_s: float) -> float:
+def spent(instance_usages: Iterable[InstanceUsage], prices: Prices, now_s: float) -> float:
     """Return what all instances together have cost until `now_s`, in dollars."""
-    return math.fsum(charge(stay, prices.get(stay.market), now_s).dollars for stay in stays)
+    return math.fsum(charge(stay, prices.get(stay.market), now_s).dollars for stay in instance_usages)
 
 
 # --- the budget
@@ -245,7 +245,7 @@ def estimated(offers: Sequence[Offer], instances: int, budget: float | None = No
 _FILE = "prices.json"
 
 
-def stays(roster: Roster) -> list[InstanceUsage]:
+def instance_usages(roster: Roster) -> list[InstanceUsage]:
     """Return how long each instance stayed that was ever launched, in the order of their ids."""
     instances = (roster.instance(id) for id in roster.ids())
     return [_stay(instance, roster.end(instance.id)) for instance in instances if instance is not None]

@@ -146,7 +146,7 @@ class RowSupply:
         heard = sync.heard == rows.answer != "" and self._store.ledger.has_version(sync.have)
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
         as_pushed = pending.as_pushed if pending.verdict is Verdict.MERGED else {}
-        rows.hear(heard, named, as_pushed, self._store.replica.version)
+        rows.acknowledge(heard, named, as_pushed, self._store.replica.version)
 
     def _reach(self, lease: LeaseState, pending: PendingReply) -> int:
         """Return the position of a lease before which batches may begin after this answer: never less far than was said

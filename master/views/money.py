@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from master.sftp.roster import Roster
-from master.sftp.spending import HOUR_S, Basis, Charge, InstanceUsage, Prices, charge, saved_prices, stays
+from master.sftp.spending import HOUR_S, Basis, Charge, InstanceUsage, Prices, charge, instance_usages, saved_prices
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Money:
 def read_money(root: Path, flop: float | None, now: float | None = None) -> Money | None:
     """Return what the run in `root` cost as at `now` (seconds since 1970) for `flop` credited floating-point
     operations; None where it has had no instances. Raises LedgerError for prices that cannot be read."""
-    stayed = stays(Roster(root))
+    stayed = instance_usages(Roster(root))
     if not stayed:
         return None
     now_s = time.time() if now is None else now
@@ -87,7 +87,7 @@ def read_spent(root: Path, times_s: Sequence[float]) -> list[float]:
 
     Raises LedgerError for prices that cannot be read.
     """
-    stayed = stays(Roster(root))
+    stayed = instance_usages(Roster(root))
     prices = saved_prices(root) if stayed else {}
     return [
         math.fsum(

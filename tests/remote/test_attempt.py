@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from master.simulation.faulty_network import VirtualClock
-from remote.worker import LOOK_S, PATIENCE_S, find_mailbox
+from remote.worker import PATIENCE_S, POLL_S, find_mailbox
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_mailbox_that_is_opened_late_is_waited_for() -> None:
     looks: Iterator[list[str]] = iter([[], ["w7"], ["w7", "w7.1"]])
     rested: list[float] = []
     assert find_mailbox("w7", lambda: next(looks), but="w7", rest=rested.append) == "w7.1"
-    assert rested == [LOOK_S, LOOK_S]
+    assert rested == [POLL_S, POLL_S]
 
 
 def test_a_submit_host_out_of_reach_is_asked_again_and_given_up_in_the_end() -> None:

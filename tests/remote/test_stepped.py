@@ -29,7 +29,7 @@ from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
 from master.views.report import report
-from remote.stepped import PATIENT_S, Trainer
+from remote.stepped import MAX_POLL_S, Trainer
 
 COSTS = Costs(exec_s=0.5, copy_s=0.01, start_s=1.0, push_s=0.1, boot_s=2.0)
 FAULTS = Chances(lose=0.05, repeat=0.05, truncate=0.03, corrupt=0.03, delay_s=3.0)
@@ -170,7 +170,7 @@ def test_a_worker_that_waits_looks_seldom_and_a_reply_wakes_it(programs: Path) -
     assert next(life) == COSTS.boot_s
     while not worker.interruptible:
         waits = next(life)
-    assert waits == PATIENT_S
+    assert waits == MAX_POLL_S
     woken: list[str] = []
     worker.woken = lambda: woken.append("woken")
     worker.notice_reply()

@@ -22,12 +22,12 @@ from master.sftp.spending import (
     Spend,
     affordable,
     check_budget,
+    instance_usages,
     may_spend,
     offer,
     save_prices,
     saved_prices,
     spent,
-    stays,
 )
 
 ASK_S = 600.0  # between two questions of what instances cost
@@ -115,7 +115,7 @@ class BudgetMonitor:
         full = full_prices(cloud, site) if self._full is None else self._full
         if self._options.on_demand:
             return Quotes({}, full)
-        launched_s = [stay.launched_s for stay in stays(Roster(self._root))]
+        launched_s = [stay.launched_s for stay in instance_usages(Roster(self._root))]
         since = datetime.fromtimestamp(min([*launched_s, self._began_s]), UTC)
         ours = {f"{pool.type}/{pool.zone}" for pool in site.pools}
         spot = cloud.spot_prices(site.types, since)
@@ -150,7 +150,7 @@ class BudgetMonitor:
             return Spend.GO_ON, "there is no budget"
         if now - self._judged_s >= JUDGE_S:
             self._judged_s = now
-            there = stays(Roster(self._root))
+            there = instance_usages(Roster(self._root))
             rate = sum(self._at_most(stay.type, stay.market) for stay in there if stay.ended_s is None)
             another = self._another()
             paid = spent(there, self._prices, now)

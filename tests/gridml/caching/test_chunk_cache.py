@@ -83,7 +83,7 @@ class Master:
 def taken(cache: ChunkCache, sha256: str, payload: bytes) -> Chunk:
     """The chunk as a session takes it."""
     chunk = Chunk.decode(payload)
-    whole = cache.completed(chunk)
+    whole = cache.with_borrowed_rows(chunk)
     cache.put(sha256, payload, chunk)
     return whole
 
@@ -222,7 +222,7 @@ def test_a_payload_that_is_removed_while_it_is_opened_serves_and_leaves_no_file(
 
     monkeypatch.setattr(bundle, "digest", removed)
     _sha256, payload = master.chunk(vertices, cache.names())
-    assert_whole(cache.completed(Chunk.decode(payload)), vertices)
+    assert_whole(cache.with_borrowed_rows(Chunk.decode(payload)), vertices)
     assert files(cache) == []
 
 
@@ -312,7 +312,7 @@ def test_a_master_that_comes_after_sends_no_kept_row_again(cache: ChunkCache) ->
 
 
 def test_a_master_forgets_the_oldest_payloads_and_sends_their_rows_again(tmp_path: Path) -> None:
-    carried = CarriedPayloads(GRAPH, CarriedFiles(tmp_path), most_bytes=2 * 20 * 12)
+    carried = CarriedPayloads(GRAPH, CarriedFiles(tmp_path), max_bytes=2 * 20 * 12)
     shas = []
     for start in (0, 20, 40):
         chunk = cut(GRAPH, "Row", np.arange(start, start + 20), None, None, bsp=False)

@@ -19,7 +19,7 @@ def test_a_row_is_lacking_unless_it_is_of_a_version_since_its_last_change(
 ) -> None:
     known, expected = KnownRows(), dict[int, int]()
     for ids, version in steps:
-        known.learn({"Word": np.array(ids, np.int64)}, version)
+        known.add({"Word": np.array(ids, np.int64)}, version)
         expected |= dict.fromkeys(ids, version)
     lacking = known.lacking("Word", np.array(asked, np.int64), np.array(changed))
     assert lacking.tolist() == [row for row in asked if expected.get(row, -1) < changed[row]]

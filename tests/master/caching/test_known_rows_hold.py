@@ -298,7 +298,7 @@ def test_they_are_when_a_worker_may_keep_few(tmp_path: Path, monkeypatch: pytest
     plain = report(play(tmp_path / "plain", Steady(3)))
     watched = Watched(monkeypatch)
     for most in (1000, 6000, 9000):
-        monkeypatch.setattr(known_rows, "WORKER_BYTES", most)
+        monkeypatch.setattr(known_rows, "MAX_WORKER_BYTES", most)
         watched.seen.clear()
         bounded = report(play(tmp_path / f"{most} bytes", Steady(3)))
         assert watched.seen["kept"] > 0

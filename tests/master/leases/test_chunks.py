@@ -183,12 +183,12 @@ def test_rows_that_come_with_other_fields_now_are_not_borrowed(tmp_path: Path) -
 
 
 def test_files_are_as_few_as_what_is_remembered(tmp_path: Path) -> None:
-    payloads = CarriedPayloads(rows(), CarriedFiles(tmp_path), most_bytes=3 * 12 * 50)
+    payloads = CarriedPayloads(rows(), CarriedFiles(tmp_path), max_bytes=3 * 12 * 50)
     table = ChunkTable("Row", np.arange(50), {}, lasting=("values",))
     for number in range(9):
         payloads.add(f"{number:064x}"[::-1], Chunk("Row", {"Row": table}, {}))
     assert len([*tmp_path.iterdir()]) == 3
-    fewer = CarriedPayloads(rows(), CarriedFiles(tmp_path), most_bytes=2 * 12 * 50)
+    fewer = CarriedPayloads(rows(), CarriedFiles(tmp_path), max_bytes=2 * 12 * 50)
     assert fewer.borrow("Row", np.arange(50), ["0" * CACHED_DIGITS])[0] is None
     assert len([*tmp_path.iterdir()]) == 2
     newest = f"{8:064x}"[::-1]

@@ -13,7 +13,7 @@ from gridml.protocol.codec import BundleCodec
 from gridml.protocol.foreign import MAX_MESSAGE_CHARS, MAX_NAME_CHARS, MAX_TRACEBACK_CHARS
 from gridml.protocol.messages import Copies, Failure, Push, Sync, to_json
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues, encode
-from master.ports.mailboxes import WORDS, message_limits
+from master.ports.mailboxes import MAX_TEXT_BYTES, message_limits
 from master.store.versions import initial
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
@@ -49,7 +49,7 @@ def test_the_largest_push_is_within_the_limits(program: str) -> None:
     content = encode(PushContent(ReplicaPart(modules, rows), fields))
     payload = bundle.encode(to_json(sync), content)
     limits = message_limits(graph, state)
-    assert len(payload) <= limits.payload <= len(payload) + WORDS + 1000 * len(content) + 1000
+    assert len(payload) <= limits.payload <= len(payload) + MAX_TEXT_BYTES + 1000 * len(content) + 1000
     assert BundleCodec().read(payload, limits.header)[0] == sync
     with pytest.raises(ValueError, match="expected at most"):
         BundleCodec().read(payload, int.from_bytes(payload[:8], "little") - 1)

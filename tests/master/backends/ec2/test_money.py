@@ -11,7 +11,7 @@ from gridml.errors import UsageError
 from master.backends.ec2.budget import check_affordable
 from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.site import find_site
-from master.sftp.spending import saved_prices, spent, stays
+from master.sftp.spending import instance_usages, saved_prices, spent
 from master.state.jobs import State
 from master.views.money import read_money
 
@@ -35,7 +35,7 @@ def test_prices_are_kept_of_the_markets_that_instances_come_from(fleet: Any) -> 
     assert set(prices) == {f"{type_}/us-east-1{zone}" for type_ in ("c5.xlarge", "m5.xlarge") for zone in "abcdef"}
     fleet.polls(10, 360.0)
     assert len(fleet.aws.asked("DescribeSpotPriceHistory")) >= 5
-    assert spent(stays(fleet.roster), saved_prices(fleet.directory.root), fleet.now) > 0
+    assert spent(instance_usages(fleet.roster), saved_prices(fleet.directory.root), fleet.now) > 0
 
 
 def test_without_a_budget_any_number_is_afforded(fleet: Any) -> None:
@@ -55,7 +55,7 @@ def test_a_budget_first_stops_launches_and_then_sends_all_home(thrifty: Any) -> 
         assert fleet.now < 1_800_000_000.0 + 8 * 3600.0
     assert afforded[0] is None and 2 in afforded  # those that are there may stay for a while
     prices = saved_prices(fleet.directory.root)
-    paid = spent(stays(fleet.roster), prices, fleet.now)
+    paid = spent(instance_usages(fleet.roster), prices, fleet.now)
     assert 0.95 < paid < 1.0
     assert any("ask for no more" in said for said in fleet.news) and any("leave now" in said for said in fleet.news)
     assert fleet.backend.exhausted() is None  # they are still there
@@ -66,7 +66,7 @@ def test_a_budget_first_stops_launches_and_then_sends_all_home(thrifty: Any) -> 
     assert [fleet.end(worker).state for worker in ("w1", "w2")] == [State.EVICTED] * 2
     assert "the budget ends the run: $" in fleet.backend.exhausted()
     assert "gridml resume r --budget" in fleet.backend.more_machines("gridml resume r")
-    assert spent(stays(fleet.roster), prices, fleet.now) <= 1.0
+    assert spent(instance_usages(fleet.roster), prices, fleet.now) <= 1.0
 
 
 def test_nothing_is_launched_when_the_budget_allows_no_more(thrifty: Any) -> None:
@@ -115,7 +115,7 @@ def test_a_budget_on_demand_is_held_at_the_full_price(fleet: Any) -> None:
     while fleet.backend.affords != 0:
         fleet.poll(60.0)
         assert fleet.now < BEGAN_S + 8 * 3600.0
-    paid = spent(stays(fleet.roster), {}, fleet.now)
+    paid = spent(instance_usages(fleet.roster), {}, fleet.now)
     assert 0.9 < paid < 1.0
 
 
