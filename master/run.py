@@ -122,7 +122,7 @@ class MasterRun:
         recovered = recovered_messages(parts.directory, ended, parts.exchange.inbox.limits)
         messages = [*recovered.values(), *parts.mailboxes.collect()]
         now = parts.environment.clock()
-        parts.wall_clock.look(now)
+        parts.wall_clock.update(now)
         handled, merged = bool(messages), parts.exchange.handle(messages)
         while parts.mailboxes.more:  # all that had come before the back end was polled
             merged += parts.exchange.handle(parts.mailboxes.collect())

@@ -1,1 +1,1 @@
-"""What a run keeps: its ledger, its replica, its directory."""
+"""The state of a run on disk: its ledger, its replica, its directory."""

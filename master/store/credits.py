@@ -1,12 +1,11 @@
-"""The credits of a ledger: whether they are exact, and how they are taken back.
+"""The credits of a ledger: verified from its rows, and undone by a rollback.
 
-They are counted from the rows: any sum in the ledger may be wrong, and is compared. `master.simulation.result`
-verifies more, and independently of this, for tests.
+`master.simulation.result` verifies more, and independently of this module, for tests.
 
-A run is taken back to a version that is kept: what was credited after it is free again. The replica of that version
-becomes a new one, with a number of its own, in which every vertex has changed. So no number is given twice: a push
-that stands on what was undone names a version that is not kept, and is refused; every worker is sent the whole
-replica. All leases end, and a push under one of them is refused as well.
+A rollback returns to a saved version and frees the ranges credited after it. The replica of that version becomes a
+new version with a number of its own, in which every vertex counts as changed. Therefore no number is used twice: a
+push that stands on an undone version names one that is no longer saved and is rejected, and every worker is sent
+the whole replica. All leases end, so a push under one of them is rejected too.
 """
 
 from __future__ import annotations
@@ -38,24 +37,25 @@ SELECT version, credited, total FROM totals WHERE credited != total LIMIT 1
 
 @dataclass(frozen=True)
 class Credited:
-    """Vertices credited in all, epochs that were opened, and those of them that are credited in full."""
+    """Totals of the credits in a ledger."""
 
-    vertices: int
-    epochs: int
-    full: int
+    vertices: int  # credited, over all epochs
+    epochs: int  # opened
+    full: int  # epochs in which every vertex is credited
 
 
 def count_credits(db: sqlite3.Connection) -> Credited:
-    """Count what is credited, row by row: about a million rows in two seconds.
+    """Count credits row by row, about a million rows in two seconds.
 
-    Raises ValueError, naming epoch and range, where credited, free and leased ranges are not a partition of an epoch,
-    or a sum that the ledger keeps is not that of its rows.
+    Raises ValueError, naming epoch and range, if the credited, free and leased ranges do not partition an epoch, or a
+    sum stored in the ledger differs from the sum of its rows.
     """
     epochs = _rows(
         db, "SELECT epoch, vertices, credited, closed_s NOTNULL AND version NOTNULL FROM epochs ORDER BY epoch", 4
     )
     credits, uncredited = _rows(db, "SELECT epoch, start, stop FROM credits", 3), _rows(db, _UNCREDITED, 3)
     number, vertices, claimed, closed = epochs.T
+    # Stored sums are never trusted: each is compared with its rows, because damage may have changed either.
     if not len(epochs) or not np.array_equal(number, np.arange(len(epochs))):
         raise ValueError(f"the epochs {number.tolist()} are there; expected all from 0 on")
     _check_partition(np.concatenate([credits, uncredited]), vertices)
@@ -71,7 +71,7 @@ def count_credits(db: sqlite3.Connection) -> Credited:
 
 
 def check_patches(db: sqlite3.Connection) -> None:
-    """Raise ValueError where there are patches, or a base of fields, and not a patch for every version since."""
+    """Raise ValueError if the run changes local fields and a version since their base has no patch."""
     base = read_fact(db, "base")
     patches = db.execute("SELECT version, epoch FROM patches ORDER BY version").fetchall()
     if base is None and not patches:
@@ -88,16 +88,17 @@ def _rows(db: sqlite3.Connection, query: str, columns: int) -> Ints:
     try:
         return np.array(db.execute(query).fetchall(), np.int64).reshape(-1, columns)
     except (TypeError, OverflowError) as error:
-        raise ValueError(f"what should be a number is none: {error}") from error
+        raise ValueError(f"a cell that should hold a number does not: {error}") from error
 
 
 def _check_partition(parts: Ints, vertices: Ints) -> None:
-    """Raise ValueError where `parts` int64 (n, 3) of epoch, start and stop are no partition of [0, vertices[epoch])."""
+    """Raise ValueError unless `parts`, int64 (n, 3) of epoch, start and stop, partition every [0, vertices[epoch])."""
     epoch, start, stop = parts.T
     wrong = (epoch < 0) | (epoch >= len(vertices)) | (start < 0) | (start >= stop)
     if wrong.any():
         raise ValueError(f"epoch, start and stop of a range are {parts[wrong][0].tolist()}")
-    # The epochs are laid one behind the other on one line: what ends there must be where the next begins.
+    # All epochs are laid end to end on one line. Sorted by start, the ranges partition it if and only if each begins
+    # where the previous one ends.
     begins = np.concatenate([[0], np.cumsum(vertices)])
     order = np.argsort(begins[epoch] + start, kind="stable")
     expected = np.concatenate([[0], (begins[epoch] + stop)[order]])
@@ -113,27 +114,26 @@ def _check_partition(parts: Ints, vertices: Ints) -> None:
 
 @dataclass(frozen=True)
 class RollbackPoint:
-    """A version to go back to, and the vertices of the run that are credited in it. `epoch` is the one that it ends, if
-    any; `undoes` are the vertices that were credited since."""
+    """A saved version that a rollback can return to."""
 
     version: int
-    credited: int
-    undoes: int
+    credited: int  # vertices of the run credited in this version
+    undoes: int  # vertices credited since, which the rollback would undo
     at_s: float
-    epoch: int | None = None
+    epoch: int | None = None  # the epoch that ends with this version
 
 
 @dataclass(frozen=True)
 class Undone:
-    """What going back to `version` undid: so many vertices, credited to `workers`."""
+    """The result of a rollback."""
 
-    version: int
-    vertices: int
-    workers: tuple[str, ...]
+    version: int  # that the run returned to
+    vertices: int  # no longer credited
+    workers: tuple[str, ...]  # that they had been credited to
 
 
 def rollback_points(db: sqlite3.Connection) -> list[RollbackPoint]:
-    """Return the versions that a run can go back to, newest first."""
+    """Return the versions that a rollback can return to, newest first."""
     credited = db.execute("SELECT coalesce(sum(credited), 0) FROM epochs").fetchone()[0]
     rows = db.execute(
         "SELECT versions.version, versions.credited, ? - versions.credited, at_s, epoch FROM versions LEFT JOIN epochs "
@@ -146,8 +146,10 @@ def rollback_points(db: sqlite3.Connection) -> list[RollbackPoint]:
 def find_point(
     wanted: str, among: Sequence[RollbackPoint], option: str = "--to", others: Sequence[str] = ()
 ) -> RollbackPoint:
-    """Return the point called "v57", or "e3" for the end of the third epoch, as an `option` says. Raises UsageError for
-    another, which says that `others` would do, too."""
+    """Return the rollback point named "v57", or "e3" for the end of the third epoch.
+
+    Raises UsageError for any other name; the message names the `option` and the `others` that it accepts.
+    """
     letter, number = wanted[:1], wanted[1:]
     named = {f"v{point.version}": point for point in reversed(among)}
     named |= {f"e{point.epoch + 1}": point for point in among if point.epoch is not None}
@@ -164,7 +166,7 @@ def find_point(
 
 
 def undo_credits(db: sqlite3.Connection, version: int, at_s: float, because: str) -> Undone:
-    """Undo what was credited after a version: must be called inside a transaction, after what it has batched."""
+    """Undo all credits after a version. Call inside a transaction, after its batch is written."""
     undone = db.execute("SELECT worker, sum(stop - start) FROM credits WHERE version > ? GROUP BY worker", (version,))
     by_worker = dict(undone.fetchall())
     db.execute("DELETE FROM credits WHERE version > ?", (version,))
@@ -197,7 +199,7 @@ def undo_credits(db: sqlite3.Connection, version: int, at_s: float, because: str
 
 
 def uncredited_spans(db: sqlite3.Connection) -> list[Span]:
-    """Return what no credit covers of the epochs that are open."""
+    """Return the ranges of open epochs that no credit covers."""
     spans = []
     for epoch, vertices in db.execute("SELECT epoch, vertices FROM epochs WHERE closed_s IS NULL").fetchall():
         at = 0

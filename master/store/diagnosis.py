@@ -1,8 +1,6 @@
-"""What SQLite, the operating system or a digest says, as an error meant for a person: what is wrong, and what to do.
+"""Diagnosis of storage errors: from SQLite, the operating system or a digest to a message with the next step.
 
-Only for damage is it told to restore the copy of the ledger, and only where that helps. SQLite keeps the reason of the
-system to itself (a file that cannot be opened may be gone, forbidden, or one too many); then the same is tried without
-it, to hear the reason.
+Restoring the copy of the ledger is advised only for damage, and only if the copy is whole.
 """
 
 from __future__ import annotations
@@ -31,17 +29,17 @@ from master.store.version_chain import open_chain
 
 
 class FileTrouble(StrEnum):
-    """What can be wrong with the files of a run."""
+    """Kinds of failures of a run's files."""
 
-    FULL = "full"
-    LOCKED = "locked"
-    DESCRIPTORS = "descriptors"
-    FORBIDDEN = "forbidden"
-    BROKEN = "broken"
-    GONE = "gone"
-    MEMORY = "memory"
-    UNREAD = "unread"
-    DAMAGED = "damaged"
+    FULL = "full"  # the disk, or a quota
+    LOCKED = "locked"  # by another process
+    DESCRIPTORS = "descriptors"  # too many open files
+    FORBIDDEN = "forbidden"  # permissions, or a read-only mount
+    BROKEN = "broken"  # the device fails
+    GONE = "gone"  # removed, renamed or unmounted
+    MEMORY = "memory"  # none left on this machine
+    UNREAD = "unread"  # the reader of a pipe has exited
+    DAMAGED = "damaged"  # the content is not what was written
     OTHER = "other"
 
 
@@ -72,20 +70,21 @@ _BY_SQLITE = _by_code(
         FileTrouble.DAMAGED: (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR_SHORT_READ),
     }
 )
-_UNSAID = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)  # for whatever reason
+# SQLite drops errno for these codes: a file that cannot be opened may be gone, forbidden, or one descriptor too many.
+_WITHOUT_ERRNO = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 
 def explain(error: sqlite3.Error | OSError | DamagedError, root: Path, then: str | None = None) -> GridmlError:
-    """Return the error to show for what befell the run in `root`: LedgerError for damage, else StorageError.
+    """Return the error to show for a failure of the run in `root`: LedgerError for damage, else StorageError.
 
-    Whatever it is, nothing that was credited is lost: a transaction is committed in whole or not at all. `then` is what
-    to type when the cause is mended, by default what resumes the run.
+    `then` is the command to run once the cause is fixed, by default the one that resumes the run.
     """
     trouble, said = diagnose(error, root)
     if trouble is FileTrouble.DAMAGED:
         problem = said if isinstance(error, DamagedError) else f"{RunDirectory(root).ledger} cannot be read: {said}"
         return LedgerError(f"{problem}. {restoring(root)}")
-    what, advice = _words(trouble, _place(error, root))
+    what, advice = _problem_and_advice(trouble, _place(error, root))
+    # No credit is lost in any of these cases: a transaction is committed as a whole or not at all.
     return StorageError(
         f"{what}: {said}. Nothing that was credited is lost: {advice}, then: {then or command('resume', root)}"
     )
@@ -93,7 +92,7 @@ def explain(error: sqlite3.Error | OSError | DamagedError, root: Path, then: str
 
 @contextmanager
 def translate_errors(root: Path, then: str | None = None) -> Iterator[None]:
-    """What befalls the run in `root` inside, as `explain` says it."""
+    """Translate storage errors raised inside into those of `explain`."""
     try:
         yield
     except (sqlite3.Error, DamagedError, OSError) as error:
@@ -107,29 +106,29 @@ def _place(error: Exception, root: Path) -> Path:
 
 
 def diagnose(error: sqlite3.Error | OSError | DamagedError, root: Path) -> tuple[FileTrouble, str]:
-    """Return what is wrong with the run in `root`, and in which words that was said."""
+    """Return the kind of failure, and the message that reported it."""
     if isinstance(error, DamagedError):
         return FileTrouble.DAMAGED, str(error)
     if isinstance(error, OSError):
         return _BY_ERRNO.get(error.errno or 0, FileTrouble.OTHER), str(error)
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT if _undecodable(error) else 0)
-    code = extended & 0xFF  # the rest says more of the same
-    if code in _UNSAID and (reason := _tried(root)) is not None:
+    code = extended & 0xFF  # the primary code; the upper bits refine it
+    if code in _WITHOUT_ERRNO and (reason := _probe(root)) is not None:
         return _BY_ERRNO.get(reason.errno or 0, FileTrouble.OTHER), f"{error} ({reason})"
     if extended == sqlite3.SQLITE_READONLY:
-        # It may be written, so it is SQLite that does not want to: by its header it is of a format to come.
+        # The file is writable, so SQLite itself refuses: the header names a future format.
         return FileTrouble.DAMAGED, str(error)
     return _BY_SQLITE.get(extended, _BY_SQLITE.get(code, FileTrouble.OTHER)), str(error)
 
 
 def _undecodable(error: sqlite3.Error) -> bool:
-    """Whether a text is not UTF-8, which it was when it was written; Python says so, without a code."""
+    """Return whether a text is not UTF-8. Python raises that without an SQLite code, though it is damage."""
     return isinstance(error, sqlite3.OperationalError) and "decode" in str(error)
 
 
-def _tried(root: Path) -> OSError | None:
-    """Return what the system says where a file is written in a run, None if nothing. The ledger itself is not opened:
-    to close it would let go of the locks that this process has on it."""
+def _probe(root: Path) -> OSError | None:
+    """Write a file in the run, and return the error of the operating system, None without one."""
+    # The ledger is not opened here: closing any descriptor of it would release the POSIX locks of this process.
     ledger = RunDirectory(root).ledger
     try:
         ledger.stat()
@@ -144,8 +143,8 @@ def _tried(root: Path) -> OSError | None:
     return None
 
 
-def _words(trouble: FileTrouble, place: Path) -> tuple[str, str]:
-    """Return what is wrong with `place`, and what to do about it."""
+def _problem_and_advice(trouble: FileTrouble, place: Path) -> tuple[str, str]:
+    """Return (what is wrong with `place`, what to do about it)."""
     quoted, files = shlex.quote(str(place)), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return {
         FileTrouble.FULL: (
@@ -161,13 +160,13 @@ def _words(trouble: FileTrouble, place: Path) -> tuple[str, str]:
         FileTrouble.BROKEN: (f"the disk of {place} fails", "look for it in the log of the system (dmesg)"),
         FileTrouble.GONE: (f"{place} is gone, or part of it", "bring back what was moved, removed or unmounted"),
         FileTrouble.MEMORY: (f"there is no memory left for {place}", "free some on this machine"),
-        FileTrouble.UNREAD: (f"nobody reads any more what the master of {place} prints", "have it printed elsewhere"),
+        FileTrouble.UNREAD: (f"the reader of the output of {place}'s master has exited", "redirect its output"),
         FileTrouble.OTHER: (f"the master cannot go on with {place}", "mend that"),
     }[trouble]
 
 
 def restoring(root: Path) -> str:
-    """Say how a run in `root` goes on that is damaged, if it can."""
+    """Return the advice for a damaged run: restore the copy of the ledger if that is whole."""
     run = RunDirectory(root)
     if not run.ledger_copy.exists():
         return "There is no copy of the ledger; start the run again with gridml run."
@@ -185,8 +184,7 @@ def restoring(root: Path) -> str:
 
 
 def is_whole(run: RunDirectory) -> bool:
-    """Return whether the copy of the ledger, and every file that it needs, are what they should be. Reads all of
-    them."""
+    """Return whether the copy of the ledger, and every file that it names, are undamaged. Reads all of them."""
     try:
         with closing(sqlite3.connect(f"{run.ledger_copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
             if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
@@ -208,5 +206,5 @@ def is_whole(run: RunDirectory) -> bool:
             block_digests(np.load(run.fields / base_name(field, base["version"]), mmap_mode="r")) == digests
             for field, digests in base["digests"].items()
         )
-    except (sqlite3.Error, DamagedError, OSError, ValueError, TypeError, EOFError, SyntaxError):  # of a broken header
+    except (sqlite3.Error, DamagedError, OSError, ValueError, TypeError, EOFError, SyntaxError):  # NumPy parses headers
         return False

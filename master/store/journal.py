@@ -1,7 +1,7 @@
-"""The journal of a run while it goes on: a line for each event in events.log, and for those who follow it.
+"""The journal of a live run: events in the ledger, in events.log and for its followers, and the wall clock's offset.
 
-Durations go by the master's own clock, which cannot be set; other processes read the wall clock, so the offset
-between the two is kept. `mark_cancelled` cancels a run that no master drives.
+Durations use the master's own clock, which cannot be set. Other processes read the wall clock, so the offset between
+the two is recorded.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from master.store.ledger import Ledger
 from master.store.rundir import EventFacts, RunDirectory, RunStatus
 
 WARNING = "warning"  # a topic
-WARNINGS = "warnings"  # the fact of the run that has the last standing ones: they are read often, and events are many
+# The fact of the run with the newest standing warnings: they are read often, and the table of events is long.
+WARNINGS = "warnings"
 MAX_WARNINGS = 3
-Report = Callable[[str, str, EventFacts], None]  # is called with (topic, text, facts) of each event
+Report = Callable[[str, str, EventFacts], None]  # called with (topic, text, facts) of each event
 
 
 class Events:
-    """Records the events of one master's run; made once and given to all parts that record any."""
+    """Recorder of the events of one master's run, shared by all parts that record any."""
 
     def __init__(self, ledger: Ledger, path: Path, report: Report, clock: Callable[[], float]) -> None:
         self._ledger = ledger
@@ -37,13 +38,12 @@ class Events:
     def record(
         self, topic: str, facts: EventFacts, text: str, *, why: str = "", quiet: bool = False, standing: bool = False
     ) -> None:
-        """Record an event in the open transaction, or in one of its own, and report it once that is committed: what a
-        transaction that fails says has not happened.
+        """Record an event in the open transaction, or in one of its own, and report it after the commit.
 
-        The ledger alone has the reason `why`, and what is `quiet`. `gridml status` shows a `standing` warning until
-        others have come: none that a worker causes, which could send any number of them. A text names no path of the
-        run where it can do without: the same seed gives the same ledger wherever it lies.
+        `why` and `quiet` events go to the ledger alone. `gridml status` shows the newest `standing` warnings; an event
+        that a worker can cause must not be one, because a worker can send any number.
         """
+        # Texts avoid paths of the run: the same seed gives the same ledger in any directory.
         ledger, now = self._ledger, self._clock()
         with contextlib.nullcontext() if ledger.in_transaction else ledger.transaction():
             ledger.event(now, topic, f"{text}. {why}" if why else text, facts)
@@ -51,40 +51,41 @@ class Events:
                 others = [warning for warning in ledger.get(WARNINGS, []) if warning[1] != text]
                 ledger.set(WARNINGS, [*others, [now, text]][-MAX_WARNINGS:])
             if not quiet:
+                # After the commit only: events of a transaction that fails did not happen.
                 ledger.after_commit(partial(self._notify, topic, facts, text))
 
     def _notify(self, topic: str, facts: EventFacts, text: str) -> None:
-        """Write a line and report it. Only an event begins at a line's begin."""
+        """Append the event to events.log and report it."""
         if self._file is None:
             self._file = open(  # noqa: SIM115
                 self._path, "a", buffering=1, encoding="utf-8", errors="backslashreplace", opener=_at_once
             )
-        lines = printable(text).replace("\n", "\n    ")
+        lines = printable(text).replace("\n", "\n    ")  # only an event begins at column 0
         self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {topic:9} {lines}\n")
         self._report(topic, text, facts)
 
     def close(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # a full disk was told of when it was written to
+            with contextlib.suppress(OSError):  # a full disk was already reported by the write
                 self._file.close()
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for somebody to read it, as a FIFO would."""
+    """Open a file without blocking: a FIFO would wait for a reader."""
     return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
 
-AHEAD = "clock_ahead_s"  # a fact of the run: seconds by which the ledger's times are ahead of the wall's clock
-NOTICED_S = 1.0  # a clock that is not set strays by less between two looks
+AHEAD = "clock_ahead_s"  # a fact of the run: seconds by which the ledger's times are ahead of the wall clock
+MIN_STEP_S = 1.0  # smaller differences between two readings are drift and not a clock that was set
 
 
 def set_by(ahead_s: float, before_s: float) -> tuple[float, str]:
-    """Return (seconds by which the wall's clock was set forward, 0 where it was not; that in words).
+    """Return (seconds by which the wall clock was set forward, 0 if it was not; a description).
 
-    `ahead_s` is how far the master's own clock is ahead of it, `before_s` how far it was at the last look.
+    `ahead_s` is how far the master's own clock is ahead of the wall clock now, `before_s` at the previous reading.
     """
     forward_s = before_s - ahead_s
-    if abs(forward_s) < NOTICED_S:
+    if abs(forward_s) < MIN_STEP_S:
         return 0.0, "it was not set"
     if forward_s < 0:
         return forward_s, f"this machine's clock was set back by {-forward_s:,.0f} s; durations are not"
@@ -92,19 +93,18 @@ def set_by(ahead_s: float, before_s: float) -> tuple[float, str]:
 
 
 class WallClock:
-    """Tells the ledger how far its times are from the wall's clock, so that whoever reads it knows what time it is
-    there."""
+    """Offset between the ledger's times and the wall clock, recorded so that readers can convert between them."""
 
     def __init__(self, wall: Callable[[], float], ledger: Ledger, events: Events) -> None:
         self._wall = wall
         self._ledger = ledger
         self._events = events
-        self._ahead_s: float | None = None  # of this master's last look
+        self._ahead_s: float | None = None  # at this master's previous update
 
-    def look(self, now: float) -> None:
-        """Write down how far the wall's clock is away where that has changed."""
+    def update(self, now: float) -> None:
+        """Record the offset if it has changed."""
         ahead_s = now - self._wall()
-        first = self._ahead_s is None  # since the master before, or since the run was made
+        first = self._ahead_s is None  # compared with the previous master's, or that of the run's creation
         forward_s, what = set_by(ahead_s, self._ledger.get(AHEAD, 0.0) if self._ahead_s is None else self._ahead_s)
         if forward_s:
             with self._ledger.transaction():
@@ -116,7 +116,7 @@ class WallClock:
 
 
 def mark_cancelled(directory: RunDirectory) -> None:
-    """Leave word that a run which was not over is cancelled. The caller holds the master's lock."""
+    """Record that a run that had not ended is cancelled. The caller holds the master's lock."""
     with contextlib.closing(Ledger.of(directory)) as ledger, ledger.transaction():
         if ledger.get("status") in (RunStatus.SUBMITTED, RunStatus.RUNNING):
             ledger.set("status", RunStatus.CANCELLED)

@@ -1,9 +1,9 @@
-"""The ledger: a SQLite file that says what was leased, trained, merged and credited. The only truth about a run.
+"""The ledger: a SQLite database of leases, credits, versions, workers and events. The source of truth of a run.
 
-`ledger_file` is its file and the transactions on it; here is what its rows say. Everything that must change together
-changes in one `with ledger.transaction()`. What is asked for often (open leases, free spans, kept versions) is mirrored
-in memory, and what changes often is written once, at the end of its transaction. A transaction that fails leaves both
-as they were at the last commit; the master then ends, because what else it holds in memory may be ahead of them.
+This module holds the statements; `ledger_file` holds the file and its transactions. Everything that must change
+together changes in one `with ledger.transaction()`. State that is read often (open leases, free spans, saved
+versions) is mirrored in memory, and rows that change often are written once, at the end of the transaction. A failed
+transaction restores both to the last commit; the master then ends, because its other state may be ahead of them.
 """
 
 from __future__ import annotations
@@ -36,23 +36,25 @@ from master.store.local_fields import FieldsBase
 from master.store.rundir import RunDirectory
 from master.store.schema import LoggedMean, decode_checksummed, encode_checksummed, read_evaluated_since, read_since
 
-NO_METRICS = encode_checksummed({}).text  # of an epoch that was not evaluated, and will not be
+NO_METRICS = encode_checksummed({}).text  # marks an epoch that is never evaluated; NULL marks one still to be evaluated
 
 
 class Ledger(LedgerFile, WorkerRows):
     """One run's ledger, open for writing by one master."""
 
     def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:
-        self._borders: tuple[int, ...] = ()  # of parts, in every epoch
+        self._borders: tuple[int, ...] = ()  # positions at which parts meet, the same in every epoch
         super().__init__(path, shared_disk=shared_disk, create=create, durable=durable)
 
     @classmethod
     def of(cls, directory: RunDirectory, *, durable: bool = True) -> Ledger:
-        """Open the ledger of a run that is there. Raises as `LedgerFile` does."""
+        """Open the ledger of an existing run. Raises as `LedgerFile` does."""
         return cls(directory.ledger, shared_disk=network_disk(directory.root) is not None, durable=durable)
 
     def _read_mirror(self) -> None:
-        self.leases = LeaseTable(
+        # The mirror: all attributes below repeat rows of the file. Mutated only by methods of this class, inside a
+        # transaction, and read again from the file when one fails.
+        self.leases = LeaseTable(  # every open lease exactly once, and ended ones whose last push may still arrive
             self._leases("closed_s IS NULL"), self._leases("reserved_until_s > ?", self.last_activity_s())
         )
         spans = (
@@ -60,9 +62,10 @@ class Ledger(LedgerFile, WorkerRows):
             for epoch, start, stop, failed in self._db.execute("SELECT epoch, start, stop, failed FROM spans")
         )
         self.free_spans = FreeSpans(spans, self._borders)
-        self.credited = self._one("SELECT coalesce(sum(credited), 0) FROM epochs")
+        self.credited = self._one("SELECT coalesce(sum(credited), 0) FROM epochs")  # vertices, over all epochs
+        # Vertices still to be credited, by epoch.
         self._left: dict[int, int] = dict(self._db.execute("SELECT epoch, vertices - credited FROM epochs"))
-        self._kept = {
+        self._kept = {  # by version: (SHA-256 of its file, vertices credited in it), for versions whose files exist
             version: (sha256, credited)
             for version, sha256, credited in self._db.execute(
                 "SELECT version, sha256, credited FROM versions WHERE kept"
@@ -78,15 +81,15 @@ class Ledger(LedgerFile, WorkerRows):
 
     def _drop_batch(self) -> None:
         self._batch = WriteBatch()
-        self.free_spans.changes()
+        self.free_spans.changes()  # discards them: they belong to the failed transaction
 
     @property
     def spans(self) -> list[Span]:
-        """What nobody holds, in order; not to be changed."""
+        """Ranges that no worker holds, in order. Not to be changed by the caller."""
         return self.free_spans.spans
 
     def _leases(self, where: str, *values: Any) -> list[LeaseState]:
-        """Leases in the order of their numbers."""
+        """Read leases, ordered by number."""
         rows = self._db.execute(
             "SELECT id, term, epoch, start, stop, upto, worker, sequence, trained, version, reserved_until_s, failed "
             f"FROM leases WHERE {where} ORDER BY id",
@@ -96,7 +99,7 @@ class Ledger(LedgerFile, WorkerRows):
         return [LeaseState(*row) for row in known]
 
     def count_credits(self) -> Credited:
-        """Count what is credited, row by row. Raises DamagedError where the rows contradict one another."""
+        """Count credits row by row. Raises DamagedError if the rows contradict one another."""
         try:
             check_patches(self._db)
             return count_credits(self._db)
@@ -106,32 +109,33 @@ class Ledger(LedgerFile, WorkerRows):
     # --- masters
 
     def take_over(self, now: float, newest_file: int) -> None:
-        """Make the ledger this master's own: the one before finds a new term in it, and writes nothing more.
+        """Take the ledger over from the previous master, which finds a new term in it and writes nothing more.
 
-        `newest_file` is the newest version that there is a file of. A worker may know that version even if the ledger
-        does not, so its number is not given again. One file too many is that of a commit which was not made. More of
-        them show that the ledger was made undone: it was restored from its copy, or a disk has lost its last changes.
+        `newest_file` is the newest version that has a file.
         """
         with self.transaction():
             self._read_mirror()
-            term = max(int(now), self.term + 1)  # no lease of a ledger since undone has it, either
+            # The clock, and not only a counter: leases of a ledger that was since replaced by its copy differ, too.
+            term = max(int(now), self.term + 1)
             next_version = self.next_version
             self.set("term", term)
+            # A worker may stand on a version that has a file and no row, so its number is not reused.
             self.set("next_version", max(next_version, newest_file + 1))
+            # One extra file belongs to a commit that failed. More show that the ledger is older than its files: it was
+            # restored from its copy, or the disk lost its last writes.
             if newest_file > next_version:
                 self.set("undone", True)
         self.term = term
 
     @property
     def next_version(self) -> int:
-        """The number of the next version of the replica: no file and no worker has it yet."""
+        """The number of the next version of the replica, which no file and no worker has yet."""
         return int(max(self.newest_version()[0] + 1, self.get("next_version", 0)))
 
     def backup(self) -> None:
-        """Copy the ledger to ledger.backup.db, whole or not at all. The copy says of itself that it is one: work that
-        was leased under it may have gone on without it. The versions that it needs are kept as long as it is."""
+        """Copy the ledger atomically to ledger.backup.db, and retain the versions that the copy needs."""
         needed = {self.newest_version()[0], *(v for _, v in self.unevaluated() if v in self._kept)}
-        with self.transaction():  # those of the copy that is replaced, too: it may be all that there is
+        with self.transaction():  # the old copy's versions, too: if copying fails, it remains the only copy
             self.set("copied_versions", sorted(needed.union(self.copied_versions)))
         self._copy()
         with self.transaction():
@@ -139,7 +143,7 @@ class Ledger(LedgerFile, WorkerRows):
 
     @property
     def copied_versions(self) -> list[int]:
-        """The versions that the copy of the ledger needs."""
+        """Versions that the copy of the ledger needs."""
         return [int(version) for version in self.get("copied_versions", [])]
 
     # --- epochs and spans
@@ -156,17 +160,18 @@ class Ledger(LedgerFile, WorkerRows):
         return self._left.get(epoch, 1) <= 0
 
     def epochs_to_close(self) -> list[int]:
-        """The open epochs that are credited in full, up to the first that is not: where two overlap, the later one may
-        be done first, and closes with the earlier, so that a version that ends an epoch holds all work before it."""
+        """Return the open epochs that are credited in full, up to the first that is not."""
+        # Epochs close in order: of two that overlap, the later may be complete first, and waits. So the version that
+        # ends an epoch holds all work of the epochs before it.
         query = "SELECT epoch FROM epochs WHERE closed_s IS NULL ORDER BY epoch"
         return list(takewhile(self.is_epoch_complete, (epoch for (epoch,) in self._db.execute(query))))
 
     def uncredited(self, epoch: int) -> int:
-        """Vertices of an epoch that are still to be credited."""
+        """Return the vertices of an epoch that are still to be credited."""
         return self._left[epoch]
 
     def newest_epoch(self) -> tuple[int, bool]:
-        """The last epoch that was opened, and whether it is closed."""
+        """Return the last epoch that was opened, and whether it is closed."""
         epoch, closed = self._db.execute(
             "SELECT epoch, closed_s IS NOT NULL FROM epochs ORDER BY epoch DESC LIMIT 1"
         ).fetchone()
@@ -176,11 +181,11 @@ class Ledger(LedgerFile, WorkerRows):
         return int(self._one("SELECT count(*) FROM epochs WHERE closed_s IS NOT NULL"))
 
     def epoch_ends(self) -> list[tuple[int, int]]:
-        """(epoch, version) of closed epochs, oldest first."""
+        """Return (epoch, version) of closed epochs, oldest first."""
         return list(self._db.execute("SELECT epoch, version FROM epochs WHERE closed_s IS NOT NULL ORDER BY epoch"))
 
     def unevaluated(self) -> list[tuple[int, int]]:
-        """(epoch, version) of closed epochs without metrics, oldest first."""
+        """Return (epoch, version) of closed epochs without metrics, oldest first."""
         return list(
             self._db.execute(
                 "SELECT epoch, version FROM epochs WHERE closed_s IS NOT NULL AND metrics IS NULL ORDER BY epoch"
@@ -188,26 +193,26 @@ class Ledger(LedgerFile, WorkerRows):
         )
 
     def evaluated_since(self, credited: int) -> list[tuple[int, int, float, dict[str, Any]]]:
-        """As `series.read_evaluated_since`."""
+        """As `schema.read_evaluated_since`."""
         return read_evaluated_since(self._db, credited)
 
     def logged_since(self, credited: int) -> list[LoggedMean]:
-        """As `series.read_since`."""
+        """As `schema.read_since`."""
         return read_since(self._db, credited)
 
     def epochs_without_metrics(self, upto: int) -> list[int]:
-        """The epochs up to `upto` that have begun and have no metrics, in order."""
+        """Return the epochs up to `upto` that have begun and have no metrics, in order."""
         query = "SELECT epoch FROM epochs WHERE metrics IS NULL AND epoch <= ? ORDER BY epoch"
         return [epoch for (epoch,) in self._db.execute(query, (upto,))]
 
     def newest_evaluation(self) -> tuple[int, int]:
-        """How many epochs have metrics, and the version of the newest of them, -1 without any."""
+        """Return the number of epochs with metrics, and the version of the newest, -1 without any."""
         query = "SELECT count(*), coalesce(max(version), -1) FROM epochs WHERE metrics IS NOT NULL AND metrics != ?"
         count, version = self._db.execute(query, (NO_METRICS,)).fetchone()
         return count, version
 
     def evaluations(self) -> list[tuple[int, int, dict[str, Any]]]:
-        """(epoch, version, metrics) of the epochs that have any, oldest first."""
+        """Return (epoch, version, metrics) of the epochs that have metrics, oldest first."""
         query = (
             "SELECT epoch, version, metrics, metrics_crc32 FROM epochs WHERE metrics IS NOT NULL AND metrics != ? "
             "ORDER BY epoch"
@@ -218,7 +223,7 @@ class Ledger(LedgerFile, WorkerRows):
         ]
 
     def epoch_s(self, epoch: int) -> float:
-        """How long an epoch that is closed was open, 0 for another one."""
+        """Return for how many seconds a closed epoch was open, 0 for any other."""
         query = "SELECT closed_s - opened_s FROM epochs WHERE epoch = ? AND closed_s IS NOT NULL"
         return float(self._one(query, epoch) or 0.0)
 
@@ -231,27 +236,26 @@ class Ledger(LedgerFile, WorkerRows):
         )
 
     def clear_metrics(self, epoch: int) -> None:
-        """Let an epoch be evaluated anew."""
+        """Drop the metrics of an epoch, so that it is evaluated again."""
         self._db.execute("UPDATE epochs SET metrics = NULL, metrics_crc32 = NULL WHERE epoch = ?", (epoch,))
 
     def epochs(self) -> list[dict[str, Any]]:
         return by_name(self._db.execute("SELECT * FROM epochs ORDER BY epoch"))
 
     def divide(self, borders: Sequence[int]) -> None:
-        """From now on no free span crosses one of these positions, at which parts meet; what does is cut there. To be
-        called before a transaction has changed any."""
+        """Cut free spans, now and later, at the positions at which parts meet. Call before the first transaction."""
         self._borders = tuple(borders)
         self.free_spans = FreeSpans(self.spans, self._borders)
 
     def free(self, span: Span) -> None:
-        """Give a range back to be leased; it is joined to what it touches, unless f failed in it."""
+        """Free a range, joined to its neighbours unless f failed in it."""
         self.free_spans.join(span)
 
     # --- leases and credits
 
     def isolate(self, wanted: Span) -> Span | None:
-        """Set positions apart that are free, and no part of what is apart already; None where they are not. It is
-        forgotten when this master ends."""
+        """Keep a free range as a span of its own, joined to no neighbour until `rejoin`. Returns None if it is not
+        free, or part of an isolated range. The isolation is not persisted: it ends with this master."""
         span = self.free_spans.around(wanted.epoch, wanted.start)
         if span is None or span.apart or wanted.stop > span.stop:
             return None
@@ -263,17 +267,17 @@ class Ledger(LedgerFile, WorkerRows):
         return apart
 
     def rejoin(self, apart: Span) -> None:
-        """Let anybody have positions again that were set apart, if they are still."""
+        """End the isolation of a range, if it is still free."""
         if self.is_free(apart):
             self.free_spans.remove(apart)
             self.free(replace(apart, apart=False))
 
     def is_free(self, span: Span) -> bool:
-        """Whether exactly this span is among the free ones."""
+        """Return whether exactly this span is free."""
         return self.free_spans.around(span.epoch, span.start) == span
 
     def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseState:
-        """Lease [span.start, stop) to a worker; the rest of the span stays free."""
+        """Lease [span.start, stop) of a free span to a worker. The rest of the span stays free."""
         self.free_spans.remove(span)
         self.free_spans.add(replace(span, start=stop, failed=standing(span.failed, stop), apart=False))
         number, self._next_lease = self._next_lease, self._next_lease + 1
@@ -291,7 +295,7 @@ class Ledger(LedgerFile, WorkerRows):
         at_s: float,
         logged: Sequence[Logged] = (),
     ) -> None:
-        """Credit [lease.upto, upto) to version `version`, as the next push of the lease, with what f logged of it."""
+        """Credit [lease.upto, upto) in version `version`, as the next push of the lease, and record f's logs of it."""
         start, lease.upto = lease.upto, upto
         lease.sequence += 1
         lease.failed = standing(lease.failed, upto)
@@ -303,7 +307,7 @@ class Ledger(LedgerFile, WorkerRows):
         self._batch.log(lease, logged)
 
     def logged_names(self) -> list[tuple[str, set[str], set[str]]]:
-        """(name, workers credited when f logged under it first, and last) of each name that f has logged under."""
+        """Return for each name that f logs: (name, workers credited in its first version, workers in its last)."""
         names = self._db.execute("SELECT name, min(version), max(version) FROM logged GROUP BY name").fetchall()
         workers: dict[int, set[str]] = {version: set() for _, *ends in names for version in ends}
         query = f"SELECT DISTINCT version, worker FROM credits WHERE version IN ({','.join('?' * len(workers))})"
@@ -312,18 +316,18 @@ class Ledger(LedgerFile, WorkerRows):
         return [(name, workers[first], workers[last]) for name, first, last in names]
 
     def credits(self) -> Iterator[tuple[int, int, int]]:
-        """(epoch, start, stop) of every credit, in the order they were given."""
+        """Yield (epoch, start, stop) of every credit, in the order of commits."""
         return iter(self._db.execute("SELECT epoch, start, stop FROM credits ORDER BY rowid"))
 
     def credited_to(self, worker: str) -> tuple[int, int]:
-        """(the first version that holds a push of a worker, the vertices it was credited); nothing that the open
-        transaction has credited."""
+        """Return (the first version that holds a push of a worker, its credited vertices), without those of the open
+        transaction, which are still batched."""
         query = "SELECT min(version), sum(stop - start) FROM credits WHERE worker = ?"
         first, vertices = self._db.execute(query, (worker,)).fetchone()
         return first or 0, vertices or 0
 
     def cut(self, lease: LeaseState, stop: int) -> None:
-        """Shorten a lease; what is cut off is free."""
+        """Shorten a lease to end at `stop`, and free the rest."""
         cut_off = Span(lease.epoch, stop, lease.stop, standing(lease.failed, stop))
         lease.stop = stop
         self._batch.change(lease)
@@ -332,7 +336,7 @@ class Ledger(LedgerFile, WorkerRows):
     def end_lease(
         self, lease: LeaseState, at_s: float, because: str, *, failed: Failed | None = None, overtaken: bool = False
     ) -> None:
-        """Close a lease and free what is not credited; it is remembered how f `failed`, or that a straggler was
+        """Close a lease and free its uncredited rest. Records how f `failed` in it, or that a straggler was
         `overtaken`."""
         self.leases.end(lease)
         lease.overtaken += overtaken
@@ -340,16 +344,16 @@ class Ledger(LedgerFile, WorkerRows):
         self.free(lease.rest if failed is None else replace(lease.rest, failed=(*lease.failed, failed)))
 
     def uncredited_rest(self, lease: LeaseState, stop: int) -> Span | None:
-        """The free span that holds [lease.upto, stop) of an ended lease, if nobody was given it, and it has not failed
-        since."""
+        """Return the free span that holds [lease.upto, stop) of an ended lease, None if it was leased again, or has
+        failed since."""
         span = self.free_spans.around(lease.epoch, lease.upto)
         untried = span is not None and span.failed == lease.failed
         return span if span is not None and untried and lease.upto < stop <= span.stop else None
 
     def reopen(self, lease: LeaseState, stop: int, worker: str) -> None:
-        """Lease what an ended lease left, up to `stop`, under its old number to `worker`. That must be free."""
+        """Lease the rest of an ended lease, up to `stop`, to `worker` under its old number. The rest must be free."""
         span = self.uncredited_rest(lease, stop)
-        assert span is not None, "it is free"
+        assert span is not None, "the rest of the lease is free"
         self.free_spans.remove(span)
         self.free_spans.add(replace(span, stop=lease.upto, apart=False))
         self.free_spans.add(replace(span, start=stop, apart=False))
@@ -358,18 +362,18 @@ class Ledger(LedgerFile, WorkerRows):
         self._batch.change(lease)
 
     def closed_lease(self, number: int) -> tuple[LeaseState, str] | None:
-        """Return a lease that has ended, and why."""
-        self._write_batch()  # it may have ended in this very transaction
+        """Return an ended lease and the reason of its end, None for any other number."""
+        self._write_batch()  # its end may be in the batch of the open transaction
         leases = self._leases("id = ? AND closed_s IS NOT NULL", number)
         return (leases[0], self._one("SELECT closed_because FROM leases WHERE id = ?", number)) if leases else None
 
     def drop_reservations(self) -> None:
-        """Nothing that an ended lease left may be brought any more."""
+        """Accept no more pushes for ended leases."""
         self._db.execute("UPDATE leases SET reserved_until_s = NULL WHERE reserved_until_s IS NOT NULL")
         self.leases.drop_reservations()
 
     def reassigned_ranges(self) -> list[tuple[Span, int]]:
-        """Return the ranges that were taken from stragglers in open epochs, oldest first, and how often each was."""
+        """Return (range, times reassigned) of ranges taken from stragglers in open epochs, oldest first."""
         rows = self._db.execute(
             "SELECT leases.epoch, upto, stop, overtaken FROM leases JOIN epochs USING (epoch) WHERE overtaken > 0 AND "
             "epochs.closed_s IS NULL ORDER BY leases.closed_s, id"
@@ -392,12 +396,11 @@ class Ledger(LedgerFile, WorkerRows):
         return row[0], row[1]
 
     def has_version(self, version: int) -> bool:
-        """Whether there has been such a version, even if it is not kept any more. A worker may name one of a ledger
-        since undone."""
+        """Return whether the version exists or has existed. A worker may name one of a ledger that was undone."""
         return version in self._kept or self._one("SELECT 1 FROM versions WHERE version = ?", version) is not None
 
     def roll_back(self, to: int, version: int, sha256: str | None, at_s: float, because: str) -> Undone:
-        """Undo what was credited after version `to`, whose replica is now `version`, too. All leases end."""
+        """Undo all credits after version `to`, whose replica becomes `version`. All leases end."""
         self._write_batch()
         undone = undo_credits(self._db, to, at_s, because)
         self._read_mirror()
@@ -408,20 +411,20 @@ class Ledger(LedgerFile, WorkerRows):
         return undone
 
     def rollback_points(self) -> list[RollbackPoint]:
-        """The versions that the run can go back to, newest first."""
+        """Return the versions that a rollback can return to, newest first."""
         return rollback_points(self._db)
 
     def credited_at(self, version: int) -> int | None:
-        """Vertices of the run credited in a version, None when it is not kept any more."""
+        """Return the vertices credited in a version, None if it is no longer saved."""
         kept = self._kept.get(version)
         return None if kept is None else kept[1]
 
     def has_averaged(self) -> bool:
-        """Say whether any push was averaged with what others had done since its base."""
+        """Return whether any push was merged with changes of others since its base."""
         return self._has_averaged
 
     def sha256_of(self, version: int) -> str | None:
-        """The SHA-256 of a version's file, of one that is not kept any more, too."""
+        """Return the SHA-256 of a version's file, even if the version is no longer saved."""
         kept = self._kept.get(version)
         sha256: str | None
         sha256 = self._one("SELECT sha256 FROM versions WHERE version = ?", version) if kept is None else kept[0]
@@ -433,7 +436,7 @@ class Ledger(LedgerFile, WorkerRows):
 
     @property
     def saved_credits(self) -> dict[int, int]:
-        """The vertices of the run that are credited in each version that is kept."""
+        """Vertices of the run credited in each saved version."""
         return {version: credited for version, (_, credited) in self._kept.items()}
 
     def drop_version(self, version: int) -> None:
@@ -444,21 +447,21 @@ class Ledger(LedgerFile, WorkerRows):
         self._db.execute("INSERT INTO patches VALUES (?, ?, ?)", (version, epoch, sha256))
 
     def patches(self) -> list[tuple[int, int, str]]:
-        """(version, epoch, sha256) of the patches that are not yet in the base files, oldest first."""
+        """Return (version, epoch, sha256) of the patches that are not yet part of the base, oldest first."""
         return list(self._db.execute("SELECT version, epoch, sha256 FROM patches ORDER BY version"))
 
     def base(self) -> FieldsBase | None:
-        """The fields that the open epochs began with, None for those of the graph itself."""
+        """Return the fields at the start of the open epochs, None for those of the graph itself."""
         base = self.get("base")
         return None if base is None else FieldsBase(**base)
 
     def set_base(self, base: FieldsBase, patches: Sequence[tuple[int, int, str]]) -> None:
-        """Name the base that these patches are part of; they are dropped."""
+        """Record the base that these patches are now part of, and drop them."""
         self.set("base", asdict(base))
         self._db.executemany("DELETE FROM patches WHERE version = ?", [(version,) for version, _, _ in patches])
 
     def clear_failures(self) -> None:
-        """Let no failure stand any more, of ranges, of workers and of machines; their rows stay."""
+        """Clear the failures counted against ranges, workers and machines. The rows of `failures` remain."""
         for lease in [*self.leases, *self.leases.reserved.values()]:
             lease.failed = ()
         for span in [span for span in self.spans if span.failed]:

@@ -1,4 +1,4 @@
-"""The file of a ledger: opened and checked, changed all or nothing by one master, copied, and facts by name."""
+"""The file of a ledger: integrity checks, transactions of a single writer, the backup copy, and facts by name."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from master.store.diagnosis import explain
 from master.store.rundir import NO_FACTS, EventFacts, RunDirectory, facts_text, superseded
 from master.store.schema import SCHEMA, SCHEMA_VERSION, check_tables, encode_checksummed, read_fact, verify_checksums
 
-BUSY_TIMEOUT_S = 60.0  # how long another process may hold the file before a master gives up
+BUSY_TIMEOUT_S = 60.0  # that SQLite waits for another process's lock
 
 
 class LedgerFile(ABC):
-    """What of a `Ledger` is the same whatever its rows say.
+    """The part of a `Ledger` that does not depend on its tables.
 
-    Raises LedgerError for a damaged file, StorageError for what its disk refuses; the file then stands as after its
-    last commit. Without `durable` that holds for the death of the master, not for that of its machine: for simulations
-    and tests.
+    Raises LedgerError for a damaged file, StorageError for errors of its disk; the file then holds the last commit.
+    Without `durable` that survives the death of the master but not of its machine: for simulations and tests.
     """
 
     def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:
         self.path = path
         self._durable = durable
-        self._then: list[Callable[[], None]] = []  # what to do once the open transaction is committed
+        self._after_commit: list[Callable[[], None]] = []  # called once, in order, after the open transaction commits
         if not create and not path.is_file():
             if RunDirectory(path.parent).ledger_copy.is_file():
                 raise explain(DamagedError(f"{path} is gone", path), path.parent)
@@ -47,9 +46,10 @@ class LedgerFile(ABC):
             if create:
                 self._db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
             self._check()
-            self.term: int = self.get("term", 1)  # of the leases to come, and the mark of the master that may write
+            # The term of new leases. It is also the fencing token of the master: only the newest term may write.
+            self.term: int = self.get("term", 1)
             self._read_mirror()
-        except (ValueError, TypeError, LookupError) as error:  # of JSON in a cell, or of a schema that is no text
+        except (ValueError, TypeError, LookupError) as error:  # bad JSON in a cell, or a schema that is not text
             self._db.close()
             problem = f"{path} cannot be read: {described(error)}"
             raise explain(DamagedError(problem, path), path.parent) from error
@@ -62,15 +62,15 @@ class LedgerFile(ABC):
 
     @abstractmethod
     def _read_mirror(self) -> None:
-        """Read what is kept in memory, too, as the file has it."""
+        """Read the state mirrored in memory from the file."""
 
     @abstractmethod
     def _write_batch(self) -> None:
-        """Write what the open transaction has changed in memory alone."""
+        """Write the batched changes of the open transaction."""
 
     @abstractmethod
     def _drop_batch(self) -> None:
-        """Forget what the open transaction has changed in memory alone."""
+        """Discard the batched changes of the open transaction."""
 
     def _check(self) -> None:
         schema = self._db.execute("PRAGMA user_version").fetchone()[0]
@@ -87,12 +87,12 @@ class LedgerFile(ABC):
         verify_checksums(self._db)
 
     def _one(self, query: str, *values: Any) -> Any:
-        """The first cell of the first row, None where there is no row."""
+        """Return the first cell of the first row, None without a row."""
         row = self._db.execute(query, values).fetchone()
         return None if row is None else row[0]
 
     def explain(self, error: sqlite3.Error) -> GridmlError:
-        """The error meant for a person: what happened to the file, and what to do."""
+        """Return the error to show: what happened to the file, and what to do."""
         return explain(error, self.path.parent)
 
     def check_master(self) -> None:
@@ -102,9 +102,9 @@ class LedgerFile(ABC):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing, durable when it returns. Raises SupersededError if another master has taken over."""
+        """Run the body atomically; durable on return. Raises SupersededError if another master has taken over."""
         try:
-            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("BEGIN IMMEDIATE")  # takes the write lock first, so that the term cannot change after it
             self.check_master()
             yield
             self._write_batch()
@@ -114,24 +114,24 @@ class LedgerFile(ABC):
             if isinstance(error, sqlite3.Error):
                 raise self.explain(error) from error
             raise
-        then, self._then = self._then, []
-        for each in then:
-            each()
+        callbacks, self._after_commit = self._after_commit, []
+        for callback in callbacks:
+            callback()
 
     @property
     def in_transaction(self) -> bool:
         return self._db.in_transaction
 
-    def after_commit(self, then: Callable[[], None]) -> None:
-        """Have `then` called once the open transaction is committed, and never if it fails."""
-        self._then.append(then)
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after the open transaction commits, and never if it fails."""
+        self._after_commit.append(callback)
 
     def _undo(self) -> None:
-        """Back to the last commit, the mirror too: another transaction, which says why the run ends, must write nothing
-        of the one that failed."""
+        """Return to the last commit, in the file and in the mirror."""
+        # The next transaction, which records why the run ends, must write nothing of the failed one.
         self._drop_batch()
-        self._then.clear()
-        with contextlib.suppress(sqlite3.Error):  # the disk may be the cause; then nothing of it can be written either
+        self._after_commit.clear()
+        with contextlib.suppress(sqlite3.Error):  # the disk may be the cause; then no later write succeeds either
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             self._read_mirror()
@@ -140,7 +140,7 @@ class LedgerFile(ABC):
         self._db.close()
 
     def _copy(self) -> None:
-        """Copy the file to ledger.backup.db, whole or not at all. The copy says of itself that it is one."""
+        """Copy the file atomically to ledger.backup.db."""
         temporary = self.path.with_name("ledger.backup.tmp")
         temporary.unlink(missing_ok=True)
         try:
@@ -148,6 +148,7 @@ class LedgerFile(ABC):
             copy.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
             with copy:
                 self._db.backup(copy)
+            # Marks it as a copy: work leased by the ledger after this moment may have continued without it.
             with copy:
                 copy.execute("INSERT OR REPLACE INTO run VALUES ('undone', ?, ?)", encode_checksummed(True))
             copy.close()
@@ -164,16 +165,16 @@ class LedgerFile(ABC):
         return read_fact(self._db, key, default)
 
     def last_activity_s(self) -> float:
-        """When a master last wrote something down, 0 if none ever did."""
+        """Return the time of the last write by any master, 0 without one."""
         return last_activity_s(self._db)
 
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
-        """Add the row of an event; a master does it by `Events.record`."""
+        """Add the row of an event. Masters call `Events.record` instead."""
         self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (at_s, topic, text, facts_text(facts)))
 
 
 def last_activity_s(db: sqlite3.Connection) -> float:
-    """The last moment that any row names, 0 where there is none: a master that was killed lived at least until then."""
+    """Return the latest time in any row, 0 without one. A master that was killed lived at least until then."""
     moments = {
         "versions": ["at_s"],
         "events": ["at_s"],

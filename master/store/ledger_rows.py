@@ -1,10 +1,7 @@
-"""The rows of a ledger about workers and machines, and the rows that a transaction writes at its end.
+"""Rows of a ledger: those of workers and machines, and the batch that a transaction writes at its end.
 
-The rows say what became of a worker or machine, what it said, and what counts against it.
-
-A `WriteBatch` holds what a transaction has changed and not written yet: each row once, statement by statement. A
-turn of the master may credit hundreds of pushes. Their rows are collected here and written together, which costs a
-few microseconds each; the transaction makes them one.
+One turn of the master may credit hundreds of pushes. `WriteBatch` collects their rows and writes them with one
+`executemany` per statement, which costs a few microseconds per row.
 """
 
 from __future__ import annotations
@@ -28,18 +25,18 @@ from master.store.schema import encode_checksummed
 
 
 def by_name(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
-    """Return rows as their columns by name."""
+    """Return rows as mappings from column name to value."""
     names = [column for column, *_ in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def failed_text(failed: Sequence[Failed]) -> str:
-    """Return failures as a column holds them: "" for none, which is nearly always."""
+    """Encode failures for a column: "" for none, the usual case."""
     return json.dumps(failed) if failed else ""
 
 
 def failed_from(text: str) -> tuple[Failed, ...]:
-    """Return the failures that a column holds."""
+    """Decode the failures in a column."""
     return tuple(Failed(*failure) for failure in json.loads(text)) if text else ()
 
 
@@ -52,7 +49,8 @@ _CHANGE = """
 UPDATE leases SET stop = ?, upto = ?, worker = ?, sequence = ?, trained = ?, version = ?, reserved_until_s = ?,
   failed = ?, closed_s = ?, closed_because = ?, overtaken = ? WHERE id = ?
 """
-_HEAR = """
+# Counters that a worker reports are totals, so that a repeated or late message must not lower them: hence max().
+_UPDATE_WORKER = """
 UPDATE workers SET first_sync_s = coalesce(first_sync_s, :at_s), trained = max(trained, :trained),
   train_s = max(train_s, :train_s), credited = credited + :credited, bytes_up = bytes_up + :up,
   bytes_down = bytes_down + :down, kind = coalesce(nullif(:kind, ''), kind),
@@ -63,32 +61,36 @@ WHERE worker = :worker
 
 @dataclass
 class _WorkerChange:
-    """What was heard of one worker and sent to it."""
+    """Messages and bytes exchanged with one worker in the open transaction."""
 
     worker: str
     at_s: float | None = None
-    trained: int = 0
-    train_s: float = 0.0
-    credited: int = 0
-    up: int = 0
-    down: int = 0
-    kind: str = ""
+    trained: int = 0  # vertices in all, as it reports
+    train_s: float = 0.0  # seconds in all, as it reports
+    credited: int = 0  # vertices of this transaction
+    up: int = 0  # bytes received
+    down: int = 0  # bytes sent
+    kind: str = ""  # of machine
     push_every: int | None = None
     push_reason: str | None = None
 
 
 @dataclass
 class WriteBatch:
-    """Rows of leases, credits, what f logged, workers, and the bytes that passed. Leases are written as they stand when
-    the transaction ends."""
+    """Rows that the open transaction has changed and not yet written, each row at most once."""
 
     _opened: list[tuple[int, int, int, int, str, str, float]] = field(default_factory=list)
+    #: by number; written with the state that they have when the transaction ends
     _changed: dict[int, LeaseState] = field(default_factory=dict)
+    #: by number: time, reason, times overtaken
     _closed: dict[int, tuple[float, str, int]] = field(default_factory=dict)
     _credits: list[tuple[int, int, int, int, int | None, str, float, float]] = field(default_factory=list)
+    #: by version, epoch and name: the sum of f's logged values, the vertices that it covers
     _logged: dict[tuple[int | None, int, str], tuple[float, int]] = field(default_factory=dict)
+    #: by epoch: vertices credited
     _epochs: dict[int, int] = field(default_factory=dict)
-    _traffic: dict[float, list[int]] = field(default_factory=dict)  # up and down by the time of a turn
+    #: by the time of a turn: bytes received, bytes sent
+    _traffic: dict[float, list[int]] = field(default_factory=dict)
     _workers: dict[str, _WorkerChange] = field(default_factory=dict)
 
     def open(self, lease: LeaseState, at_s: float, reason: str) -> None:
@@ -96,19 +98,19 @@ class WriteBatch:
         self._changed[lease.id] = lease
 
     def change(self, lease: LeaseState) -> None:
-        """Open (again), as it is now."""
+        """Write the lease as open, even if it was closed earlier in this transaction."""
         self._changed[lease.id] = lease
         self._closed.pop(lease.id, None)
 
     def credit(self, lease: LeaseState, start: int, staleness: float, at_s: float) -> None:
-        """Credited from `start` to where the lease now stands."""
+        """Credit [start, lease.upto)."""
         self.change(lease)
         self._credits.append((lease.epoch, start, lease.upto, lease.id, lease.version, lease.worker, staleness, at_s))
         self._epochs[lease.epoch] = self._epochs.get(lease.epoch, 0) + lease.upto - start
         self._of(lease.worker).credited += lease.upto - start
 
     def log(self, lease: LeaseState, logged: Sequence[Logged]) -> None:
-        """Sum what f logged of what was just credited."""
+        """Add f's logs of the vertices just credited."""
         for name, total, vertices in logged:
             key = lease.version, lease.epoch, name
             before, counted = self._logged.get(key, (0.0, 0))
@@ -135,7 +137,7 @@ class WriteBatch:
         change.push_every, change.push_reason = push_every, reason
 
     def write(self, db: sqlite3.Connection, gone: Sequence[tuple[int, int]], spans: Sequence[Span]) -> None:
-        """Write all of it, and the free spans that changed (`gone` names those to delete)."""
+        """Write the batch and the changed free spans; `gone` are those to delete. Deletions come first."""
         for query, rows in (
             ("DELETE FROM spans WHERE epoch = ? AND start = ?", gone),
             (
@@ -156,7 +158,7 @@ class WriteBatch:
                     for row in ((*key, *sums) for key, sums in self._logged.items())
                 ],
             ),
-            (_HEAR, [vars(change) for change in self._workers.values()]),
+            (_UPDATE_WORKER, [vars(change) for change in self._workers.values()]),
             ("INSERT INTO traffic VALUES (?, ?, ?)", [(at_s, *sums) for at_s, sums in self._traffic.items()]),
         ):
             if rows:
@@ -169,7 +171,7 @@ class WriteBatch:
         return change
 
     def _pass(self, at_s: float, up: int, down: int) -> None:
-        """Count bytes of all workers together: a turn of the master has one time, and so one row."""
+        """Count bytes of all workers together: one row per turn of the master."""
         if up or down:
             sums = self._traffic.setdefault(at_s, [0, 0])
             sums[0] += up
@@ -181,7 +183,7 @@ class WriteBatch:
 
 
 class WorkerRows:
-    """The part of a `Ledger` that nothing is mirrored of. Methods that write must be called inside a transaction."""
+    """The part of a `Ledger` without a mirror in memory. Call methods that write inside a transaction."""
 
     _db: sqlite3.Connection
     _batch: WriteBatch
@@ -193,7 +195,7 @@ class WorkerRows:
         )
 
     def worker_event(self, event: JobEvent, at_s: float) -> None:
-        """Write down what the back end said of a worker."""
+        """Record an event of the back end."""
         started = at_s if event.state is State.RUNNING else None
         ended = at_s if event.state.ended else None
         self._db.execute(
@@ -213,7 +215,7 @@ class WorkerRows:
         )
 
     def orphan_workers(self, at_s: float, *, but: Collection[str] = ()) -> None:
-        """Workers that an earlier master left behind are nobody's any more, `but` those that live on."""
+        """Record that the workers of an earlier master are lost, except those in `but`, which are still alive."""
         orphans = [w for (w,) in self._db.execute("SELECT worker FROM workers WHERE ended_s IS NULL") if w not in but]
         self._db.executemany(
             "UPDATE workers SET state = ?, detail = ?, ended_s = ? WHERE worker = ?",
@@ -221,19 +223,19 @@ class WorkerRows:
         )
 
     def worker_reported(self, sync: Sync, at_s: float, bytes_up: int) -> None:
-        """What a worker said of itself: vertices and seconds of training, the bytes of that, its kind of machine."""
+        """Record a worker's report: vertices and seconds of training, its kind of machine, the bytes received."""
         self._batch.report(sync, at_s, bytes_up)
 
     def worker_sent(self, worker: str, bytes_down: int, at_s: float) -> None:
-        """Count bytes of chunks and answers that were put where a worker fetches them."""
+        """Count bytes of chunks and replies published for a worker."""
         self._batch.sent(worker, bytes_down, at_s)
 
     def worker_push_interval(self, worker: str, push_every: int, reason: str) -> None:
-        """How often a worker was told to push, and why."""
+        """Record the push interval assigned to a worker, and the reason."""
         self._batch.paced(worker, push_every, reason)
 
     def worker_counts(self) -> tuple[int, int]:
-        """Return how many workers the run has had, and how many of them ever spoke."""
+        """Return the number of workers so far, and of those that ever sent a message."""
         workers, spoke = self._db.execute("SELECT count(*), count(first_sync_s) FROM workers").fetchone()
         return workers, spoke
 
@@ -241,14 +243,12 @@ class WorkerRows:
         return by_name(self._db.execute("SELECT * FROM workers ORDER BY submitted_s, worker"))
 
     def add_flag(self, worker: str, lease: int, reason: str, at_s: float) -> None:
-        """Write down that a push was shortened or refused for what was in it."""
+        """Record that a push was shortened or rejected for its content."""
         self._db.execute("INSERT INTO blames VALUES (?, ?, ?, ?)", (at_s, worker, lease, reason))
 
     def add_altered(self, worker: str, how: Altered, vertices: int, reason: str, at_s: float) -> int:
-        """Count a push that was not taken as it came; return how many of its worker were not, in this way.
-
-        What a worker says that it trained can be as much as a message holds, so the sum stops there.
-        """
+        """Count a push that was altered or rejected. Returns the number of such pushes of the worker."""
+        # A worker may report any number of vertices that a message holds, so the sum saturates at the column's maximum.
         counted = self._db.execute(
             "INSERT INTO altered VALUES (?, ?, 1, ?, ?, ?) ON CONFLICT DO UPDATE SET pushes = pushes + 1, "
             f"vertices = min(vertices + excluded.vertices, {MAX_INTEGER}), at_s = excluded.at_s, "
@@ -258,15 +258,15 @@ class WorkerRows:
         return int(counted.fetchone()[0])
 
     def quarantine(self, worker: str, reason: str, at_s: float) -> None:
-        """Write down that a worker is trusted no more."""
+        """Record that a worker is quarantined."""
         self._db.execute("INSERT OR IGNORE INTO quarantined VALUES (?, ?, ?)", (worker, at_s, reason))
 
     def quarantined(self) -> list[str]:
-        """The workers that are trusted no more."""
+        """Return the quarantined workers."""
         return [worker for (worker,) in self._db.execute("SELECT worker FROM quarantined")]
 
     def add_failure(self, lease: LeaseState, machine: str, failure: Failure, reason: str, at_s: float) -> None:
-        """Write down that f failed on what is not credited of a lease, and what came of it."""
+        """Record that f failed on the uncredited rest of a lease, and the consequence."""
         where = at_s, lease.worker, machine, lease.id, lease.epoch, lease.upto, lease.stop
         self._db.execute(
             "INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -274,23 +274,23 @@ class WorkerRows:
         )
 
     def worker_failed(self, worker: str, failures: int, until_s: float | None, because: str | None) -> None:
-        """Write down how often in a row a worker failed, and until when it gets no lease."""
+        """Record a worker's consecutive failures, and until when it gets no lease."""
         self._db.execute(
             "UPDATE workers SET failed = ?, avoided_until_s = ?, avoided_because = ? WHERE worker = ?",
             (failures, until_s, because, worker),
         )
 
     def machine_failed(self, machine: MachineRecord) -> None:
-        """Write down what counts against a machine."""
+        """Record the failures of a machine."""
         self._db.execute(
             "INSERT OR REPLACE INTO machines VALUES (:name, :failures, :distrusted, :avoided_until_s, :reason)",
             dataclasses.asdict(machine),
         )
 
     def clear_machine(self, name: str) -> None:
-        """Nothing counts against a machine any more."""
+        """Clear the failures of a machine."""
         self._db.execute("DELETE FROM machines WHERE name = ?", (name,))
 
     def machines(self) -> list[dict[str, Any]]:
-        """What counts against machines, by the fields of their records."""
+        """Return the failures of machines, by the fields of `MachineRecord`."""
         return by_name(self._db.execute("SELECT * FROM machines ORDER BY name"))

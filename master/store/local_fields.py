@@ -1,16 +1,11 @@
-"""Fields of local vertices that f changes: their values follow from the ledger, whatever became of a file.
+"""Mutable fields of local vertices, reconstructed from files that the ledger names.
 
-    the graph's own columns, or the base that the ledger names  +  the patches that it names  =  a working copy
+    working copy = (the graph's own columns, or the base named in the ledger) + the patches named in the ledger
 
-A patch is written and fsynced before the transaction that credits its push. Bases and patches are never written to
-again, and are taken only with the digests in the ledger. Reads and changes in between go to a working copy, which
-every master makes for itself in a file of its own: it cannot be ahead of the ledger, nor can a master that was
-superseded write to it. At the end of an epoch base and patches make the next base, without the working copy.
-
-Files are .npy, made so that a full disk is an error at once, and read only as what they were. A memory-mapped file
-that has holes kills its process with SIGBUS when the disk is full and a hole is written to. So every block is
-allocated before the file is mapped, and no file here is a reflink, whose blocks are allocated when they are first
-written to.
+A patch is written and fsynced before the transaction that credits its push. Bases and patches are immutable and are
+read only if they match their digests in the ledger. Reads and changes use a working copy, which every master makes
+for itself in a file of its own: it cannot be ahead of the ledger, and a superseded master cannot write to it. At the
+end of an epoch base and patches make the next base, without the working copy.
 """
 
 from __future__ import annotations
@@ -38,15 +33,16 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class FieldsBase:
-    """The fields as the epochs up to `version` left them, in files that nobody writes to again: the SHA-256 of each
-    block (`gridml.model.ragged`) by "Type.field"."""
+    """The fields at the end of an epoch, in immutable files."""
 
-    version: int
-    digests: Mapping[str, Sequence[str]]
+    version: int  # the version that ends the epoch
+    digests: Mapping[str, Sequence[str]]  # by "Type.field": the SHA-256 of each block (`gridml.model.ragged`)
 
 
 def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Make a .npy file of which every block is allocated, and map it. Raises OSError."""
+    """Create a .npy file with every block allocated, and map it. Raises OSError."""
+    # Allocated before it is mapped: writing to a hole of a mapped file on a full disk kills the process with SIGBUS.
+    # For the same reason no file here is a reflink, whose blocks are allocated on the first write.
     size = dtype.itemsize * prod(shape)
     with path.open("wb") as file:
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
@@ -58,10 +54,10 @@ def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
 
 
 def open_base(path: Path, like: Array) -> Array:
-    """Map a base for reading. Raises DamagedError where it is gone, or has not the dtype and shape of `like`."""
+    """Map a base for reading. Raises DamagedError if it is missing or has not the dtype and shape of `like`."""
     try:
-        column = np.load(path, mmap_mode="r" if like.size else None)
-    except (OSError, ValueError, EOFError, SyntaxError) as error:  # NumPy's for a header that makes no sense
+        column = np.load(path, mmap_mode="r" if like.size else None)  # an empty file cannot be mapped
+    except (OSError, ValueError, EOFError, SyntaxError) as error:  # SyntaxError: NumPy parses the header
         raise DamagedError(f"{path} cannot be read: {error}", path) from error
     if column.shape != like.shape or column.dtype != like.dtype:
         raise DamagedError(f"{path} holds {column.dtype} {column.shape}, expected {like.dtype} {like.shape}", path)
@@ -69,13 +65,13 @@ def open_base(path: Path, like: Array) -> Array:
 
 
 def copy_base(path: Path, target: Array, digests: Sequence[str]) -> None:
-    """Copy a base into `target`, each block if it has its digest. Raises DamagedError, naming the vertices."""
+    """Copy a base into `target`, verifying the digest of each block. Raises DamagedError, naming the vertices."""
     source = open_base(path, target)
     parts = list(blocks(source))
     if len(digests) != len(parts):
         raise DamagedError(f"{path} has {len(parts)} blocks, the ledger names {len(digests)}", path)
     for rows, digest in zip(parts, digests, strict=True):
-        block = np.array(source[rows])
+        block = np.array(source[rows])  # one copy, so that the bytes used are those verified
         if block_digest(block) != digest:
             raise DamagedError(f"{path} is damaged between vertices {rows.start:,} and {rows.stop - 1:,}", path)
         target[rows] = block
@@ -88,7 +84,7 @@ def copy_column(source: Array, target: Array) -> None:
 
 
 def flush(column: Array) -> None:
-    """Make what was written to a mapped file durable. Raises OSError."""
+    """Flush a mapped file to disk. Raises OSError."""
     if isinstance(column, np.memmap):
         column.flush()
 
@@ -100,8 +96,7 @@ _OF_A_VERSION = re.compile(r".+@\d{8}\.npy|patch-\d{8}\.safetensors|\..+\.tmp")
 class LocalFields:
     """The mutable columns of a graph. `show` replaces the graph's own columns by memory-mapped files in `folder`.
 
-    With `bsp`, what is pushed in an epoch shows only when the epoch has ended: all f's of a superstep read the same
-    values.
+    With `bsp`, changes of an epoch become visible when it ends: every f of a superstep reads the same values.
     """
 
     def __init__(self, graph: Graph, folder: Path, *, bsp: bool, durable: bool = True) -> None:
@@ -109,15 +104,15 @@ class LocalFields:
         self._folder = folder
         self._bsp = bsp
         self._durable = durable
-        self._first = {  # as the graph was made, before any training
+        self._first = {  # the graph's own columns, before any training; dropped once there is a base
             f"{table.type.name}.{name}": table.columns[name] for table in graph.local for name in table.type.mutable
         }
         self._forms = {field: (column.dtype, column.shape) for field, column in self._first.items()}
-        self._columns = self._first
+        self._columns = self._first  # the working copies, by "Type.field"
 
     @property
     def any(self) -> bool:
-        """Whether f may change any field."""
+        """Return whether f may change any field."""
         return bool(self._forms)
 
     def show(self, base: FieldsBase | None, patches: Sequence[Patch]) -> None:
@@ -127,20 +122,20 @@ class LocalFields:
         self._folder.mkdir(exist_ok=True)
         self._columns = self._make(lambda field: f"{field}.npy", base, () if self._bsp else patches)
         if base is not None:
-            self._first = {}  # let go of
+            self._first = {}  # frees their memory
         for field, column in self._columns.items():
             type_name, name = field.split(".")
             self._graph.tables[type_name].columns[name] = column
 
     def merge_patches(self, base: FieldsBase | None, patches: Sequence[Patch]) -> FieldsBase:
-        """Make the base that the finished epochs of `patches` come to. It must be named by the ledger in the
-        transaction that drops them. Raises DamagedError, OSError."""
+        """Make the next base from `base` and `patches`. The ledger must name it in the transaction that drops the
+        patches. Raises DamagedError, OSError."""
         version = max(version for version, _, _ in patches)
         columns = self._make(lambda field: base_name(field, version), base, patches)
         return FieldsBase(version, {field: block_digests(column) for field, column in columns.items()})
 
     def _make(self, name: Callable[[str], str], base: FieldsBase | None, patches: Sequence[Patch]) -> dict[str, Array]:
-        """Make a file for each field of a base and patches, whole and durable before it has its name; return them
+        """Make a file for each field from a base and patches, complete and durable before it gets its name; return them
         mapped."""
         temporary = {field: self._folder / f".{name(field)}.tmp" for field in self._forms}
         columns = {field: create(temporary[field], *form) for field, form in self._forms.items()}
@@ -160,12 +155,13 @@ class LocalFields:
         return columns
 
     def check(self, fields: Fields, allowed: Mapping[str, Array], trained: tuple[str, Array]) -> str | None:
-        """Return why fields of a push cannot be taken, None if they can.
+        """Return why the fields of a push are rejected, None if they are accepted.
 
         `allowed` are the ids by type that its lease may change, `trained` is the driving type and its newly trained
-        ids int64 (n,). All fields of these types must have come, or what f made of them would be lost with the credit.
+        ids int64 (n,).
         """
         driver, trained_ids = trained
+        # Every mutable field of these types must be present: a missing one would be lost once the push is credited.
         for type_name, name in (field.split(".") for field in self._forms):
             if type_name in allowed and (type_name not in fields or name not in fields[type_name].fields):
                 return f"{type_name}/{name} is missing"
@@ -180,7 +176,7 @@ class LocalFields:
         return None
 
     def values(self, type_name: str, rows: RowValues) -> dict[str, Array]:
-        """Return what the rows of a push held before it, by field."""
+        """Return the values before a push of the rows that it changes, by field."""
         return {name: self._columns[f"{type_name}.{name}"][rows.ids] for name in rows.fields}
 
     def _problem(self, field: str, ids: Array, values: Array) -> str | None:
@@ -189,7 +185,7 @@ class LocalFields:
             return "is not a field that f may change"
         if values.shape != (len(ids), *column.shape[1:]) or values.dtype != column.dtype:
             return f"has {values.dtype} {values.shape}, which does not fit the field"
-        # What was not finite before (a missing value, say) may stay so.
+        # Values that were not finite before, such as markers of missing data, may stay so.
         if values.dtype.kind == "f" and np.isfinite(column[ids][~np.isfinite(values)]).any():
             return "is not finite (NaN or infinity)"
         return None
@@ -201,12 +197,12 @@ class LocalFields:
         return bundle.digest(payload)
 
     def committed(self, pushes: Sequence[Fields]) -> None:
-        """Show what was just credited, unless it must wait for the superstep's end."""
+        """Apply committed pushes to the working copy, unless they wait for the end of the superstep."""
         if not self._bsp:
             _apply(self._columns, pushes)
 
     def sweep(self, base: FieldsBase | None, patches: Sequence[Patch]) -> None:
-        """Remove the files of all bases and patches but these."""
+        """Remove the files of all other bases and patches."""
         named = {patch_name(version) for version, _, _ in patches}
         if base is not None:
             named.update(base_name(field, base.version) for field in base.digests)

@@ -1,7 +1,4 @@
-"""Reads a run from outside, while another process may drive it, without disturbing that process.
-
-The run directory also says of the run as a whole: its settings, its status, when it ran.
-"""
+"""Read-only access to a run that another process may drive: its status, facts and clock."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ from master.store.ledger_file import last_activity_s
 from master.store.rundir import RunDirectory, RunStatus, command, open_lock
 from master.store.schema import SCHEMA_VERSION, check_tables, decode_checksummed
 
-MAX_HOLDER_BYTES = 1000  # characters
+MAX_HOLDER_BYTES = 1000
 
 
 def connect(root: Path) -> sqlite3.Connection:
-    """A connection to a run's ledger that cannot write. Raises LedgerError when there is none, or it is damaged."""
+    """Open a run's ledger read-only. Raises LedgerError if there is none, or it is damaged."""
     path = RunDirectory(root).ledger
     if not os.path.isfile(path):
         if (master := holder(root)) is not None:
@@ -35,7 +32,7 @@ def connect(root: Path) -> sqlite3.Connection:
                 f"{root} has not begun yet: {master} is still building its graph. Look again in a moment."
             )
         raise LedgerError(f"{root} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
-    # Where nobody writes and nothing waits to be taken over, SQLite need not leave its files of shared memory behind.
+    # With no writer and no journal to replay the file is immutable, and SQLite leaves no shared-memory files behind.
     still = holder(root) is None and not any(
         path.with_name(f"{path.name}-{end}").exists() for end in ("wal", "journal")
     )
@@ -59,8 +56,7 @@ def connect(root: Path) -> sqlite3.Connection:
 
 @contextmanager
 def translate_read_errors(path: Path) -> Iterator[None]:
-    """Turns what SQLite says of a ledger that cannot be read, and what comes of values that no master writes, into an
-    error for people."""
+    """Translate errors of SQLite, and those caused by values that no master writes, into errors with advice."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -80,7 +76,7 @@ def translate_read_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """All that is read inside belongs to one moment of the run."""
+    """Read inside one transaction: all rows belong to one moment of the run."""
     connection.execute("BEGIN")
     try:
         yield
@@ -90,19 +86,17 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def opened(root: Path) -> Iterator[sqlite3.Connection]:
-    """A run's ledger as it stands at one moment. Raises LedgerError when there is none, or it cannot be read."""
+    """Open a run's ledger at one moment. Raises LedgerError if there is none, or it cannot be read."""
     with closing(connect(root)) as connection, translate_read_errors(RunDirectory(root).ledger), snapshot(connection):
         yield connection
 
 
 def holder(root: Path) -> str | None:
-    """Who drives a run ("pid 12 on host"), None when nobody does.
-
-    Found by asking for the master's lock, shared with others who ask; it is given back at once.
-    """
+    """Return the process that drives a run ("pid 12 on host"), None without one."""
     try:
         with os.fdopen(open_lock(root, os.O_RDONLY)) as file:
             try:
+                # A shared lock, so that concurrent readers do not take one another for a master. Released on close.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
                 return file.read(MAX_HOLDER_BYTES).strip() or "another process"
@@ -112,41 +106,41 @@ def holder(root: Path) -> str | None:
 
 
 def standing(root: Path, written: str) -> str:
-    """Return the status of a run whose ledger says `written`: a killed master could not write that it ended."""
+    """Return the status of a run whose ledger holds `written`: STOPPED if its master was killed before it could write
+    another."""
     return RunStatus.STOPPED if written == RunStatus.RUNNING and holder(root) is None else RunStatus(written)
 
 
-STOPPED_EARLY = "stopped_early"  # the fact that says why a run has trained enough
-LOGGED_SETTINGS = "told_settings"  # the fact that has what workers train with, as it was logged
+STOPPED_EARLY = "stopped_early"  # a fact of the run: why it stopped before its last epoch
+LOGGED_SETTINGS = "told_settings"  # a fact of the run: the batch sizes and rates that workers use, as logged
 
 
 @dataclass(frozen=True)
 class RunClock:
-    """Seconds of a run, without the `gaps` [(from, to)] in which no master ran. All times are the ledger's."""
+    """The time that a run has been driven. All times are the ledger's."""
 
     start_s: float
     end_s: float
-    gaps: tuple[tuple[float, float], ...] = ()
+    gaps: tuple[tuple[float, float], ...] = ()  # (from, to) in which no master ran, in order
 
     def at(self, time_s: float) -> float:
-        """Return the seconds of the run at a point in time."""
+        """Return the seconds of the run, without its gaps, at a point in time."""
         return time_s - self.start_s - sum(max(0.0, min(time_s, to) - since) for since, to in self.gaps)
 
 
 @dataclass(frozen=True)
 class PushCosts:
-    """What a push was measured to take, in seconds: from its worker's training, until it is answered, and of the
-    master."""
+    """Measured costs of a push, in seconds."""
 
-    push_s: float
-    travel_s: float
-    merge_s: float
+    push_s: float  # that it takes from the worker's training
+    travel_s: float  # until it is answered
+    merge_s: float  # of the master
 
     FACT: ClassVar[str] = "push_costs"
 
 
 def read_push_costs(db: sqlite3.Connection) -> PushCosts | None:
-    """Return what a push of the run costs as its master last wrote down, None before one was answered."""
+    """Return the costs of a push as the master last recorded them, None before the first was answered."""
     costs = read_facts(db).get(PushCosts.FACT)
     return None if costs is None else PushCosts(**{name: float(value) for name, value in costs.items()})
 
@@ -157,7 +151,7 @@ def read_facts(db: sqlite3.Connection) -> dict[str, Any]:
 
 
 def read_best_fact(facts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return version, epoch (from 1), goal and value of the replica that is kept as the best, None without one."""
+    """Return version, epoch (from 1), goal and value of the best replica, None without one."""
     best = facts.get("best")
     if best is None:
         return None
@@ -165,8 +159,8 @@ def read_best_fact(facts: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def read_metrics(text: str | None, crc32: int | None) -> dict[str, Any]:
-    """Return the metrics of an epoch from its row, none before it was evaluated. Raises ValueError for other JSON, and
-    as `decode_checksummed` does."""
+    """Return the metrics of an epoch from its row, empty before its evaluation. Raises ValueError for JSON that is no
+    object, and as `decode_checksummed` does."""
     metrics = {} if text is None else decode_checksummed(text, crc32)
     if not isinstance(metrics, dict):
         raise ValueError(f"the metrics of an epoch are {type(metrics).__name__}, expected an object")
@@ -174,25 +168,22 @@ def read_metrics(text: str | None, crc32: int | None) -> dict[str, Any]:
 
 
 def read_status(db: sqlite3.Connection, root: Path) -> RunStatus:
-    """Return how the run in `root` stands, which a master that was killed could not write."""
+    """Return the status of the run in `root`. A master that was killed leaves RUNNING, which is read as STOPPED."""
     return RunStatus(standing(root, read_facts(db).get("status", RunStatus.RUNNING)))
 
 
 def read_ahead(db: sqlite3.Connection) -> float:
-    """Return the seconds by which the ledger's times are ahead of the wall's clock: they go on when that is set."""
+    """Return the seconds by which the ledger's times are ahead of the wall clock."""
     return float(read_facts(db).get(AHEAD, 0.0))
 
 
 def read_now(db: sqlite3.Connection) -> float:
-    """Return what time it is for the master that writes the ledger."""
+    """Return the current time on the clock of the ledger."""
     return time.time() + read_ahead(db)
 
 
 def read_clock(db: sqlite3.Connection, root: Path, now: float | None = None) -> RunClock:
-    """Return when the run began, when it ended or up to when something is known of it, and when no master ran.
-
-    A master that was killed left no word: it lived until the last moment that a row of the ledger names.
-    """
+    """Return the run's start, its end (or the latest time known), and the gaps in which no master ran."""
     facts = read_facts(db)
     now = read_now(db) if now is None else now
     start_s = float(facts.get("started_s", now))
@@ -201,5 +192,6 @@ def read_clock(db: sqlite3.Connection, root: Path, now: float | None = None) -> 
     if status is RunStatus.FINISHED:
         end_s = float(facts.get("ended_s", now))
     elif status is not RunStatus.RUNNING:
+        # A killed master records no end: it lived at least until the latest time in any row.
         end_s = max(start_s, last_activity_s(db))
     return RunClock(start_s, end_s, tuple((since, to) for since, to in facts.get("gaps", [])))

@@ -1,8 +1,7 @@
-"""The master replica: the authoritative value of every replicated vertex, and older values that pushes stand on.
+"""The master replica: the authoritative value of every replicated vertex, and the older versions that pushes stand on.
 
-Older versions share the memory of the newest one. `OverwrittenRows` records what rows of array fields held before
-they were overwritten. A row that did not change since a version is what it is now; the value of any other is in the
-oldest record of it since.
+Older versions share the memory of the newest one (copy on write). `OverwrittenRows` is an undo log of rows of array
+fields: a row that did not change since a version has its current value; any other has that of its oldest record since.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from gridml.protocol.push import Array, Ids, ModuleTensors, ReplicaPart, RowValu
 from master.store.version_chain import Parent
 from master.store.versions import Base, Changes, InParts, ReplicaState, Versions, fill, row_bytes
 
-RECORD_BYTES = 1 << 10  # of a record itself, beside its arrays
+RECORD_BYTES = 1 << 10  # estimated overhead of a record's Python objects, without its arrays
 
 
 @dataclass(frozen=True)
 class _Record:
-    """Rows of a type, as they were before the making of `version` overwrote them."""
+    """Rows of a type before `version` overwrote them."""
 
     version: int
     type_name: str
@@ -39,7 +38,7 @@ class _Record:
         return RECORD_BYTES + self.rows.ids.nbytes + sum(column.nbytes for column in self.rows.fields.values())
 
     def with_rows(self, others: RowValues) -> _Record:
-        """Return this record with other rows, too."""
+        """Return this record with further rows added, ids in order."""
         ids = np.concatenate([self.rows.ids, others.ids])
         order = np.argsort(ids, kind="stable")
         fields = {
@@ -49,22 +48,24 @@ class _Record:
 
 
 class OverwrittenRows:
-    """Records of at most `max_bytes`. They reach back to version `reach`, and to no older one."""
+    """An undo log of at most `max_bytes`: old values of rows, back to version `reach`."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.reach = -1
-        self.nbytes = 0
-        self._records: list[_Record] = []
+        self.reach = -1  # the oldest version that can be reconstructed
+        self.nbytes = 0  # of all records; never above `max_bytes` after `add`
+        self._records: list[_Record] = []  # always sorted by version; each row once per version
 
     def restart(self, version: int) -> None:
-        """Forget all: this version is the newest one."""
+        """Drop all records: `version` is the newest and the oldest version."""
         self._records.clear()
         self.reach, self.nbytes = version, 0
 
     def add(self, version: int, type_name: str, ids: Ids, columns: Mapping[str, Array]) -> None:
-        """Keep what some rows hold, before the making of `version` overwrites them for the first time; `ids` ascend,
-        and are kept. Where there is no room for that beside what came before, the reach becomes shorter."""
+        """Record the current values of rows before `version` overwrites them for the first time.
+
+        `ids` ascend, and are referenced, not copied. The oldest records are dropped to make room.
+        """
         if version <= self.reach:
             return
         if RECORD_BYTES + len(ids) * (ids.itemsize + row_bytes(columns)) > self.max_bytes:
@@ -77,9 +78,9 @@ class OverwrittenRows:
             self._shorten()
 
     def _joined(self, record: _Record) -> _Record:
-        """Join a record with those of its version and type that have at most twice as many rows, which are taken out.
-        Each that stays has more than twice as many rows as the next: there are few to look into then, however many
-        pushes make a version and however much each brings, and rows are seldom moved."""
+        """Merge a record with those of its version and type that have at most twice as many rows, and remove those."""
+        # As in a log-structured merge: each remaining record has more than twice as many rows as the next. So a version
+        # made of many pushes has few records to search, and each row is moved seldom.
         at = len(self._records) - 1
         while at >= 0 and self._records[at].version == record.version:
             other = self._records[at]
@@ -90,55 +91,55 @@ class OverwrittenRows:
         return record
 
     def _shorten(self) -> None:
-        """Drop the records of the oldest versions until there is room."""
+        """Drop the records of the oldest versions until the rest fits."""
         dropped = 0
         while self.nbytes > self.max_bytes:
             self.nbytes -= self._records[dropped].nbytes
             dropped += 1
         self.reach = self._records[dropped - 1].version
+        # A version is dropped as a whole: part of its records could not reconstruct the version before it.
         while dropped < len(self._records) and self._records[dropped].version == self.reach:
             self.nbytes -= self._records[dropped].nbytes
             dropped += 1
         del self._records[:dropped]
 
     def since(self, version: int, type_name: str) -> Iterator[RowValues]:
-        """Yield the records of a type that were made after a version, oldest first."""
+        """Yield the records of a type made after a version, oldest first."""
         begin = bisect_right(self._records, version, key=attrgetter("version"))
         return (record.rows for record in self._records[begin:] if record.type_name == type_name)
 
 
 @dataclass(frozen=True)
 class OlderVersion(InParts):
-    """A version on the memory of a newer `state`, for as long as the records reach back to it."""
+    """An older version on the memory of the newest, valid while the records reach back to it."""
 
     version: int
-    modules: Mapping[VertexKey, VertexState]
-    state: ReplicaState
+    modules: Mapping[VertexKey, VertexState]  # of this version; never changed in place, so they are shared
+    state: ReplicaState  # of the newest version
     overwritten: OverwrittenRows
 
     def rows(self, type_name: str, ids: Ids) -> dict[str, Array]:
-        """Return the fields of some rows as they were, in copies; none of a type of modules."""
-        assert self.overwritten.reach <= self.version, "the replica did not change since the version was asked for"
+        """Return the fields of rows as of this version, in copies; empty for a type of modules."""
+        assert self.overwritten.reach <= self.version, "the replica did not change since the version was requested"
         values = self.state.rows(type_name, ids)
         if values:
             later = np.flatnonzero(self.state.changed[type_name][ids] > self.version)
             left = fill(values, later, ids, self.overwritten.since(self.version, type_name))
-            assert not len(left), "what changed was overwritten"
+            assert not len(left), "every row that changed since has a record"
         return values
 
 
 _NONE: Ids = np.empty(0, np.int64)
-MAX_BASES_BYTES = (
-    1 << 27
-)  # that older versions take in memory, however many workers stand on how many of them: so many for
-# modules, and so many for rows that were overwritten since
-MIN_BASES = 16  # where so few fit that most would not be there, they are not read into memory for one push
+# Memory of older versions, however many workers stand on them: once for modules, once for overwritten rows.
+MAX_BASES_BYTES = 1 << 27
+# If fewer bases fit, most would be evicted before their next use. Then a base is mapped from its file instead of read.
+MIN_BASES = 16
 
 
 class Replica:
     """The newest version in memory, and the older ones that pushes may still name as their base.
 
-    Staleness is per vertex: one that did not change since a push's base is merged as if nobody else had trained.
+    Staleness is per vertex: one that did not change since a push's base is merged as if no other worker had trained.
     """
 
     def __init__(self, graph: Graph, versions: Versions) -> None:
@@ -148,11 +149,12 @@ class Replica:
         self.next_version = 0  # not always the one after: see `Ledger.take_over`
         self.state = ReplicaState()
         self._sha256: str | None = None  # of the newest version's file
-        self._bases: dict[int, ReplicaState] = {}  # without rows
+        self._bases: dict[int, ReplicaState] = {}  # older versions in memory, without rows; the newest last
         self._overwritten = OverwrittenRows(MAX_BASES_BYTES)
         self._changed_rows: dict[str, list[Ids]] = {}  # since the newest version, by type
-        self._stood_since: dict[str, int] = {}  # version, of a tensor that did not change when its vertex did last
-        self._merging = False  # the state is ahead of `version`
+        # By tensor: the version of its last change, for tensors that did not change when their vertex last did.
+        self._stood_since: dict[str, int] = {}
+        self._merging = False  # between `put` and `commit_version`: the state is ahead of `version`
 
     def start(self, state: ReplicaState) -> str:
         """Make version 0 and return its SHA-256."""
@@ -163,7 +165,7 @@ class Replica:
         return self._sha256
 
     def load(self, version: int, sha256: str | None, next_version: int = 0) -> None:
-        """Go on from a version's file. Raises DamagedError."""
+        """Load a version from its files as the newest. Raises DamagedError."""
         self._bases.clear()
         self._stood_since.clear()
         self.state = self._versions.read(version, sha256)
@@ -173,10 +175,9 @@ class Replica:
         self._changed_rows.clear()
 
     def base(self, version: int, sha256: str | None) -> Base:
-        """Return an older version, of use until the next `put`. One that is not in memory is mapped from its files, if
-        it has rows or is too large to be taken there beside others. Raises DamagedError.
+        """Return a version that a push stands on, valid until the next `put`. Raises DamagedError.
 
-        Tensors of modules are never changed in place, so versions share them; of rows what was overwritten is kept.
+        A version that is not in memory is mapped from its files if it has rows or few versions fit in memory.
         """
         if version == self.version and version not in self._bases and not self._merging:
             return self.state
@@ -195,14 +196,13 @@ class Replica:
         return MAX_BASES_BYTES // max(1, replace(self.state, arrays={}).nbytes)
 
     def _keep(self, version: int, state: ReplicaState) -> None:
-        """Keep a version in memory, and of those that were kept before the last, as many as there is room for."""
+        """Keep a version in memory, and evict the oldest that no longer fit."""
         self._bases[version] = state
         for old in list(self._bases)[: -self._max_bases or None]:
             del self._bases[old]
 
     def put(self, modules: Mapping[VertexKey, VertexState], rows: Mapping[str, RowValues], version: int) -> None:
-        """Take merged values into what will be `version`: those tensors of modules that change, array fields by
-        row."""
+        """Store merged values in the state that will be `version`: changed tensors of modules, and rows of arrays."""
         self._merging = True
         for key, new in modules.items():
             old, since = self.state.modules[key], int(self.state.changed[key[0]][key[1]])
@@ -211,11 +211,12 @@ class Replica:
                     self._stood_since.pop(name, None)
                 else:
                     self._stood_since.setdefault(name, since)
+            # A new object, because older versions share the old one.
             self.state.modules[key] = VertexState({**old.tensors, **new.tensors}, {**old.buffers, **new.buffers})
             self.state.changed[key[0]][key[1]] = version
         for type_name, new_rows in rows.items():
             columns, ids = self.state.arrays[type_name], ascending(new_rows.ids)
-            ids = ids[self.state.changed[type_name][ids] < version]  # the first time
+            ids = ids[self.state.changed[type_name][ids] < version]  # only the first change in a version is recorded
             self._overwritten.add(version, type_name, ids, columns)
             self._changed_rows.setdefault(type_name, []).append(ids)
             for name, values in new_rows.fields.items():
@@ -223,12 +224,11 @@ class Replica:
             self.state.changed[type_name][new_rows.ids] = version
 
     def begin_version(self) -> None:
-        """Keep what is newest now as a base, before a group of pushes is merged on top of it."""
+        """Keep the newest version as a base before a group of pushes is merged into it."""
         self._keep(self.version, ReplicaState(dict(self.state.modules)))
 
     def commit_version(self, version: int, credited: int = 0) -> str:
-        """Write what was put as `version`, in which so many vertices are credited; return its SHA-256. Raises
-        OSError."""
+        """Write the state as `version`, in which `credited` vertices are credited; return its SHA-256. Raises OSError."""
         changes = None
         if self._sha256 is not None and self._has_rows:
             rows = {name: ascending(*ids) for name, ids in self._changed_rows.items()}
@@ -236,23 +236,23 @@ class Replica:
         self._sha256 = self._versions.write(version, self.state, credited, changes)
         self.version, self.next_version, self._merging = version, version + 1, False
         self._changed_rows.clear()
-        if self._max_bases < 2:  # where the next group keeps one, it is the newest
+        if self._max_bases < 2:  # the only base that fits is the one that `begin_version` keeps next
             self._bases.clear()
         return self._sha256
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of the newest version's file, which of array fields may hold the rows that changed."""
+        """Bytes of the newest version's file, which may hold only the changed rows of array fields."""
         return self._versions.path(self.version).stat().st_size
 
     @property
     def whole_file(self) -> tuple[Path, str] | None:
-        """The newest version's file and its SHA-256, where it holds all of it."""
+        """The newest version's file and its SHA-256, None if the file may hold only part of the version."""
         if self._sha256 is None or self._has_rows:
             return None
         return self._versions.path(self.version), self._sha256
 
-    def forget(self, version: int) -> None:
+    def drop(self, version: int) -> None:
         """Remove a version that no push will name any more."""
         self._bases.pop(version, None)
         self._versions.remove(version)
@@ -265,8 +265,11 @@ class Replica:
         copied: Touched = MappingProxyType({}),
         copies: int = -1,
     ) -> ReplicaPart:
-        """Return what a worker at version `have` lacks: what changed since of `touched`, row by row and tensor by
-        tensor, and all of `fresh`; but of modules that are `copied` at version `copies`, what changed since."""
+        """Return the values that a worker at version `have` lacks.
+
+        That is: of `touched` what changed since `have`, by row and by tensor; of `fresh` everything, or for modules
+        that the worker has `copied` at version `copies`, what changed since.
+        """
         wanted = {}
         for type_name in {**touched, **fresh}:
             old = touched.get(type_name, _NONE)

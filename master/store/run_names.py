@@ -1,4 +1,4 @@
-"""The names of run directories that users did not name."""
+"""Default run directories: unique names, claimed atomically, removed if the run does not begin."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from pathlib import Path
 
 from gridml.errors import UsageError
 
-_LEDGERS = ("ledger.db", "ledger.backup.db")  # a directory with one of them is a run, which master.store reads
+# A directory that holds one of these is a run.
+_LEDGERS = ("ledger.db", "ledger.backup.db")
 _LOCK = "master.lock"
 
 
 def default_root(program_name: str) -> Path:
-    """Return where a run of a program would be kept: a directory that is not there yet."""
+    """Return the default directory for a new run of a program, which does not exist yet."""
     return next(root for root in _names(program_name) if not root.exists())
 
 
 @contextmanager
 def claim_root(named: Path | None, program_name: str) -> Iterator[Path]:
-    """Make a directory that no other run gets, though it begins in the same second, unless the user has `named` one. If
-    nothing was written into it by the end, it is removed. Where an error came before there was a run in it, it is
-    removed with all that is in it, but for a `named` one that was there before. Raises UsageError."""
+    """Create a directory for a new run, or use the one that the user `named`. Raises UsageError.
+
+    Creation is atomic, so runs that begin in the same second get different directories. A directory that is empty on
+    exit is removed. On an error before the run has a ledger it is removed with its content, unless it was `named` and
+    existed before.
+    """
     if named is not None:
         there = os.path.lexists(named)
         try:
@@ -53,9 +57,9 @@ def claim_root(named: Path | None, program_name: str) -> Iterator[Path]:
 
 
 def _remove_unbegun(root: Path) -> None:
-    """Remove what a run has left that did not begin: it has no ledger, and nobody else is making one there."""
+    """Remove a directory without a ledger in which no other process is starting a run."""
     with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as held:
-        if (lock := root / _LOCK).is_file():
+        if (lock := root / _LOCK).is_file():  # BlockingIOError, which is suppressed, if another process holds it
             fcntl.flock(held.enter_context(lock.open()), fcntl.LOCK_EX | fcntl.LOCK_NB)
         if root.is_dir() and not any(os.path.lexists(root / name) for name in _LEDGERS):
             shutil.rmtree(root)
@@ -75,7 +79,7 @@ def _made(program_name: str) -> Path:
             raise _not_made(root, error) from error
         except (OSError, ValueError) as error:
             raise _not_made(root, error) from error
-    raise AssertionError  # there are names without end
+    raise AssertionError  # `_names` is endless
 
 
 def _not_made(root: Path, error: Exception) -> UsageError:

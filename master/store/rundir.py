@@ -1,8 +1,6 @@
-"""The run directory: where every file of a run lies, which process may write it, and the kind of disk it is on.
+"""The run directory: the paths of a run's files, the lock of its master, the code sent to workers, facts of events.
 
-`RunStatus` holds the names in which a ledger says what became of a run. `write_code` writes what a worker elsewhere
-runs: the packages of gridml that it imports as one file, and the copy of the program. The facts of an event are the
-numbers and names in its text, for programs; docs/events.md lists them by topic.
+The facts of an event are the numbers and names in its text, for programs; docs/events.md lists them by topic.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ from master.store.saved_program import SavedProgram
 
 
 def command(verb: str, root: Path) -> str:
-    """What a person types to do `verb` to a run, for example `gridml resume 'my runs/first'`."""
+    """Return the shell command that does `verb` to a run, for example `gridml resume 'my runs/first'`."""
     return f"gridml {verb} {shlex.quote(str(root))}"
 
 
 def read_named(path: Path, sha256: str, what: str) -> bytes:
-    """Return a file that the ledger names, with its SHA-256; a message says `what` it is. Raises DamagedError where it
-    is gone or another one, OSError where it cannot be read."""
+    """Read a file whose SHA-256 the ledger holds; `what` describes it in messages. Raises DamagedError if it is missing
+    or differs, OSError if it cannot be read."""
     try:
         payload = path.read_bytes()
     except FileNotFoundError as error:
@@ -52,23 +50,23 @@ def read_named(path: Path, sha256: str, what: str) -> bytes:
 
 
 def version_name(version: int) -> str:
-    """The file of a version of the replica."""
+    """Return the file name of a version of the replica."""
     return f"v{version:08d}.safetensors"
 
 
 def patch_name(version: int) -> str:
-    """The file of what a version changes of the fields."""
+    """Return the file name of a version's patch of local fields."""
     return f"patch-{version:08d}.safetensors"
 
 
 def base_name(field: str, version: int) -> str:
-    """The file of what the epochs up to a version made of a field."""
+    """Return the file name of a field's base at the end of an epoch."""
     return f"{field}@{version:08d}.npy"
 
 
 @dataclass(frozen=True)
-class _Inside:
-    """A path in the folder of a run."""
+class _Path:
+    """A descriptor for a path inside the run directory."""
 
     name: str
 
@@ -78,47 +76,47 @@ class _Inside:
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Paths of one run. Everything in it can be read with ordinary tools; README.txt in it says what is what."""
+    """Paths of one run. Every file can be read with standard tools; README.txt in the directory explains each."""
 
     root: Path
-    ledger = _Inside("ledger.db")
-    ledger_copy = _Inside("ledger.backup.db")
-    settings = _Inside("settings.json")
-    settings_copy = _Inside("settings.backup.json")
-    versions = _Inside("versions")
-    fields = _Inside("fields")
-    logs = _Inside("logs")
-    events = _Inside("events.log")
-    final = _Inside("final.safetensors")
-    best = _Inside("best.safetensors")
-    #: what takes the place of the best once the ledger names it
-    next_best = _Inside("best.next.safetensors")
-    #: the part of each vertex, where vertices are placed
-    placement = _Inside("placement.safetensors")
-    #: where jobs leave the push that they got no answer to, under their names
-    recovered = _Inside("recovered")
+    ledger = _Path("ledger.db")
+    ledger_copy = _Path("ledger.backup.db")
+    settings = _Path("settings.json")
+    settings_copy = _Path("settings.backup.json")
+    versions = _Path("versions")
+    fields = _Path("fields")
+    logs = _Path("logs")
+    events = _Path("events.log")
+    final = _Path("final.safetensors")
+    best = _Path("best.safetensors")
+    #: staged, and renamed to `best` once the ledger names it
+    next_best = _Path("best.next.safetensors")
+    #: the part of each vertex, if vertices are placed
+    placement = _Path("placement.safetensors")
+    #: unacknowledged pushes that jobs left when they ended, one file per job
+    recovered = _Path("recovered")
 
     @property
     def place(self) -> Path:
-        """Where it lies, whatever links lead there: what a run is known by to others."""
+        """The directory with symbolic links resolved, by which other systems identify the run."""
         return self.root.resolve()
 
     def saved_program(self, original: Path) -> SavedProgram:
-        """The run's own copy of a program."""
+        """Return the run's own copy of a program."""
         return SavedProgram(self.root / "program", original)
 
     def newest_log(self) -> int:
-        """Return the highest number of a job that has a log, 0 without any."""
+        """Return the highest number of a job with a log, 0 without one."""
         names = (re.fullmatch(r"w(\d{1,15})\.log", path.name) for path in self.logs.iterdir())
         return max((int(name[1]) for name in names if name is not None), default=0)
 
     def log(self, worker: str) -> Path:
-        """What a worker printed; the lives of one job print into one file."""
+        """Return the log of a worker's output. All attempts of one job share a file."""
         return self.logs / f"{job_of(worker)}.log"
 
     def create(self) -> None:
-        """Make the folder. Raises UsageError when it holds a run already, or cannot be made."""
-        if os.path.lexists(self.ledger):  # unlike Path.exists, it says of a name that is too long that nothing is there
+        """Create the directory. Raises UsageError if it holds a run already, or cannot be created."""
+        if os.path.lexists(self.ledger):  # unlike Path.exists, it returns False for a name that is too long
             raise UsageError(
                 f"{self.root} holds a run already. Go on with it: {command('resume', self.root)}; or name another "
                 f"--run-dir."
@@ -133,7 +131,7 @@ class RunDirectory:
             ) from error
 
     def _check_empty(self) -> None:
-        """Raise UsageError where something else lies in the folder than what a start that failed has left."""
+        """Raise UsageError if the directory holds anything but the remains of a failed start."""
         if not self.root.is_dir():
             return
         readme = self.root / "README.txt"
@@ -146,11 +144,11 @@ class RunDirectory:
 
 
 def open_lock(root: Path, flags: int) -> int:
-    """Return a handle of the file that says who drives a run. Raises FileNotFoundError where there is none, RunError
-    where something else is in its place."""
+    """Open the lock file of a run's master. Raises FileNotFoundError if it is missing, RunError if it is not a regular
+    file."""
     path = root / "master.lock"
     try:
-        handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # O_NONBLOCK: a FIFO would block
         if stat.S_ISREG(os.fstat(handle).st_mode):
             return handle
         os.close(handle)
@@ -159,13 +157,13 @@ def open_lock(root: Path, flags: int) -> int:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
             raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
         if flags & os.O_RDWR and error.errno not in FOREIGN_ERRNOS:
-            raise  # for what the disk refuses there is other advice
+            raise  # errors of the disk get their own advice
         why = error.strerror or str(error)
     raise RunError(f"{path} cannot be opened: {why}. See that it is a file of the user who runs it, or remove it.")
 
 
 class MasterLock:
-    """Holds a run for one master. Raises RunError, naming the holder, when another one has it."""
+    """The exclusive lock of a run's master. Raises RunError, naming the holder, if another process has it."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._file = os.fdopen(open_lock(run.root, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+")
@@ -190,12 +188,12 @@ class MasterLock:
         self.release()
 
     def release(self) -> None:
-        """Let another master have the run. Idempotent; the end of the process does the same."""
+        """Release the lock. Idempotent; the end of the process does the same."""
         self._file.close()
 
 
 def superseded(root: Path) -> SupersededError:
-    """What a master says that finds its run in the hands of another."""
+    """Return the error of a master whose run was taken over by another one."""
     try:
         holder = (root / "master.lock").read_text().strip() or "an unknown process"
     except OSError:
@@ -213,7 +211,7 @@ settings.json        what was asked for, and settings.backup.json the same
 program/             the program and its own modules, as workers get them: as they were when the run began, or was
                      resumed with changes
 events.log           what happened, a line each
-ledger.db            leases, credits, versions, workers (SQLite): the only truth
+ledger.db            leases, credits, versions, workers (SQLite): the source of truth
 ledger.backup.db     the ledger as it was at the end of the last epoch
 versions/            the master replica, by version (safetensors): of array fields all rows, or those that changed since
                      the version that the file names
@@ -225,40 +223,40 @@ final.safetensors    the trained replica, once the run has ended
 best.safetensors     the replica with the best value of a metric, where the program keeps it
 logs/                what each worker printed, and the program's evaluate
 mail/, chunks/       what travels between master and workers
-carried/             which rows the chunks of workers that keep them held, so that a later master sends them no more
-moments/             what workers' optimisers have gathered, for those that come new
-sftp/                keys of jobs, where their messages travel by SFTP, and the server's own
-sent/                copies of the files of --send, which go with the jobs; large ones may be links to them
-recovered/           pushes that jobs could not send in time, brought home when they ended
-set-aside/           the last messages of workers that made no sense, and why
+carried/             the rows that workers cache, so that a later master does not send them again
+moments/             optimiser moments of workers, for new ones to start from
+sftp/                keys of jobs whose messages travel by SFTP, and the server's own
+sent/                copies of the files of --send, which go with the jobs; large ones may be hard links to them
+recovered/           pushes that jobs could not send in time, transferred when they ended
+set-aside/           the last messages of workers that could not be processed, and the reasons
 
-gridml report DIR    what the run did, how fast, what was lost, and who is trusted no more
-gridml resume DIR    go on from the last credit
-gridml rollback DIR  go back to a version that is kept, and train again from there
+gridml report DIR    progress, speed, losses, and quarantined workers
+gridml resume DIR    continue from the last credit
+gridml rollback DIR  return to a saved version, and train again from there
 """
 
 
 class RunStatus(StrEnum):
-    """How a run stands. The ledger never says STOPPED: a master that was killed could not write it."""
+    """The status of a run. STOPPED is never stored: a master that was killed cannot write it."""
 
-    SUBMITTED = "submitted"  # its master has not begun
+    SUBMITTED = "submitted"  # its master has not started
     RUNNING = "running"
-    STOPPED = "stopped"  # the ledger says that it runs, but no master holds it
+    STOPPED = "stopped"  # stored as running, but no master holds the lock
     FINISHED = "finished"  # every vertex is credited
     CANCELLED = "cancelled"  # by a person
-    FAILED = "failed"  # stopped for a reason that is kept beside it
+    FAILED = "failed"  # the fact `stopped_because` has the reason
 
 
-ORPHANED = "its master ended"  # what became of workers that an earlier master left behind
+ORPHANED = "its master ended"  # the detail of workers that were alive when an earlier master ended
 
 
 CODE = "gridml.pyz"
-_SENT = ("gridml", "remote")  # the packages a worker needs
+_SENT = ("gridml", "remote")  # the packages that a worker imports
 _MAIN = "import sys\nfrom remote.worker import main\nsys.exit(main())\n"
 
 
 def write_code(path: Path) -> None:
-    """Write the packages that a worker imports as one file that Python runs; it needs numpy."""
+    """Write the packages that a worker imports as one executable zip; running it takes Python with numpy."""
     temporary = path.with_name(f".{path.name}.tmp")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("__main__.py", _MAIN)
@@ -272,8 +270,8 @@ def write_code(path: Path) -> None:
 
 
 def program_entries(program: Path, directory: RunDirectory) -> list[Path]:
-    """Return the files and folders that, side by side, are the program elsewhere, its own file first: the run's copy,
-    or the originals before there is a run."""
+    """Return the files and folders to send as the program, its own file first: the run's copy, or the originals before
+    the run exists."""
     kept = directory.saved_program(program)
     if kept.program.is_file():
         return [path.absolute() for path in kept.entries]
@@ -283,23 +281,23 @@ def program_entries(program: Path, directory: RunDirectory) -> list[Path]:
 
 EventFacts = Mapping[str, Any]  # JSON values by name
 NO_FACTS: EventFacts = MappingProxyType({})
-MAX_PARTS = 64  # parts of a mapping, or of a list
-MAX_TEXT_CHARS = 500  # characters of a text
+MAX_PARTS = 64  # of a mapping or list
+MAX_TEXT_CHARS = 500
 
 
 def bounded(facts: EventFacts) -> dict[str, Any]:
-    """Return facts as everybody reads them, whichever way: texts print and are short, what has too many parts lacks the
-    last ones, and what JSON has no number for, NaN and infinity, is None. Idempotent."""
+    """Return facts as all readers get them: texts printable and short, long lists and mappings cut, NaN and infinity
+    (which JSON lacks) as None. Idempotent."""
     return {printable(name, MAX_NAME_CHARS): _bounded(value) for name, value in islice(facts.items(), MAX_PARTS)}
 
 
 def facts_text(facts: EventFacts) -> str:
-    """Return facts as a column of the ledger holds them."""
+    """Encode facts for a column of the ledger."""
     return json.dumps(bounded(facts), allow_nan=False)
 
 
 def facts_from(text: str) -> EventFacts:
-    """Return the facts that a column holds. Raises ValueError for what is no JSON object."""
+    """Decode the facts in a column. Raises ValueError for JSON that is no object."""
     facts = json.loads(text)
     if not isinstance(facts, dict):
         raise ValueError(f"the facts of an event are {type(facts).__name__}, expected an object")

@@ -1,12 +1,9 @@
-"""The tables of a ledger, cells with a checksum, and the logged figures that are read from it.
+"""The schema of a ledger, cells with a checksum, and the queries for logged means.
 
-A run is finished with the gridml that began it: there is no migration.
+There is no migration: a run is finished with the gridml that began it.
 
-Figures and facts of a run could be contradicted by nothing else in the ledger. They are JSON with a checksum beside
-it: SQLite has none for the content of its cells, and a flipped bit turns one figure into another.
-
-What f logged is read as sums over credited vertices, each of them once, summed in SQL. A row of the table `logged`
-holds what the pushes of one version logged under one name of one epoch.
+A row of the table `logged` sums what the pushes of one version logged under one name in one epoch. Means are sums over
+credited vertices, each counted once, and are computed in SQL.
 """
 
 from __future__ import annotations
@@ -22,6 +19,8 @@ from typing import Any, NamedTuple
 from gridml.protocol.foreign import MAX_INTEGER
 
 
+# Metrics and facts are stored with a checksum because no other row could contradict them: SQLite has no checksums of
+# cells, and a flipped bit turns one number into another.
 class Checksummed(NamedTuple):
     """JSON text and its CRC-32, each for a column of its own."""
 
@@ -30,27 +29,26 @@ class Checksummed(NamedTuple):
 
 
 def encode_checksummed(value: Any) -> Checksummed:
-    """Return what two columns hold of a value."""
+    """Encode a value for two columns."""
     text = json.dumps(value)
     return Checksummed(text, zlib.crc32(text.encode()))
 
 
 def decode_checksummed(text: Any, crc32: Any) -> Any:
-    """Return the value that two columns hold. Raises sqlite3.DatabaseError, as SQLite does for what it can see of
-    damage."""
+    """Decode a value from two columns. Raises sqlite3.DatabaseError on a wrong checksum, as SQLite does for damage."""
     if not isinstance(text, str) or zlib.crc32(text.encode()) != crc32:
         raise damage(f"{text!r:.99} is not what was written: its checksum is not {crc32!r:.99}")
     return json.loads(text)
 
 
 def read_fact(ledger: sqlite3.Connection, key: str, default: Any = None) -> Any:
-    """Return what the table `run` says of a run. Raises as `decode_checksummed` does."""
+    """Return a fact of the table `run`. Raises as `decode_checksummed` does."""
     sealed = ledger.execute("SELECT value, crc32 FROM run WHERE key = ?", (key,)).fetchone()
     return default if sealed is None else decode_checksummed(*sealed)
 
 
 def verify_checksums(ledger: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError for the first sealed value of a ledger that is not what was written."""
+    """Verify every checksum of a ledger. Raises sqlite3.DatabaseError for the first that does not match."""
     for sealed in ledger.execute(
         "SELECT value, crc32 FROM run "
         "UNION ALL SELECT metrics, metrics_crc32 FROM epochs WHERE metrics NOTNULL OR metrics_crc32 NOTNULL"
@@ -62,17 +60,18 @@ def verify_checksums(ledger: sqlite3.Connection) -> None:
 
 
 def damage(problem: str) -> sqlite3.DatabaseError:
-    """Return an error such as SQLite's own for what it can see of damage."""
+    """Return an error with the code that SQLite uses for a damaged file."""
     error = sqlite3.DatabaseError(problem)
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
     return error
 
 
 SCHEMA_VERSION = 8
-MAX_TIME_S = 1e12  # of times, durations, staleness
-SIGNED = {("failures", "first"), ("failures", "last")}  # -1 where f did not fail in a batch
+# Bounds of cells, by (table, column): values outside are damage. Numbers are not negative, with these exceptions.
+MAX_TIME_S = 1e12  # of REAL columns: times, durations, staleness
+SIGNED = {("failures", "first"), ("failures", "last")}  # -1 if f did not fail in a batch
 SUMS = {("logged", "total")}  # of any sign
-MAX_SUM = 1e60  # more than what can be logged of all vertices
+MAX_SUM = 1e60  # above any sum over all vertices
 SCHEMA = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL, crc32 INTEGER NOT NULL);
 CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
@@ -112,8 +111,8 @@ CREATE TABLE events (at_s REAL NOT NULL, topic TEXT NOT NULL, text TEXT NOT NULL
 
 
 def check_tables(ledger: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError where a table is not the one that was made, or holds what no master writes: another
-    type, NULL, a number below or beyond what is possible. Reads all of it, about 300,000 leases in a second."""
+    """Raise sqlite3.DatabaseError if a table differs from the schema, or a cell holds a value that no master writes:
+    another type, NULL, a number out of bounds. Reads every row, about 300,000 leases per second."""
     there = _tables(ledger)
     for name, made in _made().items():
         if name not in there:
@@ -135,13 +134,13 @@ def _made() -> dict[str, tuple[Any, ...]]:
 
 
 def _tables(db: sqlite3.Connection) -> dict[str, tuple[Any, ...]]:
-    """Return tables and indices by name, and the text that made each."""
+    """Return tables and indices by name, with the SQL that created each."""
     return {row[0]: row for row in db.execute("SELECT name, tbl_name, type, sql FROM sqlite_master")}
 
 
 @cache
 def _possible() -> dict[str, dict[str, str]]:
-    """Return what a cell must fulfil, in SQL, by table and column."""
+    """Return the condition that each cell must satisfy, in SQL, by table and column."""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(SCHEMA)
         columns = {table: db.execute(f"PRAGMA table_info({table})").fetchall() for table in _tables(db)}
@@ -153,7 +152,8 @@ def _possible() -> dict[str, dict[str, str]]:
 
 
 def _condition(table: str, column: str, declared: str, not_null: int, default: object, key: int) -> str:
-    condition = f"typeof({column}) = '{declared.lower()}'"  # SQLite takes it that what is NOT NULL is not NULL
+    # typeof() and not ISNULL: SQLite's optimiser drops a NULL test of a column declared NOT NULL.
+    condition = f"typeof({column}) = '{declared.lower()}'"
     if declared != "TEXT":
         least: float = -1 if (table, column) in SIGNED else 0
         most = MAX_INTEGER if declared == "INTEGER" else MAX_TIME_S
@@ -163,13 +163,14 @@ def _condition(table: str, column: str, declared: str, not_null: int, default: o
     return f"({condition})" if not_null or key else f"({column} ISNULL OR {condition})"
 
 
-MAX_RECENT_ROWS = 256  # rows that the newest means look back on, at most
+MAX_RECENT_ROWS = 256  # that the newest means cover
 _BY_EPOCH = "SELECT epoch, name, sum(total) / sum(vertices) FROM logged GROUP BY epoch, name ORDER BY epoch, min(rowid)"
 _LATELY = """
 SELECT name, sum(total) / sum(vertices) FROM (SELECT name, total, vertices FROM logged ORDER BY rowid DESC LIMIT ?)
 GROUP BY name ORDER BY name
 """
-# Versions and rows come in one order, so both ends are found from the newest on, however many there are.
+# Versions and rows ascend together, so the first row is found by walking back from the newest: cost does not grow with
+# the length of the run.
 _SINCE = """
 SELECT max(versions.credited), max(epoch), logged.name, sum(total) / sum(vertices), sum(vertices)
 FROM logged JOIN versions USING (version) WHERE logged.rowid > coalesce((SELECT rowid FROM logged WHERE version <= (
@@ -189,18 +190,17 @@ GROUP BY (versions.credited - 1) / ?, logged.name ORDER BY max(versions.credited
 
 @dataclass(frozen=True)
 class LoggedMean:
-    """The mean of what f logged under `name`, over `vertices` credited vertices, up to where `credited` vertices of the
-    run were. `epoch` counts from 0."""
+    """The mean of what f logged under a name, over a range of the run."""
 
-    credited: int
-    epoch: int
+    credited: int  # vertices of the run credited at the end of the range
+    epoch: int  # from 0
     name: str
     mean: float
-    vertices: int
+    vertices: int  # credited vertices that the mean covers
 
 
 def read_by_epoch(db: sqlite3.Connection) -> dict[int, dict[str, float]]:
-    """Return the means by epoch (from 0) and name, in the order in which the names came."""
+    """Return the means by epoch (from 0) and name, names in the order of their first row."""
     means: dict[int, dict[str, float]] = {}
     for epoch, name, mean in db.execute(_BY_EPOCH):
         means.setdefault(epoch, {})[name] = mean
@@ -208,18 +208,18 @@ def read_by_epoch(db: sqlite3.Connection) -> dict[int, dict[str, float]]:
 
 
 def read_recent(db: sqlite3.Connection) -> dict[str, float]:
-    """Return the means over the newest versions, by name: however long a run is, few rows are read."""
+    """Return the means over the newest `MAX_RECENT_ROWS` rows, by name."""
     return dict(db.execute(_LATELY, (MAX_RECENT_ROWS,)).fetchall())
 
 
 def read_since(db: sqlite3.Connection, credited: int) -> list[LoggedMean]:
-    """Return the means over all that was credited beyond the first `credited` vertices of the run, one for a name."""
+    """Return the means, one per name, over all vertices credited after the first `credited` ones of the run."""
     return [LoggedMean(*row) for row in db.execute(_SINCE, (credited,))]
 
 
 def read_evaluated_since(db: sqlite3.Connection, credited: int) -> list[tuple[int, int, float, dict[str, Any]]]:
-    """Return (vertices credited, epoch from 0, when it ended, metrics) of the evaluations of versions in which more
-    than `credited` vertices of the run are, in the order of the epochs; each beyond the one before."""
+    """Return (vertices credited, epoch from 0, time of its end, metrics) of the evaluations after the first `credited`
+    vertices of the run, in the order of epochs, with strictly increasing vertices."""
     evaluations = []
     for step, epoch, at_s, *sealed in db.execute(_EVALUATED, (credited,)):
         if step > credited:  # two epochs may end with one version
@@ -229,6 +229,6 @@ def read_evaluated_since(db: sqlite3.Connection, credited: int) -> list[tuple[in
 
 
 def read_series(db: sqlite3.Connection, points: int) -> list[LoggedMean]:
-    """Return the means over equal parts of what is credited, about `points` of them for each name, oldest first."""
+    """Return the means over equal parts of the credited vertices, about `points` per name, oldest first."""
     credited = db.execute("SELECT coalesce(max(credited), 0) FROM versions").fetchone()[0]
     return [LoggedMean(*row) for row in db.execute(_SERIES, (max(1, -(-credited // max(1, points))),))]

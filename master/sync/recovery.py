@@ -285,7 +285,7 @@ class Recovery:
         self.moments.clear()
         self._store.fields.show(base, ledger.patches())
         for version in gone:
-            replica.forget(version)
+            replica.drop(version)
         self._failed, self._succeeded_on = [], to
         self.failures.stop_because = None  # what failed is undone
         return True

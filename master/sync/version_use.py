@@ -264,6 +264,6 @@ class VersionKeeper:
                 for version in old:
                     ledger.drop_version(version)
             for version in old:
-                replica.forget(version)
+                replica.drop(version)
             old = []
         self._enough = len(kept) + max(1, spare - len(old))

@@ -212,7 +212,7 @@ def test_a_file_that_is_not_what_the_ledger_says_is_refused(replica: Replica, tm
     file.write_bytes(file.read_bytes()[:-1] + b"!")
     with pytest.raises(LedgerError, match="is damaged"):
         replica.load(1, sha256)
-    replica.forget(1)
+    replica.drop(1)
     assert not file.exists()
     with pytest.raises(LedgerError, match="version 1 of the replica, is gone"):
         replica.load(1, sha256)

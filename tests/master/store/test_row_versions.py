@@ -150,7 +150,7 @@ class Run:
         if old := sorted(self.kept.keys() - {self.newest}):
             version = old[which % len(old)]
             del self.kept[version]
-            self.replica.forget(version)
+            self.replica.drop(version)
 
     def go_back(self, which: int) -> None:
         to = sorted(self.kept)[which % len(self.kept)]
@@ -165,7 +165,7 @@ class Run:
         assert_same(whole(self.replica.state), expected)
         self.keep(newest, sha256)
         for version in gone:
-            self.replica.forget(version)
+            self.replica.drop(version)
 
     def sweep(self) -> None:
         self.versions.sweep(self.kept)
