@@ -213,7 +213,7 @@ def _resume(
             else:
                 if not kept.program.is_file():
                     load(settings.program)  # which has to do instead: says what is wrong with it
-                kept.mend(ledger.get("program"))
+                kept.repair(ledger.get("program"))
                 spec = _spec(settings, load(kept.program, settings.program), placement)
 
             def accepted() -> None:

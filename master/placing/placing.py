@@ -25,7 +25,7 @@ from gridml.model.vertex import describe
 from master.leases.policy import SMALLEST
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.settings import AUTO, NO_PLACEMENT, Settings, check_placement
-from master.store.spec import RunSpec, Shared, keep, shuffle_of
+from master.store.spec import RunSpec, Shared, save, shuffle_of
 from master.store.versions import row_bytes
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def _placed(
         f"{reason}; {best.placement.why}{compared}; in {measured['place_s']:.2g} s. A part touches "
         f"{best.part_bytes / 1e6:.3g} of {all_bytes / 1e6:.3g} MB in rows, {why}"
     )
-    kept = keep(directory.placement, labels, within, shared, durable=durable)
+    kept = save(directory.placement, labels, within, shared, durable=durable)
     return replace(spec, placement=kept), PlacementReport(text, measured)
 
 

@@ -228,7 +228,7 @@ class Replica:
         self._keep(self.version, ReplicaState(dict(self.state.modules)))
 
     def commit_version(self, version: int, credited: int = 0) -> str:
-        """Write the state as `version`, in which `credited` vertices are credited; return its SHA-256. Raises OSError."""
+        """Write the state as `version`, with `credited` vertices credited; return its SHA-256. Raises OSError."""
         changes = None
         if self._sha256 is not None and self._has_rows:
             rows = {name: ascending(*ids) for name, ids in self._changed_rows.items()}

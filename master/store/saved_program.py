@@ -1,5 +1,4 @@
-"""The copy of a program and of its own modules that a run keeps: what its workers train, whatever becomes of the
-originals."""
+"""The run's copy of the program and its own modules, which workers train even if the originals change."""
 
 from __future__ import annotations
 
@@ -14,22 +13,24 @@ from gridml.errors import LedgerError
 from gridml.model.own_modules import folder_of, own_files
 from gridml.protocol import bundle
 
-Contents = Mapping[str, bytes]  # of a program's files, by their paths in its folder
+Contents = Mapping[str, bytes]  # of a program's files, by path relative to its folder
 
 
 def contents_of(program: Path, folder: Path | None = None, source: bytes | None = None) -> Contents:
-    """Return what a program's files hold now: to be asked when it was just loaded; the program's own file holds the
-    `source` that was loaded, None: what it holds now. Its own modules lie in `folder`, None: beside it. Raises
-    OSError."""
+    """Read a program's files. Call right after it was loaded, so that the contents are those that were executed.
+
+    `source` is what was loaded from the program's own file, None to read it now. Its own modules are in `folder`, None
+    for the folder of the program. Raises OSError.
+    """
     files = own_files(program, folder).files.items()
     return {n: source if source is not None and path == program else path.read_bytes() for n, path in files}
 
 
 @dataclass(frozen=True)
 class SavedProgram:
-    """The copy in `folder` of the program `original`; a program that lies there is its own copy."""
+    """The copy of a program. A program that lies in the run directory is its own copy."""
 
-    folder: Path
+    folder: Path  # of the copy
     original: Path
 
     @property
@@ -39,22 +40,22 @@ class SavedProgram:
 
     @property
     def _is_its_own(self) -> bool:
-        """Whether there is no original but the copy itself."""
+        """Return whether the original is the copy itself."""
         return self.original.absolute() == self.program.absolute()
 
     @property
     def files(self) -> set[str]:
-        """What is kept, by paths in the folder of the program."""
+        """Paths of the copied files, relative to the folder of the program."""
         return {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.py") if path.is_file()}
 
     @property
     def entries(self) -> list[Path]:
-        """Files and folders that, side by side, are the program elsewhere, its own file first."""
+        """Files and folders to send as the program, its own file first."""
         inside = {self.folder / name.split("/")[0] for name in self.files}
         return [self.program, *sorted(inside - {self.program})]
 
     def keep(self, contents: Contents) -> None:
-        """Keep these files and no others. Killed meanwhile, it leaves the copy as it was, the new one, or none."""
+        """Replace the copy by these files. If killed in between, leaves the old copy, the new one, or none."""
         if self._is_its_own:
             return
         new, old = (self.folder.with_name(f"{self.folder.name}.{age}") for age in ("new", "old"))
@@ -69,14 +70,13 @@ class SavedProgram:
         shutil.rmtree(old, ignore_errors=True)
 
     def digest(self) -> str:
-        """Return what tells one copy from another, in hexadecimal; what the program's own file is called does not."""
+        """Return a digest of the copy (hexadecimal) that does not depend on the name of the program's own file."""
         return self._digest({name: (self.folder / name).read_bytes() for name in self.files})
 
-    def mend(self, known: str | None) -> None:
-        """Make the copy anew of the original where it is not the one with the digest that is `known`, None for any.
+    def repair(self, known: str | None) -> None:
+        """Copy the original again if the copy is missing or has another digest than `known` (None accepts any).
 
-        Raises LedgerError where the original is another one, too; a copy that is as the original is now was kept by a
-        master that had no time to say so.
+        Raises LedgerError if the original has another digest, too.
         """
         damaged = not self.program.is_file() or (known is not None and self.digest() != known)
         if not damaged or self._is_its_own:
@@ -86,6 +86,7 @@ class SavedProgram:
             contents = dict(contents_of(self.original))
         if contents and known in (None, self._digest(contents)):
             self.keep(contents)
+        # A copy that equals the original is accepted: a master made it and was killed before it recorded the digest.
         elif not contents or not self.program.is_file() or self._digest(contents) != self.digest():
             resume = f"gridml resume {shlex.quote(str(self.folder.parent))} --with-changes"
             raise LedgerError(
@@ -98,7 +99,7 @@ class SavedProgram:
         return bundle.digest("".join(f"{bundle.digest(named[name])} {name}\n" for name in sorted(named)).encode())
 
     def altered(self) -> list[str]:
-        """Return which files that are kept are not any more what they were, or cannot be read."""
+        """Return the files whose originals differ from the copy, or cannot be read."""
         if not self.program.is_file() or self._is_its_own:
             return []
         own = self.original.name

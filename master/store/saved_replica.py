@@ -1,10 +1,8 @@
-"""Reads a replica that a run keeps (trained, best or a version), and the weights that a run begins with.
+"""Saved replicas of a run (trained, best, or a version), and the initial weights of a new one.
 
-The best replica by a metric of evaluate is best.safetensors, which the ledger names. A new one is written beside it
-before the evaluation is in the ledger, and takes its place after: a kill between the two leaves both, and the
-ledger says which of them is the best.
-
-A run may begin with the replica of another run, or with tensors in a file, instead of what factories make.
+The best replica by a metric is best.safetensors, whose SHA-256 the ledger holds. A new one is staged under another
+name before the transaction that records it, and renamed after: a kill in between leaves both files, and the ledger
+decides.
 """
 
 from __future__ import annotations
@@ -37,22 +35,21 @@ from master.store.versions import ReplicaState
 
 @dataclass(frozen=True)
 class Best:
-    """Version `version` of the replica, at the end of epoch `epoch` (from 0), has the best `value` of a metric so far;
-    `goal` is "min:loss" or alike, `sha256` the file's."""
+    """The version with the best value of a metric so far."""
 
     version: int
-    epoch: int
-    goal: str
+    epoch: int  # that ends with the version, from 0
+    goal: str  # such as "min:loss"
     value: float
-    sha256: str
+    sha256: str  # of the file
 
     FACT: ClassVar[str] = "best"
 
 
 def read_best(root: Path) -> tuple[Best, dict[str, NDArray[Any]]]:
-    """Return the best replica of the run in `root`, and its tensors by the names that they have in final.safetensors.
+    """Return the best replica of the run in `root`, and its tensors by their names in final.safetensors.
 
-    Raises LedgerError where there is none, DamagedError where its file is damaged or gone.
+    Raises LedgerError if there is none, DamagedError if its file is damaged or missing.
     """
     with opened(root) as ledger:
         fact = read_facts(ledger).get(Best.FACT)
@@ -64,7 +61,7 @@ def read_best(root: Path) -> tuple[Best, dict[str, NDArray[Any]]]:
     best, directory = Best(**fact), RunDirectory(root)
     try:
         payload = read_named(directory.best, best.sha256, "the best replica")
-    except DamagedError:
+    except DamagedError:  # perhaps killed after the commit, before `publish`
         if not directory.next_best.is_file():
             raise
         payload = read_named(directory.next_best, best.sha256, "the best replica")
@@ -72,7 +69,7 @@ def read_best(root: Path) -> tuple[Best, dict[str, NDArray[Any]]]:
 
 
 class BestCheckpoint:
-    """Keeps the best replica of one run."""
+    """The best replica of one run: `stage`, `record` in the transaction of the evaluation, `publish` after it."""
 
     def __init__(self, directory: RunDirectory, ledger: Ledger) -> None:
         self._directory = directory
@@ -80,13 +77,12 @@ class BestCheckpoint:
 
     @property
     def best(self) -> Best | None:
-        """The best so far, as the ledger has it."""
+        """The best so far, from the ledger."""
         fact = self._ledger.get(Best.FACT)
         return None if fact is None else Best(**fact)
 
     def restore(self) -> None:
-        """Finish what a master was at that was killed: the file that the ledger names takes its place, what it does not
-        name is removed."""
+        """Finish on startup what a killed master began: publish a staged file that the ledger names, or remove it."""
         if self._directory.next_best.is_file():
             best = self.best
             if best is not None and bundle.digest(self._directory.next_best.read_bytes()) == best.sha256:
@@ -95,52 +91,50 @@ class BestCheckpoint:
                 self._directory.next_best.unlink()
 
     def stage(self, best: Best, tensors: Mapping[str, NDArray[Any]]) -> Best:
-        """Write what may become the best replica, durable; return it with its SHA-256. Touches no ledger, so that any
-        thread may call it. Raises OSError."""
+        """Write a candidate durably; return it with its SHA-256. Any thread may call it: it does not use the ledger.
+        Raises OSError."""
         message = {"version": best.version, "epoch": best.epoch + 1, "goal": best.goal, "value": best.value}
         pieces = bundle.pieces(message, tensors)
         bundle.write_atomic(self._directory.next_best, pieces)
         return replace(best, sha256=pieces.sha256)
 
     def record(self, best: Best) -> None:
-        """Name what was staged as the best. Must be called inside the ledger's transaction."""
+        """Record the staged replica as the best. Call inside a transaction of the ledger."""
         self._ledger.set(Best.FACT, asdict(best))
 
     def publish(self) -> None:
-        """Let the file that the ledger now names take its place."""
+        """Rename the staged file, which the ledger now names, to best.safetensors."""
         self._directory.next_best.replace(self._directory.best)
         bundle.sync_folder(self._directory.root)
 
 
 FINAL, BEST = "final", "best"
-FINAL_SHA256 = "final_sha256"  # in the ledger: of the file final.safetensors
-_BUFFER = "#"
+FINAL_SHA256 = "final_sha256"  # a fact of the run: of the file final.safetensors
+_BUFFER = "#"  # separates a tensor's name from that of a merge rule's buffer
 
 
 @dataclass(frozen=True)
 class SavedReplica:
-    """A replica of a run: its `version`, and its tensors by the names they have in files, "Type/index/field/parameter"
-    and "Type/field"; without what merge rules remember."""
+    """A saved replica, without the buffers of merge rules."""
 
     version: int
-    tensors: Mapping[str, Array]
+    tensors: Mapping[str, Array]  # by name: "Type/index/field/parameter", "Type/field"
 
 
 def replica_named(text: str) -> tuple[Path, str | None]:
-    """Return the run that a text names, "RUN" or "RUN:which", and which of its replicas, None where it says none. A
-    directory whose own name has a colon is that directory."""
+    """Parse "RUN" or "RUN:which" into the run and which of its replicas, None without one."""
     whole, (before, _, which) = Path(text), text.rpartition(":")
-    if before and not whole.is_dir() and Path(before).is_dir():
+    if before and not whole.is_dir() and Path(before).is_dir():  # a directory's own name may contain a colon
         return Path(before), which
     return whole, None
 
 
 def read_replica(root: Path, which: str | int = FINAL) -> SavedReplica:
-    """Return a replica that the run in `root` keeps: "final", the trained one; "best"; or a version by its number, as
-    "v57" or as the end of an epoch, "e3". Its file must be what the ledger says.
+    """Return a saved replica of the run in `root`, verified against the ledger.
 
-    Raises RunError where the run does not have it, UsageError for a version that is not kept, LedgerError where there
-    is no run or the file is damaged.
+    `which` is "final", "best", or a version: its number, "v57", or "e3" for the end of an epoch. Raises RunError if the
+    run has no such replica yet, UsageError for a version that is not saved, LedgerError without a run or for a damaged
+    file.
     """
     with opened(root) as ledger:
         if which in _NAMED:
@@ -180,7 +174,7 @@ _NAMED: dict[str, Callable[[Path, sqlite3.Connection], SavedReplica]] = {FINAL: 
 
 
 def read_saved_file(path: Path, sha256: str | None) -> SavedReplica:
-    """Return the replica in a file that holds one whole, whose SHA-256 the ledger has. Raises LedgerError."""
+    """Return the replica in a file that holds all of it. `sha256` is the ledger's. Raises LedgerError."""
     try:
         payload = np.fromfile(path, np.uint8).data
         if sha256 is not None and bundle.digest(payload) != sha256:
@@ -194,7 +188,7 @@ def read_saved_file(path: Path, sha256: str | None) -> SavedReplica:
         ) from error
 
 
-MAX_SHOWN = 6  # names that do not fit
+MAX_SHOWN = 6  # mismatches in one message
 _EXPECTED = (
     "expected a run's directory (RUN, or RUN:best, RUN:v57, RUN:e3), or a file of tensors, .safetensors, or .pt with a "
     "state dict"
@@ -203,24 +197,24 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """Tensors by names: a replica's own, or plain keys of the state dict of the only module that there is."""
+    """Tensors to begin with, from another run or from a file."""
 
-    source: str
-    tensors: Mapping[str, Array]
+    source: str  # as the user named it
+    tensors: Mapping[str, Array]  # by the names of a replica, or by the keys of a state dict
 
     @property
     def plain(self) -> bool:
-        """Whether the names are keys of a state dict."""
+        """Return whether the names are keys of a state dict."""
         return not self.tensors or any(not _is_whole(name) for name in self.tensors)
 
 
 @dataclass(frozen=True)
 class InitializedReplica:
-    """A replica before any training, `taken` of whose `total` tensors come from elsewhere."""
+    """A replica before any training."""
 
     state: ReplicaState
-    taken: int
-    total: int
+    taken: int  # tensors that come from the initial weights
+    total: int  # tensors
 
 
 def _is_whole(name: str) -> bool:
@@ -232,7 +226,7 @@ def _is_whole(name: str) -> bool:
 
 
 def find_source(text: str) -> tuple[Path, str | None]:
-    """Return the run and which of its replicas a text names, or a file and None. Raises UsageError for neither."""
+    """Parse --init-from: a run and which of its replicas, or a file and None. Raises UsageError for neither."""
     path, which = replica_named(text)
     if which is not None:
         return path, which
@@ -244,13 +238,13 @@ def find_source(text: str) -> tuple[Path, str | None]:
 
 
 def located(text: str) -> str:
-    """Return what a text names, wherever this process works later. Raises UsageError."""
+    """Return --init-from with an absolute path, independent of the working directory. Raises UsageError."""
     path, which = find_source(text)
     return str(path.absolute()) if which is None else f"{path.absolute()}:{which}"
 
 
 def read_initial_weights(text: str) -> InitialWeights:
-    """Return the tensors of a run or of a file. Raises UsageError for what has none, and as reading a run does."""
+    """Read the tensors of a run or a file. Raises UsageError if it has none, and as `read_replica` does."""
     path, which = find_source(text)
     if which is not None:
         return InitialWeights(text, read_replica(path, which).tensors)
@@ -260,17 +254,17 @@ def read_initial_weights(text: str) -> InitialWeights:
         return InitialWeights(text, bundle.plain_tensors(path.read_bytes()))
     except GridmlError:
         raise
-    except pickle.UnpicklingError as error:  # torch says at length how to run what is in the file
+    except pickle.UnpicklingError as error:  # torch's own message advises to execute the file's content
         raise UsageError(
             f"--init-from is {text!r}, which holds other objects than tensors, such as a whole module or an optimiser, "
             f"and nothing in a file is executed; expected what torch.save(module.state_dict(), file) writes."
         ) from error
-    except Exception as error:  # whatever torch says of a file
+    except Exception as error:  # torch raises many types for a bad file
         raise UsageError(f"--init-from is {text!r}, which cannot be read: {described(error)}; {_EXPECTED}.") from error
 
 
 def _of_torch(path: Path) -> dict[str, Array]:
-    """The tensors of a state dict that torch saved. Nothing in the file is executed. Raises what torch does."""
+    """Read a state dict saved by torch, without executing anything in the file. Raises what torch raises."""
     import torch
 
     state = torch.load(path, map_location="cpu", weights_only=True)
@@ -286,10 +280,10 @@ def _of_torch(path: Path) -> dict[str, Array]:
 
 
 def initialize_from(graph: Graph, state: ReplicaState, values: InitialWeights, *, partial: bool) -> InitializedReplica:
-    """Return a replica, as factories and the graph made it, with the tensors of `values` instead of its own of the same
-    names; all of them, or where `partial`, those whose names and shapes fit. Values of floating point are converted.
+    """Return the replica `state` with tensors replaced by those of the same names in `values`.
 
-    Raises UsageError for names that only one of them has, for another shape or kind, and for NaN and infinity.
+    Floating-point values are converted. Raises UsageError for a name that only one side has, another shape or kind,
+    NaN and infinity; with `partial` such tensors are skipped, and it raises only if none fits.
     """
     own = _own_tensors(state)
     called = _keys(graph) if values.plain else _whole_names(graph, own)
@@ -314,7 +308,7 @@ def _refusal(values: InitialWeights, odd: list[str], total: int, *, partial: boo
     more = f"; {len(odd) - MAX_SHOWN} more" if len(odd) > MAX_SHOWN else ""
     listed = f": {'; '.join(odd[:MAX_SHOWN])}{more}" if odd else ""
     if partial:
-        return f"--init-from is {values.source!r}, of which nothing fits the program's {total:,} tensors{listed}."
+        return f"--init-from is {values.source!r}; none of its tensors fits the program's {total:,} tensors{listed}."
     return (
         f"--init-from is {values.source!r}, which does not fit the program's {total:,} tensors{listed}. Give "
         "--init-partial, too, to take those that fit and begin the others as the program makes them."
@@ -322,7 +316,7 @@ def _refusal(values: InitialWeights, odd: list[str], total: int, *, partial: boo
 
 
 def _without_wrappers(name: str) -> str:
-    """A name without what torch.compile puts into it."""
+    """Return a name without the prefix that torch.compile adds."""
     return name.replace("_orig_mod.", "")
 
 
@@ -332,7 +326,8 @@ def _own_tensors(state: ReplicaState) -> dict[str, Array]:
 
 
 def _keys(graph: Graph) -> dict[str, str]:
-    """Return the replica's name of each key of the program's only module. Raises UsageError where there are others."""
+    """Map the keys of the program's only module to names of the replica. Raises UsageError if it has several modules,
+    or none."""
     tables = [table for table in graph.replicated if table.type.modules]
     if len(tables) != 1 or tables[0].count != 1 or len(tables[0].type.modules) != 1:
         raise UsageError(
@@ -344,7 +339,7 @@ def _keys(graph: Graph) -> dict[str, str]:
 
 
 def _whole_names(graph: Graph, own: Mapping[str, Array]) -> dict[str, str]:
-    """Return the replica's name of each tensor, which differs from its own where it is tied to an earlier one."""
+    """Map each tensor's name to that of the replica, which differs for a tensor tied to an earlier one."""
     called = {name: name for name in own}
     for table in graph.replicated:
         modules = Modules(table.type)
@@ -356,7 +351,7 @@ def _whole_names(graph: Graph, own: Mapping[str, Array]) -> dict[str, str]:
 
 
 def _problem(own: Array, tensor: Array) -> str | None:
-    """Return why a tensor cannot stand for one of the program's, None if it can."""
+    """Return why a tensor cannot replace one of the program's, None if it can."""
     if tensor.shape != own.shape:
         return f"is {tensor.shape} there, and {own.shape} here"
     if tensor.dtype != own.dtype and (tensor.dtype.kind, own.dtype.kind) != ("f", "f"):

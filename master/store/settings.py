@@ -1,9 +1,4 @@
-"""The settings of a run: parsed once, written into the run directory, never changed deep inside.
-
-A flipped bit in a path or a number of the settings file makes another one of it. So the file counts only if the
-ledger has its digest, or a person has changed both the file and its copy alike. The names that options take are
-here, too.
-"""
+"""The settings of a run: the options of its commands, parsed once, immutable, and stored in the run directory."""
 
 from __future__ import annotations
 
@@ -46,22 +41,22 @@ from master.store.rundir import RunDirectory
 
 CHUNK_RULES = GOODPUT, PAPER, GAUSSIAN = (
     "goodput",  # `chunk_model.choose`
-    "paper",  # a chunk fills a life
-    "gaussian",  # the paper's search, for lives that are normal
+    "paper",  # a chunk fills a lifetime
+    "gaussian",  # the paper's search, for normally distributed lifetimes
 )
 STEPS_EACH = 150  # batches of the program's own size
 AUTO, NO_PLACEMENT = "auto", "none"
-MAX_WORKERS = 10**6  # that a master can keep count of
+MAX_WORKERS = 10**6
 MAX_COUNT = 10**9  # epochs, and vertices of a chunk
 MAX_SILENT_S = 1e9
 MIN_SILENCE_S = 5.0  # of real workers
-# Of a chunk. A worker holds two, and one of them thrice while it is opened; the master has it twice while it is cut. A
-# link of 100 Mbit/s takes 3 s for it. Cutting takes a master 0.1 to 0.3 s, in which it hears nobody.
+# A chunk's memory: a worker holds two chunks, and three copies of one while it is decoded; the master holds two copies
+# while it cuts one. Transfer takes 3 s at 100 Mbit/s. Cutting blocks the master for 0.1 to 0.3 s.
 CHUNK_BYTES = 32 * 10**6
-MAX_SPOT_CHECKS = 0.5  # of the pushes: what is trained twice must be less than what is trained
-MAX_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
+MAX_SPOT_CHECKS = 0.5  # share of the pushes: less must be trained for checks than for credit
+MAX_SEED = 2**32 - 1  # the maximum of NumPy's legacy generator, which user code may seed
 BEGINS = (BEGIN, SIMULATE)
-# What does not fit beside its setting.
+# Help texts that do not fit beside their setting.
 _CHUNK = "Vertices a lease; otherwise chosen for goodput, or as the paper has it: paper, gaussian."
 _PLACEMENT = (
     "Vertices that touch the same rows go to one worker: where it pays, never, or by a method of gridml place such as "
@@ -75,13 +70,13 @@ _LOGGERS = (
     "Where figures go beside metrics.csv and metrics.jsonl: tensorboard, mlflow, wandb. May be repeated. For a run "
     "that goes on, instead of those so far, with all evaluations."
 )
+# Reasons why a setting is fixed, shown in error messages.
 _SEED = "the order of the vertices in every epoch follows from it, and credits are ranges of that order"
 _PLACED = "vertices are placed once, when a run begins, and credits are ranges of the order that follows"
 
 
 def parse_bytes(option: str, text: str) -> int:
-    """Return the bytes that an option's text says, such as 250kB, 100MB, 1.5 GB. Raises UsageError for what is no size,
-    or less than a number's four bytes."""
+    """Parse a size such as 250kB, 100MB, 1.5 GB into bytes. Raises UsageError, also below 4 bytes (one number)."""
     parts = re.fullmatch(r"\s*([0-9]{0,12}\.?[0-9]{1,12})\s*([kMG]?)B?\s*", text)
     size = int(float(parts[1]) * {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}[parts[2]]) if parts else 0
     if size < 4:
@@ -92,8 +87,7 @@ def parse_bytes(option: str, text: str) -> int:
 
 
 def parse_chunk(text: str) -> dict[str, Any]:
-    """Return the settings that the text of --chunk says: a number of vertices, or a rule that sizes follow. Raises
-    UsageError for what is neither."""
+    """Parse --chunk into settings: a number of vertices, or a rule for sizes. Raises UsageError for neither."""
     if text in CHUNK_RULES:
         return {"chunk": None, "chunk_rule": text}
     try:
@@ -104,8 +98,8 @@ def parse_chunk(text: str) -> dict[str, Any]:
 
 
 def parse_seconds(option: str, text: str | None) -> float | None:
-    """Return the seconds that an option's text says. Raises UsageError for what is no time: negative, NaN, or not from
-    MIN_DURATION_S to MAX_DURATION_S and not 0."""
+    """Parse an option's duration into seconds, None for None. Raises UsageError unless it is 0, or within the bounds of
+    `chunk_model.lifetime`."""
     from chunk_model.lifetime import MAX_DURATION_S, MIN_DURATION_S, LifetimeError, parse_duration
 
     if text is None:
@@ -123,7 +117,8 @@ def parse_seconds(option: str, text: str | None) -> float | None:
 
 
 def parse_silence(text: str) -> float:
-    """Return the seconds that the text of --silence says, whatever number that is. Raises UsageError for no time."""
+    """Parse --silence into seconds: any number, or a duration. Raises UsageError for neither. Bounds are checked later,
+    by `check_silence`."""
     try:
         return float(text)
     except ValueError:
@@ -131,33 +126,32 @@ def parse_silence(text: str) -> float:
 
 
 def check_silence(seconds: float) -> None:
-    """Raise UsageError for a silence in which a real worker may well only start."""
+    """Raise UsageError for a silence shorter than a real worker may take to start."""
     if not seconds >= MIN_SILENCE_S:
         raise UsageError(
-            f"--silence is {seconds:g}; expected at least {MIN_SILENCE_S:g} seconds: a worker says nothing while it "
+            f"--silence is {seconds:g}; expected at least {MIN_SILENCE_S:g} seconds: a worker sends nothing while it "
             "starts."
         )
 
 
 def _located(text: str) -> str:
-    """Return a run or a file that --init-from names, wherever this process works later."""
+    """Return --init-from with an absolute path, independent of the working directory."""
     from master.store.saved_replica import located
 
     return located(text)
 
 
 def check_seed(seed: int) -> None:
-    """Raise UsageError for a seed that not every generator takes."""
+    """Raise UsageError for a seed that some generators reject."""
     if not 0 <= seed <= MAX_SEED:
         raise UsageError(f"--seed is {seed}; expected a whole number from 0 to {MAX_SEED}.")
 
 
 def check_placement(which: str, name: str, error: type[GridmlError] = UsageError) -> None:
-    """Raise an `error` where a placement is neither auto nor none nor the `name` of a method; `which` placement that
-    is, as the message says it."""
+    """Raise `error` unless `name` is auto, none or a placement method; `which` names the placement in the message."""
     if name in (AUTO, NO_PLACEMENT):
         return
-    from gridml.placement.auto import METHODS  # numba and scipy, which takes half a second
+    from gridml.placement.auto import METHODS  # imported late: numba and scipy take half a second
 
     if name not in METHODS:
         raise error(f"{which} is {name[:40]!r}; expected {NO_PLACEMENT}, or one of {', '.join(METHODS)}.")
@@ -165,11 +159,11 @@ def check_placement(which: str, name: str, error: type[GridmlError] = UsageError
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is asked to do, as settings.json has it; and the one table of the options that every back end has.
+    """The settings of a run, as in settings.json, and the table of options that all back ends share.
 
-    Times are in seconds. None means that gridml chooses. In JSON the back end's own `options` stand under its name.
-    Between two masters of a run a setting may change unless it is `fixed`: who trains and how messages travel leaves no
-    trace in what is credited, and sizes, formats and checks hold for the leases and pushes to come.
+    Times are in seconds. None means that gridml chooses. In JSON the back end's own `options` are stored under its
+    name. A resumed run may change any setting that is not `fixed`: workers and carriers leave no trace in credits, and
+    sizes, formats and checks apply to leases and pushes to come.
     """
 
     program: Path
@@ -181,7 +175,7 @@ class Settings:
     )
     seed: int = option(0, "Decides the order of vertices and first values.", commands=BEGINS, fixed=_SEED)
     chunk: int | None = option(None, _CHUNK, SIZES, metavar="N|RULE", kind=str, read=parse_chunk, bounds=(1, MAX_COUNT))
-    #: what the size of a chunk follows that gridml chooses
+    #: the rule for a chunk size that gridml chooses; one of `CHUNK_RULES`
     chunk_rule: str = GOODPUT
     chunk_bytes: int = option(
         CHUNK_BYTES,
@@ -196,9 +190,9 @@ class Settings:
     push_every: int | None = option(
         None, "Vertices between two pushes of a worker; otherwise chosen.", SIZES, bounds=(1, NO_PUSH)
     )
-    #: the share of time that pushes may take
+    #: share of a worker's time that pushes may take
     push_budget: float = 0.03
-    #: a law of lives, as `chunk_model.parse` reads it, that sizes follow until the run has seen its own
+    #: a distribution of lifetimes (`chunk_model.parse`), used for sizes until the run has observed its own
     expected_lifetime: str | None = None
     steps_each: int = option(
         STEPS_EACH,
@@ -231,7 +225,7 @@ class Settings:
     init_partial: bool = option(
         False, "Of these take what fits by name and shape, and leave the others.", TRAINED, BEGINS
     )
-    #: by default the back end's usual one
+    #: "" for the back end's default, which `__post_init__` fills in
     carrier: str = option(
         "", "How messages travel: chirp, or sftp where machines may connect to this one.", WORKERS, (BEGIN,)
     )
@@ -263,8 +257,8 @@ class Settings:
                 raise UsageError(f"{name} is {number}; expected a number above 0.")
         if not self.silent_s <= MAX_SILENT_S:
             raise UsageError(
-                f"--silence is {self.silent_s:g}; expected at most {MAX_SILENT_S:g} seconds: longer than that, who is "
-                "gone would never be given up."
+                f"--silence is {self.silent_s:g}; expected at most {MAX_SILENT_S:g} seconds: with more, a dead worker "
+                "would never be given up."
             )
         if self.init_partial and self.init_from is None:
             raise UsageError("got --init-partial without --init-from; expected both, or neither.")
@@ -291,7 +285,7 @@ class Settings:
 
     @property
     def facts(self) -> BackendFacts:
-        """What is to be known of the back end."""
+        """Facts about the back end."""
         return self.options.facts
 
     def to_json(self) -> dict[str, Any]:
@@ -301,9 +295,9 @@ class Settings:
 
     @staticmethod
     def from_json(values: Mapping[str, Any], options: type[BackendOptions]) -> Settings:
-        """Make settings of what `to_json` gave; `options` is the type of the back end's own.
+        """Restore settings from `to_json`; `options` is the type of the back end's own.
 
-        Raises KeyError, TypeError or ValueError for what is none of ours.
+        Raises KeyError, TypeError or ValueError for anything else.
         """
         name = values["backend"]
         common = {key: value for key, value in values.items() if key != name}
@@ -312,7 +306,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class CommandOptions:
-    """The options of commands and calls that say no setting by themselves."""
+    """Options of commands and calls that are not stored as settings."""
 
     program: Path | None = option(None, "Another file of the same graph, such as a mended one.", TRAINED, (RESUME,))
     with_changes: bool = option(
@@ -324,9 +318,9 @@ class CommandOptions:
     )
     trace: Path | None = option(None, "The same, from a file of when machines came and went.", FAILURES, (BEGIN,))
     run_dir: Path | None = option(None, "Where the run is kept; otherwise runs/PROGRAM-TIME.", FIRST, BEGINS)
-    #: of a back end that can say what it would do; the help is its own
+    #: only for back ends that can describe what they would do; the help is the back end's
     dry_run: bool = option(False, "", OUTPUT, (BEGIN,), terminal=True)
-    #: of a back end whose masters are jobs, as is `prepare`
+    #: like `prepare`, only for back ends whose masters are jobs
     foreground: bool = option(False, "Run the master in this terminal, not as a job of its own.", OUTPUT, (BEGIN,))
     prepare: bool = option(
         False, "Make the run and what its master is submitted by, no more.", OUTPUT, (BEGIN,), terminal=True
@@ -338,8 +332,7 @@ class CommandOptions:
 
 
 def settings_said(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the values of options say, by the names of `Settings`; None is not given. Raises
-    UsageError for what makes no sense."""
+    """Return the fields of `Settings` for these values of options, by name; None means not given. Raises UsageError."""
     asked = {each.name: values.get(each.name) for each in described(Settings)}
     if values.get("no_push"):
         if asked["push_every"] is not None:
@@ -348,12 +341,12 @@ def settings_said(values: Mapping[str, Any]) -> dict[str, Any]:
     return fields_of(Settings, asked)
 
 
-MAX_SETTINGS_BYTES = 1 << 20  # bytes
+MAX_SETTINGS_BYTES = 1 << 20
 
 
 def write_settings(run: RunDirectory, settings: Settings) -> str:
-    """Write the settings of a run, and the copy first, so that a master killed here leaves a file that counts. Return
-    their SHA-256, which belongs into the ledger."""
+    """Write the settings of a run and their copy. Returns the SHA-256, which the caller records in the ledger."""
+    # The copy first: if the master is killed in between, the old file still matches the SHA-256 in the ledger.
     text = (json.dumps(settings.to_json(), indent=2) + "\n").encode()
     for path in (run.settings_copy, run.settings):
         bundle.write_atomic(path, text)
@@ -361,7 +354,7 @@ def write_settings(run: RunDirectory, settings: Settings) -> str:
 
 
 def copy_settings(run: RunDirectory) -> str:
-    """Make the copy the same as the file, whose SHA-256 is returned."""
+    """Copy the file over its copy. Returns its SHA-256."""
     content = read_regular(run.settings, MAX_SETTINGS_BYTES)
     if content != _copy(run):
         bundle.write_atomic(run.settings_copy, content)
@@ -369,10 +362,8 @@ def copy_settings(run: RunDirectory) -> str:
 
 
 def settings_text(run: RunDirectory, sha256: str | None) -> bytes:
-    """Return what the settings' file holds, if it is of that SHA-256 or the same as its copy.
-
-    Raises ValueError if it is neither, or no file of ours, and OSError.
-    """
+    """Read the settings' file. Raises ValueError unless it has this SHA-256 or equals its copy, and OSError."""
+    # A flipped bit makes another path or number that looks valid. A person who edits the settings changes both files.
     content = read_regular(run.settings, MAX_SETTINGS_BYTES)
     if bundle.digest(content) != sha256 and content != _copy(run):
         raise ValueError(f"its SHA-256 is not the one in the ledger, and it is not the same as {run.settings_copy}")
@@ -380,7 +371,7 @@ def settings_text(run: RunDirectory, sha256: str | None) -> bytes:
 
 
 def has_copy(run: RunDirectory, sha256: str | None) -> bool:
-    """Return whether the copy is what was written."""
+    """Return whether the copy has this SHA-256."""
     content = _copy(run)
     return content is not None and bundle.digest(content) == sha256
 

@@ -1,7 +1,7 @@
-"""The specification of a run: what it trains and with which settings, as given, before anything has happened.
+"""The specification of a run: program, graph, settings and placement; and its identity, which a resume must match.
 
-The identity of a run is what it was begun with and must go on with: its data, the order of its vertices, what f may
-change. Of the settings all but two may change between two masters, for the reasons given beside them.
+The identity covers the data, the order of the vertices and the mutable fields. All settings but the fixed ones may
+change on a resume.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ from master.store.versions import ReplicaState
 
 Shared = NDArray[np.int64]
 Labels = NDArray[np.int32]
-FACT = "placement"  # what the ledger knows of it: "text", and "sha256", None where vertices were not placed
+FACT = "placement"  # a fact of the run: "text", and "sha256" (None if vertices were not placed)
 
 
 @dataclass(frozen=True)
 class SavedPlacement:
-    """The `parts` of the vertices that f runs on; `shared` int64 (parts, parts), the bytes of rows that each two of
-    them both touch, on the diagonal those that one touches; and the SHA-256 of the file."""
+    """The placement of the driving vertices."""
 
     parts: PlacedParts
-    shared: Shared
-    sha256: str
+    shared: Shared  # int64 (parts, parts): bytes of rows that two parts both touch; on the diagonal, that one touches
+    sha256: str  # of the file
 
     @property
     def borders(self) -> list[int]:
-        """The positions in an epoch at which a part ends and the next begins."""
+        """Positions in an epoch at which a part ends and the next begins."""
         borders: list[int] = self.parts.offsets[1:-1].tolist()
         return borders
 
 
-def keep(path: Path, labels: Labels, sections: Labels, shared: Shared, *, durable: bool = True) -> SavedPlacement:
-    """Write down the part of each vertex, `labels` (vertices,), each part of 0 to len(shared) - 1, and its section of
-    that, `sections` (vertices,). Raises OSError."""
+def save(path: Path, labels: Labels, sections: Labels, shared: Shared, *, durable: bool = True) -> SavedPlacement:
+    """Write a placement. Raises OSError.
+
+    `labels` (vertices,) is the part of each vertex, 0 to len(shared) - 1; `sections` (vertices,) its section of the
+    part.
+    """
     arrays = {"part": labels.astype(_smallest(labels)), "section": sections.astype(_smallest(sections))}
     payload = bundle.pieces({"parts": len(shared)}, {**arrays, "shared": shared})
     bundle.write_atomic(path, payload, durable=durable)
@@ -55,41 +57,39 @@ def keep(path: Path, labels: Labels, sections: Labels, shared: Shared, *, durabl
 
 
 def _smallest(labels: Labels) -> np.dtype[np.generic]:
-    """Return the smallest type for labels: a byte for most."""
+    """Return the smallest dtype for labels, usually one byte."""
     return np.min_scalar_type(int(labels.max(initial=0)))
 
 
 def read_saved(path: Path, fact: Mapping[str, Any] | None) -> SavedPlacement | None:
-    """Return the placement that the ledger names, None where there is none. Raises DamagedError where the file is gone
-    or another one, OSError where it cannot be read."""
+    """Read the placement that the ledger names, None without one. Raises DamagedError if the file is missing or
+    differs, OSError if it cannot be read."""
     sha256 = None if fact is None else fact.get("sha256")
     if sha256 is None:
         return None
     _, arrays = bundle.opened(read_named(path, sha256, "the placement of the vertices"))
-    parts = PlacedParts.of(
-        arrays["part"], len(arrays["shared"]), arrays.get("section")
-    )  # earlier releases had no sections
+    # Files of earlier releases have no sections.
+    parts = PlacedParts.of(arrays["part"], len(arrays["shared"]), arrays.get("section"))
     return SavedPlacement(parts, arrays["shared"], sha256)
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The user's program, the graph it made, the settings of the run, and the placement that it was begun with, if
-    any."""
+    """The inputs of a run."""
 
     settings: Settings
     program: Program
-    graph: Graph
-    placement: SavedPlacement | None = None
+    graph: Graph  # built by the program
+    placement: SavedPlacement | None = None  # made when the run began
 
     @property
     def shuffle(self) -> Shuffle:
-        """In which order an epoch goes through the vertices."""
+        """The order in which an epoch visits the vertices."""
         return shuffle_of(self.program, self.graph)
 
 
 def shuffle_of(program: Program, graph: Graph) -> Shuffle:
-    """In which order an epoch goes through the vertices: as the program says, or as suits its graph."""
+    """Return the order in which an epoch visits the vertices: the program's, or the default for its graph."""
     if program.shuffle is not None:
         return program.shuffle
     if program.bsp:
@@ -98,11 +98,11 @@ def shuffle_of(program: Program, graph: Graph) -> Shuffle:
 
 
 FIXED = {each.field: each.option.fixed for each in described(Settings) if each.option.fixed}
-"""The settings that a run must go on with, and why."""
+"""Settings that a resume must not change, with the reasons."""
 
 
 def identity(spec: RunSpec) -> dict[str, Any]:
-    """Return what is compared when a run goes on. Reads all of the graph's data once."""
+    """Return the identity of a run, as JSON. Reads all of the graph's data once."""
     program, graph = spec.program, spec.graph
     return {
         "graph": graph.fingerprint(),
@@ -119,16 +119,16 @@ def identity(spec: RunSpec) -> dict[str, Any]:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return in words what differs between two identities."""
+    """Describe the differences between two identities."""
     before, after = dict(_flat(then)), dict(_flat(now))
     changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     return [_in_words(path, before.get(path), after.get(path)) for path in changed]
 
 
 def tensor_differences(graph: Graph, state: ReplicaState) -> list[str]:
-    """Return in words how the tensors that the program's factories make differ from those of a version.
+    """Describe how the tensors of the program's factories differ from those of a version. Raises what a factory raises.
 
-    Every type's first vertex is made, and those of the same type are alike. Raises what a factory raises.
+    Only the first vertex of each type is made: all vertices of a type have the same tensors.
     """
     differ = []
     for table in graph.replicated:

@@ -1,4 +1,4 @@
-"""What a commit writes, and a master reads first: ledger, replica, fields of local vertices."""
+"""The persistent state of a run, which a commit writes and a master loads on startup."""
 
 from __future__ import annotations
 
@@ -13,35 +13,33 @@ from master.store.rundir import RunDirectory, command
 from master.store.spec import RunSpec, differences, identity, tensor_differences
 from master.store.versions import Versions
 
-MAX_SHOWN = 8  # differences that are named one by one
+MAX_SHOWN = 8  # differences listed in one message
 
 
 @dataclass(frozen=True)
 class Store:
-    """The three parts of a run's state. They agree with one another at every commit of the ledger.
-
-    `undone` are the vertices that were credited in a ledger newer than this one, None where there was none.
-    """
+    """The parts of a run's state. They are consistent with one another at every commit of the ledger."""
 
     ledger: Ledger
-    versions: Versions
+    versions: Versions  # the files of `replica`
     replica: Replica
     fields: LocalFields
-    undone: int | None = None
+    undone: int | None = None  # vertices credited in a newer ledger that is lost; None if none is
 
     def sweep(self) -> None:
-        """Remove files that neither the ledger nor its copy names: of commits that were not made, or are undone."""
+        """Remove files that neither the ledger nor its copy names: those of failed or undone commits."""
         self.versions.sweep({*self.ledger.saved_versions, *self.ledger.copied_versions})
         self.fields.sweep(self.ledger.base(), self.ledger.patches())
 
 
 def open_store(spec: RunSpec, directory: RunDirectory, ledger: Ledger, now: float, *, durable: bool) -> Store:
-    """Take the ledger over, and bring replica and fields to where its last commit left them.
+    """Take the ledger over, and load replica and fields as of its last commit.
 
-    Raises LedgerError when one of them is damaged or missing, or data or settings are not those that the run was begun
-    with; before the ledger is taken over, as far as it alone can tell.
+    Raises LedgerError if one of them is damaged or missing, or if data or settings differ from those that the run began
+    with.
     """
     with translate_errors(directory.root):
+        # Checks that need only the ledger come before the takeover, which ends the previous master's right to write.
         ledger.count_credits()
         _check_identity(ledger, spec)
         return _opened(ledger, spec, directory, now, durable=durable)
@@ -61,7 +59,7 @@ def _check_identity(ledger: Ledger, spec: RunSpec) -> None:
 
 
 def _refuse(differ: list[str], ledger: Ledger, spec: RunSpec) -> None:
-    """Raise LedgerError where a run is to go on as another."""
+    """Raise LedgerError if the program, data or settings differ from those that the run began with."""
     if differ:
         shown = [*differ[:MAX_SHOWN], *([f"{len(differ) - MAX_SHOWN} more"] if len(differ) > MAX_SHOWN else [])]
         raise LedgerError(
@@ -79,10 +77,11 @@ def _opened(ledger: Ledger, spec: RunSpec, directory: RunDirectory, now: float, 
     replica.load(*ledger.newest_version(), ledger.next_version)
     _refuse(tensor_differences(spec.graph, replica.state), ledger, spec)
     fields = LocalFields(spec.graph, directory.fields, bsp=spec.program.bsp, durable=durable)
-    with ledger.transaction():  # nobody else makes files meanwhile
+    with ledger.transaction():  # the write lock keeps another master from making the same files
         fields.show(ledger.base(), ledger.patches())
     if not ledger.get("undone", False):
         return Store(ledger, versions, replica, fields)
+    # The ledger is older than the files: later masters may have removed versions that it still names.
     gone = [version for version in ledger.saved_versions if not versions.has(version)]
     with ledger.transaction():
         for version in gone:

@@ -1,8 +1,8 @@
-"""Files of versions that hold of array fields only the rows that changed since another version, the parent.
+"""Incremental files of versions, which hold only the rows of array fields that changed since a parent version.
 
-Such a file names its parent and the parent's SHA-256 in its message. Of a type that it does not hold whole it has
-"@rows/Type", ids int64 (n,) in order, and "Type/field" (n, *shape); these rows changed in its version. What a version
-is thus takes its file, its parent's, and so on, down to one that is whole.
+Such a file names its parent and the parent's SHA-256 in its message. For a type that it does not hold whole it has
+"@rows/Type", ids int64 (n,) in order, and "Type/field" (n, *shape): the rows that changed. A version is reconstructed
+from the chain of its file, its parent's, and so on, down to a whole file.
 """
 
 from __future__ import annotations
@@ -26,82 +26,83 @@ CHANGED, _ROWS = "@changed/", "@rows/"
 
 @dataclass(frozen=True)
 class Parent:
-    """The version that a file stands on, and its file's SHA-256."""
+    """The version that an incremental file stands on."""
 
     version: int
-    sha256: str
+    sha256: str  # of its file
 
     @classmethod
     def of(cls, message: Mapping[str, Any], version: int) -> Parent | None:
-        """Return what the message of a version's file names, None for a file that is whole. Raises ValueError."""
+        """Parse the parent from the message of a version's file, None for a whole file. Raises ValueError."""
         parent, sha256 = message.get("parent"), message.get("parent_sha256")
         if parent is None:
             return None
+        # Below its child, so that no chain is circular.
         if type(parent) is not int or not 0 <= parent < version or not isinstance(sha256, str):
             raise ValueError(f"it stands on version {parent!r}; expected one before {version}, and its SHA-256")
         return cls(parent, sha256)
 
     def message(self) -> dict[str, Any]:
-        """Return how a file names it."""
+        """Return the entries of a file's message that name the parent."""
         return {"parent": self.version, "parent_sha256": self.sha256}
 
 
 @dataclass(frozen=True)
 class VersionFile:
-    """What one file holds: tensors by name, and rows by type of what it does not hold whole."""
+    """The content of one file."""
 
     version: int
-    parent: Parent | None
-    tensors: Mapping[str, Array]
+    parent: Parent | None  # None for a whole file
+    tensors: Mapping[str, Array]  # by name, as stored
 
     @cached_property
     def rows(self) -> dict[str, RowValues]:
-        """By type: the rows that changed since the parent."""
+        """The rows that changed since the parent, by type, for types that the file does not hold whole."""
         types = [name.removeprefix(_ROWS) for name in self.tensors if name.startswith(_ROWS)]
         return {name: RowValues(self.tensors[f"{_ROWS}{name}"], self.columns(name)) for name in types}
 
     def columns(self, type_name: str) -> dict[str, Array]:
-        """Return what there is of the fields of an array type, none of a type of modules."""
+        """Return the stored fields of an array type, empty for a type of modules."""
         names = ((name.split("/"), tensor) for name, tensor in self.tensors.items())
         return {parts[1]: tensor for parts, tensor in names if len(parts) == 2 and parts[0] == type_name}
 
     @property
     def others(self) -> dict[str, Array]:
-        """The tensors of all that is held whole, by name."""
+        """Tensors that the file holds whole, by name."""
         partly = {f"{name}/{field}" for name, rows in self.rows.items() for field in rows.fields}
         return {n: t for n, t in self.tensors.items() if n not in partly and not n.startswith(_ROWS)}
 
 
 def changed_rows(type_name: str, ids: Ids, columns: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the named tensors of the rows of a type that changed, `ids` in order, in copies."""
+    """Return the tensors, by name, that store the changed rows of a type, in copies; `ids` are in order."""
     return {f"{_ROWS}{type_name}": ids, **{f"{type_name}/{name}": column[ids] for name, column in columns.items()}}
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The files that a version takes, its own first. The last one is whole."""
+    """The files from which a version is reconstructed."""
 
-    files: tuple[VersionFile, ...]
+    files: tuple[VersionFile, ...]  # the version's own first; the last one is whole
 
     def later(self, type_name: str) -> Iterator[RowValues]:
-        """Yield the rows that changed of a type that the first file does not hold whole, newest first."""
+        """Yield the changed rows of a type, newest first, down to the file that holds it whole."""
         return (file.rows[type_name] for file in self.files[: self._whole(type_name)])
 
     def columns(self, type_name: str) -> dict[str, Array]:
-        """Return the fields of a type where it is whole."""
+        """Return the fields of a type from the newest file that holds it whole."""
         return self.files[self._whole(type_name)].columns(type_name)
 
     def _whole(self, type_name: str) -> int:
         return next(at for at, file in enumerate(self.files) if type_name not in file.rows)
 
     def tensors(self) -> dict[str, Array]:
-        """Return the tensors of the version by name, as a file that is whole has them. They are put together in the
-        memory of the files, which must be writable."""
+        """Return the tensors of the version by name, as in a whole file. Changes the arrays of the files, which must
+        be writable."""
         tensors = self.files[0].others
         for type_name in self.files[0].rows:
             at = self._whole(type_name)
             columns, changed = self.columns(type_name), self.files[at].tensors[f"{CHANGED}{type_name}"]
-            for file in self.files[:at][::-1]:
+            for file in self.files[:at][::-1]:  # oldest first, so that newer rows overwrite
                 rows = file.rows[type_name]
                 for name, column in columns.items():
                     column[rows.ids] = rows.fields[name]
@@ -112,9 +113,9 @@ class Chain:
 
 
 def open_chain(folder: Path, version: int, sha256: str | None, *, mapped: bool) -> Chain:
-    """Return the files of a version, each as its SHA-256 says: in memory, or `mapped` and not to be written to.
+    """Open the files of a version and verify their SHA-256: in memory, or `mapped` read-only.
 
-    Raises DamagedError, naming the file that is damaged or gone, and OSError.
+    Raises DamagedError, naming the file that is damaged or missing, and OSError.
     """
     files = [_opened(folder, version, version, sha256, mapped=mapped)]
     while (parent := files[-1].parent) is not None:
@@ -134,7 +135,7 @@ def _opened(folder: Path, wanted: int, version: int, sha256: str | None, *, mapp
         raise DamagedError(f"{path} is damaged: its SHA-256 is not the one {names}{needing}", path)
     try:
         message, tensors = bundle.opened(payload)
-        if not mapped:  # each on memory of its own: the last one that stays would else keep all of the file there
+        if not mapped:  # copies: a view of one tensor would keep the whole file in memory
             tensors = {name: np.array(tensor) for name, tensor in tensors.items()}
         return VersionFile(version, Parent.of(message, version), tensors)
     except ValueError as error:
@@ -142,6 +143,6 @@ def _opened(folder: Path, wanted: int, version: int, sha256: str | None, *, mapp
 
 
 def message_of(path: Path) -> dict[str, Any]:
-    """Return the message of a version's file, of which no more is read. Raises OSError, ValueError."""
+    """Return the message of a version's file without reading its tensors. Raises OSError, ValueError."""
     message, _ = bundle.opened(np.memmap(path, np.uint8, "r").data)
     return message

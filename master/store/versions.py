@@ -1,9 +1,8 @@
-"""Versions of the master replica: what one holds, and its file.
+"""Versions of the master replica: their content, and their files.
 
-A version's file is a bundle. It holds the tensors by the names they travel under (`gridml.protocol.push`), and
-beside them "name#buffer" for what a merge rule remembers of a tensor, and "@changed/Type". Array fields are there
-whole, or as the rows that changed since another version (`version_chain.py`). The rows of one array field may lie
-in several files, each on top of the one before.
+A version's file is a bundle of tensors by the names used on the wire (`gridml.protocol.push`), "name#buffer" for the
+buffers of merge rules, and "@changed/Type". Array fields are stored whole, or as the rows that changed since another
+version (`version_chain.py`).
 """
 
 from __future__ import annotations
@@ -30,13 +29,15 @@ from master.store.version_chain import CHANGED, Chain, Parent, changed_rows, mes
 
 
 def row_bytes(columns: Mapping[str, Array]) -> int:
-    """Return the bytes of a row of these fields."""
+    """Return the bytes of one row of these fields."""
     return sum(column[:1].nbytes for column in columns.values())
 
 
 def fill(values: Mapping[str, Array], at: Ids, ids: Ids, records: Iterable[RowValues]) -> Ids:
-    """Give the rows at the positions `at` of `ids` the values that the first record has of each; return the positions
-    of those that are in none. The ids of a record ascend."""
+    """Set the rows at positions `at` of `ids` to their values in the first record that has them.
+
+    Returns the positions of rows that are in no record. The ids of a record ascend.
+    """
     for record in records:
         if not len(at):
             break
@@ -49,13 +50,13 @@ def fill(values: Mapping[str, Array], at: Ids, ids: Ids, records: Iterable[RowVa
 
 _BUFFER = "#"
 _NONE: Ids = np.empty(0, np.int64)
-MAX_CHAIN_FILES = 256  # files that a version takes, however few rows they hold: each must be opened to read it
+MAX_CHAIN_FILES = 256  # of one version, however few rows they hold: reading it opens each
 
 
 class Base(Protocol):
-    """A version as a push stands on it: of its rows, only those are gathered that are asked for.
+    """A version that a push stands on. Rows are gathered on request.
 
-    It may be on the memory of the newest version, and is of use until that changes.
+    It may share the memory of the newest version, and is valid until that changes.
     """
 
     @property
@@ -63,17 +64,17 @@ class Base(Protocol):
         """All modules."""
 
     def rows(self, type_name: str, ids: Ids) -> dict[str, Array]:
-        """Return the fields (n, *shape) of some rows of a type by name, in copies; none of a type of modules."""
+        """Return the fields (n, *shape) of rows of a type by name, in copies; empty for a type of modules."""
 
     def part(self, wanted: Mapping[str, Ids]) -> ReplicaPart:
-        """Return the vertices `wanted`, ids by type, as they travel: rows in copies, without buffers."""
+        """Return the vertices `wanted` (ids by type) in wire format: rows in copies, without buffers."""
 
 
 class InParts:
-    """What of a version travels, made of its modules and rows."""
+    """Mix-in: `part` of a version, from its modules and rows."""
 
     def part(self: Base, wanted: Mapping[str, Ids]) -> ReplicaPart:
-        """Return the vertices `wanted`, ids by type, as they travel: rows in copies, without buffers."""
+        """Return the vertices `wanted` (ids by type) in wire format: rows in copies, without buffers."""
         modules: dict[VertexKey, dict[str, Array]] = {}
         rows: dict[str, RowValues] = {}
         for type_name, ids in wanted.items():
@@ -88,17 +89,16 @@ class InParts:
 
 @dataclass(frozen=True)
 class ReplicaState(InParts):
-    """The value of every replicated vertex: modules one by one, array fields `arrays[type][field]` (count, *shape).
-
-    `changed[type]` int64 (count,) is the version in which each vertex changed last.
-    """
+    """The value of every replicated vertex. Mutated only by `Replica`."""
 
     modules: dict[VertexKey, VertexState] = field(default_factory=dict)
+    #: by type and field: (count, *shape)
     arrays: dict[str, dict[str, Array]] = field(default_factory=dict)
+    #: by type, int64 (count,): the version in which each vertex changed last
     changed: dict[str, Ids] = field(default_factory=dict)
 
     def tensors(self) -> Iterator[tuple[str, Array]]:
-        """Yield every tensor with the name it has in files, but no buffers."""
+        """Yield every tensor with its name in files, without buffers."""
         for state in self.modules.values():
             yield from state.tensors.items()
         for type_name, columns in self.arrays.items():
@@ -106,13 +106,13 @@ class ReplicaState(InParts):
                 yield f"{type_name}/{name}", column
 
     def buffers(self) -> Iterator[tuple[str, Array]]:
-        """Yield what merge rules remember, with the names in files."""
+        """Yield the buffers of merge rules with their names in files."""
         for state in self.modules.values():
             for name, buffers in state.buffers.items():
                 yield from ((f"{name}{_BUFFER}{key}", buffer) for key, buffer in buffers.items())
 
     def __bool__(self) -> bool:
-        """Say whether anything is replicated."""
+        """Return whether any type is replicated."""
         return bool(self.modules or self.arrays)
 
     @property
@@ -121,15 +121,14 @@ class ReplicaState(InParts):
         return sum(t.nbytes for _, t in (*self.tensors(), *self.buffers()))
 
     def rows(self, type_name: str, ids: Ids) -> dict[str, Array]:
-        """Return the fields of some rows, in copies; none of a type of modules."""
+        """Return the fields of rows, in copies; empty for a type of modules."""
         return {name: column[ids] for name, column in self.arrays.get(type_name, {}).items()}
 
 
 def initial(graph: Graph, seed: int) -> ReplicaState:
-    """Return the replica before any training: modules from their factories under `seed`, arrays as they were added.
+    """Return the replica before any training: modules from their factories under `seed`, arrays from the graph.
 
-    Raises ProgramError for a tensor whose name cannot be told from a buffer's, and for one that is trained and not
-    finite. Buffers may hold infinities, as masks do, as long as f leaves them as they are.
+    Raises ProgramError for a tensor whose name looks like a buffer's, and for a trained tensor that is not finite.
     """
     state = ReplicaState()
     constant: set[str] = set()
@@ -149,7 +148,7 @@ def initial(graph: Graph, seed: int) -> ReplicaState:
                         f"tensor {marked!r} has '#' in its name, which marks buffers of merge rules; rename it"
                     )
                 state.modules[type_name, index] = VertexState(tensors)
-                constant |= tensors.keys() - modules.trained(index)
+                constant |= tensors.keys() - modules.trained(index)  # these may hold infinities, as masks do
         else:
             state.arrays[type_name] = {name: np.array(column) for name, column in table.columns.items()}
     for name, tensor in state.tensors():
@@ -185,13 +184,13 @@ def _decode(tensors: Mapping[str, Array]) -> ReplicaState:
 
 @dataclass(frozen=True)
 class _Mapped(InParts):
-    """A version on the files that it takes."""
+    """A version on its mapped files, whose rows are not put together."""
 
     modules: Mapping[VertexKey, VertexState]
     chain: Chain
 
     def rows(self, type_name: str, ids: Ids) -> dict[str, Array]:
-        """Return the fields of some rows, in copies; none of a type of modules."""
+        """Return the fields of rows, in copies; empty for a type of modules."""
         values = {name: column[ids] for name, column in self.chain.columns(type_name).items()}
         fill(values, np.arange(len(ids)), ids, self.chain.later(type_name))
         return values
@@ -199,58 +198,60 @@ class _Mapped(InParts):
 
 @dataclass(frozen=True)
 class Changes:
-    """Rows that changed since a version, the parent: by type, ids in order. All others of these types did not."""
+    """The rows that changed since a parent version."""
 
     parent: Parent
-    rows: Mapping[str, Ids]
+    rows: Mapping[str, Ids]  # by type, ids in order; types that are missing did not change
 
 
 @dataclass(frozen=True)
 class _File:
-    """A file of `nbytes` bytes, and the version that it stands on, None where it is whole."""
+    """Metadata of a version's file."""
 
-    parent: int | None
+    parent: int | None  # None for a whole file
     nbytes: int
 
 
 class Versions:
-    """Version files in a folder: `v00000012.safetensors`, whole and durable before the ledger names them.
+    """Version files in a folder: `v00000012.safetensors`, complete and durable before the ledger names them.
 
-    A file that others stand on stays as long as they do.
+    A file is removed only after all files that stand on it.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self.folder = folder
         self._durable = durable
-        self._opened: dict[int, _File] = {}  # those that were looked into
-        self._standing: dict[int, set[int]] | None = None  # by version: those whose files name it as their parent
-        self._unwanted: set[int] = set()  # versions whose files are there for others alone
-        self._doubted = False  # a file was found damaged, on which the newest version may stand
+        self._opened: dict[int, _File] = {}  # cache of metadata, by version
+        self._children: dict[int, set[int]] | None = None  # by version: those whose files stand on it; None if not read
+        self._unwanted: set[int] = set()  # removed versions whose files remain because others stand on them
+        self._doubted = False  # a damaged file was found; until the next whole file, no new one may stand on another
         folder.mkdir(exist_ok=True)
 
     def path(self, version: int) -> Path:
         return self.folder / version_name(version)
 
     def write(self, version: int, state: ReplicaState, credited: int = 0, changes: Changes | None = None) -> str:
-        """Write a version, in which so many vertices are credited, and return its SHA-256. Of its rows, where `changes`
-        says which changed, only these as long as that is less to write and not too much to read. Raises OSError."""
+        """Write a version in which `credited` vertices are credited; return its SHA-256. Raises OSError.
+
+        With `changes`, the file holds only the changed rows if that is smaller and the chain stays short.
+        """
         message = {"version": version, "credited": credited}
         parent, tensors = None, None if changes is None else self._changed(state, changes)
         if changes is not None and tensors is not None:
             parent, message = changes.parent.version, message | changes.parent.message()
         payload = bundle.pieces(message, _encode(state) if tensors is None else tensors)
         bundle.write_atomic(self.path(version), payload, durable=self._durable)
-        self._doubted = False  # what was doubted nothing stands on
+        self._doubted = False  # if it was set, this file is whole
         self._opened[version] = _File(parent, len(payload))
-        if self._standing is not None and parent is not None:
-            self._standing.setdefault(parent, set()).add(version)
+        if self._children is not None and parent is not None:
+            self._children.setdefault(parent, set()).add(version)
         return payload.sha256
 
     def _changed(self, state: ReplicaState, changes: Changes) -> dict[str, Array] | None:
-        """Return the tensors of a file that stands on another one; None where it had better be whole: because more than
-        half of it changed, or all that was written since a whole file would be larger than one.
+        """Return the tensors of an incremental file, None if a whole one is better.
 
-        So no version takes more than twice its size to read, and all together at most twice what changed to write.
+        A whole file is written if more than half of the bytes changed, or if the chain would become larger than a whole
+        file. So reading a version takes at most twice its size, and all writes together at most twice what changed.
         """
         chain = self._chain(changes.parent.version)
         if chain is None or len(chain) >= MAX_CHAIN_FILES or self._doubted:
@@ -259,7 +260,7 @@ class Versions:
         partly = {name: ids for name, ids in partly.items() if len(ids) < len(state.changed[name])}
         tensors = _encode(state)
         nbytes = whole = sum(tensor.nbytes for tensor in tensors.values())
-        for name, ids in partly.items():  # its id takes a row as many bytes as when it changed
+        for name, ids in partly.items():  # a row's id takes as many bytes as its entry of `changed`, which it replaces
             nbytes -= (len(state.changed[name]) - len(ids)) * (ids.itemsize + row_bytes(state.arrays[name]))
         if not partly or 2 * nbytes > whole or sum(file.nbytes for file in chain[:-1]) + nbytes > whole:
             return None
@@ -269,13 +270,13 @@ class Versions:
         return tensors
 
     def read(self, version: int, sha256: str | None) -> ReplicaState:
-        """Return what a version holds. Raises DamagedError when a file is not what the ledger says."""
+        """Read a version into memory. Raises DamagedError if a file does not match its SHA-256."""
         return _decode(self._files_of(version, sha256, mapped=False).tensors())
 
     def mapped(self, version: int, sha256: str | None) -> Base:
-        """Return a version as read-only arrays on its files, which take no memory of this process's own.
+        """Map a version read-only, without memory of this process's own. Raises DamagedError as `read` does.
 
-        For one use, soon: what happens to the files later shows in them. Raises DamagedError as `read` does.
+        For immediate use: later changes of the files show in the arrays.
         """
         chain = self._files_of(version, sha256, mapped=True)
         state = _decode(chain.files[0].others)
@@ -289,7 +290,7 @@ class Versions:
             raise
 
     def newest_file(self) -> int:
-        """Return the highest version that there is a file of, whether the ledger names it or not; -1 without any."""
+        """Return the highest version that has a file, even if the ledger does not name it; -1 without any."""
         return max(self._files(), default=-1)
 
     def _files(self) -> set[int]:
@@ -297,21 +298,21 @@ class Versions:
         return {int(name[1]) for name in names if name is not None}
 
     def credited_in(self, version: int) -> int | None:
-        """Return the vertices of the run that are credited in a version, None where its file does not say so."""
+        """Return the vertices credited in a version, from its file; None if it cannot be read."""
         try:
             return int(message_of(self.path(version))["credited"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def has(self, version: int) -> bool:
-        """Return whether the files that a version takes are there."""
+        """Return whether all files of a version's chain exist."""
         return self._chain(version) is not None
 
     def sweep(self, kept: Collection[int]) -> None:
-        """Remove the files that none of these versions takes, and what is left of files that were not finished."""
+        """Remove the files that none of the `kept` versions needs, and temporary files of interrupted writes."""
         there = self._files()
         self._opened = {version: file for version, file in self._opened.items() if version in there}
-        self._standing, self._unwanted = None, there.difference(kept)
+        self._children, self._unwanted = None, there.difference(kept)
         for version in sorted(self._unwanted, reverse=True):
             self._drop(version)
         for name in os.listdir(self.folder):
@@ -319,39 +320,39 @@ class Versions:
                 (self.folder / name).unlink(missing_ok=True)
 
     def copy(self, version: int, sha256: str | None, to: int, credited: int) -> str:
-        """Make an older version, in which so many vertices are credited, a new one in which every vertex has changed;
-        return its SHA-256. Raises DamagedError."""
+        """Write an older version as the new version `to`, in which every vertex counts as changed; return its SHA-256.
+        Raises DamagedError."""
         state = self.read(version, sha256)
         changed = {name: np.full_like(versions, to) for name, versions in state.changed.items()}
         return self.write(to, replace(state, changed=changed), credited)
 
     def remove(self, version: int) -> None:
-        """Remove a version's file, and those that were there for it alone; it stays while others stand on it."""
+        """Remove a version's file, or mark it unwanted while others stand on it."""
         self._unwanted.add(version)
         self._drop(version)
 
     def _drop(self, version: int) -> None:
-        """Remove a file that is unwanted and that no other stands on, and then perhaps what it stood on."""
+        """Remove a file that is unwanted and has no children; then its parent, if the same holds for it."""
         at: int | None = version
-        while at is not None and at in self._unwanted and not (standing := self._all_standing()).get(at):
+        while at is not None and at in self._unwanted and not (children := self._all_children()).get(at):
             file = self._file(at)
             self.path(at).unlink(missing_ok=True)
             self._unwanted.discard(at)
             self._opened.pop(at, None)
             if (parent := None if file is None else file.parent) is not None:
-                standing.get(parent, set()).discard(at)
+                children.get(parent, set()).discard(at)
             at = parent
 
-    def _all_standing(self) -> dict[int, set[int]]:
-        if self._standing is None:
-            self._standing = {}
+    def _all_children(self) -> dict[int, set[int]]:
+        if self._children is None:
+            self._children = {}
             for version in self._files():
                 if (file := self._file(version)) is not None and file.parent is not None:
-                    self._standing.setdefault(file.parent, set()).add(version)
-        return self._standing
+                    self._children.setdefault(file.parent, set()).add(version)
+        return self._children
 
     def _chain(self, version: int) -> list[_File] | None:
-        """The files that a version takes, its own first and a whole one last; None where one is not there."""
+        """Return the files of a version's chain, its own first and a whole one last; None if one is missing."""
         chain: list[_File] = []
         at: int | None = version
         while at is not None:
@@ -363,8 +364,8 @@ class Versions:
         return chain
 
     def _file(self, version: int) -> _File | None:
-        """Look into a file; None where there is none, or none of a version. Raises OSError where that cannot be told,
-        as what it stands on must stay."""
+        """Return the metadata of a file, None if it is missing or no version. Raises OSError if it cannot be read."""
+        # An unreadable file must not count as missing: its parent would then be removed.
         if version not in self._opened:
             path = self.path(version)
             try:

@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_told_and_left_out_when_asked(begin: Any, tied: Mod
         ("whole.pt", "which holds other objects than tensors, such as a whole module"),
         ("other.pt", "which holds no state dict but"),
         ("nan.pt", "holds NaN or infinity"),
-        ("foreign.pt", "of which nothing fits"),
+        ("foreign.pt", "none of its tensors fits"),
     ],
 )
 def test_what_no_run_can_begin_with(

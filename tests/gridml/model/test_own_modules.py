@@ -288,7 +288,7 @@ def test_a_copy_that_is_damaged_is_made_again_or_refused(folder: Path, tmp_path:
     program = write(folder, program="import first", first="A = 1")
     kept = copied(program, tmp_path / "copy")
     known = kept.digest()
-    kept.mend(known)
+    kept.repair(known)
     for harm in (
         lambda: (kept.folder / "first.py").write_text("A = 2"),
         lambda: (kept.folder / "first.py").unlink(),
@@ -296,19 +296,19 @@ def test_a_copy_that_is_damaged_is_made_again_or_refused(folder: Path, tmp_path:
         lambda: shutil.rmtree(kept.folder),
     ):
         harm()
-        kept.mend(known)
+        kept.repair(known)
         assert kept.digest() == known
     write(folder, first="A = 3")
-    kept.mend(known)  # it is whole, whatever the original is
+    kept.repair(known)  # it is whole, whatever the original is
     (kept.folder / "first.py").write_text("A = 2")
     with pytest.raises(LedgerError, match=r"neither is .* --with-changes"):
-        kept.mend(known)
+        kept.repair(known)
     kept.keep(contents_of(program))
-    kept.mend(known)  # as `--with-changes` left it, whose master was killed before it said so
+    kept.repair(known)  # as `--with-changes` left it, whose master was killed before it said so
     assert (kept.folder / "first.py").read_text() == "A = 3"
     shutil.rmtree(folder)
     with pytest.raises(LedgerError, match="neither is"):
-        kept.mend(known)
+        kept.repair(known)
 
 
 def test_a_program_in_the_folder_of_copies_is_its_own(folder: Path) -> None:

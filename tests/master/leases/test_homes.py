@@ -22,7 +22,7 @@ from master.state.worker_records import Standing, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.settings import Settings
-from master.store.spec import RunSpec, SavedPlacement, keep
+from master.store.spec import RunSpec, SavedPlacement, save
 from tests.support.effort import examples
 
 SIZES, CHUNK = (100, 100, 60), 25
@@ -86,7 +86,7 @@ def desk_of(folder: Path, workers: int = 3, batch: int = 1) -> Desk:
     program = replace(program, update=Update(program.update.function, batch, 1))
     settings = Settings(Path("program.py"), backend="simulated", workers=workers, chunk=CHUNK)
     labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], SIZES)).astype(np.int32)
-    placement = keep(folder / "placement.safetensors", labels, np.zeros_like(labels), SHARED, durable=False)
+    placement = save(folder / "placement.safetensors", labels, np.zeros_like(labels), SHARED, durable=False)
     spec, table = RunSpec(settings, program, program.graph(), placement), WorkerTable(workers)
     ledger = Ledger(folder / "ledger.db", shared_disk=False, create=True, durable=False)
     desk = Desk(leases_of(spec, ledger, table), ledger, table, placement)

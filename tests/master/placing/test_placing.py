@@ -189,7 +189,7 @@ def test_it_is_said_before_it_takes_long(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_a_file_that_is_another_one_is_not_taken(damage: Callable[[Path], None], said: str, tmp_path: Path) -> None:
     path, labels = tmp_path / "placement.safetensors", np.array([0, 1, 0], np.int32)
-    kept = spec.keep(path, labels, np.zeros_like(labels), np.eye(2, dtype=np.int64), durable=False)
+    kept = spec.save(path, labels, np.zeros_like(labels), np.eye(2, dtype=np.int64), durable=False)
     damage(path)
     with pytest.raises(DamagedError, match=said):
         read_saved(path, {"sha256": kept.sha256})
