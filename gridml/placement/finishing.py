@@ -1,5 +1,7 @@
-"""How refinement ends: with parts that touch as much as one another where the largest counts, at the best of several
-slacks where the objective weighs work against traffic, and within the memory limit, where there is one."""
+"""The end of refinement: evens out parts if the largest one counts, and keeps the memory limit.
+
+If the objective weighs work against traffic, several slacks are tried, and the best one is kept.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,26 @@ from gridml.placement.refine import MAX_PUSHES, Touches, anneal, falling, fit, f
 from gridml.placement.refine_kernel import Aim, Bounds
 from gridml.placement.serving import served
 
-LEVELLING = Aim(8)  # while some parts touch too much
-STEEP = 4  # a power from which on the largest part is what counts
-# Powers of the passes that even parts out where it does; the last is also that of what follows. Three or four passes
-# leave a largest memory that is 0.3 to 0.6% more, eight one that is 0.2% less; up to 256 it is the same.
+LEVELLING = Aim(8)  # while some parts exceed the memory limit
+STEEP = 4  # from this power on the aim is dominated by the largest part
+# The powers of the passes that even out parts; the last one is also used afterwards. Three or four passes leave a
+# largest memory that is 0.3 to 0.6% more, eight passes one that is 0.2% less. Powers of up to 256 change nothing.
 EVENING = (12, 24, 48, 96, 96, 96)
-ROUNDS = 6  # of pushing columns out and refining what that left
-HEATS = np.array([1.0, 0.5, 0.0, 0.0])  # of the passes that refine it
-LOOSE = 0.03  # of its share, by which a part may differ in them
-MAX_BISECTIONS = 6  # of the span in which the smallest limit is looked for that can be kept
+ROUNDS = 6  # of moving rows out of parts above the limit, and refining the result
+HEATS = np.array([1.0, 0.5, 0.0, 0.0])  # of the passes of such a refinement
+LOOSE = 0.03  # the fraction by which a part may differ from its share in these passes
+MAX_BISECTIONS = 6  # steps of the search for the smallest feasible limit, which the error message names
 
 
 def bounds_of(graph: Bipartite, parts: int, options: Options, loose: float = 0.0) -> Bounds:
-    """Return the work that parts may have: at most (1 + slack) times their share and a mean row more, as `loose` as
-    that on the way."""
+    """Return the bounds of parts' work: at most (1 + slack) times their share plus a mean row, or (1 + `loose`) times
+    it if that is more."""
     mean_row = max(1, graph.work // graph.rows)
     return sizes(graph.work, parts, options.slack, loose, options.fractions, mean_row)
 
 
 def ends_of(graph: Bipartite, options: Options, parts: int) -> tuple[Bounds, Bounds | None]:
-    """Return the sizes to end with, and where rows differ in work those that can be had at any rate."""
+    """Return the final bounds, and, if rows differ in work, wider bounds that are always feasible."""
     if graph.row_weights is None:
         return bounds_of(graph, parts, options), None
     sure = sizes(graph.work, parts, options.slack, 0.0, options.fractions, graph.heaviest)
@@ -43,7 +45,7 @@ def ends_of(graph: Bipartite, options: Options, parts: int) -> tuple[Bounds, Bou
 
 
 def pace_of(graph: Bipartite, parts: int, options: Options) -> PartRates | None:
-    """Return what columns and work cost each part where seconds are to be few; None: that is not the objective."""
+    """Return the costs of parts if the objective is seconds, otherwise None."""
     if options.objective != SECONDS or options.rates is None:
         return None
     shares = np.full(parts, 1 / parts) if options.fractions is None else options.fractions
@@ -51,8 +53,8 @@ def pace_of(graph: Bipartite, parts: int, options: Options) -> PartRates | None:
 
 
 def finish(tally: Touches, rng: np.random.Generator, graph: Bipartite, options: Options, aim: Aim) -> Touches:
-    """Return the counts of rows that are within the parts' sizes. Where the objective has work in it several slacks are
-    tried, up to that allowed."""
+    """Return rows in parts within their bounds. If the objective depends on work, several slacks up to the allowed one
+    are tried."""
     if aim.power >= STEEP:
         aim = _even_out(tally, rng, bounds_of(graph, len(tally.load), options, LOOSE), aim)
     slacks = [options.slack]
@@ -69,7 +71,7 @@ def finish(tally: Touches, rng: np.random.Generator, graph: Bipartite, options: 
 
 
 def _even_out(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim) -> Aim:
-    """Even out what parts touch, and return the max_power aim of those that did."""
+    """Even out what parts touch by ever steeper aims. Return the last one."""
     max_power = tally.max_power
     aims = [aim._replace(power=min(power, max_power)) for power in EVENING]
     for each in aims:
@@ -78,7 +80,7 @@ def _even_out(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim
 
 
 def _by_pace(tally: Touches, graph: Bipartite, options: Options) -> Touches:
-    """The same parts under other numbers: what touches most goes where a column costs least."""
+    """Renumber the parts: the part that touches most gets the number with the cheapest columns."""
     pace = pace_of(graph, len(tally.load), options)
     if pace is None:
         return tally
@@ -88,16 +90,16 @@ def _by_pace(tally: Touches, graph: Bipartite, options: Options) -> Touches:
 
 
 def best(tries: Sequence[Touches], graph: Bipartite, options: Options) -> int:
-    """Return which of several the objective calls the best. With one there is nothing to be counted."""
+    """Return the index of the best result by the objective. A single result is not evaluated."""
     if len(tries) == 1:
         return 0
     return min(range(len(tries)), key=[_figure(each, graph, options) for each in tries].__getitem__)
 
 
 def within_memory(tally: Touches, graph: Bipartite, options: Options, aim: Aim) -> Touches:
-    """Return counts of rows in parts none of which touches more than `options.memory`: those given where that is so.
+    """Return rows in parts that touch at most `options.memory`; rows that already do are returned as they are.
 
-    Raises UsageError where none are found, with the smallest limit for which some are.
+    Raises UsageError if none are found. The message names the smallest limit for which some are.
     """
     if options.memory is None or tally.touched.max() <= options.memory:
         return tally
@@ -121,7 +123,7 @@ def within_memory(tally: Touches, graph: Bipartite, options: Options, aim: Aim) 
 
 
 def _keep_within(tally: Touches, graph: Bipartite, options: Options, limit: int, aim: Aim) -> Touches | None:
-    """Move rows out of parts that touch more than `limit`; None where some still do."""
+    """Move rows out of parts that touch more than `limit`; None: some parts still do."""
     tally, parts = tally.copy(), len(tally.load)
     rng = np.random.default_rng([options.seed, 3])
     loose = bounds_of(graph, parts, options, LOOSE)._replace(limit=limit)
@@ -139,7 +141,7 @@ def _keep_within(tally: Touches, graph: Bipartite, options: Options, limit: int,
 
 
 def _figure(tally: Touches, graph: Bipartite, options: Options) -> tuple[float, float]:
-    """What the objective says of rows so placed, and what all parts touch, where it says the same."""
+    """Return the figure of the objective, and as a tie-breaker what all parts touch together."""
     parts, moved, everything = len(tally.load), tally.touched, float(tally.touched.sum())
     if options.objective == MEMORY:
         return float(tally.touched.max()), everything

@@ -1,19 +1,14 @@
-"""Parsa: rows are assigned block by block to the part to which they bring the fewest new columns.
+"""Parsa: assigns rows block by block to the part to which they bring the fewest new columns.
 
 Li, Andersen and Smola, "Graph Partitioning via Parallel Submodular Approximation to Accelerate Distributed Machine
-Learning", 2015. Where the paper and its authors' code differ this follows the code: parts take rows in turn, and
-not the part that touches the fewest columns, which as printed leaves parts 1.4 to 1.9 times as many rows as others.
-Of rows that cost alike the one with most columns is taken, of these the first. One block without a warm-up is
-Algorithm 1. Where shares or work are unequal it is the turn of the part that has the least work for its share.
-Columns count one each.
+Learning", 2015. Where the paper and its authors' code differ, this follows the code: parts take rows in turn. As
+printed, the part that touches the fewest columns takes the next row, which leaves some parts with 1.4 to 1.9 times as
+many rows as others. Of rows with equal cost the one with most columns is taken, of these the first. One block without a
+warm-up is Algorithm 1. If shares or works are unequal, the part with the least work for its share takes the next row.
+Columns count 1 each.
 
-One block (Algorithm 3): the cost of each row for each part is kept in an array, and so is a lower bound for every
-group of rows. The least bound says where to look, and is corrected if that row is gone. Two searches among about √n
-numbers that lie side by side are quicker than the paper's list in the order of cost, in which every row moves whose
-cost falls.
-
-Several blocks (Algorithm 4): the next blocks are read by threads while others are assigned. Neighbour sets change
-only here, between blocks and in their order, so the threads decide nothing about the result.
+One block is Algorithm 3, several are Algorithm 4: the next blocks are read by threads while others are assigned.
+Neighbour sets change only here, between blocks and in their order, so the threads do not affect the result.
 """
 
 from __future__ import annotations
@@ -48,14 +43,15 @@ from gridml.placement.parsa_numbering import Block, forget, gather, keep, number
 from gridml.placement.serving import served
 
 Costs = NDArray[np.signedinteger[Any]]
-# Byte j of entry b, as it lies in memory, is bit j of b: eight counters of a byte each are counted up by one addition.
+# Byte j of entry b, in memory order, is bit j of b: one addition increments eight counters of one byte each.
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 SPREAD: Words = _BITS.view(np.uint64).ravel()
-_FULL = 255  # columns after which counters of a byte are emptied
+_FULL = 255  # columns after which counters of one byte must be emptied
 
 
 def room_for_costs(parts: int, degrees: NDArray[np.int64]) -> Costs:
-    """Return an array (parts, rows) of a type in which a cost of a row that is gone stays above all that are not."""
+    """Return an array (parts, rows) of the smallest type in which the cost of an assigned row stays above all
+    others."""
     small = int(degrees.max(initial=0)) <= np.iinfo(np.int16).max // 2
     return np.empty((parts, len(degrees)), np.int16 if small else np.int32)
 
@@ -72,15 +68,18 @@ def deal(
     parts: Ids,
     fill: Fill | None = None,
 ) -> None:
-    """Write the part of each of the `rows` of a block, int32 (n,), into `parts` (all of the graph's rows).
+    """Assign the `rows` of a block, int32 (n,): write their parts into `parts`, which has all of the graph's rows.
 
-    Parts take turns, beginning with `first_part`, or with a `fill` as that says. Of rows that cost a part alike it
-    takes the first. `touched` (m, words) are the parts that touch each of the block's columns before, as bits, and
-    afterwards. `cost` (parts, n) is scratch, and `gone` the largest number that it holds.
+    Parts take turns from `first_part` on, or in the order of a `fill`. Of rows with equal cost a part takes the first.
+    `touched` (m, words) are the parts that touch each of the block's columns, as bits; it is updated. `cost` (parts, n)
+    is scratch, and `gone` the largest number that it can hold.
     """
+    # Costs are kept in an array, with a lower bound for each group of about √n rows. The least bound selects the group,
+    # and is corrected if its row is gone. Two linear searches over √n numbers are faster than the paper's list sorted
+    # by cost, in which every row moves whose cost falls.
     n, k = len(rows), len(cost)
     _first_costs(block, touched, spread, cost)
-    shift = 4  # a group of 2^shift rows for about as many groups
+    shift = 4  # 2^shift rows per group, and about as many groups
     while n >> 2 * shift:
         shift += 1
     groups = (n + (1 << shift) - 1) >> shift
@@ -98,7 +97,7 @@ def deal(
             members = of_part[group << shift : (group + 1) << shift]
             i = _where(members, least)
             if i < 0:
-                bound_of_part[group] = _least(members)
+                bound_of_part[group] = _least(members)  # the row of the bound was assigned: correct it and retry
             else:
                 i += group << shift
         for other in range(k):
@@ -133,7 +132,7 @@ def _least(numbers: Costs) -> Any:
 
 @compiled
 def _where(numbers: Costs, wanted: int) -> int:
-    """The first place of a number, or −1."""
+    """Return the first index of a number, or −1."""
     for at in range(len(numbers)):
         if numbers[at] == wanted:
             return at
@@ -142,7 +141,7 @@ def _where(numbers: Costs, wanted: int) -> int:
 
 @compiled
 def _first_costs(block: Block, touched: Words, spread: Words, cost: Costs) -> None:
-    """Write what each row would cost each part: the columns that the part does not touch yet."""
+    """Write the cost of each row for each part: the number of columns that the part does not touch yet."""
     k = len(cost)
     counters = np.zeros((k + 7) // 8, np.uint64)
     counted = counters.view(np.uint8)
@@ -174,44 +173,43 @@ def _count(touched: Words, column: int, spread: Words, counters: Words) -> None:
 
 @dataclass(frozen=True)
 class _Read:
-    """The rows of a block, those with most columns first, how many each has, and the block."""
+    """A block that was read."""
 
-    rows: Ids
-    degrees: NDArray[np.int64]
+    rows: Ids  #: in descending order of degrees
+    degrees: NDArray[np.int64]  #: of these rows
     block: Block
 
 
 @dataclass(frozen=True)
 class _Dealt:
-    """A block that is dealt out, the parts that touch its columns by now, (m, words), and what it added to their load,
-    float64 (parts,), where that is counted."""
+    """A block that was dealt out."""
 
     block: Block
-    touched: Words
-    added: Shares | None
+    touched: Words  #: the parts that touch its columns now, (m, words)
+    added: Shares | None  #: what it added to the load of parts, float64 (parts,); None: loads are not counted
 
 
 class Dealer:
-    """Writes the part of each row into `rows` int32 (rows,), and what the parts touch into `sets`.
+    """Deals out blocks of rows. The result is in `rows` int32 (rows,), and in `sets`, the parts that touch each column.
 
-    A block is dealt out from what those before it left, the last `delay` of them left out. Without a `fill` parts take
-    rows in turn; with one, what a part has beyond its share each of the blocks at work makes up for its part of.
+    A block does not see what the `delay` blocks before it touch. Without a `fill` parts take rows in turn. With one,
+    each of the blocks in flight corrects an equal fraction of a part's deviation from its share.
     """
 
     def __init__(self, graph: Bipartite, parts: int, threads: int, delay: int, fill: Fill | None = None) -> None:
         self.rows, self.sets = np.full(graph.rows, -1, np.int32), no_sets(graph.columns, parts)
         self._graph, self._parts = graph, parts
         self._threads, self._delay, self._fill = threads, delay, fill
-        self._load = np.zeros((2, parts))  # of the parts, by blocks of the warm-up and by real ones
+        self._load = np.zeros((2, parts))  # of each part, from warm-up blocks and from real ones
         self._ahead = threads if threads > 1 else 0
         self._scratch: Queue[Words] = Queue()
-        self._again: dict[int, _Read] = {}  # blocks of the warm-up, which are dealt out once more
+        self._again: dict[int, _Read] = {}  # warm-up blocks by index, kept until they are dealt out again
 
     def deal_out(self, blocks: Sequence[Ids], warm_up: int) -> None:
-        """Deal out so many of the blocks to warm up, then all of them. Rows of a block ascend."""
+        """Deal out the first `warm_up` blocks as a warm-up, then all blocks. The rows of a block ascend."""
         steps = [*range(warm_up), *range(len(blocks))]
-        dropped = min(warm_up + self._delay, len(steps) - 1)  # step at whose end nothing is left of the warm-up
-        only = dropped + self._delay  # the last that begins before that end
+        dropped = min(warm_up + self._delay, len(steps) - 1)  # after this step the sets hold nothing of the warm-up
+        only = dropped + self._delay  # the last step that starts before that
         reading: deque[Future[_Read]] = deque()
         dealing: deque[Future[_Dealt]] = deque()
         group: list[_Dealt] = []  # of the warm-up, whose blocks are dealt out at once
@@ -243,7 +241,7 @@ class Dealer:
                     finished += 1
 
             for step in range(len(steps)):
-                # A first block is waited for: of two that begin with nothing each would have parts of its own.
+                # Wait for the first block: two blocks that start from nothing would each form parts of their own.
                 if step > max(1, warm_up):
                     finish_all_but(self._delay)
                 elif step >= warm_up or (step - 1) % (1 + self._delay) == 0:
@@ -263,13 +261,13 @@ class Dealer:
             finish_all_but(0)
 
     def _keep_only(self, dealt: Iterable[_Dealt]) -> None:
-        """Leave in the neighbour sets what these touch, and nothing else."""
+        """Reset the neighbour sets to what these blocks touch."""
         self.sets.fill(0)
         for each in dealt:
             keep(each.block, each.touched, self.sets)
 
     def _read(self, blocks: Sequence[Ids], index: int, warm_up: int) -> _Read:
-        """Number a block's columns; one that is dealt out again is kept until then."""
+        """Read a block and number its columns. A warm-up block is kept until it is dealt out again."""
         if (again := self._again.pop(index, None)) is not None:
             return again
         rows = blocks[index]
@@ -291,7 +289,7 @@ class Dealer:
         return read
 
     def _deal(self, read: _Read, touched: Words, first_part: int, fill: Fill | None, *, only: bool) -> _Dealt:
-        """Deal out a block; what it touches is then `only` its own, or with what was touched before."""
+        """Deal out a block. Its `touched` then holds `only` its own rows, or also what was touched before."""
         cost = room_for_costs(self._parts, read.degrees)
         gone = np.iinfo(cost.dtype).max
         before = None if fill is None else fill.load.copy()
@@ -302,27 +300,27 @@ class Dealer:
 
 
 Rows = NDArray[np.int32]
-EDGES_PER_BLOCK = 1_200_000  # of which not much waits for memory
-EDGES_PER_READ = 16_000  # that lie side by side in a file
-MIN_BLOCKS = 3  # at least, for each that is dealt out at once, so that there is something to go by
-MAX_WARM_UP = 8  # blocks at most
+EDGES_PER_BLOCK = 1_200_000  # small enough for the caches
+EDGES_PER_READ = 16_000  # contiguous in a file: smaller reads would be dominated by seeks
+MIN_BLOCKS = 3  # for each block in flight, because the first block has no neighbour sets to go by
+MAX_WARM_UP = 8  # blocks
 
 
 @dataclass(frozen=True)
 class ParsaOptions(Options):
-    """`blocks` (b in the paper) are dealt out one after the other; None: as many as caches want, and at least three
-    times as many as are dealt out at once. Their rows are drawn in runs of `run` that follow on one another; None: one
-    by one, or as many as are read at once from a file. The first `warm_up` blocks (a) are dealt out beforehand, each by
-    what the one before it left, to begin with neighbour sets that are those of good parts; None: eight at most, or two
-    rounds and one. A block is dealt out without what the last `delay` (τ) ones before it touch, so that as many
-    `threads` can work; None: one less than those. To warm up 1 + τ blocks at once are dealt out by what as many before
-    them left. The delay changes the result, the threads do not."""
+    """Options of Parsa."""
 
     blocks: int | None = None
+    """Blocks of rows (b in the paper). None: as many as fit into caches, at least three for each block in flight."""
     run: int | None = None
+    """Consecutive rows that are drawn together for a block. None: 1, or for a mapped graph as many as one read has."""
     warm_up: int | None = None
+    """Blocks that are dealt out in advance (a), to start with the neighbour sets of good parts. None: eight at most, or
+    one block and two rounds of those in flight. Each round of 1 + τ blocks sees only what the round before left."""
     delay: int | None = None
-    threads: int = 1
+    """Preceding blocks that a block does not see (τ), so that they can be dealt out in parallel. None: one less than
+    the threads. It changes the result."""
+    threads: int = 1  #: they do not change the result
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -333,13 +331,12 @@ class ParsaOptions(Options):
 
     @property
     def at_once(self) -> int:
-        """Blocks that can be dealt out at once."""
+        """Blocks that can be in flight at once."""
         return 1 + (self.threads - 1 if self.delay is None else self.delay)
 
 
 class Parsa:
-    """Algorithm 3 for one block after the other, Algorithm 4 where several are dealt out at once, and Algorithm 2 for
-    the columns."""
+    """Algorithm 3 for single blocks, Algorithm 4 for several in parallel, and Algorithm 2 for the columns."""
 
     name = "parsa"
     supports = frozenset({SHARES, ROW_WEIGHTS})
@@ -349,14 +346,14 @@ class Parsa:
         own = options_of(ParsaOptions, options)
         rows, sets, why = deal_out(graph, parts, own)
         if own.slack:
-            why += "; as parts take rows in turn the slack is not made use of"
+            why += "; the slack is not used, because parts take rows in turn"
         return Placement(parts, rows, served(sets, parts, own.seed)[0], why)
 
 
 def deal_out(graph: Bipartite, parts: int, options: ParsaOptions) -> tuple[Rows, Words, str]:
-    """Return the part of each row, the parts that touch each column (`neighbour_sets`), and how they were found."""
+    """Return the part of each row, the parts that touch each column (`sets_of`), and a description."""
     blocks = _blocks(graph, options)
-    if options.warm_up is None:  # a first block alone, and then as many at once as the delay lets
+    if options.warm_up is None:  # the first block alone, then rounds of as many as the delay allows
         most = min(len(blocks), max(MAX_WARM_UP, 1 + 2 * options.at_once))
         warm_up = 1 + (most - 1) // options.at_once * options.at_once
     else:
@@ -367,10 +364,8 @@ def deal_out(graph: Bipartite, parts: int, options: ParsaOptions) -> tuple[Rows,
 
 
 def _blocks(graph: Bipartite, options: ParsaOptions) -> list[Rows]:
-    """The rows of each block, drawn by chance; ascending, as they lie in memory, or in runs, as they lie in a file.
-
-    Raises UsageError where one would be too large.
-    """
+    """Return the rows of each block, drawn at random, ascending, so that they are read in order. Raises UsageError if
+    a block would be too large."""
     wanted = options.blocks or options.at_once * max(MIN_BLOCKS, -(-graph.edges // (EDGES_PER_BLOCK * options.at_once)))
     run = options.run
     if run is None:

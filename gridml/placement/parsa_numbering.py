@@ -1,6 +1,6 @@
-"""The columns of a block of rows, numbered anew: what is looked at again and again stays in the processor's caches.
+"""Renumbering of a block's columns, so that hot data stays in the processor's caches.
 
-Columns that two rows of the block share come first: only they can change what another row costs. The others, each
+Columns that several rows of the block share come first: only they can change the cost of another row. The others, each
 *alone* in its row, follow row by row.
 """
 
@@ -15,45 +15,39 @@ from gridml.placement.bipartite import Ids, Offsets
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words
 
-DIGIT = 12  # bits that one round of sorting looks at, at most: as many streams as are written at once
+DIGIT = 12  # bits per round of radix sort at most: more would write to more streams than the caches hold
 
 
 class Block(NamedTuple):
-    """n rows with m columns, of which s are shared.
+    """n rows with m columns, s of which are shared by rows of the block."""
 
-    `begins` int64 (n + 1,) is where each row begins among the numbers of shared columns `inside` the rows, int32; the
-    columns that are alone in row i have the numbers from alone[i] up to alone[i + 1], int64 (n + 1,). `columns` int32
-    (m,) are the graph's, ascending, and `numbers` int32 (m,) those that they have here. The rows that share the column
-    h are sharing[first[h]:first[h + 1]], int32 (s + 1,) and int32.
-    """
-
-    begins: Offsets
-    inside: Ids
-    alone: Offsets
-    columns: Ids
-    numbers: Ids
-    first: Ids
-    sharing: Ids
+    begins: Offsets  #: offsets of rows into `inside`, int64 (n + 1,)
+    inside: Ids  #: the numbers of the rows' shared columns, int32
+    alone: Offsets  #: row i alone has the columns alone[i] up to alone[i + 1], int64 (n + 1,)
+    columns: Ids  #: the graph's columns, ascending, int32 (m,)
+    numbers: Ids  #: their numbers in this block, int32 (m,)
+    first: Ids  #: offsets of shared columns into `sharing`, int32 (s + 1,)
+    sharing: Ids  #: the rows that share column h are sharing[first[h]:first[h + 1]], int32
 
 
 @compiled
 def numbered(offsets: Offsets, neighbours: Ids, rows: Ids, columns: int, scratch: Words) -> Block:
-    """Return these rows as a block of their own, in this order.
+    """Return a block of these rows, in this order.
 
-    `columns` is how many the graph has, and `scratch` uint64 (2, edges of the rows or more). Edges are sorted by
-    column, digit by digit: a table of all columns would be looked up at random places, once for an edge.
+    `columns` is the number of the graph's columns, and `scratch` is uint64 (2, at least the edges of the rows).
     """
+    # Edges are radix-sorted by column. A lookup table of all columns would be read at a random place for each edge.
     n, edges = len(rows), 0
     for row in rows:
         edges += offsets[row + 1] - offsets[row]
     bits = 1
-    while columns - 1 >> bits > 0:  # of no columns −1 is left, however far it is shifted
+    while columns - 1 >> bits > 0:  # without columns this is −1, which never shifts to a positive number
         bits += 1
     digits = (bits + DIGIT - 1) // DIGIT
     width = (bits + digits - 1) // digits
     mask = np.uint64((1 << width) - 1)
     places = np.zeros((digits, 1 << width), np.int64)
-    keys, sorted_keys = scratch[0], scratch[1]  # a column and, in the lower half, the row in the block
+    keys, sorted_keys = scratch[0], scratch[1]  # the column in the upper half, the row within the block in the lower
     at = 0
     for i in range(n):
         for edge in range(offsets[rows[i]], offsets[rows[i] + 1]):
@@ -79,7 +73,7 @@ def numbered(offsets: Offsets, neighbours: Ids, rows: Ids, columns: int, scratch
 
 @compiled
 def _grouped(keys: NDArray[np.uint64], n: int) -> Block:
-    """The block whose edges are these, in the order of their columns."""
+    """Build the block from its edges, sorted by column."""
     low, edges = np.uint64(0xFFFFFFFF), len(keys)
     begins, alone = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
     shared = at = 0
@@ -134,7 +128,7 @@ def _group_end(keys: NDArray[np.uint64], at: int) -> int:
 
 @compiled
 def gather(block: Block, sets: Words) -> Words:
-    """Return the parts that touch each of the block's columns, uint64 (m, words), by their numbers there."""
+    """Return the parts that touch each of the block's columns, uint64 (m, words), in the block's numbering."""
     touched = np.empty((len(block.columns), sets.shape[1]), np.uint64)
     for at in range(len(block.columns)):
         for word in range(sets.shape[1]):
@@ -144,7 +138,7 @@ def gather(block: Block, sets: Words) -> Words:
 
 @compiled
 def keep(block: Block, touched: Words, sets: Words) -> None:
-    """Add to the sets the parts that touch the block's columns."""
+    """Add the parts that touch the block's columns to the sets."""
     for at in range(len(block.columns)):
         for word in range(sets.shape[1]):
             sets[block.columns[at], word] |= touched[block.numbers[at], word]
@@ -152,7 +146,7 @@ def keep(block: Block, touched: Words, sets: Words) -> None:
 
 @compiled
 def forget(block: Block, rows: Ids, parts: Ids, touched: Words) -> None:
-    """Leave in `touched` the parts of the block's rows, and no others; `parts` are those of all of the graph's."""
+    """Reset `touched` to the parts of the block's rows. `parts` are those of all of the graph's rows."""
     touched[:] = np.uint64(0)
     for i in range(len(rows)):
         word, bit = parts[rows[i]] >> 6, np.uint64(1) << np.uint64(parts[rows[i]] & 63)

@@ -1,11 +1,6 @@
-"""Parsa's rows, refined: passes that move rows to where they leave fewer columns touched, the largest part's first.
+"""Parsa's rows, refined: passes move rows to the parts where they leave fewer columns touched.
 
-Tried on graphs of 0.1 to 4 million edges, 16 parts: passes without heat (label propagation) end after three or four
-with less; of eight passes a heat of 1 is best where rows have 10 columns, on click-through data one of 4 wins another
-1% of total traffic, and 1 is the quickest, as few rows move. Prices of places (`refine.anneal`) gain most where parts
-are uneven (Gowalla: total traffic 263% better than by chance, 247% without), and let equal parts be nearly as good as
-those that differ by 3%. Passes that keep to the final sizes from the beginning find little: nearly every part is full.
-Six passes or five instead of eight, now that six more even the parts out, lose 1% of the largest memory (ibm01 3%).
+The choices of passes, heats and powers are explained in docs/notes/placement.md.
 """
 
 from __future__ import annotations
@@ -38,28 +33,24 @@ from gridml.placement.refine import Touches, anneal, falling
 from gridml.placement.refine_kernel import Aim
 from gridml.placement.serving import serve
 
-# By objective, where a user does not say: what passes lower, and the heat. A power of four, where parts are evened out
-# afterwards (`ending.EVENING`), was chosen among 2 to 10 on gowalla, email-enron, as-caida, ca-condmat, ibm01,
-# powersim, facebook, 20news, msweb and small clicks, the flat part before that on some of them; the others are the
-# judges. With six the largest traffic was 3% more, with three the largest memory 1%. A flat part of 1 lowers total
-# traffic by a few percent more and raises the largest memory by as much; with none facebook is worse. In a star what a
-# part touches is what travels.
+# The default aim and heat of each objective. A power of 4 is a compromise: with 6 the largest traffic is 3% more, with
+# 3 the largest memory is 1% more. `finishing.EVENING` evens parts out afterwards. The flat part of 0.1 lets parts that
+# are far below the largest save columns too; 1 would raise the largest memory.
 LEVEL, EVEN, PLAIN = (Aim(4, 0.1), 1.0), (Aim(2), 1.0), (Aim(0), 1.0)
 DEFAULT_AIMS = {MEMORY: LEVEL, TRAFFIC: EVEN, TOTAL: PLAIN, DUAN: EVEN, SECONDS: EVEN}
-ALTERNATIVES = {TRAFFIC: (LEVEL[0], PLAIN[0]), DUAN: (LEVEL[0],)}  # what is tried beside it
+ALTERNATIVES = {TRAFFIC: (LEVEL[0], PLAIN[0]), DUAN: (LEVEL[0],)}  # tried in addition to the default
+# In a star the traffic of a part is what it touches, so memory and traffic have the same aim.
 DEFAULT_AIMS_IN_STAR = {**DEFAULT_AIMS, TRAFFIC: LEVEL, DUAN: LEVEL, SECONDS: LEVEL}
 
 
 @dataclass(frozen=True)
 class RefinedOptions(Options):
-    """`passes` look at every row, at a `heat` that falls from this many columns of loss to none. What a column costs a
-    part rises with |N(U_i)| to the `power`, a whole number (`refine_kernel.Aim`). None: as the objective wants. Between
-    the passes parts may differ by `loose` of their even share, more than `slack` lets them at the end."""
+    """Options of refinement."""
 
-    passes: int = 8
-    heat: float | None = None
-    power: int | None = None
-    loose: float = 0.03
+    passes: int = 8  #: over all rows
+    heat: float | None = None  #: of the first pass, in columns of loss; falls to 0; None: by the objective
+    power: int | None = None  #: a whole number, see `refine_kernel.Aim`; None: by the objective
+    loose: float = 0.03  #: the share by which parts may differ between passes, in addition to the final `slack`
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,13 +63,13 @@ class RefinedOptions(Options):
 
     @property
     def aim(self) -> Aim:
-        """What passes lower."""
+        """The objective of the passes."""
         usual, _ = self._usual
         return usual if self.power is None else Aim(int(self.power), usual.flat)
 
     @property
     def usual_heat(self) -> float:
-        """The heat that holds."""
+        """The heat of the first pass."""
         return self._usual[1] if self.heat is None else self.heat
 
     @property
@@ -87,16 +78,19 @@ class RefinedOptions(Options):
 
 
 class Variant(NamedTuple):
-    """What passes lower, and what columns cost each part, None: the same."""
+    """One way to refine for an objective."""
 
     aim: Aim
-    pace: PartRates | None = None
+    pace: PartRates | None = None  #: the costs of parts; None: they are equal
 
 
 def variants(graph: Bipartite, parts: int, options: RefinedOptions) -> list[Variant]:
-    """Return what is tried for the objective, whose best end is kept. It is one thing, but for the largest traffic all
-    three, as which is best depends on the graph; for Duan's product two; and for seconds two where parts are not
-    equally quick: columns that avoid slow parts can be too many for the others."""
+    """Return the variants to try for the objective; the best result is kept.
+
+    For the largest traffic these are all three aims, because the best one depends on the graph, and for Duan's product
+    two. For seconds there are two if parts differ in speed: columns that avoid slow parts can be too many for the
+    others. All other objectives have one.
+    """
     tried = [Variant(options.aim)]
     pace = pace_of(graph, parts, options)
     if options.objective in ALTERNATIVES and options.power is None and options.aim != LEVEL[0]:
@@ -107,13 +101,13 @@ def variants(graph: Bipartite, parts: int, options: RefinedOptions) -> list[Vari
 
 
 class Refined:
-    """Parsa, refinement, and the columns served by sweeps."""
+    """Parsa, refinement, and sweeps that assign columns."""
 
     name = "refined"
     supports = ALL_FEATURES
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
-        """Raises UsageError where a memory limit cannot be kept."""
+        """Place a graph. Raises UsageError if a memory limit cannot be kept."""
         check(graph, parts, options, self)
         own = options_of(RefinedOptions, options)
         tried, wanted, why = refinements(graph, parts, own)
@@ -123,7 +117,7 @@ class Refined:
 
 
 def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list[Touches], list[Variant], str]:
-    """Return Parsa's rows refined in each of the `variants`, those, and how they were found."""
+    """Return the results of refining Parsa's rows in each of the `variants`, these, and a description."""
     dealt, _, why = deal_out(graph, parts, ParsaOptions(own.seed, own.slack, shares=own.shares))
     rng = np.random.default_rng([own.seed, 1])
     tried, wanted = [], variants(graph, parts, own)
@@ -135,7 +129,7 @@ def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list
         anneal(tally, rng, bounds, aim, falling(own.usual_heat, own.passes))
         if tally.worth(aim) < before:
             tally = finish(tally, rng, graph, own, aim)
-        if tally.worth(aim) >= before:  # heat lost more than was found: only what gains at once
+        if tally.worth(aim) >= before:  # heat lost more than it gained: accept only moves that gain
             tally = finish(as_dealt(), rng, graph, own, aim)
         if tally.worth(aim) >= before:
             tally = as_dealt()

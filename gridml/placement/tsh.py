@@ -1,23 +1,18 @@
-r"""The two-step heuristic: rows first, then columns.
+r"""The two-step heuristic: places rows first, then columns.
 
 Duan, Wang and Wu, "Minimizing Training Time of Distributed Machine Learning by Reducing Data Communication", IEEE
-Transactions on Network Science and Engineering, 2021. The paper itself was not at hand. Known of it: data are
-partitioned first and parameters after, each by a sequential greedy; a step takes α = 1 or 2 data vertices (TSH-1,
-TSH-2) out of β candidates; the training time to be minimised is max |D_i| · max communication, under a limit θ of
-what a worker holds; and its improvements over random. Decided here:
+Transactions on Network Science and Engineering, 2021. The paper itself was not available. Known facts: data are
+partitioned first and parameters second, each by a sequential greedy; a step takes α = 1 or 2 data vertices (TSH-1,
+TSH-2) out of β candidates; the objective is the training time max |D_i| · max communication, under a limit θ of what a
+worker holds; and the improvements over random. Choices made here:
 
-- A step is that of the part with the fewest rows, and of those the one that touches the fewest columns: parts are
-  even, which leaves the largest traffic of the product to be minimised.
-- The cost of a step is the columns that are new to the part, of two rows together |N(u) ∪ N(w) \ N(U_i)|.
-- TSH-1 takes the cheapest of all the rows that wait. TSH-2 takes the best pair of the β cheapest: of β drawn by
-  chance thousands were needed for the same quality. `sample` restricts both to rows drawn by chance.
-- Where parts are unequal, the step is that of the part with the least work for its share. Columns count one each.
-- Columns that one part touches are its own. The others go, those that most parts touch first, each to the part that
-  touches it and has the least traffic so far.
-
-Every row that waits is in one list for each part, that of its cost: the number of columns that are new to the part.
-Lists are linked both ways, so a row moves in constant time when its cost falls, and room is needed for parts × rows
-entries, however many edges there are.
+- A step is that of the part with the fewest rows, of these the one that touches the fewest columns. So parts are even,
+  which leaves the largest traffic to minimise. With unequal shares it is the part with the least work for its share.
+- The cost of a step is the number of columns that are new to the part, for two rows |N(u) ∪ N(w) \ N(U_i)|.
+- TSH-1 takes the cheapest waiting row, TSH-2 the best pair of the β cheapest. With β random candidates thousands were
+  needed for the same quality. `sample` restricts both to random rows.
+- Columns count 1 each. A column that a single part touches is served by it. The others follow, those that most parts
+  touch first, each to the part that touches it and has the least traffic so far.
 """
 
 from __future__ import annotations
@@ -51,26 +46,24 @@ from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words, no_sets, sets_of
 from gridml.placement.serving import deal_unused, touching
 
-COST, BEFORE, AFTER = 0, 1, 2  # of an entry
-NO_ROW = -1
+COST, BEFORE, AFTER = 0, 1, 2  # fields of an entry, see `_all_waiting`
+NO_ROW = -1  # also: no part
 
 
 class PartRoom(NamedTuple):
-    """What parts may have: `most` int64 (parts,) of work and at most `limit` columns each. Next is the part with the
-    least work for its share, `shares` float64 (parts,)."""
+    """The bounds of parts."""
 
-    most: Counts
-    shares: Shares
-    limit: int
+    most: Counts  #: work, int64 (parts,)
+    shares: Shares  #: target fractions, float64 (parts,); the part with the least work for its share is next
+    limit: int  #: columns that a part may touch
 
 
 class Dealt(NamedTuple):
-    """What parts have: the columns that each touches, as bits (`neighbour_sets`) and in number, int64 (parts,), and the
-    work of its rows, int64 (parts,). All of it changes in place."""
+    """The state of parts. All arrays change in place, only by `deal_by_steps`."""
 
-    sets: Words
-    touched: Counts
-    load: Counts
+    sets: Words  #: the parts that touch each column (`neighbours.sets_of`)
+    touched: Counts  #: the number of columns that each part touches, int64 (parts,)
+    load: Counts  #: the work of each part's rows, int64 (parts,)
 
 
 @compiled
@@ -85,13 +78,11 @@ def deal_by_steps(
     dealt: Dealt,
     parts: Parts,
 ) -> int:
-    """Write the part of each row, int32 (rows,), into `parts`, −1 for one that fits nowhere; return what is left of
-    `extra`.
+    """Write the part of each row, int32 (rows,), into `parts`, −1 if it fits nowhere. Return what is left of `extra`.
 
-    A step is that of the smallest part for its share. It takes the row that brings it the fewest columns, or the two of
-    the `candidates` cheapest that bring it the fewest together. A part is open until it has its `room` of work, `works`
-    int64 (rows,), and `extra` of them until they have one more. What the parts have been `dealt` already counts. Rows
-    of the same cost are taken in the given order, at first.
+    A step takes the row with the fewest new columns for the part, or the best pair of the `candidates` cheapest rows. A
+    part is open until it has its `room` of work (`works`, int64 (rows,)), and `extra` parts until they have one more.
+    Parts start with what they were `dealt` before. Rows of equal cost are initially taken in the given order.
     """
     offsets, neighbours, column_offsets, rows_of = graph
     most, shares, limit = room
@@ -104,7 +95,7 @@ def deal_by_steps(
     mark = np.full(len(column_offsets) - 1, NO_ROW, np.int32)
     cheapest = np.empty(candidates, np.int32)
     taken = np.empty(2, np.int32)
-    closed = np.zeros(k, np.bool_)  # by the limit: what a row costs a part falls only when that takes another
+    closed = np.zeros(k, np.bool_)  # by the limit, for good: costs of a part fall only when it takes a row
     left = count
     while left:
         part, least_filled = NO_ROW, 0.0
@@ -141,7 +132,7 @@ def deal_by_steps(
             best = limit - touched[part] + 1
             for i in range(found - 1):
                 row = cheapest[i]
-                # Together they cost at least what the dearer does, and what follows is dearer still.
+                # A pair costs at least as much as its dearer row, and candidates are sorted by cost.
                 if entry[part, cheapest[i + 1], COST] >= best:
                     break
                 if works[row] >= space:
@@ -208,8 +199,10 @@ def deal_by_steps(
 
 @compiled
 def _all_waiting(graph: BothSides, order: Ids, sets: Words, parts: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the lists of all rows: int32 (parts, rows, 3), a row's cost and its neighbours in the list, and int32
-    (parts, costs), the first row of each list, which is the first in order."""
+    """Return the lists of waiting rows: int32 (parts, rows, 3), the cost of a row and its neighbours in its list, and
+    int32 (parts, costs), the first row of each list."""
+    # For each part, a row is in the list of its cost. Lists are doubly linked, so a row changes its list in constant
+    # time. The memory is O(parts × rows), independent of the number of edges.
     offsets, neighbours, _, _ = graph
     count, deepest = len(offsets) - 1, 0
     for row in range(count):
@@ -232,12 +225,11 @@ def _all_waiting(graph: BothSides, order: Ids, sets: Words, parts: int) -> tuple
 
 @dataclass(frozen=True)
 class TshOptions(Options):
-    """`step` (α in the paper) rows are taken at a step, 1 or 2, two of the `candidates` (β) cheapest. Rows wait in
-    samples of `sample` rows drawn by chance, dealt out one after the other; None: all wait at once."""
+    """Options of the two-step heuristic."""
 
-    step: int = 2
-    candidates: int = 32
-    sample: int | None = None
+    step: int = 2  #: rows that a step takes, 1 or 2 (α)
+    candidates: int = 32  #: the cheapest rows, of which a pair is chosen (β)
+    sample: int | None = None  #: random rows that are dealt out together, sample by sample; None: all at once
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -250,13 +242,13 @@ class TshOptions(Options):
 
 
 class Tsh:
-    """Time grows with parts × edges, and with the edges of the candidates squared; room with parts × rows."""
+    """O(parts × edges) time, plus the square of the candidates' edges; O(parts × rows) memory."""
 
     name = "tsh"
     supports = frozenset({SHARES, ROW_WEIGHTS, MEMORY_LIMIT, f"objective {DUAN}"})
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
-        """Raises UsageError where no part may touch as many columns as some must."""
+        """Place a graph. Raises UsageError if the memory limit cannot be kept."""
         check(graph, parts, options, self)
         own = options_of(TshOptions, options)
         rows, _ = deal(graph, graph.works, parts, own)
@@ -266,10 +258,11 @@ class Tsh:
 
 
 def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> tuple[Parts, Counts]:
-    """Return the part of each row, −1 where the memory limit left it none, and the columns that each part touches.
+    """Return the part of each row, −1 if the memory limit left it none, and the number of columns that each part
+    touches.
 
-    `weight` int64 (rows,) is the rows that each stands for, or their work: one of more than 1 may be too much for its
-    part by all but 1 of it.
+    `weight` int64 (rows,) is the number of rows that each row stands for, or their work. A row of more than 1 may
+    exceed the bound of its part by its weight minus 1.
     """
     order = np.random.default_rng(options.seed).permutation(graph.rows).astype(np.int32)
     dealt = Dealt(no_sets(graph.columns, parts), np.zeros(parts, np.int64), np.zeros(parts, np.int64))
@@ -281,7 +274,7 @@ def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> t
     sample = options.sample or graph.rows
     for first in range(0, graph.rows, sample):
         drawn = order[first : first + sample]
-        # All rows are a graph that is there already; of others one is made, in the order in which they were drawn.
+        # All rows at once need no subgraph. A sample gets one, with its rows in the order in which they were drawn.
         whole = len(drawn) == graph.rows
         some, numbers = (graph, np.arange(graph.rows)) if whole else (graph.only(drawn), drawn)
         turns = drawn if whole else np.arange(len(drawn), dtype=np.int32)
@@ -293,7 +286,7 @@ def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> t
 
 
 def infeasible(graph: Bipartite, parts: int, options: TshOptions, reached: Counts) -> UsageError:
-    """The error for a memory limit that cannot be kept; `reached` is what the parts touch without one."""
+    """Return the error for a memory limit that cannot be kept; `reached` is what the parts touch without a limit."""
     least, limit = least_memory(graph, parts), options.memory
     assert limit is not None, "there is one to keep"
     return UsageError(
@@ -304,8 +297,8 @@ def infeasible(graph: Bipartite, parts: int, options: TshOptions, reached: Count
 
 
 def serve_greedily(graph: Bipartite, rows: Parts, parts: int) -> Parts:
-    """Return the part that serves each column, int32 (columns,): a greedy of one pass, after what one part alone
-    touches those that most parts touch first. Columns that nobody touches are dealt out in turn."""
+    """Return the part that serves each column, int32 (columns,), by one greedy pass: first the columns of a single
+    part, then those that most parts touch. Columns that no row touches are dealt out in turn."""
     offsets, touch = touching(sets_of(graph, rows, parts), parts)
     sizes = graph.sizes
     load = np.bincount(touch, np.repeat(sizes, np.diff(offsets)), parts).astype(np.int64)
@@ -328,5 +321,5 @@ def _serve(offsets: Counts, touch: Parts, order: Parts, sizes: Counts, load: Cou
         for at in range(first + 1, last):
             if load[touch[at]] < load[best]:
                 best = touch[at]
-        load[best] += (last - first - 2) * sizes[column]  # serves the others, and fetches it no more
+        load[best] += (last - first - 2) * sizes[column]  # it serves the others, and no longer fetches the column
         home[column] = best

@@ -93,7 +93,7 @@ def test_blocks_dealt_out_at_once_make_up_for_what_parts_are_ahead(delay: int) -
 
 
 def test_slack_is_said_to_be_of_no_use() -> None:
-    assert "the slack is not made use of" in Parsa().place(grouped(60, 30, 4), 3, Options(slack=0.1)).why
+    assert "the slack is not used" in Parsa().place(grouped(60, 30, 4), 3, Options(slack=0.1)).why
 
 
 def test_rows_of_more_columns_than_a_small_number_holds() -> None:
