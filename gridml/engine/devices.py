@@ -1,7 +1,7 @@
-"""The device that a worker trains on, and the errors that are the fault of a device.
+"""Device selection for a worker, and detection of device failures.
 
-The choice is pure: from what was asked for, what there is, and what torch finds. A device that runs out of memory
-or no longer works is a `DeviceTrouble`; the program is not to blame for it.
+`choose` is pure: it decides from the requested device and the accelerators that torch finds. A device that runs out of
+memory or stops working is a `DeviceFault`, which is not counted as an error of the program.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class DeviceFault(StrEnum):
-    """What a device has failed with."""
+    """The kinds of device failure."""
 
     MEMORY = "out of memory"
     ERROR = "failed"
 
 
-_MEMORY = "OutOfMemoryError"  # torch's, by name: nothing of torch is imported to look at an error
+_MEMORY = "OutOfMemoryError"  # torch's classes by name, so that classifying an error needs no import of torch
 _ERROR = "AcceleratorError"
-# What torch says in a plain RuntimeError, of libraries that it calls, and of devices before there was AcceleratorError.
+# Texts of plain RuntimeErrors: torch raises these for failures of CUDA libraries, and old versions for all of them.
 _PHRASES = ("CUDA error", "CUDA driver error", "CUDNN_STATUS_", "CUBLAS_STATUS_", "CUSPARSE_STATUS_", "cuDNN error")
 _MEMORY_PHRASES = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
@@ -42,8 +42,8 @@ ADVICE = {
 
 
 def device_fault_of(error: BaseException) -> tuple[DeviceFault, str] | None:
-    """Return (what is wrong with the device, in the error's words) where an error, or one that it was raised from, is a
-    device's; None where it is the program's."""
+    """Return (the kind of fault, the first line of the error) if an error or one of its causes comes from the device;
+    None for an error of the program."""
     for each in _chain(error):
         names = {cls.__name__ for cls in type(each).__mro__}
         text = str(each).strip().partition("\n")[0]
@@ -56,26 +56,27 @@ def device_fault_of(error: BaseException) -> tuple[DeviceFault, str] | None:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what it was raised from, on purpose."""
-    for _ in range(100):  # an error may be its own cause
+    """Yield an error and its explicit causes (`raise ... from`)."""
+    for _ in range(100):  # bounded, since an error may be its own cause
         if error is None:
             return
         yield error
         error = error.__cause__
 
 
-SLOT = "GRIDML_SLOT"  # in the environment of a worker that shares its machine: the number of its place there
-MAX_ERROR_CHARS = 300  # characters of a device's error that are told
+# Environment variable of a worker that shares its machine: its number there, from 0. Spreads workers over the GPUs.
+SLOT = "GRIDML_SLOT"
+MAX_ERROR_CHARS = 300  # of a device's error in messages
 
 
 class NoDeviceError(GridmlError):
-    """This machine has not the device that was asked for; another may have it."""
+    """This machine lacks the requested device; another machine may have it."""
 
     exit_status: ClassVar[int] = UNFIT
 
 
 class DeviceFailedError(GridmlError):
-    """The device of this worker fails, so that the worker leaves; the program is not to blame. `fault` says how."""
+    """The device of this worker failed, so the worker exits. Not an error of the program. `fault` is the kind."""
 
     exit_status: ClassVar[int] = DEVICE
 
@@ -85,12 +86,11 @@ class DeviceFailedError(GridmlError):
 
 
 class Accelerators(NamedTuple):
-    """The accelerators that this process may use: `number` of one `kind`, in torch's words; "" where there are none.
-    `why_none` says why, where torch knows."""
+    """The accelerators that this process may use."""
 
-    kind: str = ""
+    kind: str = ""  #: torch's device type, such as "cuda"; "" if there are none
     number: int = 0
-    why_none: str = ""
+    why_none: str = ""  #: the reason for none, if torch knows it
 
     def __str__(self) -> str:
         if not self.number:
@@ -100,10 +100,10 @@ class Accelerators(NamedTuple):
 
 
 def choose(asked: DeviceName, present: Accelerators, slot: int | None = None) -> tuple[str, str]:
-    """Return (device in torch's words, reason). Workers of one machine share its accelerators out: `slot` counts them
-    from 0, None where a worker has those that it sees to itself.
+    """Return (torch's name of the device, reason).
 
-    Raises NoDeviceError for a device that is not here.
+    Workers of one machine take its accelerators in turn: `slot` is the worker's number there, from 0, or None for a
+    worker that does not share the machine. Raises NoDeviceError for a device that is missing.
     """
     if asked.kind == CPU:
         return CPU, "as asked for"
@@ -122,8 +122,8 @@ def choose(asked: DeviceName, present: Accelerators, slot: int | None = None) ->
 
 
 def find_accelerators() -> Accelerators:
-    """What torch finds. CUDA_VISIBLE_DEVICES, with which a batch system says which GPUs are a job's, is CUDA's own to
-    obey; numbers count what it leaves."""
+    """Return the accelerators that torch finds. CUDA itself applies CUDA_VISIBLE_DEVICES, by which a batch system
+    assigns GPUs to a job; numbers count the visible ones."""
     import torch
 
     if torch.cuda.is_available():
@@ -138,7 +138,7 @@ def find_accelerators() -> Accelerators:
 
 @dataclass(frozen=True)
 class Device:
-    """The device of an engine, in torch's words: "cpu", "cuda:0"."""
+    """The device of an engine, by torch's name: "cpu", "cuda:0"."""
 
     name: str = CPU
 
@@ -147,8 +147,8 @@ class Device:
         return self.name != CPU
 
     def of(self, declared: module, field: str) -> str:
-        """Return where a module lives: what it asks for itself, else here. Raises NoDeviceError where this engine's
-        worker has not got that."""
+        """Return the device of a module: the one that its declaration asks for, by default this one. Raises
+        NoDeviceError if the worker does not have it."""
         if declared.device is None or (asked := parse(declared.device)).kind == AUTO:
             return self.name
         if asked.kind == CPU:
@@ -164,7 +164,7 @@ class Device:
 
 @contextlib.contextmanager
 def raising_device_errors(device: Device) -> Iterator[None]:
-    """Raise DeviceFailedError for what the device fails with; whatever else is raised stays as it is."""
+    """Turn failures of the device into DeviceFailedError; other errors pass unchanged."""
     try:
         yield
     except Exception as error:
@@ -174,7 +174,7 @@ def raising_device_errors(device: Device) -> Iterator[None]:
 
 
 def find_device(asked: DeviceName, slot: int | None = None) -> tuple[Device, str]:
-    """Return (the device to train on, why that). Raises NoDeviceError for one that is not here."""
+    """Return (the device to train on, reason). Raises NoDeviceError if it is missing."""
     if asked.kind == CPU:
         return Device(), "as asked for"
     name, reason = choose(asked, find_accelerators(), slot)

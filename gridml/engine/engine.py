@@ -1,7 +1,7 @@
 """The engine: runs f over the rows of a chunk, batch by batch, on this process's replica.
 
-It knows nothing of leases or messages. The worker asks for batches, takes snapshots to push and hands newer replicas
-in.
+It handles no leases and no messages. The worker calls `begin` with a chunk, `train` for each batch, `snapshot` before a
+push, and `rebase` or `restart` with the replica of a reply.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from gridml.model.stepping import Stepping
 from gridml.model.vertex import VertexId
 from gridml.protocol.push import ModuleTensors, ReplicaPart, RowValues, VertexKey
 
-MAX_UNREAD_LOSSES = 1_000  # losses that wait on a device
+# Losses that may stay on a device before the host waits for them: bounds the memory that they hold there.
+MAX_UNREAD_LOSSES = 1_000
 
 
 class Engine:
@@ -37,38 +38,40 @@ class Engine:
 
     def __init__(self, program: Program, device: Device | None = None, *, trial: bool = False) -> None:
         self.program = program
-        self._trial = trial  # what costs time and only `gridml check` asks for is found out
+        self._trial = trial  # True in `gridml check`, which pays for comparisons that a run skips
         self.device = device or Device()
         self._types = program.types()
         self._torch = program.uses_torch
+        # One for all vertex types: f may step vertices of several types together.
         self._stepping = Stepping(program.update.accumulate)
         self._modules = {
             name: Modules(vertex_type, self._stepping, self.device)
             for name, vertex_type in self._types.items()
             if vertex_type.modules
         }
-        self.at = Progress()  # where the run stands for the batch that is trained next
-        self._tables: dict[str, Rows | ModuleRows] = {}
-        self._runner: UpdateRunner | None = None  # of the chunk in hand
+        self.at = Progress()  #: progress of the run at the next batch; set by the worker
+        self._tables: dict[str, Rows | ModuleRows] = {}  # of the current chunk, by table name
+        self._runner: UpdateRunner | None = None  # None before the first chunk
         self._rebasing = Rebasing(self._types)
         self.replicated = ReplicatedRows(self._types, self._rebasing)
-        self._used: set[VertexId] = set()
+        self._used: set[VertexId] = set()  # module vertices that f used since the last snapshot; ModuleRows adds to it
+        # Every module vertex of the replica. Views may be stale: read them through `_follow`.
         self._views: dict[VertexKey, dict[str, Array]] = {}
         self.recorder = Recorder()
         self._driver = program.update.driver.__name__
         self.chunk: Chunk | None = None
-        self.notes: list[str] = []  # what the user should know and nothing stops for; whoever reports them clears them
+        self.notes: list[str] = []  #: warnings for the user; the reporter clears the list
 
     def begin(self, chunk: Chunk) -> None:
-        """Make `chunk` the one that `train` works on.
+        """Make `chunk` the current one.
 
-        Replicated rows are as the master has them, and those in a push under way as they were pushed; they are zero
-        where nobody has brought them yet. Raises SharedFileError where a file that the chunk refers to is not here.
+        Replicated rows have the master's values, or, while a push of them is under way, the pushed ones. Rows that have
+        not been received yet are zero. Raises SharedFileError if a file that the chunk refers to is missing here.
         """
         self.chunk = chunk
         self._tables = {}
         for name, table in chunk.tables.items():
-            assert table.borrowed is None, "nothing is borrowed where nothing is kept"
+            assert table.borrowed is None, "the worker fills in borrowed rows before it calls the engine"
             declared = self._types[table.type]
             if declared.modules:
                 modules = self._modules[table.type]
@@ -93,7 +96,7 @@ class Engine:
                 shared=table.shared,
             )
             for column in table.shared.values():
-                column.opened()  # now, and not inside f, it is found to be missing
+                column.opened()  # so that a missing file fails here, and is not blamed on f
         for name, edges in chunk.edges.items():
             source, field = name.split("/", 1)
             rows = self._tables[source]
@@ -101,14 +104,14 @@ class Engine:
             rows.edges[field] = edges
             rows.stores[edges.target] = self._tables[edges.target]
         if self._trial:
-            self._rows(self._driver).reweighted = set()
+            self._rows(self._driver).reweighted = set()  # switches the comparison of edge weights on
         self._runner = UpdateRunner(self.program.update, self.recorder, self._tables)
 
     def batch_end(self, at: int, size: int, stop: int) -> tuple[int, bool]:
-        """Return where the batch that begins at row `at` ends, and whether a push may end there too.
+        """Return (the end of the batch that begins at row `at`, whether a push may end there).
 
-        A batch holds up to `size` vertices and whole components; only a component larger than a batch is trained in
-        several, and no push ends inside it, because a component is never cut.
+        A batch has up to `size` vertices and consists of whole components. A component larger than `size` is trained in
+        several batches; no push may end inside it, since a lease never divides a component.
         """
         assert self.chunk is not None
         ends = self.chunk.ends
@@ -120,15 +123,18 @@ class Engine:
 
     def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
         """Run f on rows [start, stop) at `factor` times the user's rate, scaled for batches that are `share` of the
-        program's. Raises BatchFailed from the user's error, and as it is what the device fails with. A loss on a device
-        that is not finite may be told later: by another batch, or by `snapshot`."""
+        program's.
+
+        Raises BatchFailed from the user's error. An error of the device is raised unchanged. A loss on a device that is
+        not finite may be reported later, by another batch or by `snapshot`.
+        """
         assert self.chunk is not None and self._runner is not None
         if self._stepping.unread >= MAX_UNREAD_LOSSES:
             self.read_losses()
         self._stepping.rows = start, stop
         schedule = self.program.schedule
         failed = True
-        self.recorder.listen()
+        self.recorder.begin_batch()
         try:
             for modules in self._modules.values():
                 modules.set_rate(factor, share)
@@ -136,19 +142,19 @@ class Engine:
                     modules.follow(schedule, self.at, share)
             self._runner.run(start, stop, self.at)
             failed = False
-        except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may end in every way
+        except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may call sys.exit
             if self.device.accelerates and device_fault_of(error) is not None:
-                raise  # the vertices are not to blame, and the device may not be asked again
+                raise  # the vertices are not the cause, and a failed device cannot run f again
             cause = read_only.name_written_field(error, self._tables.values())
             raise self._batch_failed(start, stop, error) from cause
         finally:
-            self.recorder.end(failed=failed)
+            self.recorder.end_batch(failed=failed)
         self._mark(start, stop)
 
     def _batch_failed(self, start: int, stop: int, error: BaseException) -> BatchFailed:
-        """Return what to raise from an error of f on these rows; the replica is worthless afterwards."""
+        """Return the BatchFailed for an error of f on these rows. Runs f again, which makes the replica unusable."""
         assert self.chunk is not None and self._runner is not None
-        self._stepping.eager = True  # f is run again on parts of them
+        self._stepping.eager = True  # a loss that is not finite must be raised by the part that causes it
         try:
             first, end = self._runner.isolate_failure(start, stop, self.at, error)
         finally:
@@ -158,23 +164,25 @@ class Engine:
 
     @property
     def followed(self) -> frozenset[str]:
-        """The edge fields of which f has looked up where they lead, so far in this chunk (`images.edge.index`)."""
+        """The edge fields whose targets f has read in this chunk (`images.edge.index`)."""
         return frozenset(self._rows(self._driver).followed)
 
     @property
     def reweighted(self) -> frozenset[str]:
-        """The edge fields whose weights f has written, so far in this chunk; none where this is no trial."""
+        """The edge fields whose weights f has written in this chunk; empty unless this is a trial."""
         return frozenset(self._rows(self._driver).reweighted or ())
 
     def trainable(self) -> Iterator[Trainable]:
-        """What optimisers may move in the modules that this chunk leads to, and what f has done to that."""
+        """Yield the trainable parameters of every module that this chunk leads to, and their gradients' state."""
         for modules in self._modules.values():
             yield from modules.trainable()
 
     def read_losses(self, held: Mapping[VertexKey, ModuleTensors] = MappingProxyType({})) -> None:
-        """Look at the losses that stayed on a device. Raises BatchFailed from what is wrong with the first of them that
-        is not finite: f is run again on its rows from the tensors `held`, since neither those of the replica nor what
-        optimisers remember is finite by now."""
+        """Check the losses that stayed on a device. Raises BatchFailed for the first batch whose loss is not finite.
+
+        To raise from the user's own line, f runs again on the rows of that batch, from the tensors `held`: by now
+        neither the replica nor the state of its optimisers is finite.
+        """
         if (wrong := self._stepping.read()) is None:
             return
         assert self._runner is not None
@@ -187,16 +195,16 @@ class Engine:
         except Exception as again:
             if device_fault_of(again) is not None:
                 raise
-            if isinstance(again, NotFiniteError):  # it comes from the user's own line
+            if isinstance(again, NotFiniteError):  # with a traceback of the user's own line, which `error` lacks
                 error = again
         finally:
             self._stepping.eager = False
         raise self._batch_failed(*rows, error) from error
 
     def _mark(self, start: int, stop: int) -> None:
-        """Remember which rows f could have changed: the trained ones and their neighbours.
+        """Mark the rows that f may have changed: the trained ones and their neighbours.
 
-        What f wrote beyond them, at a neighbour's neighbour, was remembered when it was written.
+        A write to a neighbour's neighbour goes through `Rows.write`, which marks the row itself.
         """
         rows = self._rows(self._driver)
         rows.dirty[start:stop] = True
@@ -211,18 +219,16 @@ class Engine:
                 self._used.update(home.identify(int(i)) for i in np.unique(index))
 
     def pull(self) -> None:
-        """Have what modules hold on a device in the replica's arrays."""
+        """Copy the tensors of modules on a device to the replica's arrays."""
         for modules in self._modules.values():
             modules.pull()
 
     def snapshot(self, held: Mapping[VertexKey, ModuleTensors] = MappingProxyType({})) -> Snapshot:
-        """Return a copy of the replica, to push; what f changes from now on is for the next one. Gradients that are
-        gathered are stepped first, as their vertices are pushed with the others.
+        """Return a copy of the replica, to push. Later changes of f belong to the next snapshot.
 
-        A tensor that is, bit for bit, one of those `held`, which nobody writes to, is that array: what is frozen is
-        not copied.
-
-        Raises BatchFailed from a loss on a device that was not finite: then there is nothing to push.
+        Accumulated gradients are stepped first, since their vertices are credited with this push. A tensor equal, bit
+        for bit, to one of `held` (read-only) is not copied: the snapshot has the held array, so that frozen parameters
+        cost nothing. Raises BatchFailed if a loss on a device was not finite; then there is nothing to push.
         """
         self._stepping.finish()
         self.read_losses(held)
@@ -241,23 +247,24 @@ class Engine:
         for type_name, table in self._replicated_rows():
             rows[type_name] = RowValues(table.ids, table.fields).take(np.flatnonzero(table.dirty))
             table.dirty[:] = False
-        self.replicated.under_way = rows
+        self.replicated.under_way = rows  # `begin` shows these until the reply to the push arrives
         used = frozenset(self._used)
         self._used.clear()
         return Snapshot(ReplicaPart(modules, rows), used, self.recorder.take(), arriving=tuple(arriving))
 
     def moments(self) -> dict[str, Array]:
-        """Return what the optimisers of all module vertices remember that others can go on with, by "entry/NAME"."""
+        """Return the optimiser moments that other workers can start from, of all module vertices, by "entry/NAME"."""
         of_each = [self._modules[type_name].moments(index) for type_name, index in self._views]
         return {name: values for moments in of_each for name, values in moments.items()}
 
     @property
     def is_accumulating(self) -> bool:
-        """Whether f has gathered gradients that no optimiser step has followed."""
+        """True while gradients are accumulated that no optimiser step has used yet."""
         return self._stepping.is_accumulating
 
     def wire(self, snapshot: Snapshot) -> ReplicaPart:
-        """Return what of a snapshot travels: used modules whole, and rows. Waits for what is on its way."""
+        """Return the part of a snapshot that is sent: all tensors of used modules, and rows. Waits for pending
+        copies."""
         snapshot.wait()
         replica = snapshot.replica
         return ReplicaPart(
@@ -265,25 +272,23 @@ class Engine:
         )
 
     def keep_rows(self) -> None:
-        """Forget all rows but those of the chunk in hand."""
+        """Drop all replicated rows except those of the current chunk."""
         self.replicated.keep({type_name: table.ids for type_name, table in self._replicated_rows()})
 
     def keep_only(self, kept: Collection[VertexKey]) -> None:
-        """Let go of all module vertices but these: the master has what was trained of them."""
+        """Release all module vertices but these. Only safe once their changes are merged by the master."""
         self._views = {key: views for key, views in self._views.items() if key in kept}
         for type_name, modules in self._modules.items():
             modules.keep_only({index for name, index in kept if name == type_name})
 
     def forget_rows(self) -> None:
-        """Have no rows, and no gradients gathered: what was trained from them is not wanted."""
+        """Drop all replicated rows and accumulated gradients, after work that the master rejected."""
         self._stepping.forget()
         self.replicated.forget()
 
     def changed_fields(self, start: int, stop: int) -> dict[str, RowValues]:
-        """Return the mutable fields of local vertices that f changed, by type.
-
-        Rows [start, stop) of the driving type, and of other local types every row reached since the last call.
-        """
+        """Return the mutable fields of local vertices that f changed, by type: rows [start, stop) of the driving type,
+        and every row of other local types that f reached since the last call."""
         fields: dict[str, RowValues] = {}
         for name, table in self._tables.items():
             if not isinstance(table, Rows) or table.vertex_type.replicated or not table.changed:
@@ -295,8 +300,10 @@ class Engine:
         return fields
 
     def restart(self, newest: ReplicaPart) -> None:
-        """Take the master's replica as it is; local work since the last push is dropped. Optimisers that have not
-        stepped begin with the moments that came with it; `notes` says of those that cannot."""
+        """Replace the replica by the master's; local work since the last push is dropped.
+
+        Optimisers that have not stepped yet start from the moments of `newest`. If one cannot, `notes` says why.
+        """
         self._stepping.forget()
         self._take(newest, None, 1)
         for type_name, index in newest.modules if newest.moments else ():
@@ -309,7 +316,7 @@ class Engine:
                 table.drop_copies()
 
     def module_values(self) -> dict[str, Array]:
-        """Return the tensors of all modules, by name, as f has left them: views, which it goes on to change."""
+        """Return the current tensors of all modules, by name. They are views, which f continues to change."""
         values: dict[str, Array] = {}
         for key in self._views:
             self._modules[key[0]].pull(key[1])
@@ -317,18 +324,19 @@ class Engine:
         return values
 
     def rebase(self, pushed: Snapshot, newest: ReplicaPart, live: int) -> None:
-        """Take the master's replica, keep what was trained since `pushed`: by default newest + (local - pushed)."""
+        """Take the master's replica and keep local work since `pushed`: newest + (local - pushed), or as the rule
+        says."""
         pushed.wait()
         self.replicated.acknowledge_push()
         self._take(newest, pushed, live)
 
     def forget_optimisers(self) -> None:
-        """Start every optimiser's state afresh, after work that was refused."""
+        """Reset every optimiser's state, after work that the master rejected."""
         for modules in self._modules.values():
             modules.forget_optimisers()
 
     def gather_statistics(self) -> dict[VertexKey, dict[str, Array]]:
-        """Run f for the running statistics of its BatchNorm layers alone: see `Modules.gather_statistics`."""
+        """Recompute the running statistics of all BatchNorm layers: see `Modules.gather_statistics`."""
         return {key: views for m in self._modules.values() for key, views in m.gather_statistics().items()}
 
     def _take(self, newest: ReplicaPart, pushed: Snapshot | None, live: int) -> None:
@@ -345,8 +353,8 @@ class Engine:
             self.replicated.take_into(table, type_name, rows, live, keeps=pushed is not None)
 
     def _follow(self, key: VertexKey) -> dict[str, Array]:
-        """Return the views of a vertex, of the tensors that its module has by now. Raises ProgramError where f has made
-        something else of one."""
+        """Return the views of a vertex, refreshed: f may have assigned new tensors to its module. Raises ProgramError
+        if f changed a shape or dtype."""
         views = self._modules[key[0]].views(key[1])
         self._views[key] = checked_views(views, self._views.get(key, views))
         return self._views[key]

@@ -1,8 +1,8 @@
-"""torch's compiler, loaded when something of it is used.
+"""Lazy loading of torch's compiler.
 
-An optimiser imports `torch._dynamo`, and sympy with it, only to say that it is not to be compiled. That takes longer
-than importing torch, at every start of a worker. What stands in for it says the same without it, and becomes the real
-module, in place, as soon as anything else is wanted.
+An optimiser imports `torch._dynamo`, and with it sympy, only to mark a function as not to be compiled. That takes
+longer than importing torch, at every start of a worker. The stand-in answers those calls itself, and turns into the
+real module, in place, on the first access to anything else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 
 class _Postponed(types.ModuleType):
-    """Loads itself at the first look at an attribute that it has not; `__path__` too, so importing parts of it does."""
+    """Loads the real module on the first access to a missing attribute. Importing a submodule reads `__path__`, which
+    is missing, too."""
 
     def __getattr__(self, name: str) -> Any:
         spec = self.__dict__["_real"]
@@ -32,8 +33,7 @@ class _Postponed(types.ModuleType):
 
 
 def import_dynamo_lazily() -> None:
-    """Put a stand-in for the compiler into this process, unless it is loaded already. A torch without one stays
-    alone."""
+    """Install the stand-in for the compiler, unless the compiler is loaded already or this torch has none."""
     import torch
 
     if "torch._dynamo" in sys.modules:
@@ -43,7 +43,7 @@ def import_dynamo_lazily() -> None:
         return
     module: Any = _Postponed(spec.name)
     module.__spec__ = module._real = spec
-    module.__file__ = spec.origin  # `inspect` looks at that of every module, in the midst of other imports
+    module.__file__ = spec.origin  # `inspect` reads it of every module, in the middle of other imports
     module.graph_break = _nothing
     module.disable = _identity
     sys.modules[spec.name] = module
@@ -55,5 +55,5 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def _identity(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-    """Return the function as it is: what is not compiled needs nobody to keep the compiler away."""
+    """Return the function unchanged: while nothing is compiled, `disable` has no effect."""
     return _identity if function is None else function

@@ -1,13 +1,12 @@
-"""A module's tensors as the host sees them, where the host does not hold the memory itself.
+"""Host copies of module tensors that numpy cannot access directly: on a device, or in bfloat16 or float16.
 
-That is so for tensors on a device, in a format that numpy does not have, or in one that is too coarse for a master
-copy. The master's copy, pushes and merges are of float32 where the module trains in bfloat16 or float16. The part
-of the values it was given that such a module cannot hold is kept here, and a push is those values plus what the
-module has moved since. So a replica that is merged many times loses nothing to its format.
+Where a module trains in bfloat16 or float16, the master's copy, pushes and merges are float32. The rounding error of
+the values that the module was given is kept here, and a push is the given values plus the change since. So repeated
+merges lose nothing to the format.
 
 Copies between a device and the host use a stream of their own and pinned memory, so that training does not wait for
-them. Sums of bits show whether a tensor on a device has changed, without a copy of it. `check_tensors` refuses
-tensors that cannot be pushed and merged: they must be of a numeric dtype that numpy has, in memory of their own.
+them. Bit sums show whether a tensor on a device has changed, without copying it. `check_tensors` rejects tensors that
+cannot be pushed and merged.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ Array = NDArray[Any]
 @final
 @dataclass(eq=False)
 class PendingCopy:
-    """A copy to the host that is under way. What it reads from is kept, `staged`, until it has come. `on_device` makes
-    the device the current one of a thread: one that has none would be given a context on the first GPU, by waiting."""
+    """A copy to the host that is in progress."""
 
-    event: Any
-    staged: Sequence[Tensor] | None
+    event: Any  #: torch's, recorded behind the copy
+    staged: Sequence[Tensor] | None  #: the source, kept alive until the copy is complete; None afterwards
+    #: Makes the device the current one of a thread. Without it, waiting on a new thread creates a context on GPU 0.
     on_device: Callable[[], AbstractContextManager[Any]]
 
     def wait(self) -> None:
-        """Return once the host has it. May be called on any thread, and again. Raises what the device fails with."""
+        """Block until the copy is complete. Thread-safe and idempotent. Raises the device's error."""
         if self.staged is not None:
             with self.on_device():
                 self.event.synchronize()
@@ -51,7 +50,7 @@ class PendingCopy:
 
 
 def _staged(tensors: Sequence[Tensor], into: Sequence[Tensor]) -> list[Tensor] | None:
-    """Return copies of tensors on their device, in the dtypes of others; None where there is no memory for them."""
+    """Return copies of tensors on their device, in the dtypes of `into`; None if the device lacks the memory."""
     import torch
 
     try:
@@ -63,7 +62,7 @@ def _staged(tensors: Sequence[Tensor], into: Sequence[Tensor]) -> list[Tensor] |
 
 @final
 class Transfers:
-    """The copies from and to one device, in torch's words."""
+    """Copies from and to one device, by its torch name."""
 
     def __init__(self, device: str) -> None:
         import torch
@@ -73,30 +72,30 @@ class Transfers:
         self._stream = self._module.Stream(self._device)
 
     def fetch(self, tensors: Sequence[Tensor], into: Sequence[Tensor]) -> PendingCopy | None:
-        """Begin to copy tensors of the device to the host as they are now, whatever is done to them afterwards.
+        """Start to copy tensors of the device to the host, with their present values: later writes do not show.
 
-        They are copied on the device first, in the order of what it computes, which takes a thousandth of a second for
-        a gigabyte; the way to the host, which takes fifty, is the other stream's. Where the device has no memory for
-        that they are copied to the host at once, and there is nothing to wait for: None.
+        They are first copied on the device, on the compute stream, which takes a millisecond for a gigabyte. The copy
+        to the host, which takes fifty, runs on the other stream. Returns None if the device lacks the memory: then the
+        tensors were copied to the host synchronously.
         """
         import torch
 
         if (staged := _staged(tensors, into)) is None:
             with torch.no_grad():
                 for tensor, host in zip(tensors, into, strict=True):
-                    host.copy_(tensor.cpu())  # another dtype is made here: there is no memory for it on the device
+                    host.copy_(tensor.cpu())  # converted on the host: the device lacks the memory for it
             return None
         self._stream.wait_stream(self._module.current_stream(self._device))
         with self._module.stream(self._stream), torch.no_grad():
             for tensor, host in zip(staged, into, strict=True):
                 host.copy_(tensor, non_blocking=True)
-            event = self._module.Event(blocking=True)  # the courier's thread sleeps, where it would spin on a core
+            event = self._module.Event(blocking=True)  # so that the waiting thread sleeps instead of spinning
             event.record(self._stream)
         return PendingCopy(event, staged, partial(self._module.device, self._device))
 
     def put(self, hosts: Sequence[Tensor], into: Sequence[Tensor]) -> None:
-        """Copy from the host to tensors of the device, in the order of what it computes; afterwards the host's memory
-        is free for other things."""
+        """Copy from the host to tensors of the device, on the compute stream. Blocks until the host's memory may be
+        reused."""
         import torch
 
         with torch.no_grad():
@@ -108,21 +107,22 @@ class Transfers:
         event.synchronize()
 
 
-_WORD = 8  # bytes: of such words no sum takes memory to convert
+_WORD = 8  # bytes: int64 is summed without a converted copy
 
 
 def bit_sums(tensor: Tensor) -> Tensor:
-    """Return int64 numbers on a tensor's device that another tensor of its shape and dtype has only if its bits are the
-    same, but for chance: its bits as words of 64, laid out as a square, and the sums of its rows and columns modulo
-    2**64, with what is left over. One other word makes another sum, and so do two that change places.
+    """Return a checksum of a tensor's bits as int64 numbers on its device.
 
-    Takes as long as reading the tensor twice, and memory for 3 * sqrt(words) numbers, where it is contiguous.
+    The bits, as words of 64, are laid out as a square. The checksum is the sums of its rows and columns modulo 2**64,
+    and the words that are left over. It changes if one word changes or two words are exchanged.
+
+    Takes as long as reading the tensor twice, and memory for 3 * sqrt(words) numbers if the tensor is contiguous.
     """
     import torch
 
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.storage_offset() * flat.element_size() % _WORD:
-        flat = flat.clone()  # words begin at multiples of their size
+        flat = flat.clone()  # view(int64) needs an offset that is a multiple of its size
     size = flat.element_size()
     bits = flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
     whole = flat.numel() * size // _WORD * (_WORD // size)
@@ -132,12 +132,12 @@ def bit_sums(tensor: Tensor) -> Tensor:
     return torch.cat([square.sum(0), square.sum(1), words[side * side :], bits[whole:].to(torch.int64)])
 
 
-SHORT = ("torch.bfloat16", "torch.float16")
+SHORT = ("torch.bfloat16", "torch.float16")  # dtypes whose master copy is float32
 
 
 def check_tensors(field: str, module: Any) -> None:
-    """Raise ProgramError for what a module of `field` has in its state dict that cannot be merged: an uninitialised
-    parameter, a sparse, complex, quantised or meta tensor, and what is no tensor."""
+    """Raise ProgramError for an entry of a module's state dict that cannot be merged: an uninitialised parameter, a
+    sparse, complex, quantised or meta tensor, or anything but a tensor. `field` is the module's name in messages."""
     import torch
     from torch.nn.parameter import is_lazy
 
@@ -187,35 +187,36 @@ def _is_numpys(dtype: Any) -> bool:
 
 
 def needs_mirror(tensor: Tensor) -> bool:
-    """Whether the host cannot have a tensor's own memory as an array to merge into."""
+    """True if numpy cannot view a tensor's memory as an array to merge into."""
     return tensor.device.type != CPU or str(tensor.dtype) in SHORT
 
 
 @final
 @dataclass(eq=False)
 class Capture:
-    """The values of some tensors at one moment, on their way to the host: `arrays` have them once it was waited for.
-    What the tensors were `given` is as in `Mirror`."""
+    """The values of some tensors at one moment, which may still be on their way to the host."""
 
-    arrays: Mapping[str, Array]
-    given: Mapping[str, tuple[Array, Array]]
-    arrival: PendingCopy | None
-    has_come: bool = False
+    arrays: Mapping[str, Array]  #: by name; valid only after `wait`
+    given: Mapping[str, tuple[Array, Array]]  #: as `Mirror._given`
+    arrival: PendingCopy | None  #: None if the copy was synchronous
+    is_complete: bool = False
 
     def wait(self) -> None:
-        """Return when they are here. May be called on any thread, and again. Raises what the device fails with."""
-        if self.has_come:
+        """Block until the arrays are valid. Thread-safe and idempotent. Raises the device's error."""
+        if self.is_complete:
             return
         if self.arrival is not None:
             self.arrival.wait()
         _refine(self.arrays, self.given)
-        self.has_come = True
+        self.is_complete = True
 
 
 @final
 class Mirror:
-    """Tensors of one device by name, and `arrays`, their values on the host as they were when they were last pulled or
-    put. Tensors are those of the module: they are looked at, and written in place."""
+    """Tensors of one device by name, and `arrays`, their values on the host as of the last `pull` or `put`.
+
+    The tensors are the module's own. They are read and written in place.
+    """
 
     def __init__(self, tensors: Mapping[str, Tensor], device: str) -> None:
         import torch
@@ -228,17 +229,20 @@ class Mirror:
             for name, tensor in self._tensors.items()
         }
         self._hosts = self._memory(list(tensors))
-        self._unmoved: dict[str, tuple[int, int]] = {}  # of frozen parameters, (where they lay, how often written)
-        self._sums: dict[str, Tensor] = {}  # on the device, of their bits
-        self._restless: set[str] = set()  # frozen parameters that somebody writes without counting it
+        # Frozen parameters whose values `arrays` has: (data pointer, torch's version counter) at that time.
+        self._unmoved: dict[str, tuple[int, int]] = {}
+        self._sums: dict[str, Tensor] = {}  # `bit_sums` of the same parameters, on the device
+        # Frozen parameters that f writes through `.data`, which no version counter shows. Copied at every pull.
+        self._uncounted: set[str] = set()
         self.arrays: dict[str, Array] = {name: host.numpy() for name, host in self._hosts.items()}
         self._short = [name for name, tensor in self._tensors.items() if str(tensor.dtype) in SHORT]
-        self._given: dict[str, tuple[Array, Array]] = {}  # of short tensors: (as given, as the module holds it)
+        # Of short tensors: (the float32 values that were put, what the module holds of them).
+        self._given: dict[str, tuple[Array, Array]] = {}
         self.pull()
 
     def follow(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Have these be the module's tensors from now on, and return True; False where they are not of the names,
-        shapes and dtypes that the others were of. What the arrays hold is as before: `pull` brings what these do."""
+        """Switch to other tensors of the same names, shapes and dtypes, and return True; return False, with no effect,
+        for any others. The arrays keep their values until the next `pull`."""
         if tensors.keys() != self._tensors.keys():
             return False
         pairs = [(tensor, self._tensors[name]) for name, tensor in tensors.items()]
@@ -251,7 +255,7 @@ class Mirror:
         return True
 
     def pull(self) -> None:
-        """Bring the tensors' values home, as they are now; not what is frozen, and is as `arrays` have it."""
+        """Copy the tensors to `arrays`, except frozen ones that have not changed."""
         names = self._moved()
         arrival = self._fetch({name: self._hosts[name] for name in names})
         if arrival is not None:
@@ -260,15 +264,14 @@ class Mirror:
         self._note(names)
 
     def capture(self) -> Capture:
-        """Begin to bring the tensors' values home as they are now, into memory of its own; not of what is frozen,
-        and is as `arrays` have it."""
+        """Start to copy the tensors' present values into new memory, except frozen ones that have not changed."""
         names = self._moved()
         hosts = self._memory(names)
         given = {name: values for name, values in self._given.items() if name in hosts}
         return Capture({name: host.numpy() for name, host in hosts.items()}, given, self._fetch(hosts))
 
     def put(self, names: Collection[str]) -> None:
-        """Give tensors the values that their arrays have."""
+        """Copy the arrays of these names to their tensors."""
         names = [name for name in self._tensors if name in names]
         hosts, into = [self._hosts[name] for name in names], [self._tensors[name] for name in names]
         if self._transfers is not None:
@@ -285,26 +288,29 @@ class Mirror:
                 self._given[name] = self.arrays[name].copy(), self._rounded(name)
 
     def _memory(self, names: Collection[str]) -> dict[str, Tensor]:
-        """Memory of the host for tensors; what was pinned for an earlier copy is used again when that is let go."""
+        """Return host tensors for copies. Torch caches pinned memory, so that a released one is reused."""
         import torch
 
         make = partial(torch.empty, device=CPU) if self._transfers is None else host_memory
         return {name: make(self._tensors[name].shape, dtype=self._dtypes[name]) for name in names}
 
     def _note(self, names: Collection[str]) -> None:
-        """Note which of the tensors nobody trains, and that arrays have what they hold."""
+        """Record that `arrays` is up to date for these tensors, which lets frozen ones be skipped."""
         for name in names:
             self._unmoved.pop(name, None)
             self._sums.pop(name, None)
-            if name not in self._restless and (now := _frozen(self._tensors[name])) is not None:
+            if name not in self._uncounted and (now := _frozen(self._tensors[name])) is not None:
                 self._unmoved[name] = now
                 if self._transfers is not None:
                     self._sums[name] = bit_sums(self._tensors[name])
 
     def _moved(self) -> list[str]:
-        """Return which tensors may hold something else than arrays have: all but what is frozen, and has the bits that
-        it had. A write through `.data`, as a teacher that follows its pupil is given, is counted nowhere, so that the
-        bits are looked at: for one wait for the device, and none once a parameter was seen to be written like that."""
+        """Return the names of tensors that may differ from `arrays`: all but frozen ones with unchanged bits.
+
+        Bits are compared because a write through `.data`, as in an exponential moving average of another module, does
+        not raise the version counter. That costs one wait for the device. A parameter found to be written that way is
+        copied from then on without a comparison.
+        """
         import torch
 
         still = [name for name, tensor in self._tensors.items() if self._unmoved.get(name, ()) == _frozen(tensor)]
@@ -314,12 +320,12 @@ class Mirror:
             written = [name for name, is_kept in zip(still, kept, strict=True) if not is_kept]
         else:
             written = [name for name in still if not torch.equal(self._short_of(name), self._tensors[name].detach())]
-        self._restless.update(written)
+        self._uncounted.update(written)
         unmoved = set(still).difference(written)
         return [name for name in self._tensors if name not in unmoved]
 
     def _fetch(self, hosts: Mapping[str, Tensor]) -> PendingCopy | None:
-        """Begin to copy all tensors to the host; None where that is done at once."""
+        """Start to copy these tensors to the host; None if the copy was synchronous."""
         names = list(hosts)
         if self._transfers is not None:
             return self._transfers.fetch([self._tensors[n].detach() for n in names], [hosts[n] for n in names])
@@ -328,17 +334,17 @@ class Mirror:
         return None
 
     def _rounded(self, name: str) -> Array:
-        """What a short tensor holds of the value of its array."""
+        """Return the value of a short tensor's array, rounded to the tensor's format."""
         return np.asarray(self._short_of(name).to(self._hosts[name].dtype).numpy())
 
     def _short_of(self, name: str) -> Tensor:
-        """The value of a tensor's array in the tensor's own format, on the host."""
+        """Return the value of a tensor's array in the tensor's own dtype, on the host."""
         return self._hosts[name].to(self._tensors[name].dtype)
 
 
 def _frozen(tensor: Tensor) -> tuple[int, int] | None:
-    """Return where a parameter lies that nobody trains, and how often it was written; None for any other tensor, which
-    fused optimisers write without counting."""
+    """Return (data pointer, version counter) of a frozen parameter, else None: fused optimisers write trained
+    parameters without raising the counter."""
     from torch.nn import Parameter
 
     frozen = isinstance(tensor, Parameter) and not tensor.requires_grad
@@ -346,9 +352,9 @@ def _frozen(tensor: Tensor) -> tuple[int, int] | None:
 
 
 def _refine(arrays: Mapping[str, Array], given: Mapping[str, tuple[Array, Array]]) -> None:
-    """Give back to values what the format of their tensors could not hold of them."""
+    """Add the rounding errors of the given values back, in place: values of unchanged weights are the given ones."""
     for name, (values, held) in given.items():
-        with np.errstate(all="ignore"):  # what is not finite is for whoever merges it to refuse
+        with np.errstate(all="ignore"):  # values that are not finite are rejected at admission
             moved = arrays[name] != held
             np.copyto(arrays[name], values + (arrays[name] - held), where=moved)
             np.copyto(arrays[name], values, where=~moved)

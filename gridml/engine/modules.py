@@ -1,5 +1,6 @@
-"""The torch modules of replicated vertices: made once per process, seen as named numpy arrays on the same memory, or on
-that of a mirror where they train on a device.
+"""The torch modules of replicated vertices: made once per process, and accessed as named numpy arrays.
+
+The arrays share the module's memory, or that of a `Mirror` for tensors on a device.
 """
 
 from __future__ import annotations
@@ -29,31 +30,31 @@ Array = NDArray[Any]
 
 
 class Trainable(NamedTuple):
-    """The parameters that the optimiser of a module may move, and what f has done to that."""
+    """The parameters that the optimiser of a module trains, and the state of their gradients."""
 
     module: tuple[str, int, str]  # type, vertex, field
     names: frozenset[str]  # of the parameters, as in the module's state_dict
-    reached: frozenset[str]  # those that the loss of the last batch leads to
-    pulled: bool  # whether any has a gradient that is not 0
-    asked: bool  # whether f has asked for a step, in this batch or before
-    has_rate: bool  # whether the learning rate is not 0
+    reached: frozenset[str]  # those that have a gradient from the last batch
+    pulled: bool  # True if any gradient is not 0
+    asked: bool  # True if f has called for a step, in this batch or before
+    has_rate: bool  # True if the learning rate is not 0
 
 
 _NO_VALUES: Array = np.empty(0)
 
 
 def _call(what: str, make: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a user's factory makes. Raises UserCodeError when it fails."""
+    """Call a user's factory. Raises UserCodeError if it fails; `what` names it in the message."""
     try:
         return make(*arguments)
     except Interruption:
         raise
-    except BaseException as error:  # a run that ends with the status of SystemExit would pass for a success
+    except BaseException as error:  # SystemExit, too: with status 0 the failed run would look successful
         raise UserCodeError(f"{what} failed: {described(error)}. Mend it in the program.") from error
 
 
 def _placed(module: Any, field: str, declared: Any, device: Device | None) -> Any:
-    """Return a module where it is to train; where nothing is trained, as the factory made it before it was compiled."""
+    """Return a module on the device that it trains on; without a device, on the CPU and not compiled."""
     from torch import device as as_device
 
     if device is None:
@@ -64,8 +65,7 @@ def _placed(module: Any, field: str, declared: Any, device: Device | None) -> An
 
 
 def _moved(module: Any, place: Any) -> Any:
-    """Return a module on another device, where what was one tensor under several names still is: torch makes parameters
-    anew where a device's tensors are of another kind."""
+    """Move a module to another device and keep tied weights tied: for some devices `Module.to` makes new parameters."""
     places = [(part, name, p) for part in module.modules() for name, p in part._parameters.items() if p is not None]
     moved = module.to(place)
     first: dict[int, Any] = {}
@@ -81,8 +81,8 @@ def _same(tensors: list[tuple[Any, int]], others: list[tuple[Any, int]]) -> bool
 
 
 def checked_views(views: dict[str, Array], before: Mapping[str, Array]) -> dict[str, Array]:
-    """Return of a vertex's `views` those that it had `before`. A tensor that came later stays with its worker: nobody
-    else has it. Raises ProgramError for one that is gone, or has another shape or dtype."""
+    """Return the `views` of a vertex that it also had `before`. A tensor that f registered since stays local to this
+    worker. Raises ProgramError if a tensor is missing or has another shape or dtype."""
     for name, view in before.items() if views is not before else ():
         now = views.get(name)
         if now is None or now.shape != view.shape or now.dtype != view.dtype:
@@ -97,32 +97,35 @@ def checked_views(views: dict[str, Array], before: Mapping[str, Array]) -> dict[
 
 @dataclass
 class _Made:
-    """A vertex that was made: its modules and their optimisers, by field."""
+    """The modules and optimisers of one vertex."""
 
-    modules: dict[str, Any]
-    optimisers: dict[str, Any]
-    base: list[list[dict[str, Any]]]  # the settings of the optimisers' groups, as they were made
-    mirrors: Sequence[Mirror] = ()  # of the tensors that the host has no memory of
-    viewed: tuple[list[tuple[Any, int]], dict[str, Array]] | None = None  # (tensors and where, their views)
-    rates: Sequence[TorchRates] = ()
+    modules: dict[str, Any]  #: by field
+    optimisers: dict[str, Any]  #: by field, of the modules that have one
+    base: list[list[dict[str, Any]]]  #: initial settings of each optimiser's groups; rates are multiples of these
+    mirrors: Sequence[Mirror] = ()  #: one for each device; of tensors that numpy cannot access
+    #: cached views: ((tensor, data pointer) of all tensors, their views by name). Stale once a pair differs.
+    viewed: tuple[list[tuple[Any, int]], dict[str, Array]] | None = None
+    rates: Sequence[TorchRates] = ()  #: one for each optimiser; empty unless the schedule is torch's
 
 
 class Modules:
-    """All module vertices of one type that this process holds; positions are vertex indices. They train on `device`;
-    None stands for where nothing is trained but merged and evaluated: there a compiled module is what it was made of.
+    """All module vertices of one type in this process; positions are vertex indices.
+
+    They train on `device`. With None they are only merged and evaluated, on the CPU, and compiled modules are replaced
+    by the original ones.
     """
 
     def __init__(self, vertex_type: VertexType, stepping: Stepping | None = None, device: Device | None = None) -> None:
         self.vertex_type = vertex_type
-        self.stepping = Stepping() if stepping is None else stepping  # one for all types that f steps
+        self.stepping = Stepping() if stepping is None else stepping  # shared by all types of an engine
         self._device = device
-        self._made: dict[int, _Made] = {}
+        self._made: dict[int, _Made] = {}  # by vertex index; filled only by `make`
         self._remembered = OptimiserMemory()
 
     def make(self, index: int) -> None:
-        """Make vertex `index` unless it is there.
+        """Make the modules and optimisers of vertex `index`, unless they exist.
 
-        Raises ProgramError when its factory makes no module, UserCodeError when it fails.
+        Raises UserCodeError if a factory fails, ProgramError if it returns anything but a module or an optimiser.
         """
         if index in self._made:
             return
@@ -154,11 +157,13 @@ class Modules:
         self._remembered.restore(index, [*optimisers.values()])
 
     def keep_only(self, kept: Container[int]) -> None:
-        """Free the modules of all vertices but these; what their optimisers remember is kept to go on with."""
+        """Release the modules of all vertices but these. The state of their optimisers is kept: the master does not
+        have it."""
         for index in [index for index in self._made if index not in kept]:
             made = self._made.pop(index)
             for module in made.modules.values():
-                module.__dict__.pop("average_with", None)  # bound to the module: it would wait for Python's collector
+                # The bound method is a reference cycle, which would keep the memory until a garbage collection.
+                module.__dict__.pop("average_with", None)
             self._remembered.keep(index, [*made.optimisers.values()])
 
     def vertex(self, index: int) -> Vertex:
@@ -166,15 +171,15 @@ class Modules:
         return self.vertex_type.cls._view(self, index)
 
     def views(self, index: int) -> dict[str, Array]:
-        """Return every tensor of vertex `index` as a numpy array, by its name: on the module's own memory, or of a
-        mirror of it, which `pull` and `put` keep alike.
+        """Return every tensor of vertex `index` as a numpy array, by name: on the module's own memory, or of a mirror,
+        which `pull` and `put` synchronise.
 
         Names are "Type/index/field/name in state_dict", as if nothing was compiled. Tied weights, one tensor under
-        several names, go by the first of them: rebased twice, they would be wrong.
+        several names, appear once, under the first name: rebased twice, they would be wrong.
 
-        They are of the tensors that the module has now: f may give it a new one, as a buffer's `self.total = self.total
-        + x` does, or a tensor other memory. As long as it has not, the same views are returned, for a microsecond a
-        tensor.
+        The views are of the module's current tensors. f may assign a new one, as in a buffer's `self.total = self.total
+        + x`, or replace a tensor's memory. Otherwise the cached views are returned, after a check that takes a
+        microsecond for each tensor.
         """
         self.make(index)
         made = self._made[index]
@@ -198,7 +203,7 @@ class Modules:
                 continue
             if needs_mirror(tensor):
                 mirrored.setdefault(str(tensor.device), {})[first] = tensor
-                views[first] = _NO_VALUES  # it keeps its place among the others
+                views[first] = _NO_VALUES  # a placeholder, so that the order of names does not depend on the device
                 continue
             views[first] = tensor.detach().numpy()
         made = self._made[index]
@@ -212,44 +217,45 @@ class Modules:
         return views
 
     def names(self, index: int) -> dict[str, dict[str, str]]:
-        """Return what each tensor of vertex `index` is called in `views`, by field and by its name in state_dict, as if
-        nothing was compiled: of tied weights all as the first of them."""
+        """Return the name in `views` of each tensor of vertex `index`, by field and by its name in state_dict as if
+        nothing was compiled. All names of tied weights map to the first one."""
         names: dict[str, dict[str, str]] = {}
         for field, name, _, first in self._tensors(index):
             names.setdefault(field, {})[plain(name)] = first
         return names
 
     def _tensors(self, index: int) -> Iterator[tuple[str, str, Any, str]]:
-        """Yield every entry of the state dicts of vertex `index`: its field, its name there, the tensor, and what the
-        first with the same memory is called in `views`."""
+        """Yield (field, name, tensor, name in `views`) of every entry of the state dicts of vertex `index`. Entries
+        with the same memory have the name in `views` of the first."""
         self.make(index)
         seen: dict[Any, str] = {}
         for field, made in self._made[index].modules.items():
             for name, tensor in made.state_dict(keep_vars=True).items():
                 whole = f"{self.vertex_type.name}/{index}/{field}/{plain(name)}"
+                # Empty tensors all have the pointer 0 and must not count as tied.
                 memory = tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
                 yield field, name, tensor, seen.setdefault(memory if tensor.numel() else whole, whole)
 
     def capture(self, index: int) -> list[Capture]:
-        """Begin to bring home what vertex `index` holds of which the host has not the memory, by names of `views`."""
+        """Start to copy the mirrored tensors of vertex `index` to the host, by their names in `views`."""
         return [mirror.capture() for mirror in self._made[index].mirrors] if index in self._made else []
 
     def pull(self, index: int | None = None) -> None:
-        """Bring home what vertex `index`, or every one, holds by now: afterwards `views` are up to date."""
+        """Update the `views` of vertex `index`, or of every vertex, from mirrored tensors."""
         for each, made in self._made.items():
             if made.viewed is not None and index in (None, each):
-                self.views(each)  # of the tensors that the module has by now
+                self.views(each)  # refreshes the mirrors: f may have assigned new tensors
                 for mirror in made.mirrors:
                     mirror.pull()
 
     def put(self, index: int, names: Collection[str]) -> None:
-        """Have vertex `index` hold what was written into its views of these names."""
+        """Copy the views of these names back to mirrored tensors of vertex `index`."""
         for mirror in self._made[index].mirrors if index in self._made else ():
             mirror.put(names)
 
     def trained(self, index: int) -> set[str]:
-        """Return which tensors of vertex `index` an optimiser may move, by their names in `views`: parameters that ask
-        for a gradient. Others are buffers, which f may change, and what is frozen."""
+        """Return the names in `views` of the trained tensors of vertex `index`: parameters that require a gradient. The
+        others are buffers, which f may change, and frozen parameters."""
         self.make(index)
         return {
             f"{self.vertex_type.name}/{index}/{field}/{plain(name)}"
@@ -259,7 +265,7 @@ class Modules:
         }
 
     def trainable(self) -> Iterator[Trainable]:
-        """What the optimisers of all vertices made so far may move, and what has become of it, field by field."""
+        """Yield a `Trainable` for each field with an optimiser, of all vertices made so far."""
         for index, made in self._made.items():
             for field, optimiser in made.optimisers.items():
                 groups = optimiser.param_groups
@@ -282,11 +288,11 @@ class Modules:
                 module.eval()
 
     def gather_statistics(self) -> dict[VertexKey, dict[str, Array]]:
-        """Have no optimiser of f take a step from here on, and every BatchNorm layer of the vertices made so far gather
-        its running statistics anew, as means over all batches that it sees in training mode.
+        """Switch to recomputing BatchNorm's running statistics: optimisers take no more steps, and every BatchNorm
+        layer of the vertices made so far averages over all batches that it gets in training mode from now on.
 
         Return the running means, variances and counts of these layers on the modules' own memory, by vertex and by
-        their names in `views`. A layer that sees no batch keeps its statistics, with a count of 0.
+        their names in `views`. A layer that gets no batch keeps its statistics, with a count of 0.
         """
         self.stepping.idle = True
         gathered: dict[VertexKey, dict[str, Array]] = {}
@@ -298,7 +304,7 @@ class Modules:
                 for path, layer in batch_norms(module):
                     if layer.running_mean is None:
                         continue
-                    layer.momentum = None
+                    layer.momentum = None  # torch's setting for a cumulative mean
                     assert layer.num_batches_tracked is not None
                     layer.num_batches_tracked.zero_()
                     within = f"{self.vertex_type.name}/{index}/{field}/{plain(path)}{'.' if plain(path) else ''}"
@@ -308,21 +314,21 @@ class Modules:
         return gathered
 
     def moments(self, index: int) -> dict[str, Array]:
-        """Return what others can go on with of what the optimisers of vertex `index` remember, by "entry/NAME"."""
+        """Return the moments of vertex `index`'s optimisers that other workers can start from, by "entry/NAME"."""
         names = {id(tensor): first for _, _, tensor, first in self._tensors(index)}
         of_each = [gathered(optimiser, names) for optimiser in self._made[index].optimisers.values()]
         return {name: values for moments in of_each for name, values in moments.items()}
 
     def inherit(self, index: int, moments: Mapping[str, Array]) -> list[str]:
-        """Have the optimisers of vertex `index` that have not stepped begin with what `moments` brought of others.
-        Return why some of it is not taken."""
+        """Start the optimisers of vertex `index` that have not stepped from other workers' `moments`. Return a reason
+        for each optimiser that cannot."""
         names = {id(tensor): first for _, _, tensor, first in self._tensors(index)}
         problems: list[str] = []
         for field, optimiser in self._made[index].optimisers.items():
             made, declared = self._made[index].modules[field], self.vertex_type.modules[field].optimiser
             try:
                 of_each = entries_of(declared, weights_of(made)) if declared is not None else {}
-            except Exception as error:  # it needs gradients of another kind, perhaps: it gathers its own
+            except Exception as error:  # it may need other gradients; it then builds its own moments
                 problems.append(f"{type(optimiser).__name__} cannot be tried: {described(error)}")
                 continue
             first_names = {plain(name): names.get(id(p), "") for name, p in made.named_parameters()}
@@ -339,8 +345,8 @@ class Modules:
                     group["lr"] = settings["lr"] * factor * rate_scale(share)
 
     def follow(self, schedule: TorchSchedule, at: Progress, share: float = 1.0) -> None:
-        """Give every optimiser the settings that torch's scheduler gives it there, its rate scaled for batches of
-        `share` of the program's. Raises ProgramError for a scheduler that cannot be made."""
+        """Give every optimiser the settings of torch's scheduler at this progress, with the rate scaled for batches of
+        `share` of the program's. Raises ProgramError if the scheduler cannot be made."""
         for made in self._made.values():
             if not made.rates or any(each.steps != at.steps for each in made.rates):
                 pairs = zip(made.optimisers.values(), made.base, strict=True)
@@ -351,7 +357,7 @@ class Modules:
                     group["lr"] = settings["lr"] * rate_scale(share)
 
     def forget_optimisers(self) -> None:
-        """Start every optimiser's state afresh, after work that was refused."""
+        """Reset every optimiser's state, after work that the master rejected."""
         self._remembered.clear()
         for made in self._made.values():
             for name, declared in self.vertex_type.modules.items():
@@ -365,7 +371,7 @@ class Modules:
         return self._made[at].modules[name]
 
     def write(self, name: str, at: int, value: Any) -> None:
-        """Give the vertex the state of another module, or of a state dict."""
+        """Load the state of another module, or a state dict, into the vertex's module."""
         mine = self._made[at].modules[name]
         if value is not mine:
             state = value.state_dict() if hasattr(value, "state_dict") else value
@@ -383,7 +389,7 @@ class Modules:
 
 
 def _no_step(*arguments: Any, **options: Any) -> None:
-    """What an optimiser does where f is run only for the running statistics of its layers."""
+    """Replaces `Optimizer.step` while running statistics are recomputed."""
 
 
 def average_with(self: Any, other: Any, weight: float) -> None:
@@ -400,10 +406,7 @@ def average_with(self: Any, other: Any, weight: float) -> None:
 
 
 class ModuleRows:
-    """The module vertices one chunk leads to, by their position in the chunk.
-
-    The ids of those that f writes or steps go into `used`.
-    """
+    """The module vertices of one chunk, by their position in the chunk. Adds those that f writes or steps to `used`."""
 
     def __init__(self, modules: Modules, ids: NDArray[np.int64], used: set[VertexId]) -> None:
         self.vertex_type = modules.vertex_type

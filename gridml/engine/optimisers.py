@@ -1,18 +1,17 @@
-"""The state of optimisers: moments that workers share, the memory of released modules, and torch's schedules.
+"""Optimiser state: moments that workers share, the state of released modules, and torch's schedules.
 
-Second moments. Adam and its kin divide a step by the root of a running mean of squared gradients (Kingma, Ba, arXiv
-1412.6980, algorithm 1, there v and t). A new worker has none: its first steps are as long for a weight of large
-gradients as for one of small ones, and a row of a table that is seldom touched takes thousands of steps until it
-has a mean. So a new worker goes on with those that others have gathered. First moments, the means of gradients
-themselves, are forgotten within ten steps: they begin at zero, since older ones pull all who begin with them the
-same way. Of SGD, with momentum or without, nothing travels. The worth of either is in docs/averaging.md.
+Second moments. Adam and its variants divide a step by the root of a running mean of squared gradients (Kingma, Ba,
+arXiv 1412.6980, algorithm 1, there v and t). A new worker has none: its first steps have the same length for weights of
+large and of small gradients, and a rarely used row of a table takes thousands of steps until its mean is usable. So a
+new worker starts from the second moments of others. First moments, the means of the gradients themselves, decay within
+ten steps. They start at zero, since shared ones would pull all new workers in the same direction. Nothing is sent of
+SGD, with or without momentum. docs/averaging.md has the measurements.
 
-Memory. A replica can be fetched from the master again; what its optimisers remember cannot. So what the optimisers
-of vertices remember is kept when a worker releases their modules, the newest of it.
+Released modules. A replica can be fetched from the master again, the state of its optimisers cannot. A worker keeps the
+most recent states of the modules that it releases.
 
-Rates. A scheduler of torch gives an optimiser its rates step by step. It is made for an optimiser without
-parameters of its own that has the same groups. So it neither touches the real one nor counts its steps, and the
-rates of any step can be had in any order.
+Rates. A torch scheduler sets rates step by step. It is made for a stub optimiser with the same groups and no real
+parameters. So it does not count the real optimiser's steps, and rates can be read for any step in any order.
 """
 
 from __future__ import annotations
@@ -31,20 +30,21 @@ from gridml.protocol.foreign import described
 
 Array = NDArray[Any]
 
-# What torch's optimisers call them in their state.
+# Names of the entries in the state of torch's optimisers, by kind. An optimiser with any other entry is not shared.
 SECOND = frozenset({"exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum"})
 FIRST = frozenset({"exp_avg", "grad_avg", "momentum_buffer"})
 COUNTERS = frozenset({"step", "mu_product"})
-MAX_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # that one of them has
+# The largest set of moments that one optimiser has (Adam with amsgrad): bounds the size of a message.
+MAX_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 _ZERO = np.zeros((), np.float32)
 
 
 def gathered(optimiser: Any, names: Mapping[int, str]) -> dict[str, Array]:
-    """Return what others can go on with of an optimiser's state, by "entry/NAME": second moments in bfloat16, as uint16
-    of the weight's shape, counters as float32 (), and a float32 () of zero for first moments.
+    """Return the part of an optimiser's state that others can start from, by "entry/NAME": second moments in bfloat16,
+    as uint16 of the weight's shape, counters as float32 (), and a float32 () of zero for first moments.
 
-    `names` are those of the weights, by id. Left out are weights whose moments are not finite, and those whose state
-    has entries that nothing is known of.
+    `names` are those of the weights, by id. Weights whose moments are not finite, or whose state has unknown entries,
+    are left out.
     """
     moments: dict[str, Array] = {}
     for weight, name in _weights(optimiser, names):
@@ -58,11 +58,11 @@ def gathered(optimiser: Any, names: Mapping[int, str]) -> dict[str, Array]:
 
 
 def entries_of(make: Callable[..., Any], weights: Sequence[Weight]) -> dict[str, frozenset[str]]:
-    """Return the entries that the state of an optimiser has once it has stepped, by the name of the weight; nothing of
-    a weight that has other ones than `gathered` brings.
+    """Return the entries of an optimiser's state after a step, by the name of the weight; nothing for a weight with
+    entries that `gathered` does not return.
 
-    The optimiser is made for small tensors that stand for the weights, and takes one step: with dense gradients of
-    those that are trained, and where it refuses these, with sparse ones. Raises what the step with dense ones raises.
+    Found by one step of an optimiser on small tensors in place of the weights: with dense gradients, or, if it rejects
+    these, sparse ones. Raises the error of the dense step if both fail.
     """
     try:
         optimiser, stand_ins = _stepped(make, weights, sparse=False)
@@ -80,16 +80,17 @@ def entries_of(make: Callable[..., Any], weights: Sequence[Weight]) -> dict[str,
 
 
 def _stepped(make: Callable[..., Any], weights: Sequence[Weight], *, sparse: bool) -> tuple[Any, list[Any]]:
-    """Return an optimiser that has taken one step, and the small tensors that it was made for, one for each weight."""
+    """Return an optimiser after one step, and the small tensors that it was made for, one for each weight."""
     import torch
 
     stand_ins = [torch.nn.Parameter(_small(weight), requires_grad=weight.is_trained) for weight in weights]
     with torch.random.fork_rng(devices=[]):
         optimiser = make(iter(stand_ins))
         for group in optimiser.param_groups:
-            group.update({option: False for option in ("capturable", "fused") if group.get(option)})  # not on a CPU
+            # The stand-ins are on the CPU, where these options fail.
+            group.update({option: False for option in ("capturable", "fused") if group.get(option)})
         for each in stand_ins:
-            if each.requires_grad:  # others have none in training either, and of integers no optimiser can take one
+            if each.requires_grad:  # as in training; integer tensors cannot have one
                 gradient = torch.ones_like(each)
                 each.grad = gradient.to_sparse(min(1, gradient.ndim)) if sparse else gradient
         optimiser.step()
@@ -99,11 +100,11 @@ def _stepped(make: Callable[..., Any], weights: Sequence[Weight], *, sparse: boo
 def inherit(
     optimiser: Any, names: Mapping[int, str], moments: Mapping[str, Array], entries: Mapping[str, frozenset[str]]
 ) -> str | None:
-    """Have an optimiser that has not stepped begin with `moments`, as `gathered` returns them of one of its kind. One
-    that has is left alone.
+    """Start an optimiser from `moments`, as `gathered` returns them for the same kind of optimiser. One that has
+    stepped already is left unchanged.
 
-    A weight goes on only with all the `entries` that its state has (`entries_of`, by names as in `names`). Return why
-    weights begin without any although some came, None where none does.
+    A weight takes moments only if they include all `entries` of its state (`entries_of`, by names as in `names`).
+    Return a reason if moments for some weight were received and not taken, else None.
     """
     import torch
 
@@ -131,14 +132,14 @@ def inherit(
     try:
         if states:
             optimiser.load_state_dict({**optimiser.state_dict(), "state": states})
-    except Exception as error:  # advice: a worker that cannot take it gathers its own
+    except Exception as error:  # not fatal: the optimiser builds its own moments
         return f"{type(optimiser).__name__} cannot load what others have gathered: {described(error)}"
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
     return f"{type(optimiser).__name__} of {problems[0]}{more}" if problems else None
 
 
 def _small(weight: Weight) -> Any:
-    """A tensor of a weight's type and number of axes, no two of which are as long, of a few elements."""
+    """Return a tensor of a few elements with a weight's dtype and number of axes, which differ in length."""
     import torch
 
     return torch.zeros([min(size, 2 + axis) for axis, size in enumerate(weight.shape)], dtype=weight.dtype)
@@ -149,22 +150,22 @@ def _listed(entries: Iterable[str]) -> str:
 
 
 def _weights(optimiser: Any, names: Mapping[int, str]) -> Iterator[tuple[Any, str]]:
-    """Yield the weights in the order of the state dict, with what they are called; "" where they have no name."""
+    """Yield (weight, name) in the order of the state dict; the name is "" if there is none."""
     for group in optimiser.param_groups:
         for weight in group["params"]:
             yield weight, names.get(id(weight), "")
 
 
 def _has_stepped(state: Any) -> bool:
-    """Whether a weight's state is that of an optimiser that has stepped: some make it when they are made."""
+    """True if a weight's state shows a step. A state alone does not: some optimisers create it when they are made."""
     return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 
 
 def _is_known(entry: str, value: Any, weight: Any) -> bool:
-    """Whether an entry of a weight's state is one that another optimiser can begin with."""
+    """True if another optimiser can start from this entry of a weight's state."""
     import torch
 
-    if entry in COUNTERS and isinstance(value, int | float):  # SparseAdam counts its steps so
+    if entry in COUNTERS and isinstance(value, int | float):  # SparseAdam counts its steps in an int
         return True
     if not isinstance(value, torch.Tensor):
         return False
@@ -178,21 +179,22 @@ def _on_host(value: Any) -> NDArray[np.float32]:
     return host
 
 
-MAX_KEPT_BYTES = 1 << 29  # of one vertex type, but for the vertex that was kept last
+MAX_KEPT_BYTES = 1 << 29  # for one vertex type; the state of the last released vertex is kept in any case
 
 
 @final
 class OptimiserMemory:
-    """State dicts of optimisers, by the vertex whose modules they step."""
+    """State dicts of the optimisers of released vertices, by vertex index."""
 
     def __init__(self) -> None:
-        self._states: dict[int, tuple[list[dict[str, Any]], int]] = {}  # with their bytes; the first kept comes first
+        self._states: dict[int, tuple[list[dict[str, Any]], int]] = {}  # with their bytes, oldest first
 
     def __len__(self) -> int:
         return len(self._states)
 
     def keep(self, index: int, optimisers: Sequence[Any]) -> None:
-        """Keep what the optimisers of vertex `index` remember, if that is anything."""
+        """Keep the state of vertex `index`'s optimisers, if there is any; drops the oldest states above
+        MAX_KEPT_BYTES."""
         self._states.pop(index, None)
         states = [optimiser.state_dict() for optimiser in optimisers]
         if not any(state["state"] for state in states):
@@ -202,7 +204,7 @@ class OptimiserMemory:
             del self._states[next(iter(self._states))]
 
     def restore(self, index: int, optimisers: Sequence[Any]) -> None:
-        """Let new optimisers of vertex `index` go on from what was kept of the old ones, if it was."""
+        """Load the kept state, if any, into the new optimisers of vertex `index`."""
         states, _ = self._states.pop(index, ([], 0))
         for optimiser, state in zip(optimisers, states, strict=False):
             optimiser.load_state_dict(state)
@@ -212,7 +214,7 @@ class OptimiserMemory:
 
 
 def _tensors(remembered: Any) -> Iterator[Any]:
-    """The tensors in what an optimiser remembers: in lists, too, as L-BFGS has them, and beside what it counts."""
+    """Yield the tensors in an optimiser's state, nested ones, too: L-BFGS has lists of them."""
     import torch
 
     if isinstance(remembered, torch.Tensor):
@@ -225,12 +227,12 @@ def _tensors(remembered: Any) -> Iterator[Any]:
             yield from _tensors(each)
 
 
-Settings = dict[str, Any]  # of one group: its rate, momentum, betas, ...
+Settings = dict[str, Any]  # of one parameter group: rate, momentum, betas, ...
 
 
 @final
 class TorchRates:
-    """Those of one optimiser, whose groups were made with `groups` and `defaults`, in a run of `steps` steps."""
+    """The settings of one optimiser under a torch scheduler, in a run of `steps` optimiser steps."""
 
     def __init__(
         self, schedule: TorchSchedule, defaults: Mapping[str, Any], groups: Sequence[Settings], steps: int
@@ -242,8 +244,8 @@ class TorchRates:
         self._restart()
 
     def at(self, place: int) -> list[Settings]:
-        """Return what the scheduler sets of each group after `place` calls of its `step`, and the rate."""
-        if place < self._place:
+        """Return the settings of each group that the scheduler changes, and its rate, after `place` scheduler steps."""
+        if place < self._place:  # schedulers cannot step back
             self._restart()
         while self._place < place:
             self._stepped()
@@ -258,9 +260,9 @@ class TorchRates:
         self._note_changed()
 
     def _stepped(self) -> None:
-        self._stub.step()  # torch warns where a scheduler goes before its optimiser
+        self._stub.step()  # torch warns if a scheduler steps before its optimiser
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what torch's schedulers call in each other
+            warnings.simplefilter("ignore")  # deprecation warnings of calls between torch's own schedulers
             self._scheduler.step()
         self._place += 1
         self._note_changed()
@@ -271,7 +273,7 @@ class TorchRates:
 
 
 def _stub_optimiser(defaults: Mapping[str, Any], groups: Sequence[Settings]) -> Any:
-    """Return an optimiser that does nothing, with groups of these settings."""
+    """Return an optimiser whose steps do nothing, with groups of these settings."""
     import torch
 
     class Stub(torch.optim.Optimizer):

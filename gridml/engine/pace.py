@@ -1,11 +1,10 @@
 """The pace of one worker among many: batch size, learning rates and push interval.
 
-They are pure functions of the number of live workers and of the credited share. The rules and the measurements
-behind them are in docs/averaging.md.
+All are pure functions. docs/averaging.md has the measurements behind the rules.
 
-The settings in use, as a run prints them, replace the program's own batch, learning rates and schedule. Their
-figures come from the functions that a worker calls before each batch, so the printed text cannot differ from what f
-is given. docs/training.md lists everything that gridml changes.
+The settings that a run prints replace the program's own batch, learning rates and schedule. They come from the
+functions that a worker calls before each batch, so the printed text cannot differ from what f gets. docs/training.md
+lists everything that gridml changes.
 """
 
 from __future__ import annotations
@@ -16,37 +15,38 @@ from dataclasses import dataclass
 from gridml.model.program import Program
 from gridml.model.schedule import DECAY, Schedule, TorchSchedule, Warmup, constant, linear_decay
 
-MAX_BATCH_PARTS = 4  # that a batch is cut into
-STALENESS_STEP = 512  # vertices per push and root of workers that kept accuracy flat in those measurements
-MAX_BUDGET_FACTOR = 8  # times the push budget that pushes may take where rarer ones cost more
+MAX_BATCH_PARTS = 4  # workers that share a batch; smaller parts gain little accuracy and cost more time a vertex
+# Vertices between pushes times the root of the number of workers: the largest value that kept accuracy in
+# docs/averaging.md.
+STALENESS_STEP = 512
+MAX_BUDGET_FACTOR = 8  # pushes may exceed their budget by this factor if rarer ones would cost more
 
 
 def batch_size(batch: int, min_batch: int, live: int) -> int:
-    """The program's batch shared by the live workers: a quarter of it from four workers on, at least `min_batch`.
+    """Return a worker's batch: the program's, divided by the live workers, at most by four, and at least `min_batch`.
 
-    What many workers push is averaged, so that each may take smaller and noisier steps; the learning rate is scaled
-    along (`rate_scale`). Below a quarter accuracy gains little and the time for a vertex grows.
+    The pushes of many workers are averaged, so each may take smaller and noisier steps. The learning rate falls with
+    the batch (`rate_scale`).
     """
     return max(min_batch, -(-batch // min(max(1, live), MAX_BATCH_PARTS)))
 
 
 def rate_scale(share: float) -> float:
-    """What to multiply the learning rate by when a batch is `share` (0 to 1) of the program's.
+    """Return the factor of the learning rate for a batch that is `share` (0 to 1) of the program's: its root.
 
-    The root, so that the noise of one step stays what the program's own has (Krizhevsky, arXiv 1404.5997, section 5;
-    for adaptive optimisers Malladi et al., arXiv 2205.10287). In proportion to the batch SGD trains nets further whose
-    rate is near its limit, and loses more on others.
+    The root keeps the noise of one step (Krizhevsky, arXiv 1404.5997, section 5; for adaptive optimisers Malladi et
+    al., arXiv 2205.10287). A linear rule trains nets further whose rate is near its limit, and loses more on others.
     """
     return math.sqrt(share)
 
 
 def next_batch(left: int, size: int, least: int, *, alike: bool) -> int:
-    """The next batch of about `size`, when the `left` vertices of a lease are cut into batches none of which has fewer
-    than `least`: of one size if they are to be `alike`, otherwise full ones as long as enough stay for the last.
+    """Return the size of the next batch when a lease has `left` vertices: about `size`, and such that no batch of the
+    lease has fewer than `least`. Batches have equal sizes if `alike`, else they are full while enough vertices remain
+    for the last one.
 
-    A short last batch would be a noisy step, and one of a single vertex none at all where f has a BatchNorm. Where
-    `least` is more than half of `size` there is not always such a cut: then batches are larger than `size`, by less
-    than `least`.
+    A short last batch would be a noisy step, and BatchNorm fails on a single vertex. If `least` is more than half of
+    `size`, such sizes need not exist: then batches exceed `size`, by less than `least`.
     """
     most = max(1, left // least)  # batches
     if not alike and (left <= size or left - size >= least):
@@ -57,9 +57,9 @@ def next_batch(left: int, size: int, least: int, *, alike: bool) -> int:
 def push_every(
     live: int, batch: int, rate: float, push_cost_s: float, budget: float, drift: float = 0.0
 ) -> tuple[int, str]:
-    """Vertices between two pushes, and why.
+    """Return (vertices between two pushes, reason).
 
-    The merge rule wants a push every 512/sqrt(live) vertices. A push costs `push_cost_s` seconds of this machine and a
+    The merge rule needs a push every 512/sqrt(live) vertices. A push costs `push_cost_s` seconds of this machine and a
     worker trains `rate` vertices per second, so a push costs k = rate·push_cost_s vertices. Pushes may take at most
     `budget` (a fraction) of the time, or MAX_BUDGET_FACTOR times that where rarer ones cost more: where a vertex takes
     a share `drift` of its distance from a row, up to drift·live·h of what `live` workers train in h vertices each is
@@ -79,34 +79,34 @@ def push_every(
 
 
 def poll_interval_s(waiting: int) -> float:
-    """Seconds until a worker without work asks again: all that wait together ask at most 500 times a second, but each
-    at least every 5 seconds."""
+    """Return the seconds until a worker without work polls again: all together at most 500 times a second, each at
+    least every 5 seconds."""
     return min(5.0, max(0.1, waiting / 500))
 
 
-PAGE = "docs/training.md"  # which has the full list, under "What gridml changes"
-MAX_RATES = 3  # learning rates that are listed one by one
+PAGE = "docs/training.md"  # its section "What gridml changes" is the full list
+MAX_RATES = 3  # learning rates that the text lists one by one
 
 
 @dataclass(frozen=True)
 class UsedSettings:
-    """What each of `workers` that train at a time uses."""
+    """The settings of each of `workers` that train at the same time."""
 
     workers: int
-    batch: int  #: vertices of a batch, as a worker aims at
+    batch: int  #: vertices of a batch, as intended
     largest: int  #: vertices of the largest batch that a chunk of whole batches is cut into
-    rate_factor: float  #: of the optimisers' rates, beside that of the schedule
+    rate_factor: float  #: factor of the optimisers' rates, in addition to the schedule's
 
 
 def schedule_name(schedule: Schedule) -> str:
-    """Return what programs that read events know a schedule by: linear_decay, constant, torch or own."""
+    """Return a schedule's name in events: linear_decay, constant, torch or own."""
     if isinstance(schedule, TorchSchedule):
         return "torch"
     return next((f.__name__ for f in (linear_decay, constant) if schedule is f), "own")
 
 
 def used_settings(program: Program, workers: int) -> tuple[UsedSettings, str]:
-    """Return what each worker uses while so many train, and that in words."""
+    """Return (the settings of each of `workers` workers, the same as text)."""
     whole = program.update.batch or 1
     size = batch_size(whole, program.min_target_batch, workers)
     largest = max(size, next_batch(whole, size, program.min_actual_batch, alike=workers > 1))
@@ -151,7 +151,7 @@ def _rates(program: Program, used: UsedSettings) -> str:
 
 
 def _kept(program: Program, used: UsedSettings) -> str:
-    """Return why several workers do not share the batch, where they do not."""
+    """Return the reason, as text, if several workers do not share the batch, else ""."""
     if used.workers == 1 or used.rate_factor < 1 or program.update.batch in (None, 1):
         return ""
     if program.normalises:

@@ -1,4 +1,4 @@
-"""A process that must not outlive its parent (Linux): a worker, or one that computes for the master."""
+"""Death of a child process with its parent (Linux), for local workers and the master's helper processes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """From now on SIGKILL ends this process when its parent ends, however that comes; call it first thing.
+    """Have the kernel send SIGKILL to this process when its parent ends in any way. Call it first.
 
-    `parent_pid` is the parent's own pid as it told this one. If the parent has already gone, this call does not
-    return: the kernel would send the signal for the new parent only. The kernel means the parent's *thread* that
-    started this process, so a master starts workers from a thread that lives as long as itself. Raises RunError where
-    the system has no prctl.
+    `parent_pid` is the parent's pid, passed on by the parent itself. If the parent has already ended, this call does
+    not return. The signal is tied to the parent's *thread* that started this process, so a master must start workers
+    from a thread that lives as long as the master. Raises RunError if the system has no prctl.
     """
     try:
         prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -27,6 +26,6 @@ def die_with_parent(parent_pid: int) -> None:
     prctl.restype = ctypes.c_int
     if prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise RunError(f"could not tie this process to the master: prctl failed with {os.strerror(ctypes.get_errno())}")
-    # Asked only now: the kernel notices a parent that ends after the call above, not one that ended before it.
+    # Checked after prctl: the kernel reports a parent that ends after that call, not one that ended before it.
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)

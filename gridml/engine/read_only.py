@@ -1,4 +1,4 @@
-"""What is said where f writes into a field that is read-only: numpy says only that something is."""
+"""Errors for writes of f to a read-only field. numpy's own error does not name the field."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _NUMPY_SAYS = ("assignment destination is read-only", "output array is read-only
 
 
 def name_written_field(error: BaseException, tables: Collection[Any]) -> BaseException:
-    """Return a ProgramError, with the traceback of `error`, that names the field f wrote into, or the error itself if
-    it is another one. `tables` are those of the chunk; asked only once f has failed, so that batches cost nothing."""
+    """Return a ProgramError, with the traceback of `error`, that names the read-only field that f wrote to; the error
+    itself if it has another cause. `tables` are those of the chunk. Runs only after f has failed, so that batches pay
+    nothing for it."""
     if not (isinstance(error, ValueError) and str(error) in _NUMPY_SAYS):
         return error
     for values, names in _on_the_lines(error.__traceback__):
@@ -36,7 +37,7 @@ def name_written_field(error: BaseException, tables: Collection[Any]) -> BaseExc
 
 
 def _field(values: list[Any], names: set[str], tables: list[Rows]) -> tuple[Rows, str] | None:
-    """Return the table and the field of it that f writes into, by an argument's attribute or by an array's memory."""
+    """Return (table, field) that f wrote to, found by the name of an attribute or by an array's memory."""
     for value in values:
         if isinstance(value, Batch | Vertex):
             table = getattr(value, "_rows" if isinstance(value, Batch) else "_store")
@@ -54,12 +55,11 @@ def _field(values: list[Any], names: set[str], tables: list[Rows]) -> tuple[Rows
 
 
 def _on_the_lines(traceback: TracebackType | None) -> Iterator[tuple[list[Any], set[str]]]:
-    """Yield of each frame, the innermost first, the variables on the line that it stands at and the names of the
-    attributes there."""
+    """Yield (values of the variables, names of the attributes) on the current line of each frame, innermost first."""
     for frame, line in reversed([*walk_tb(traceback)]):
         try:
             nodes = [*ast.walk(ast.parse(linecache.getline(frame.f_code.co_filename, line).strip()))]
-        except SyntaxError:  # a line that is a part of a statement
+        except SyntaxError:  # the line is only a part of a statement
             continue
         targets = [target for node in nodes for target in _targets(node)]
         nodes = [node for target in targets for node in ast.walk(target)] or nodes
@@ -69,7 +69,7 @@ def _on_the_lines(traceback: TracebackType | None) -> Iterator[tuple[list[Any], 
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:
-    """What a statement assigns to."""
+    """Return the targets of an assignment; empty for any other statement."""
     if isinstance(node, ast.Assign):
         return node.targets
     return [node.target] if isinstance(node, ast.AugAssign) else []

@@ -1,4 +1,7 @@
-"""Random numbers for what runs f beside others in one process: each draws its own, in whatever order they run."""
+"""Random number streams of several simulated workers in one process: each draws its own, in any order of execution.
+
+f draws from the global generators of Python, numpy and torch, as user code does, so their state is swapped around it.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ import numpy as np
 
 @final
 class RngState:
-    """Random numbers that f draws from Python, numpy and torch: one's own, whoever draws in between."""
+    """The state of the global generators of Python, numpy and torch, seeded for one worker."""
 
     def __init__(self, seed: str, *, torch: bool) -> None:
         number = zlib.crc32(seed.encode())  # as a worker process seeds torch
-        outside = self._capture(torch=torch)
+        outside = self._capture(torch=torch)  # seeding below must not disturb the process's own stream
         random.seed(number)
         np.random.seed(number)
         if torch:
@@ -27,7 +30,7 @@ class RngState:
         self._restore(outside)
 
     def swap(self) -> None:
-        """The worker's for those of the process; the second time back again."""
+        """Exchange the worker's state and the process's. Call it before f and again after it."""
         other = self._capture(torch=self._torch)
         self._restore(self._own)
         self._own = other

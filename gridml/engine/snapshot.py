@@ -1,4 +1,4 @@
-"""A replica at one instant, as a push takes it along."""
+"""A snapshot of a replica, as a push sends it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from gridml.protocol.push import ReplicaPart, VertexKey
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The replica at one instant, in copies: modules whole, and the rows that f used since the last one. `used` are the
-    module vertices that it used since then, `logged` what it logged. Where some of it is on its way from a device, its
-    arrays are to be looked at only after `wait`."""
+    """A copy of the replica at one instant. Arrays that come from a device are valid only after `wait`."""
 
-    replica: ReplicaPart
-    used: frozenset[VertexKey]
-    logged: tuple[Logged, ...] = ()
-    arriving: Sequence[Capture] = ()
+    replica: ReplicaPart  #: all tensors of modules, and the rows that f used since the last snapshot
+    used: frozenset[VertexKey]  #: module vertices that f used since the last snapshot
+    logged: tuple[Logged, ...] = ()  #: values that f logged since the last snapshot
+    arriving: Sequence[Capture] = ()  #: copies from a device that may be in progress
 
     def wait(self) -> None:
-        """Return when all of it is here. May be called on any thread, and again. Raises what the device fails with."""
+        """Block until all copies are complete. Thread-safe and idempotent. Raises the device's error."""
         for capture in self.arriving:
             capture.wait()

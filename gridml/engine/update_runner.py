@@ -1,11 +1,11 @@
-"""Calls of f on batches of a chunk, the numbers that f logs, and the error of a failed batch.
+"""Calls of f on batches of a chunk, the values that f logs, and the error of a failed batch.
 
-f is called with rows of a chunk and with the rows of their neighbours. `BatchFailed` names the failure and the
-vertices that it concerns.
+f is called with rows of a chunk and with the rows of their neighbours. `BatchFailed` names the vertices on which it
+failed.
 
-Logged numbers go by name. Each is the mean of the vertices of a call, summed until a push takes it along. The sums
-travel in the push that holds the same vertices (`gridml.protocol.messages.Logged`) and are credited with them: what
-is logged for vertices that are never credited, because a machine was taken away or f failed, is never counted.
+A logged value is a mean over the vertices of one call. Values are summed by name until a push takes them along. The
+sums travel in the push that holds the same vertices (`gridml.protocol.messages.Logged`) and are credited with them, so
+values of vertices that are never credited, because a machine was evicted or f failed, are never counted.
 """
 
 from __future__ import annotations
@@ -25,43 +25,46 @@ from gridml.model.update import Parameter, Update
 from gridml.protocol.foreign import MAX_NAME_CHARS, printable
 from gridml.protocol.messages import MAX_LOGGED, MAX_LOGGED_MEAN, MAX_LOGGED_NAME_CHARS, Logged
 
-_listening: Recorder | None = None  # that of the engine in whose f this process is
+# The recorder of the engine whose f is running, None outside f. Set only by `Recorder.begin_batch` and `end_batch`.
+_active: Recorder | None = None
 
 
 def log(**values: Any) -> None:
     """Log numbers of the vertices that f is called with, by name: `gridml.log(loss=loss)`.
 
-    A value is one number: Python's, NumPy's, or a tensor with one element, of any device; for a batch it is the mean
-    of its vertices. What a call logs twice under one name counts as the mean of both. The run shows the mean over
-    vertices, each weighted once, as it is credited; a value that is not finite, or beyond 1e40, is left out with its
-    vertices. Outside f it does nothing, so that f can be tested alone.
+    A value is one number: a Python or NumPy number, or a tensor with one element, on any device. For a batch it is the
+    mean over its vertices. Two values under one name in one call count as their mean. The run shows the mean over
+    credited vertices, each counted once. A value that is not finite, or beyond 1e40, is dropped together with its
+    vertices. Outside f the call does nothing, so that f can be tested alone.
 
-    Raises ProgramError for what is not one number, for a name of more than 64 characters, and for more than 32 names.
+    Raises ProgramError for anything but one number, a name of more than 64 characters, or more than 32 names.
     """
-    if _listening is not None:
-        _listening.add(values)
+    if _active is not None:
+        _active.add(values)
 
 
 class Recorder:
-    """Sums what f logs in one engine."""
+    """Sums the values that f logs in one engine.
+
+    A value moves through four stages: the current call, the current batch, values on a device, sums.
+    """
 
     def __init__(self) -> None:
-        self._call: dict[str, list[Any]] = {}  # values of the call of f in hand
-        self._batch: list[tuple[str, list[Any], int]] = []  # (name, values, vertices) of ended calls of the batch
-        self._later: list[tuple[str, list[Any], int]] = []  # of ended batches, whose values are still on a device
+        self._call: dict[str, list[Any]] = {}  # values of the current call of f, by name
+        self._batch: list[tuple[str, list[Any], int]] = []  # (name, values, vertices) of finished calls of the batch
+        self._later: list[tuple[str, list[Any], int]] = []  # of finished batches, with values still on a device
         self._sums: dict[str, tuple[float, int]] = {}  # of all others: (sum over vertices, vertices)
-        self._before: Recorder | None = None
+        self._before: Recorder | None = None  # the recorder to restore: engines of one process may nest
 
-    def listen(self) -> None:
-        """Take what is logged from now on: a batch begins."""
-        global _listening
-        self._before, _listening = _listening, self
+    def begin_batch(self) -> None:
+        """Record all values logged from now on."""
+        global _active
+        self._before, _active = _active, self
 
-    def end(self, *, failed: bool = False) -> None:
-        """The batch has ended; what is logged elsewhere is none of this. What a batch logged that `failed` is dropped,
-        as all else that it did."""
-        global _listening
-        self._before, _listening = None, self._before
+    def end_batch(self, *, failed: bool = False) -> None:
+        """Stop recording. Values of a `failed` batch are dropped: its vertices are not credited."""
+        global _active
+        self._before, _active = None, self._before
         batch, self._batch = self._batch, []
         self._call.clear()
         for name, values, vertices in () if failed else batch:
@@ -71,7 +74,7 @@ class Recorder:
                 self._later.append((name, values, vertices))
 
     def add(self, values: dict[str, Any]) -> None:
-        """Take the values of one call of `log`. Raises ProgramError as that does."""
+        """Add the values of one call of `log`. Raises ProgramError as `log` does."""
         for name, value in values.items():
             if name not in self._call:
                 if not 1 <= len(name) <= MAX_LOGGED_NAME_CHARS or not name.isprintable():
@@ -87,31 +90,31 @@ class Recorder:
             self._call.setdefault(name, []).append(_number(name, value))
 
     def end_call(self, vertices: int) -> None:
-        """A call of f for so many vertices has ended."""
+        """End a call of f, which covered this many vertices."""
         if self._call:
             self._batch += [(name, values, vertices) for name, values in self._call.items()]
             self._call.clear()
 
     def take(self) -> tuple[Logged, ...]:
-        """Return what was logged since this was last asked, and forget it."""
+        """Return the sums since the last call, and clear them."""
         later, self._later = self._later, []
-        come = iter(to_floats([value for _, values, _ in later for value in values]))
+        fetched = iter(to_floats([value for _, values, _ in later for value in values]))
         for name, values, vertices in later:
-            self._sum(name, [next(come) for _ in values], vertices)
+            self._sum(name, [next(fetched) for _ in values], vertices)
         sums, self._sums = self._sums, {}
         return tuple(Logged(name, *total) for name, total in sums.items())
 
     def forget(self) -> None:
-        """What was trained since this was last asked is not wanted, nor is what it logged."""
+        """Drop all values since the last `take`: their vertices will not be credited."""
         self._later.clear()
         self._sums.clear()
 
     def _sum(self, name: str, values: list[float], vertices: int) -> None:
         mean = sum(values) / len(values)
-        if not abs(mean) <= MAX_LOGGED_MEAN:  # NaN neither
+        if not abs(mean) <= MAX_LOGGED_MEAN:  # also drops NaN
             return
         if name not in self._sums and len(self._sums) == MAX_LOGGED:
-            return  # a push takes no more names along; each call had fewer
+            return  # the bound on names holds for a push; each single call was below it
         total, before = self._sums.get(name, (0.0, 0))
         self._sums[name] = total + mean * vertices, before + vertices
 
@@ -127,7 +130,7 @@ def _number(name: str, value: Any) -> Any:
         device = getattr(getattr(value, "device", None), "type", "cpu")
         if device == "cpu":
             return float(value.item() if hasattr(value, "item") else value)
-        return value.detach().clone()  # waiting for the device would stop it after every batch
+        return value.detach().clone()  # not .item(): that would wait for the device in every batch
     except (TypeError, ValueError) as error:
         raise ProgramError(
             f"gridml.log got {name}={printable(repr(value), MAX_NAME_CHARS)} ({error}); expected one number, such as "
@@ -140,7 +143,7 @@ Tables = Mapping[str, Rows | ModuleRows]
 
 @final
 class UpdateRunner:
-    """Calls f for rows of the chunk whose `tables` these are, by name."""
+    """Calls f for rows of one chunk, given by its `tables` (by name)."""
 
     def __init__(self, update: Update, recorder: Recorder, tables: Tables) -> None:
         self._update = update
@@ -149,13 +152,13 @@ class UpdateRunner:
         self._driving = self.rows(update.driver.__name__)
 
     def rows(self, name: str) -> Rows:
-        """The table of a type that has no modules."""
+        """Return the table of a type without modules."""
         table = self._tables[name]
         assert isinstance(table, Rows)
         return table
 
     def run(self, start: int, stop: int, progress: Progress) -> None:
-        """Call f for rows [start, stop) of the driving type: once for a batch, or for one after the other."""
+        """Call f for rows [start, stop) of the driving type: once for the batch, or once for each vertex."""
         if self._update.batch is not None:
             self._call(start, stop, progress)
             return
@@ -163,8 +166,10 @@ class UpdateRunner:
             self._call_one(at, progress)
 
     def isolate_failure(self, start: int, stop: int, progress: Progress, error: BaseException) -> tuple[int, int]:
-        """Return the rows of a failed batch that f fails on in the same way without the others, found by halves: what
-        they do to the replica is dropped with what the batch did. Rows that fail only together stay together."""
+        """Bisect a failed batch: return the smallest range of rows on which f alone fails with the same error.
+
+        Stops where both halves fail, or neither. Changes the replica, so that the caller must drop it.
+        """
         while stop - start > 1 and isinstance(error, Exception):
             middle = (start + stop) // 2
             failing = [half for half in ((start, middle), (middle, stop)) if self._fails_alike(*half, progress, error)]
@@ -191,7 +196,7 @@ class UpdateRunner:
             else:
                 edges = rows.edges[parameter.edge]
                 index = edges.index[edges.span(at, at + 1)]
-                if len(index) > 1:  # in the order of the edges, each neighbour once
+                if len(index) > 1:  # each neighbour once, in the order of the edges: np.unique alone would sort them
                     index = index[np.sort(np.unique(index, return_index=True)[1])]
                 arguments.append(Batch._over(self.rows(edges.target), index))
         self._update.call(progress, rows.vertex_type.cls._view(rows, at), *arguments)
@@ -199,7 +204,8 @@ class UpdateRunner:
         self._write_back(argument for argument in arguments if isinstance(argument, Batch))
 
     def _call(self, start: int, stop: int, progress: Progress) -> None:
-        """Call f once for each distinct combination of its single neighbours among the rows; mostly there is one."""
+        """Call f once for each distinct combination of single neighbours among the rows. Usually there is only one,
+        such as the one network of all images."""
         rows = self._driving
         singles = [parameter for parameter in self._update.parameters if parameter.is_single]
         targets = []
@@ -222,7 +228,7 @@ class UpdateRunner:
             self._call_group(at, dict(zip(edges, key.tolist(), strict=True)), progress)
 
     def _call_group(self, at: slice | Ids, single: Mapping[str, int], progress: Progress) -> None:
-        """Call f with the rows `at`, and with the vertex that each of its `single` arguments is, by edge."""
+        """Call f with the rows `at` as a batch. `single` gives the row of each argument that is one vertex, by edge."""
         rows = self._driving
         links: dict[str, Neighbours] = {}
         arguments: list[Any] = []
@@ -242,7 +248,7 @@ class UpdateRunner:
         self._write_back((driving, *batches))
 
     def _write_back(self, batches: Iterable[Batch[Any]]) -> None:
-        """Have in the tables what f wrote into what it was given."""
+        """Write back to the tables what f wrote into copies of their values."""
         for table in self._tables.values():
             if isinstance(table, Rows):
                 table.write_back_copies()
@@ -251,7 +257,7 @@ class UpdateRunner:
 
 
 def _linked(rows: Rows, edges: ChunkEdges, at: slice | Ids) -> tuple[Neighbours, Ids]:
-    """Return (the edges of the rows `at` along a field, as f sees them; the distinct rows that these lead to)."""
+    """Return (the edges of the rows `at` along a field, as f gets them; the distinct rows that these lead to)."""
     if isinstance(at, slice):
         span = edges.span(at.start, at.stop)
         index, weight = edges.index[span], None if edges.weight is None else edges.weight[span]
@@ -286,8 +292,8 @@ def _only(neighbours: list[Any], parameter: Parameter) -> Any:
 
 
 class BatchFailed(Exception):
-    """f raised on a batch that begins with vertex `first` and ends with `last` (indices in the graph), one vertex where
-    it fails on that alone; the error is the cause."""
+    """f failed on a batch that begins with vertex `first` and ends with `last` (indices in the graph; equal if f fails
+    on one vertex alone). `__cause__` is f's own error."""
 
     def __init__(self, first: int, last: int) -> None:
         super().__init__(f"f failed on vertices {first} to {last}")
@@ -295,12 +301,12 @@ class BatchFailed(Exception):
         self.last = last
 
     def named(self, driver: str) -> str:
-        """Say which vertices these are."""
+        """Return the vertices as text, such as "Image 5 to 12"."""
         return vertices_named(driver, self.first, self.last)
 
 
 def vertices_named(driver: str, first: int, last: int) -> str:
-    """Name the vertices of a batch, which need not be in the order of their numbers."""
+    """Return the vertices of a batch as text. Shuffled, they need not be in the order of their indices."""
     if first == last:
         return f"{driver} {first}"
     return f"{driver} {first} to {last}" if first < last else f"{driver} {first}, ..., {last}"

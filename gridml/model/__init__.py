@@ -1,1 +1,1 @@
-"""What a user writes, and how it is cut into chunks."""
+"""The programming model: vertex types, graphs and programs, and the chunks that they are cut into."""

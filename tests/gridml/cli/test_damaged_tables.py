@@ -53,7 +53,7 @@ TRACES = [
     (TICKS % (60, "[" + "9" * 5000 + "]"), "cannot be read as JSON"),
     (TICKS % (0, "[1]"), "gap_seconds is 0; expected the seconds between two counts, above 0"),
     (TICKS % ("NaN", "[1,2]"), "gap_seconds is nan"),
-    (TICKS % (1, "[-1]"), "data[0]: got -1, expected a number of instances"),
+    (TICKS % (1, "[-1]"), "data[0]: got -1, expected 0 to 1,000,000 instances"),
     (TICKS % (1, '["x"]'), "data[0]: got 'x', expected"),
     (TICKS % (60, "[0,0]"), "holds no life: nothing was ever there"),
     ("2021-99-99, 13:07:45, 80\n", "which is no moment"),

@@ -18,11 +18,11 @@ from tests.support.pretend_device import NAME
 
 
 def logged(recorder: Recorder, *calls: tuple[int, dict[str, object]], failed: bool = False) -> tuple[Logged, ...]:
-    recorder.listen()
+    recorder.begin_batch()
     for vertices, values in calls:
         gridml.log(**values)
         recorder.end_call(vertices)
-    recorder.end(failed=failed)
+    recorder.end_batch(failed=failed)
     return recorder.take()
 
 
@@ -33,11 +33,11 @@ def test_means_are_weighted_by_vertices() -> None:
 
 def test_twice_in_a_call_counts_as_the_mean() -> None:
     recorder = Recorder()
-    recorder.listen()
+    recorder.begin_batch()
     gridml.log(loss=1)
     gridml.log(loss=2)
     recorder.end_call(4)
-    recorder.end()
+    recorder.end_batch()
     assert recorder.take() == (Logged("loss", 6.0, 4),)
     assert recorder.take() == ()
 
@@ -68,12 +68,12 @@ def test_values_on_a_device_are_read_when_they_are_pushed_in_one_wait_for_each_f
     monkeypatch.setattr(pretend_device, "_compute", counted)
     recorder = Recorder()
     for at in range(20):
-        recorder.listen()
+        recorder.begin_batch()
         loss = torch.tensor([float(at)]).to(NAME)
         gridml.log(loss=loss, right=torch.tensor(at).to(NAME), on_host=at)
         loss += 100  # what was logged is what it was
         recorder.end_call(2)
-        recorder.end()
+        recorder.end_batch()
     assert not reads
     assert {each.name: each.total for each in recorder.take()} == dict.fromkeys(("loss", "right", "on_host"), 380.0)
     assert len(reads) == 2
@@ -101,17 +101,17 @@ def test_what_is_not_finite_is_left_out_with_its_vertices(value: float) -> None:
 def test_what_is_no_number_or_no_name_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(ProgramError, match=r"gridml\.log got .*; expected"):
         logged(Recorder(), (1, values))
-    Recorder().listen()  # whatever follows does not log there
+    Recorder().begin_batch()  # whatever follows does not log there
     Recorder().end()
 
 
 def test_what_a_failed_batch_logged_is_dropped() -> None:
     recorder = Recorder()
     assert logged(recorder, (10, {"loss": 1}), failed=True) == ()
-    recorder.listen()
+    recorder.begin_batch()
     gridml.log(loss=1)
     recorder.end_call(1)
-    recorder.end()
+    recorder.end_batch()
     recorder.forget()
     assert recorder.take() == ()
 
