@@ -1,1 +1,1 @@
-"""What a script or a notebook calls."""
+"""The calls from Python: run, submit, launch, simulate, resume, load."""

@@ -1,6 +1,6 @@
-"""How a call shows its run: as fits where it is called, and to whoever wants its events.
+"""Displays of a run that a call from Python drives: terminal, plain lines, notebook, and the `on_event` callback.
 
-A run that is driven from a call: shown as fits, and leaving the caller's process as it was.
+`drive` runs the master in the caller's process and restores that process's state afterwards.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 
 Display = Literal["auto", "terminal", "plain", "notebook", "none"]
 OnEvent = Callable[[Event], object]
-_SHOWN = 8  # events below the bars of a notebook
+_SHOWN = 8  # newest events listed below a notebook's progress bars
 
 
 def in_notebook() -> bool:
-    """Return whether a kernel of Jupyter runs this process."""
+    """Return whether this process is a Jupyter kernel."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
 def check_display(call: str, display: object, on_event: object) -> None:
-    """Raise UsageError for a display that there is not, and for an `on_event` that cannot be called."""
+    """Raise UsageError for an unknown display and for an `on_event` that is not callable."""
     if display not in get_args(Display):
         raise UsageError(f"{call} got display={display!r}; expected one of {', '.join(get_args(Display))}.")
     if on_event is not None and not callable(on_event):
         raise UsageError(
-            f"{call} got on_event={on_event!r}; expected a function of one gridml.Event, as in on_event=print."
+            f"{call} got on_event={on_event!r}; expected a function that takes a gridml.Event, as in on_event=print."
         )
 
 
 def view_for(display: Display, title: str) -> LiveView:
-    """Return what shows a run."""
+    """Return the view for a display; "auto" depends on where this process runs."""
     if display == "auto":
         display = "notebook" if in_notebook() else "terminal" if sys.stdout.isatty() else "plain"
     if display == "notebook":
@@ -78,8 +78,8 @@ class NoView(LiveView):
 
 @final
 class Notebook(LiveView):
-    """Bars and figures below a cell, with the last events; they change in place, so that a long run leaves no more
-    than a screen."""
+    """Progress bars, figures and the last events below a notebook cell. The output is updated in place, so that a long
+    run does not fill the notebook."""
 
     every_s = 1.0
 
@@ -87,7 +87,7 @@ class Notebook(LiveView):
         self._title = title
         self._events: deque[tuple[float, str, str]] = deque(maxlen=_SHOWN)
         self._progress: RunProgress | None = None
-        self._handle: Any = None
+        self._handle: Any = None  # IPython's display handle; made at the first update
 
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
         self._events.append((at_s, topic, text))
@@ -98,7 +98,7 @@ class Notebook(LiveView):
         self._show()
 
     def _show(self) -> None:
-        jupyter: Any = import_module("IPython.display")  # it is there, and not everywhere
+        jupyter: Any = import_module("IPython.display")  # installed wherever a kernel runs, but no dependency of gridml
         shown = jupyter.HTML(self._html())
         if self._handle is None:
             self._handle = jupyter.display(shown, display_id=True)
@@ -137,13 +137,16 @@ def _escaped(text: str) -> str:
 
 @final
 class CallbackView(LiveView):
-    """Hands every event to `on_event`, too. What that raises ends the run between two turns, and not within one: a turn
-    may have a transaction open."""
+    """Forwards to another view, and calls `on_event` with every event.
+
+    An exception from `on_event` is stored and raised between two turns of the run's loop, because a turn may have a
+    transaction open when it reports an event.
+    """
 
     def __init__(self, view: LiveView, on_event: OnEvent | None) -> None:
         self._view = view
         self._on_event = on_event
-        self._error: BaseException | None = None
+        self._error: BaseException | None = None  # once set, `on_event` is not called again
         self.every_s = view.every_s
 
     def __enter__(self) -> CallbackView:
@@ -165,7 +168,7 @@ class CallbackView(LiveView):
         self._view.progress(now, progress)
 
     def turn(self) -> None:
-        """Raise what `on_event` raised."""
+        """Raise the stored exception of `on_event`, if any."""
         if self._error is not None:
             raise self._error
 
@@ -178,25 +181,25 @@ def drive(
     *,
     resumed: bool,
 ) -> Run:
-    """Begin a run, or take one up that is to be `resumed`, and drive it to its end. Raises as a run does, and
-    KeyboardInterrupt where it was interrupted, between two turns."""
+    """Drive a run that `begin` starts or resumes, to its end. Raises as a run does, and KeyboardInterrupt after SIGINT,
+    always between two turns of the loop."""
     from master.views.terminal import Signals, Stopped, drive_with_view
 
     signals = Signals()
-    main = threading.current_thread() is threading.main_thread()
+    main = threading.current_thread() is threading.main_thread()  # Python delivers signals to no other thread
     caught = signals.caught((signal.SIGINT,)) if main else contextlib.nullcontext()
-    heard = CallbackView(view_for(display, root.name), on_event)
+    shown = CallbackView(view_for(display, root.name), on_event)
 
     def turn() -> None:
         signals.turn()
-        heard.turn()
+        shown.turn()
 
     try:
-        with user_traceback_shown(), restored_process_state(), caught, heard:
-            drive_with_view(root, begin, heard, turn, resumed=resumed)
+        with user_traceback_shown(), restored_process_state(), caught, shown:
+            drive_with_view(root, begin, shown, turn, resumed=resumed)
     except Stopped:
         interrupt = KeyboardInterrupt()
-        interrupt.add_note(f"{root} stands at its last credit. Go on with gridml.resume({str(root)!r}).")
+        interrupt.add_note(f"{root} stands at its last credit. Resume with gridml.resume({str(root)!r}).")
         raise interrupt from None
-    heard.turn()
+    shown.turn()
     return Run(root)

@@ -1,7 +1,4 @@
-"""A run as a value: what a call returns, and what any run directory is opened as.
-
-`gridml.load`: a replica of a run as state dicts.
-"""
+"""`gridml.Run`, the handle of a run directory that every call returns, and `gridml.load`, which reads a replica."""
 
 from __future__ import annotations
 
@@ -28,27 +25,25 @@ if TYPE_CHECKING:
     from master.views.report import Report
 
 
-_POLL_S = 0.2  # how often it is looked whether a run has ended
+_POLL_S = 0.2  # interval at which `Run.wait` checks the ledger
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened in a run, `at_s` in seconds since 1970. Its `topic` is a word such as "evicted", its `facts` are
-    the numbers and names of its `text` (docs/events.md)."""
+    """Something that happened in a run (docs/events.md lists all topics)."""
 
-    at_s: float
-    topic: str
+    at_s: float  #: seconds since 1970
+    topic: str  #: kind of event, such as "evicted"
     text: str
-    facts: EventFacts
+    facts: EventFacts  #: the numbers and names in `text`
 
 
 @dataclass(frozen=True)
 class CancelResult:
-    """Which of two was done: a `master` was asked to stop, or where none drove the run, what the last one had left was
-    `removed`; the other is None."""
+    """Outcome of a cancel request. Exactly one of the fields is set."""
 
-    master: str | None
-    removed: str | None
+    master: str | None  #: the running master that was asked to stop
+    removed: str | None  #: without a master: what an earlier one had left running and was removed
 
     def __str__(self) -> str:
         if self.master is not None:
@@ -57,11 +52,10 @@ class CancelResult:
 
 
 class Run:
-    """A run in its directory, whoever drives it and whether it goes on. Raises LedgerError where there is none.
+    """A handle on a run directory, running or ended, whichever process drives it.
 
-    `run_dir` is absolute: it stays this run, whatever directory its process works in later.
-
-    `gridml.Run("runs/mnist-20260401-120000")` opens one that a command or another process began.
+    `gridml.Run("runs/mnist-20260401-120000")` opens a run that a command or another process started. `run_dir` is
+    absolute, so the handle stays valid if the working directory changes. Raises LedgerError if there is no run.
     """
 
     def __init__(self, run_dir: str | os.PathLike[str]) -> None:
@@ -78,20 +72,20 @@ class Run:
 
     @property
     def status(self) -> RunStatus:
-        """How the run stands: a text, such as "running" or "finished"."""
+        """The run's status, a string such as "running" or "finished"."""
         from master.store.reader import opened, read_status
 
         with opened(self.run_dir) as ledger:
             return read_status(ledger, self.run_dir)
 
     def report(self) -> Report:
-        """Return what the run did, how fast, and what was lost, as `gridml report` does; also while it goes on."""
+        """Return the run's report, like `gridml report`. Works while the run is in progress."""
         from master.views.report import report
 
         return report(self.run_dir)
 
     def events(self, topic: str | None = None) -> list[Event]:
-        """Return what happened, oldest first; of one topic, or of all."""
+        """Return the run's events, oldest first; with `topic`, only those of that topic."""
         from master.store.reader import opened
         from master.store.rundir import facts_from
 
@@ -101,18 +95,18 @@ class Run:
             return [Event(at_s, its, text, facts_from(facts)) for at_s, its, text, facts in rows]
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return what evaluate said of each epoch, with its number from 1 as "epoch"."""
+        """Return what evaluate returned for each epoch, with the epoch's number (from 1) as "epoch"."""
         return [{"epoch": each.epoch, **each.metrics} for each in self.report().epochs if each.metrics]
 
     def load(self, which: str | int = "final") -> dict[str, Any]:
-        """Return a replica of the run, as `gridml.load` does."""
-
+        """Return a replica of the run, like `gridml.load`."""
         return load(self, which)
 
     def wait(self, timeout_s: float | None = None) -> Run:
-        """Return when the run has finished: at once where this process drove it.
+        """Wait until the run has finished; return at once if it has.
 
-        Raises RunError where it was cancelled or has failed, or no master drives it nor will; TimeoutError.
+        Raises RunError if the run was cancelled or has failed, or if no master drives it and none is queued; raises
+        TimeoutError after `timeout_s` seconds.
         """
         from master.backends.registry import batch_of
         from master.store.rundir import RunDirectory, RunStatus, command
@@ -120,36 +114,36 @@ class Run:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         batch = batch_of(self.run_dir)
         while (status := self.status) in (RunStatus.RUNNING, RunStatus.SUBMITTED, RunStatus.STOPPED):
-            comes = batch is not None and batch.master_submitted(RunDirectory(self.run_dir))
-            if status is not RunStatus.RUNNING and not comes:
+            queued = batch is not None and batch.master_submitted(RunDirectory(self.run_dir))
+            if status is not RunStatus.RUNNING and not queued:
                 break
             if until_s is not None and time.monotonic() >= until_s:
                 raise TimeoutError(f"{self.run_dir} is {status} after {timeout_s:g} s")
             time.sleep(_POLL_S)
         if status is not RunStatus.FINISHED:
             because = f": {self._stopped_because()}" if status in (RunStatus.FAILED, RunStatus.CANCELLED) else ""
-            raise RunError(f"{self.run_dir} is {status}{because}. Go on with: {command('resume', self.run_dir)}")
+            raise RunError(f"{self.run_dir} is {status}{because}. Resume with: {command('resume', self.run_dir)}")
         return self
 
     def _stopped_because(self) -> str:
         from master.store.reader import opened, read_facts
 
         with opened(self.run_dir) as ledger:
-            return str(read_facts(ledger).get("stopped_because", "it is not known why"))
+            return str(read_facts(ledger).get("stopped_because", "the reason is not known"))
 
     def cancel(self) -> None:
-        """Ask the run's master to stop, as `gridml cancel` does: the run keeps its credits, and can be resumed. Raises
-        RunError where no master drives it."""
+        """Ask the run's master to stop, like `gridml cancel`. The run keeps what is credited and can be resumed. Raises
+        RunError if there is nothing to cancel."""
         request_stop(self.run_dir)
 
     def scale(self, workers: int) -> None:
-        """Ask for so many workers from now on, as `gridml scale` does. Raises RunError where the run has finished."""
+        """Change the number of workers from now on, like `gridml scale`. Raises RunError if the run has finished."""
         from master.scaling import request
 
         request(self.run_dir, workers)
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what the run was asked for, as its settings.json has it."""
+        """Return the run's settings, as stored in its settings.json."""
         from master.store.rundir import RunDirectory
 
         settings: dict[str, Any] = json.loads(RunDirectory(self.run_dir).settings.read_text())
@@ -157,16 +151,18 @@ class Run:
 
 
 def request_stop(run: Path) -> CancelResult:
-    """Ask the master of a run to stop, or where it is gone, end what it has left; return which was done. Raises
-    RunError where there is nothing to cancel, UsageError where the run cannot be written, LedgerError where there is
-    none."""
+    """Ask the master of a run to stop; without a master, remove the workers and jobs that an earlier one has left.
+
+    Raises RunError if there is nothing to cancel, UsageError if the directory cannot be written, LedgerError if it
+    holds no run.
+    """
     from master.backends.registry import batch_of, withdraw
     from master.store.reader import holder
     from master.store.rundir import RunDirectory, command
 
     directory = RunDirectory(run)
     if not os.path.isfile(directory.ledger):
-        raise LedgerError(f"{run} is not a run: it has no ledger. Name the directory that gridml run made.")
+        raise LedgerError(f"{run} is not a run: it has no ledger. Give the directory that gridml run created.")
     try:
         if (master := holder(run)) is not None:
             (run / "cancel").touch()
@@ -178,31 +174,35 @@ def request_stop(run: Path) -> CancelResult:
         batch = batch_of(run)
         submitted = batch is not None and batch.master_submitted(directory)
         gone = ", and its job is no longer in the queue" if submitted else ""
-        look = f"{command('status', run)} says how it stands."
-        raise RunError(f"no master drives {run}{gone}: there is nothing to cancel. {look}")
+        see = f"See its status: {command('status', run)}"
+        raise RunError(f"no master drives {run}{gone}: there is nothing to cancel. {see}")
     return CancelResult(None, withdrawn)
 
 
 def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> dict[str, Any]:
-    """Return a replica of a run: "final", with which it last ended, "best", as `keep` of the program chose it, or a
-    version by its number; also "v57", or "e3" for the end of the third epoch: `gridml rollback RUN` names those that
-    are kept. The run's text may say which, as with `--init-from`: "runs/first:best". Where nothing does, it is "final".
+    """Return a replica of a run.
 
-    Of a type with modules there is a state dict for each, under "Network.model", or "Network[3].model" where there are
-    several vertices: torch tensors with the keys of the module's own `state_dict()`, those of tied weights included, so
-    that `load_state_dict(strict=True)` takes it. Fields of arrays are numpy arrays (vertices, *shape), under
-    "Word.count". They are copies.
+    `which` is "final" (the default: the one the run last ended with), "best" (as chosen by the program's `keep`), a
+    version's number or "v57", or "e3" for the end of the third epoch; `gridml rollback RUN` lists the versions that are
+    available. `run` may include it, as in `--init-from`: "runs/first:best".
 
-    The file's SHA-256 is compared with the ledger's. Raises LedgerError where that differs or there is no run, RunError
-    where the run does not have it yet, UsageError for a version that is not kept or where `run` and `which` both say
-    one, and what loading the run's copy of the program raises.
+    For a type with modules the result has one state dict per module, under "Network.model", or "Network[3].model" if
+    there are several vertices: torch tensors with the keys of the module's own `state_dict()`, including tied weights,
+    so that `load_state_dict(strict=True)` accepts it. Array fields are numpy arrays of shape (vertices, *shape), under
+    "Word.count". All are copies.
+
+    The file's SHA-256 is checked against the ledger. Raises LedgerError if it differs or there is no run, RunError if
+    the run has no such replica yet, UsageError for a version that is not available or if both `run` and `which` name
+    one, and the errors of loading the run's copy of the program.
     """
     from master.store.saved_replica import FINAL, read_replica, replica_named
 
     check_guarded("gridml.load")
     path, of_text = (run.run_dir, None) if isinstance(run, Run) else replica_named(os.fspath(run))
     if of_text is not None and which is not None:
-        raise UsageError(f"gridml.load got {os.fspath(run)!r} and which={which!r}; expected one of them to say which.")
+        raise UsageError(
+            f"gridml.load got {os.fspath(run)!r} and which={which!r}; expected only one of them to name a version."
+        )
     root = Run(path).run_dir
     chosen = which if of_text is None else of_text
     tensors = read_replica(root, FINAL if chosen is None else chosen).tensors
@@ -220,7 +220,7 @@ def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> d
 
 
 def _program_of(root: Path) -> Program:
-    """Return the program of a run, from the run's own copy."""
+    """Return the program of a run, from the run's own copy if it has one."""
     from master.backends.registry import read_settings
     from master.store.reader import opened, read_facts
     from master.store.rundir import RunDirectory
@@ -232,31 +232,31 @@ def _program_of(root: Path) -> Program:
 
 
 def _states(program: Program, type_name: str, indices: list[int], tensors: Mapping[str, Array]) -> dict[str, Any]:
-    """Return the state dicts of all modules of a type, by how they are called."""
+    """Return the state dicts of all modules of a type, by name as `load` returns them."""
     import torch
 
     vertex_type = program.types().get(type_name)
     if vertex_type is None:
-        raise LedgerError(f"the run holds a {type_name}, which its program does not have any more. Put that back.")
+        raise LedgerError(f"the run has a {type_name}, but its program no longer does. Restore the type.")
     modules, states = Modules(vertex_type), {}
     for index in indices:
         called = type_name if len(indices) == 1 else f"{type_name}[{index}]"
         for field, names in modules.names(index).items():
             if lacking := [name for name, first in names.items() if first not in tensors]:
                 raise LedgerError(
-                    f"the run holds no {lacking[0]} of {type_name}.{field}, which its program has now. Load a version "
-                    "that was written since, or put back the program that wrote this one."
+                    f"the run has no {lacking[0]} of {type_name}.{field}, but its program does. Load a version written "
+                    "since that change, or restore the program that wrote this version."
                 )
-            # One copy of what is tied, as in the module.
+            # Tied names share one tensor, as in the module, so each first name is copied once.
             firsts = {first: torch.from_numpy(tensors[first].copy()) for first in dict.fromkeys(names.values())}
             states[f"{called}.{field}"] = {name: firsts[first] for name, first in names.items()}
-        modules.keep_only(())
+        modules.keep_only(())  # each vertex's modules are dropped before the next one's are built
     return states
 
 
 @contextmanager
 def user_traceback_shown() -> Iterator[None]:
-    """Let an error of the user's own code show its traceback, beside gridml's message."""
+    """Attach the user's own traceback as a note to an error of their code that passes through."""
     try:
         yield
     except GridmlError as error:
@@ -267,8 +267,7 @@ def user_traceback_shown() -> Iterator[None]:
 
 @contextmanager
 def restored_process_state() -> Iterator[None]:
-    """What a master sets for its process is put back: threads of torch, the states of random generators, and where
-    modules are found."""
+    """Restore the process state that a master changes: torch's threads, random generators, and import paths."""
     import numpy as np
 
     path, finders = [*sys.path], [*sys.meta_path]

@@ -1,14 +1,12 @@
-"""Where the source of a program is that a call was given: workers load it from there, or from a copy.
+"""Source of a program given to a call: the file that workers load it from, or a copy written into the run.
 
-The source of a program that cells of a notebook define: those of their statements that it takes, in the order in
-which they were run.
+A program defined in notebook cells has no file, so its source is a slice of the statements that were run, in order. A
+notebook also runs cells twice, runs cells that fail, and runs cells that plot or start the run itself; those must not
+reach a worker. The slice takes the statement that makes the program, and then, recursively, every statement that one
+needs: a name read while a statement runs is the last one bound before it; a name read in a function's body is the last
+one bound at all, because the function is called later. A worker that runs the slice gets the values of the kernel.
 
-A kernel has no file. What was run is a list of cells, some of them twice, some in vain; others begin the run itself,
-draw, or change the kernel. A program takes the statement that makes it, and what that needs: a name that is read while
-a statement runs is the one that was bound last before it, a name in the body of a function the one that was bound last
-of all. So a worker that runs these statements has what the kernel has.
-
-What a call gives a run to begin with, where that is no run and no file: state dicts.
+`write_state_dicts` writes the state dicts that a call was given as initial values.
 """
 
 from __future__ import annotations
@@ -36,33 +34,32 @@ from gridml.protocol.push import Array
 
 _CHANGING = frozenset(
     {"add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault", "sort", "update"}
-)  # methods that are called to change what they belong to
-_AT_ONCE = frozenset({"listcomp", "setcomp", "dictcomp", "genexpr"})
-_WRITTEN = bool | int | float | str | None  # of these values the representation is the source
+)  # methods that are usually called to change their object
+_AT_ONCE = frozenset({"listcomp", "setcomp", "dictcomp", "genexpr"})  # scopes that run with their statement
+_WRITTEN = bool | int | float | str | None  # types of values whose `repr` is their source
 
 
 @dataclass(frozen=True)
 class _Statement:
-    """A statement of a cell: the names it binds, those whose values it changes, and those it reads, `now` while it runs
-    and `later`, when a function is called that it makes."""
+    """A statement of a cell, and the names that it uses."""
 
     text: str
-    binds: frozenset[str]
-    changes: frozenset[str]
-    now: frozenset[str]
-    later: frozenset[str]
+    binds: frozenset[str]  #: assigned or imported
+    changes: frozenset[str]  #: their values are modified in place
+    now: frozenset[str]  #: read while the statement runs
+    later: frozenset[str]  #: read when a function that it defines is called
 
 
 @dataclass
 class _Slice:
-    """Statements that are taken, by their positions, and names that nothing binds."""
+    """The statements that a program needs, found by following names backwards."""
 
     statements: Sequence[_Statement]
-    taken: set[int] = field(default_factory=set)
-    unbound: set[str] = field(default_factory=set)
+    taken: set[int] = field(default_factory=set)  #: positions of needed statements
+    unbound: set[str] = field(default_factory=set)  #: names that no statement binds
 
     def take_name(self, name: str, before: int) -> None:
-        """Take what binds a name last before a position, and what has changed its value since."""
+        """Take the last statement before a position that binds a name, and those that changed its value since."""
         at = self._binding(name, before)
         if at is None:
             self.unbound.add(name)
@@ -80,17 +77,17 @@ class _Slice:
             return
         self.taken.add(at)
         statement, end = self.statements[at], len(self.statements)
-        for name in sorted(statement.now):  # an annotation that is never evaluated may name what comes later
+        for name in sorted(statement.now):  # not bound before: an annotation may name what is defined later
             self.take_name(name, at if self._binding(name, at) is not None else end)
         for name in sorted(statement.later):
             self.take_name(name, end)
 
 
 def source_of_cells(cells: Sequence[str], program: str, namespace: Mapping[str, Any]) -> str:
-    """Return the source of a file that makes what cells have bound to the name `program`.
+    """Return the source of a file that defines what the cells have bound to the name `program`.
 
-    `cells` are those that were run, oldest first, without magics (as IPython has them in `In`); `namespace` is what the
-    kernel's names stand for now. Raises ProgramError for a name that the program takes, and that no cell binds.
+    `cells` are the cells that were run, oldest first, without magics (IPython's `In`); `namespace` holds the kernel's
+    current values. Raises ProgramError for a name that the program needs and that no cell binds.
     """
     statements = [statement for cell in cells for statement in _statements(cell)]
     needed = _Slice(statements)
@@ -102,8 +99,10 @@ def source_of_cells(cells: Sequence[str], program: str, namespace: Mapping[str, 
 
 
 def _bound_elsewhere(names: Collection[str], program: str, namespace: Mapping[str, Any]) -> Iterator[str]:
-    """Yield statements for what no cell binds: modules, and plain values. Names that the kernel does not have either
-    are left to the code that reads them."""
+    """Yield statements that bind names which no cell binds: modules and plain values.
+
+    A name that the kernel does not have either is skipped: the code that reads it raises NameError there too.
+    """
     for name in sorted(names):
         if name not in namespace or hasattr(builtins, name) or (name.startswith("__") and name != program):
             continue
@@ -115,9 +114,9 @@ def _bound_elsewhere(names: Collection[str], program: str, namespace: Mapping[st
         else:
             what = "" if name == program else f"the program {program} needs {name}, and "
             raise ProgramError(
-                f"{what}no cell that was run defines {name}: a magic such as %run may have, or a shell command. "
-                "Workers load the program from its source: define it in a cell, or keep the program in a file and "
-                "import that."
+                f"{what}no cell that was run defines {name}; it may come from a magic such as %run or from a shell "
+                "command. Workers load the program from its source: define it in a cell, or put the program into a "
+                "file and import that."
             )
 
 
@@ -136,7 +135,7 @@ def _body(cell: str) -> list[ast.stmt]:
     try:
         return ast.parse(cell).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []  # so the kernel could not run it either
+        return []  # the kernel could not run this cell either
 
 
 def _statements(cell: str) -> Iterator[_Statement]:
@@ -145,13 +144,14 @@ def _statements(cell: str) -> Iterator[_Statement]:
     for node, (first, last) in zip(body, spans, strict=True):
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             continue
+        # The original text keeps comments; statements that share a line (`a = 1; b = 2`) must be unparsed to be split.
         alone = sum(first <= end and begin <= last for begin, end in spans) == 1
         text = "\n".join(lines[first - 1 : last]) if alone else ast.unparse(node)
         yield _read(node, text)
 
 
 def _lines_of(node: ast.stmt) -> tuple[int, int]:
-    """The first and the last line of a statement, its decorators included; lines count from 1."""
+    """Return the first and last line of a statement, including decorators; lines count from 1."""
     decorators = getattr(node, "decorator_list", [])
     return min(node.lineno, *(d.lineno for d in decorators), node.lineno), node.end_lineno or node.lineno
 
@@ -163,7 +163,7 @@ def _read(node: ast.stmt, text: str) -> _Statement:
     now = {s.get_name() for s in table.get_symbols() if s.is_referenced()}
     later: set[str] = set()
     for inner in table.get_children():
-        _look_inside(inner, now, later, deferred=False)
+        _collect_reads(inner, now, later, deferred=False)
     changes: set[str] = set()
     for part in ast.walk(node):
         if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
@@ -171,7 +171,7 @@ def _read(node: ast.stmt, text: str) -> _Statement:
         if isinstance(part, ast.Attribute | ast.Subscript) and isinstance(part.ctx, ast.Store):
             changes |= _root(part)
         if isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.isidentifier():
-            later.add(part.value)  # a type may be named before there is one
+            later.add(part.value)  # edges and annotations name types by string, so any identifier may be a name
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         called = node.value.func
         if isinstance(called, ast.Attribute) and called.attr in _CHANGING:
@@ -179,15 +179,16 @@ def _read(node: ast.stmt, text: str) -> _Statement:
     return _Statement(text, frozenset(binds), frozenset(changes), frozenset(now), frozenset(later))
 
 
-def _look_inside(table: symtable.SymbolTable, now: set[str], later: set[str], *, deferred: bool) -> None:
-    """Gather the globals that a scope reads: of a class and of a comprehension at once, of a function later."""
+def _collect_reads(table: symtable.SymbolTable, now: set[str], later: set[str], *, deferred: bool) -> None:
+    """Add the globals that a scope reads to `now` or `later`: class bodies and comprehensions run with their statement,
+    functions later."""
     at_once = table.get_type() == "class" or table.get_name() in _AT_ONCE
     deferred = deferred or not at_once
     for symbol in table.get_symbols():
         if symbol.is_global() and symbol.is_referenced():
             (later if deferred else now).add(symbol.get_name())
     for inner in table.get_children():
-        _look_inside(inner, now, later, deferred=deferred)
+        _collect_reads(inner, now, later, deferred=deferred)
 
 
 def _root(node: ast.expr) -> set[str]:
@@ -196,19 +197,19 @@ def _root(node: ast.expr) -> set[str]:
     return {node.id} if isinstance(node, ast.Name) else set()
 
 
-_NOTEBOOK = "notebook"  # the name of a program in cells where the notebook's own is not known
+_NOTEBOOK = "notebook"  # name of a program in cells if the notebook's name is not known
 
 
 @dataclass(frozen=True)
 class ProgramSource:
-    """A program's `file`; or where it has none, what is to be written into a run's copy of it: files by their paths,
-    the program's own, called as `file` is, and those of its own modules."""
+    """The file that a program is loaded from, or the contents to write such a file."""
 
     file: Path
+    #: empty if `file` exists; otherwise the content by path of the program's file and of its own modules
     contents: Mapping[str, bytes] = field(default_factory=dict)
 
-    def placed(self, root: Path) -> Path:
-        """Return the file of the program for a run in `root`, written there where it has none of its own. Raises
+    def materialise(self, root: Path) -> Path:
+        """Return the program's file for a run in `root`; without a file of its own, write one there. Raises
         StorageError."""
         if not self.contents:
             return self.file
@@ -222,13 +223,14 @@ class ProgramSource:
                 (program.parent / name).parent.mkdir(parents=True, exist_ok=True)
                 (program.parent / name).write_bytes(content)
         except OSError as error:
-            raise StorageError(f"{program} cannot be written: {error}. Make room, or name another run_dir.") from error
+            raise StorageError(
+                f"{program} cannot be written: {error}. Free some space, or give another run_dir."
+            ) from error
         return program
 
 
 def source_of(program: Any, call: str) -> ProgramSource:
-    """Return the source of what a call was given for its program: a path, or a Program that a script, a module or a
-    cell has made.
+    """Return the source of a call's program: a path, or a Program defined in a script, a module or a notebook cell.
 
     Raises UsageError for anything else, ProgramError for a Program whose source cannot be found.
     """
@@ -236,7 +238,7 @@ def source_of(program: Any, call: str) -> ProgramSource:
         return ProgramSource(Path(program).absolute())
     if not isinstance(program, Program):
         raise UsageError(
-            f"{call} got {type(program).__name__} for its program; expected a gridml.Program, or the path of a file."
+            f"{call} got a {type(program).__name__} as its program; expected a gridml.Program or the path of a file."
         )
     home, name = _home(program, call)
     shell = _shell()
@@ -246,8 +248,8 @@ def source_of(program: Any, call: str) -> ProgramSource:
     file = getattr(home, "__file__", None)
     if file is None or not os.path.isfile(file):
         raise ProgramError(
-            f"{name} was made where there is no file, such as at Python's prompt, by python -c or on standard input; "
-            "workers load a program from its source. Write it into a file, or into a notebook's cell."
+            f"{name} was not defined in a file, but at Python's prompt, by python -c or on standard input. Workers "
+            "load a program from its source: write it into a file, or into a notebook cell."
         )
     if home.__name__ != "__main__" and "." in home.__name__:
         return _in_package(home, name)
@@ -255,56 +257,59 @@ def source_of(program: Any, call: str) -> ProgramSource:
 
 
 def _home(program: Program, call: str) -> tuple[ModuleType, str]:
-    """Return the module that made a program, and its name there."""
+    """Return the module that defines a program, and the program's name there. Raises ProgramError if none does."""
     named = [getattr(part, "__module__", None) for part in (program.update.function, program.graph)]
     modules = [sys.modules[name] for name in dict.fromkeys([*named, "__main__"]) if name in sys.modules]
     for module in [*modules, *list(sys.modules.values())]:
         try:
             name = next((name for name, value in vars(module).items() if value is program), None)
-        except TypeError:  # what stands for a module may be anything
+        except TypeError:  # `sys.modules` may hold objects without `__dict__`
             continue
         if name is not None:
             return module, name
     raise ProgramError(
-        f"{call} got a Program that no module has under a name, by which workers load it from its source. Make it "
-        "at the top of a file or of a cell, as in program = gridml.Program(graph, train), and give options to the call."
+        f"{call} got a Program that no module has bound to a name; workers load it from its source by that name. "
+        "Define it at the top level of a file or cell, as in program = gridml.Program(graph, train), and give options "
+        "to the call."
     )
 
 
 def _in_package(home: ModuleType, name: str) -> ProgramSource:
-    """A program in a module of a package: a file that imports it from there, beside the package."""
+    """Return the source of a program in a package's module: a new file that imports it, next to the package.
+
+    The module cannot be loaded as a file of its own, because its relative imports need the package.
+    """
     parts = home.__name__.split(".")
     assert home.__file__ is not None
     file = Path(home.__file__).resolve()
     depth = len(parts) + (file.name == "__init__.py")
     text = f'"""Written by gridml."""\n\nfrom {home.__name__} import {name} as program\n'
     folder = file.parents[depth - 1]
-    if {"site-packages", "dist-packages"} & {*folder.parts}:  # it is installed, and so must it be where workers are
+    if {"site-packages", "dist-packages"} & {*folder.parts}:  # installed: workers must have it installed too
         return ProgramSource(Path(f"{parts[-1]}.py"), {f"{parts[-1]}.py": text.encode()})
     return _written(text, parts[-1], folder)
 
 
 def _written(text: str, stem: str, folder: Path | None = None) -> ProgramSource:
-    """A program of this text, with its own modules, which lie in `folder`, None: where this process works."""
+    """Return a program with this text and with its own modules from `folder` (by default the working directory)."""
     from master.store.saved_program import contents_of
 
     folder = Path.cwd() if folder is None else folder
-    with tempfile.TemporaryDirectory() as aside:
-        # What a program imports is looked for beside its file.
-        file = Path(aside) / f"{stem}.py"
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary) / f"{stem}.py"
         file.write_text(text, encoding="utf-8")
         contents = contents_of(file, folder)
     return ProgramSource(Path(f"{stem}.py"), contents)
 
 
 def _shell() -> Any:
-    """The IPython that runs this process, None where it is plain Python."""
+    """Return the IPython shell of this process; None in plain Python."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 def _notebook_name() -> str:
-    """What the program of a notebook is called: as that, where its server says so."""
+    """Return the name for a notebook's program: the notebook's own, if its server passes it on."""
     stem = re.sub(r"\W+", "_", Path(os.environ.get("JPY_SESSION_NAME", "")).stem).strip("_")
     return stem[:100] if stem.isidentifier() else _NOTEBOOK
 
@@ -316,20 +321,20 @@ InitialValues = str | os.PathLike[str] | Mapping[str, Any]  # a run, RUN:which o
 
 
 def split_initial_values(given: InitialValues | None) -> tuple[str | os.PathLike[str] | None, Mapping[str, Any] | None]:
-    """Return what the command's option takes, and the state dicts, which it cannot: one of them is None, or both."""
+    """Return (value of the `init_from` option, state dicts); state dicts cannot be an option. At most one is set."""
     return (None, given) if isinstance(given, Mapping) else (given, None)
 
 
 def write_state_dicts(given: Mapping[str, Any], root: Path, call: str) -> Path:
-    """Write state dicts, or one, into the directory of a run; return the file. Raises UsageError for what is none,
-    StorageError."""
+    """Write one or several state dicts to a file in the run directory and return it. Raises UsageError for anything
+    that is not a state dict, StorageError."""
     tensors: dict[str, Array] = {}
     for name, value in given.items():
         parts = _VERTEX.fullmatch(str(name))
         if isinstance(value, Mapping):
             if parts is None:
                 raise UsageError(
-                    f"{call} got init_from with the state dict {name!r}; expected them called as gridml.load does, "
+                    f"{call} got init_from with the state dict {name!r}; expected names as gridml.load returns them, "
                     'such as "Network.model".'
                 )
             whole = f"{parts[1]}/{parts[2] or 0}/{parts[3]}"
@@ -339,7 +344,7 @@ def write_state_dicts(given: Mapping[str, Any], root: Path, call: str) -> Path:
         else:
             tensors[str(name)] = _array(value, call)
     if not tensors:
-        raise UsageError(f"{call} got init_from without a tensor; expected a state dict, or what gridml.load returns.")
+        raise UsageError(f"{call} got init_from without a tensor; expected a state dict, or a result of gridml.load.")
     from master.store.rundir import RunDirectory
 
     RunDirectory(root).create()
@@ -347,12 +352,12 @@ def write_state_dicts(given: Mapping[str, Any], root: Path, call: str) -> Path:
     try:
         bundle.write_atomic(path, bundle.pieces({}, tensors))
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error}. Make room, or name another run_dir.") from error
+        raise StorageError(f"{path} cannot be written: {error}. Free some space, or give another run_dir.") from error
     return path
 
 
 def _array(tensor: Any, call: str) -> Array:
-    """Return a tensor of torch, or an array, as an array; what NumPy has no dtype for as float32."""
+    """Return a torch tensor or an array as an array. bfloat16, which NumPy lacks, becomes float32."""
     if isinstance(tensor, np.ndarray):
         return tensor
     try:

@@ -1,8 +1,7 @@
-"""Runs that a call begins: `gridml.run`, `gridml.submit`, `gridml.launch`. Their commands stand on the same options.
+"""The calls that start or resume a run: `gridml.run`, `submit`, `launch`, `resume`.
 
-`gridml.resume`: a run goes on from its last credit, with other numbers where they may be others.
-
-The options of each command, and of the call of that name: those of every run, and what its back end has.
+Each call and the command of the same name have the same options: those common to every run and those of the back end.
+Both are built from the option tables here.
 """
 
 from __future__ import annotations
@@ -35,23 +34,24 @@ if TYPE_CHECKING:
 
 
 def options_of(plugin: BackendPlugin) -> list[Described]:
-    """Return the options with which a run begins on a back end: those of every run, and the back end's own."""
+    """Return the options to start a run on a back end: the common ones that apply to it, and its own."""
     from gridml.carriers.registry import CARRIERS
     from master.store.settings import CommandOptions, Settings
 
     command, own = plugin.command, described(plugin.options)
     assert command is not None
     facts = plugin.options().facts
-    there = {
+    # Which common options this back end has; all others always apply.
+    applies = {
         "carrier": facts.carries_files or len(facts.carriers) > 1,
         "address": facts.carries_files or any(CARRIERS.find(name).has_address for name in facts.carriers),
         "dry_run": bool(plugin.dry_run),
         "foreground": plugin.batch is not None,
         "prepare": plugin.batch is not None,
-    } | {each.name: False for each in own}  # a back end whose workers live as it is told says so itself
-    if "lifetime" in there:
-        there["trace"] = False
-    its: dict[str, dict[str, Any]] = {
+    } | {each.name: False for each in own}  # a back end's own option replaces the common one of that name
+    if "lifetime" in applies:
+        applies["trace"] = False
+    overrides: dict[str, dict[str, Any]] = {
         "workers": {
             "name": workers_name(plugin),
             "kind": int | None,
@@ -63,17 +63,20 @@ def options_of(plugin: BackendPlugin) -> list[Described]:
         "dry_run": {"help": plugin.dry_run},
     }
     common = [*described(Settings, BEGIN), *described(CommandOptions, BEGIN)]
-    return [*(each.changed(**its.get(each.name, {})) for each in common if there.get(each.name, True)), *own]
+    kept = [each.changed(**overrides.get(each.name, {})) for each in common if applies.get(each.name, True)]
+    return [*kept, *own]
 
 
 def workers_name(plugin: BackendPlugin) -> str:
-    """Return what a back end calls the number of its workers."""
+    """Return the name of the back end's option for the number of workers."""
     return plugin.options().facts.workers_option.removeprefix("--").replace("-", "_")
 
 
 def resume_options() -> list[Described]:
-    """Return the options with which a run goes on; without one that setting stays. Those of settings that must not
-    change are hidden: they are refused with the reason."""
+    """Return the options of resume, each None by default: the setting stays as it is.
+
+    Options of settings that must not change are included but hidden, so that they are rejected with the reason.
+    """
     from master.backends.registry import BACKENDS
     from master.store.settings import CommandOptions, Settings
 
@@ -82,21 +85,22 @@ def resume_options() -> list[Described]:
     own = [each for plugin in plugins for each in described(plugin.options)]
     of_the_call = described(CommandOptions, RESUME)
     changeable = [each.optional for each in [*own, *described(Settings, RESUME), *fixed]]
+    # Several back ends may have an option of one name: the first wins, and the order of the first ones is kept.
     return [*of_the_call, *reversed({each.name: each for each in reversed(changeable)}.values())]
 
 
 def plugin_of(verb: str) -> BackendPlugin:
-    """Return the back end on which `gridml VERB` begins a run. Raises UsageError where there is none."""
+    """Return the back end that `gridml VERB` starts runs on. Raises UsageError if none is installed."""
     from master.backends.registry import BACKENDS
 
     for plugin in BACKENDS.all().values():
         if plugin.command is not None and plugin.command.verb == verb:
             return plugin
-    raise UsageError(f"no back end of this installation has gridml {verb}. Install its extra, or use gridml.run.")
+    raise UsageError(f"no installed back end provides gridml {verb}. Install its extra, or use gridml.run.")
 
 
 def options_with(verb: str) -> list[Described]:
-    """Return the options of `gridml VERB`, none where no back end has that here."""
+    """Return the options of `gridml VERB`; an empty list if no installed back end provides it."""
     try:
         return options_of(plugin_of(verb))
     except UsageError:
@@ -106,12 +110,12 @@ def options_with(verb: str) -> list[Described]:
 AnyProgram = Program | str | os.PathLike[str]
 AnyPath = str | os.PathLike[str]
 Asked = ParamSpec("Asked")
-_OWN = ("program", "run_dir", "init_from", "on_event", "display")  # what a call that begins a run asks for itself
+_OWN = ("program", "run_dir", "init_from", "on_event", "display")  # parameters that the calls declare themselves
 
 
 def run_settings(plugin: BackendPlugin, program: Path, values: Mapping[str, Any]) -> Settings:
-    """Return the settings of a run that is to begin, by the values of all its options. Raises UsageError or RunError
-    for what can be seen to be wrong before there is one."""
+    """Return the settings of a new run from the values of all its options. Raises UsageError or RunError for every
+    error that can be found before the run exists."""
     from master.ports.mailboxes import check_carrier
     from master.store.settings import Settings, check_silence, settings_said
 
@@ -128,10 +132,11 @@ def run_settings(plugin: BackendPlugin, program: Path, values: Mapping[str, Any]
 
 
 def _expected_lifetime(values: Mapping[str, Any], said: Mapping[str, Any]) -> str | None:
-    """What --lifetime and --trace say, whether the back end makes workers live so or a user expects it."""
+    """Return the distribution given by --lifetime or --trace: a back end ends its workers by it, or the user expects
+    it."""
     lifetime, trace = values["lifetime"], values["trace"]
     if lifetime is None and trace is None:
-        return None  # what reads them takes half a second to import
+        return None  # avoids the import below, which takes half a second
     from master.planning.lifetime_sources import expected_lifetime
     from master.store.settings import GOODPUT
 
@@ -140,7 +145,7 @@ def _expected_lifetime(values: Mapping[str, Any], said: Mapping[str, Any]) -> st
 
 
 def create_run(settings: Settings, root: Path, *, quiet: bool) -> RunDirectory:
-    """Make a run that another process drives; unless `quiet`, say meanwhile how its vertices are placed."""
+    """Create a run that another process will drive. Unless `quiet`, print the events of its placement to stderr."""
     from master.backends.registry import make
     from master.launch import create
     from master.ports.environment import Environment
@@ -164,24 +169,24 @@ def run(
     display: Display = "auto",
     **options: Any,
 ) -> Run:
-    """Train a program on worker processes of this machine, as `gridml run` does; return when it has ended.
+    """Train a program on local worker processes, like `gridml run`. Return when the run has ended.
 
-    `program` is a Program that a script, a module or a cell of a notebook has made, or the path of a file. Options are
-    those of the command with their defaults, called as there with `_` for `-`: `workers=4`, `seed=1`, `chunk=256`,
-    `lifetime="exponential(1h)"`. `on_event` is called with each `Event`; what it raises ends the run at its last
-    credit. `init_from` is what the run begins with: another run (also "RUN:best", "RUN:v57", "RUN:e3"), a file of
-    tensors, or a state dict, of the program's only module or as `gridml.load` returns them; with `init_partial=True` as
-    much of it as fits. `display` is where progress goes: "terminal", "plain" lines, a "notebook", "none", or as fits.
+    `program` is a Program defined in a script, a module or a notebook cell, or the path of a file. Options and their
+    defaults are those of the command, with `_` for `-`: `workers=4`, `seed=1`, `chunk=256`,
+    `lifetime="exponential(1h)"`. `on_event` is called with each `Event`; an exception from it stops the run at its
+    last credit. `init_from` gives the initial values: another run (also "RUN:best", "RUN:v57", "RUN:e3"), a file of
+    tensors, or a state dict, either of the program's only module or as returned by `gridml.load`; with
+    `init_partial=True`, only the tensors that fit are taken. `display` selects the progress display: "terminal",
+    "plain" (lines), "notebook", "none", or "auto" (chosen by the environment).
 
-    Raises what ends a run: UsageError and ProgramError before there is one, UserCodeError where the program failed,
-    RunError, StorageError. Interrupted (KeyboardInterrupt), or ended by an error, a run stands at its last credit:
-    `gridml.resume` goes on with it.
+    Raises UsageError and ProgramError before the run exists, UserCodeError if the program fails, RunError and
+    StorageError. After KeyboardInterrupt or an error the run stands at its last credit: `gridml.resume` continues it.
     """
     return _begin("run", program, on_event, display, run_dir=run_dir, init_from=init_from, **options)
 
 
 def _as(call: Callable[Asked, Run]) -> Callable[[Callable[..., Run]], Callable[Asked, Run]]:
-    """Give another call that begins a run what this one asks for, but for its back end's own options."""
+    """Return a decorator that gives a call the parameters of `call`, and the options of its own back end."""
 
     def alike(other: Callable[..., Run]) -> Callable[Asked, Run]:
         own = inspect.signature(call, follow_wrapped=False)
@@ -193,19 +198,18 @@ def _as(call: Callable[Asked, Run]) -> Callable[[Callable[..., Run]], Callable[A
 
 @_as(run)
 def submit(program: AnyProgram, **given: Any) -> Run:
-    """Hand a program over to the jobs of a pool, as `gridml submit` does; return at once: `Run.wait` waits for its end.
+    """Submit a program to a batch system, like `gridml submit`. Return at once; `Run.wait` waits for the end.
 
-    With `foreground=True` the master runs in this process, and it returns when the run has ended. Only then is
-    `on_event` called, and refused otherwise: `Run.events` tells what happened. Options as those of the command;
-    otherwise as `gridml.run`.
+    With `foreground=True` the master runs in this process, and the call returns when the run has ended. Only then can
+    `on_event` be given; otherwise use `Run.events`. Options are those of the command; all else is as in `gridml.run`.
     """
     return _begin("submit", program, **given)
 
 
 @_as(run)
 def launch(program: AnyProgram, **given: Any) -> Run:
-    """Train a program on spot instances, as `gridml launch` does; return when it has ended. Options as those of the
-    command; otherwise as `gridml.run`."""
+    """Train a program on spot instances, like `gridml launch`. Return when the run has ended. Options are those of the
+    command; all else is as in `gridml.run`."""
     return _begin("launch", program, **given)
 
 
@@ -223,13 +227,13 @@ def _begin(
     handed_over = plugin.batch is not None and not values["foreground"]
     if handed_over and on_event is not None:
         raise UsageError(
-            f"{call} got on_event, and the master of a run that is handed over to a pool is no part of this process. "
-            "Give foreground=True, or ask the run that it returns for run.events()."
+            f"{call} got on_event, but the master of a submitted run is another process, which cannot call it. "
+            "Give foreground=True, or read run.events() of the returned run."
         )
-    # Before anything is written.
+    # Checked before anything is written; state dicts have no file yet, so `init_from` is None and cannot be partial.
     run_settings(plugin, source.file, values if states is None else {**values, "init_partial": False})
     with claim_root(values["run_dir"], source.file.stem) as root:
-        file = source.placed(root)
+        file = source.materialise(root)
         if states is not None:
             values["init_from"] = str(write_state_dicts(states, root, call))
         settings = run_settings(plugin, file, values)
@@ -248,11 +252,11 @@ _OF_THE_CALL = ("program", "with_changes", "as_json")
 def resume(
     run: Run | str | os.PathLike[str], *, on_event: OnEvent | None = None, display: Display = "auto", **options: Any
 ) -> Run:
-    """Go on with a run from its last credit, whatever ended it, as `gridml resume` does; return when it has ended. One
-    that has finished goes on where `epochs` says that it has more of them.
+    """Continue a run from its last credit, however it ended, like `gridml resume`. Return when the run has ended. A
+    finished run continues if a larger `epochs` is given.
 
-    Options that are given hold from now on; they are those of the command, called as there with `_` for `-`. `on_event`
-    and `display` as with `gridml.run`. Raises as that does, and RunError where another master drives the run.
+    Options given here apply from now on; they are those of the command, with `_` for `-`. `on_event` and `display` are
+    as in `gridml.run`. Raises as that does, and RunError if another master drives the run.
     """
     check_guarded("gridml.resume")
     check_display("gridml.resume", display, on_event)
@@ -262,7 +266,8 @@ def resume(
 
 
 def resume_function(root: Path, values: Mapping[str, Any]) -> Callable[[Environment], MasterRun]:
-    """Return what takes a run up, by the values of all options. Raises UsageError for what makes no sense."""
+    """Return the function that resumes a run in an environment, with the options in `values`. Raises UsageError for
+    options that are wrong or cannot change."""
     from master.launch import resume
     from master.store.settings import check_silence, settings_said
     from master.store.spec import FIXED
@@ -270,12 +275,13 @@ def resume_function(root: Path, values: Mapping[str, Any]) -> Callable[[Environm
     file, with_changes = values["program"], values["with_changes"]
     asked = {name: value for name, value in values.items() if name not in _OF_THE_CALL and value not in (None, [])}
     for name in FIXED.keys() & asked.keys():
-        raise UsageError(f"--{name} cannot change while a run goes on: {FIXED[name]}. Leave it out, or begin another.")
+        raise UsageError(f"--{name} cannot change when a run is resumed: {FIXED[name]}. Omit it, or start a new run.")
     if "silence" in asked:
         check_silence(settings_said(asked)["silent_s"])
     if asked.get("send") and not with_changes:
         raise UsageError(
-            "got --send without --with-changes: the run has copies of its files. Give both to replace them."
+            "got --send without --with-changes; expected both: the run keeps its own copies of files unless told to "
+            "replace them."
         )
     file = None if file is None else file.absolute()
     change = partial(apply_changes, asked=asked)
@@ -283,8 +289,8 @@ def resume_function(root: Path, values: Mapping[str, Any]) -> Callable[[Environm
 
 
 def apply_changes(settings: Settings, asked: Mapping[str, Any]) -> Settings:
-    """Return the settings of a run with what is `asked` for, by the names of options. Raises UsageError for what its
-    back end does not have, and for values that make no sense."""
+    """Return a run's settings with the changes in `asked`, by option name. Raises UsageError for an option that the
+    run's back end does not have, and for a wrong value."""
     from master.backends.registry import BACKENDS
     from master.ports.mailboxes import check_carrier
     from master.store.settings import Settings, settings_said
@@ -296,7 +302,7 @@ def apply_changes(settings: Settings, asked: Mapping[str, Any]) -> Settings:
     for name in [name for name in asked if name not in own]:
         verb = "" if plugin.command is None else f" (gridml {plugin.command.verb})"
         raise UsageError(
-            f"got {flags[name]}, which is no option of this run's back end, {plugin.name}{verb}. Leave it out."
+            f"got {flags[name]}, which is not an option of this run's back end, {plugin.name}{verb}. Omit it."
         )
     options = replace(plugin.options.among(settings.options), **fields_of(plugin.options, asked))
     after = replace(settings, options=options, **settings_said(asked))

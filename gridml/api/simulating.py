@@ -1,4 +1,4 @@
-"""`gridml.simulate`: a run on machines that are only imagined, by the real master, under a clock that jumps."""
+"""`gridml.simulate`: the real master on simulated machines, under a virtual clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from master.store.journal import Report
     from master.store.rundir import RunDirectory
 
-COST_PROGRAM = "cost.py"  # in the run directory, where every run keeps its program
+COST_PROGRAM = "cost.py"  # program of a run without one; kept in the run directory like any other
 
 
 @takes(simulate_options)
@@ -34,12 +34,12 @@ def simulate(
     on_event: OnEvent | None = None,
     **options: Any,
 ) -> Run:
-    """Play a run on machines that are only imagined, as `gridml simulate` does: it really trains a program, or without
-    one workers only take time. The same seed gives the same ledger, by call and by command.
+    """Simulate a run, like `gridml simulate`. With a program it is really trained; without one, workers only let
+    simulated time pass. The same seed gives the same ledger, whether by call or by command.
 
-    Options are those of the command, called as there with `_` for `-`: `workers=4`, `cost="t_x=0.05,push=0.5"`,
-    `lifetime="exponential(45m)"`, `seed=1`. `init_from` is as `gridml.run` takes it. Times of its report and of its
-    events are simulated. Raises as `gridml.run` does.
+    Options are those of the command, with `_` for `-`: `workers=4`, `cost="t_x=0.05,push=0.5"`,
+    `lifetime="exponential(45m)"`, `seed=1`. `init_from` is as in `gridml.run`. Times in the report and in events are
+    simulated. Raises as `gridml.run` does.
     """
     call = "gridml.simulate"
     check_guarded(call)
@@ -48,22 +48,22 @@ def simulate(
     values = values_of(call, simulate_options(), {**options, "run_dir": run_dir, "init_from": named})
     source = None if program is None else source_of(program, call)
     name = "cost" if source is None else source.file.stem
-    heard = CallbackView(NoView(), on_event)
+    view = CallbackView(NoView(), on_event)
 
     with user_traceback_shown(), restored_process_state(), claim_root(values["run_dir"], name) as root:
-        placed = None if source is None else source.placed(root)
+        placed = None if source is None else source.materialise(root)
         if states is not None:
             values["init_from"] = str(write_state_dicts(states, root, call))
         world = make_world(placed, values, root)
-        world.tick = heard.turn
-        play_run(world, root, lambda *event: heard.event(world.clock.now_s, *event))
-    heard.turn()
+        world.tick = view.turn
+        play_run(world, root, lambda *event: view.event(world.clock.now_s, *event))
+    view.turn()
     return Run(root)
 
 
 def make_world(program: Path | None, values: Mapping[str, Any], root: Path) -> World:
-    """Make the world of a run in `root`, of a program's file or of workers that only take time, by the values of
-    options. Raises UsageError for those that make no sense."""
+    """Return the simulated world of a run in `root`, from the values of the options. Without a program, a cost-only one
+    is written. Raises UsageError for wrong options."""
     from master.simulation.options import check_batch, scenario_for, settings_for
     from master.simulation.world import World
     from master.store.rundir import RunDirectory
@@ -71,7 +71,7 @@ def make_world(program: Path | None, values: Mapping[str, Any], root: Path) -> W
 
     options = SimulationOptions(**fields_of(SimulationOptions, values))
     if program is not None and options.vertices is not None:
-        raise UsageError("got both a program and --vertices; expected one of them: a program has its own vertices.")
+        raise UsageError("got a program and --vertices; expected only one: a program defines its own vertices.")
     directory = RunDirectory(root)
     file = directory.saved_program(Path(COST_PROGRAM)).program.absolute() if program is None else program.absolute()
     settings = settings_for(options, file, values)
@@ -85,8 +85,8 @@ def make_world(program: Path | None, values: Mapping[str, Any], root: Path) -> W
 
 
 def play_run(world: World, root: Path, report: Report) -> None:
-    """Play a run in `root` to its end; `report` is told of its events. Raises UsageError for one that is too large, and
-    as a run does."""
+    """Simulate a run in `root` to its end, calling `report` with each event. Raises UsageError if it does not fit into
+    memory, and the errors of a run."""
     from master.simulation.world import play
 
     try:
@@ -96,7 +96,7 @@ def play_run(world: World, root: Path, report: Report) -> None:
 
 
 def _write(directory: RunDirectory, file: Path, vertices: int, epochs: int) -> None:
-    """Make the run directory with the program of which only the costs matter. Raises UsageError, StorageError."""
+    """Create the run directory with a cost-only program. Raises UsageError if one exists, StorageError."""
     from master.simulation import cost_only_worker
 
     directory.create()
@@ -105,6 +105,6 @@ def _write(directory: RunDirectory, file: Path, vertices: int, epochs: int) -> N
         with file.open("x") as new:
             new.write(cost_only_worker.source(vertices, epochs))
     except FileExistsError:
-        raise UsageError(f"{file} is there already, and no run is; name another --run-dir.") from None
+        raise UsageError(f"{file} exists already, but there is no run. Give another --run-dir.") from None
     except OSError as error:
-        raise StorageError(f"{file} cannot be written: {error}. Make room, or name another --run-dir.") from error
+        raise StorageError(f"{file} cannot be written: {error}. Free some space, or give another --run-dir.") from error

@@ -1,4 +1,4 @@
-"""Commands as typer reads them, made of tables of options, and how commands speak."""
+"""Typer commands built from dataclasses of options, and the output functions that all commands share."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from gridml.protocol.foreign import printable
 from master.state.options import Described, Option, described, fields_of, panel_of
 
 JSON = "--json"
-INTERRUPTED = 130  # exit status of a command that Ctrl-C ended
+INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.", show_default=False)]
-Json = Annotated[bool, typer.Option(JSON, help="JSON on standard output, for programs.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.", show_default=False)]
+Json = Annotated[bool, typer.Option(JSON, help="Print JSON to standard output.")]
 Table = TypeVar("Table")
 
 
-def say(text: str, *, err: bool = False) -> None:
-    """Print text as text, whatever is in it: what a terminal would obey is shown as an escape."""
+def echo(text: str, *, err: bool = False) -> None:
+    """Print text with control characters escaped: it may contain names or output from other machines."""
     typer.echo(printable(text, sys.maxsize), err=err)
 
 
 class _ClosedPipeTolerant(io.FileIO):
-    """A reader that leaves, as `head` does, is no error. What is written from then on is dropped, and the command goes
-    on to its own end and exit status: a run trains on, and an instance is removed, whoever watches. Only `gridml
-    watch`, which does nothing but show, ends with its reader."""
+    """A file that drops its output once the reader of the pipe has gone, as with `gridml run ... | head`.
+
+    The command then continues to its usual end and exit status: a run keeps training, an instance is still removed.
+    Only `gridml watch`, which does nothing but print, stops when its reader does.
+    """
 
     def write(self, data: Any, /) -> int:
         try:
@@ -42,12 +44,13 @@ class _ClosedPipeTolerant(io.FileIO):
 
 
 def tolerate_closed_pipe(stream: Any) -> Any:
-    """Return an output that is as the `stream` of this process, and outlasts whoever reads it. What has no file behind
-    it stays as it is."""
+    """Return a replacement for stdout or stderr that survives a closed pipe. A stream without a file descriptor is
+    returned as it is."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()
     raw = _ClosedPipeTolerant(stream.fileno(), "wb", closefd=False)
+    # Opening by descriptor keeps the original stream usable: `closefd=False` leaves its file open.
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         stream.encoding,
@@ -57,23 +60,25 @@ def tolerate_closed_pipe(stream: Any) -> Any:
     )
 
 
-def answer(value: Any, *said: str | Callable[[], None], as_json: bool) -> None:
-    """Print what a command has to say: a value for programs, or for a person lines, and what prints more."""
+def print_result(value: Any, *parts: str | Callable[[], None], as_json: bool) -> None:
+    """Print the result of a command: `value` as JSON, or else `parts`, each a line or a function that prints."""
     if as_json:
         from master.views.console import json_text
 
         typer.echo(json_text(value, indent=2))
         return
-    for each in said:
-        if isinstance(each, str):
-            say(each)
+    for part in parts:
+        if isinstance(part, str):
+            echo(part)
         else:
-            each()
+            part()
 
 
 def takes_options(table: type[Table]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function the command that asks for the options of a `table`, a dataclass, whose instance it is given
-    first, and for other arguments of its own."""
+    """Return a decorator that turns a function into a command with the options of `table`, a dataclass.
+
+    The function receives an instance of `table` as its first argument; its other parameters become arguments too.
+    """
 
     def command(body: Callable[..., None]) -> Callable[..., None]:
         def with_options(**values: Any) -> None:
@@ -88,8 +93,10 @@ def takes_options(table: type[Table]) -> Callable[[Callable[..., None]], Callabl
 
 
 def typer_command(body: Callable[..., None], options: Iterable[Described], text: str = "") -> Callable[..., None]:
-    """Return a command that does what `body` does, with its docstring or this `text` for help: it asks for the
-    arguments of `body`, and for these options, which that takes by their names."""
+    """Return a typer command that calls `body` with its own parameters and with `options` as keyword arguments.
+
+    The help is `text`, or else the docstring of `body`.
+    """
 
     def command(**values: Any) -> None:
         body(**values)
@@ -99,6 +106,7 @@ def typer_command(body: Callable[..., None], options: Iterable[Described], text:
         for each in inspect.signature(body, eval_str=True).parameters.values()
         if each.kind is not each.VAR_KEYWORD
     ]
+    # `--help` lists parameters in this order: arguments, then the table's options, then `--json` and the like.
     last = [each for each in own if isinstance(each.annotation.__metadata__[0], typer.models.OptionInfo)]
     asked = [*(each for each in own if each not in last), *map(_typer_parameter, options), *last]
     command.__name__, command.__doc__ = body.__name__, text or body.__doc__
@@ -118,7 +126,7 @@ def _typer_parameter(each: Described) -> inspect.Parameter:
             show_default=default is not None and default is not False and default not in ("", []),
         )
     else:
-        extra = copy.copy(each.extra)  # by a package that knows typer's own
+        extra = copy.copy(each.extra)  # already a typer option; a copy, because its panel is set below
     extra.rich_help_panel = panel_of(each)
-    annotated: Any = Annotated  # which a type checker wants to read itself
+    annotated: Any = Annotated  # as Any: a type checker rejects an annotation that is built at run time
     return each.parameter(annotated[each.kind, extra])

@@ -1,6 +1,6 @@
-"""The command line: registers the commands. Nothing imports this module.
+"""Entry point of the command line: registers all commands. No module of gridml imports it.
 
-Each command has a file in `gridml/commands`; those that begin a run are made of what the back ends bring.
+Each command has a file in `gridml/cli`. The commands that start a run are built from the registered back ends.
 """
 
 from __future__ import annotations
@@ -15,30 +15,34 @@ from typing import Annotated
 import typer
 
 from gridml.cli import ami, manage, place, prepare, show, start
-from gridml.cli.arguments import INTERRUPTED, JSON, say, tolerate_closed_pipe
+from gridml.cli.arguments import INTERRUPTED, JSON, echo, tolerate_closed_pipe
 from gridml.errors import DataError, GridmlError, UsageError, UserCodeError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script `gridml`. Ends the process; an error meant for a person is one message on stderr, and with
-    `--json` an object with `error` and `exit_status` on the last line of stdout, too."""
+    """Run the console script `gridml` and exit the process.
+
+    A GridmlError is printed as one message on stderr. With `--json`, the last line of stdout is also an object with
+    `error` and `exit_status`.
+    """
     arguments = sys.argv[1:] if argv is None else [*argv]
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
-    # Not what stands in for them, as in tests.
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be valid text
+    # Streams that a test has replaced stay as they are.
     if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:
         sys.stdout, sys.stderr = tolerate_closed_pipe(sys.stdout), tolerate_closed_pipe(sys.stderr)
     try:
         commands = command_line()
     except KeyboardInterrupt:
-        say("Stopped before the command began.", err=True)
+        echo("Stopped before the command began.", err=True)
         sys.exit(INTERRUPTED)
     try:
         ended = commands(args=arguments, prog_name="gridml", standalone_mode=JSON not in arguments)
     except GridmlError as error:
         _fail(error, as_json=JSON in arguments)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # only what the parser of the command line raises has one
+        # Only usage errors of typer's parser have this method; anything else is a bug and keeps its traceback.
+        if not hasattr(error, "format_message"):
             raise
         _fail(UsageError(f"{error.format_message()} See gridml --help."), as_json=True)
     else:
@@ -46,15 +50,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _fail(error: GridmlError, *, as_json: bool) -> None:
-    """Say what was wrong, and end the process."""
+    """Print the error and exit with its status."""
     traceback = error.traceback_text if isinstance(error, UserCodeError | DataError) else ""
     if traceback:
-        say(traceback, err=True)
+        echo(traceback, err=True)
     typer.echo(typer.style("Error: ", fg="red", bold=True), err=True, nl=False)
-    say(str(error), err=True)
+    echo(str(error), err=True)
     if as_json:
-        answer = {"error": str(error), "exit_status": error.exit_status}
-        typer.echo(json.dumps({**answer, "traceback": traceback} if traceback else answer))
+        failure = {"error": str(error), "exit_status": error.exit_status}
+        typer.echo(json.dumps({**failure, "traceback": traceback} if traceback else failure))
     sys.exit(error.exit_status)
 
 
@@ -66,10 +70,12 @@ def _version(context: typer.Context, wanted: bool) -> None:
 
 
 def _options(
-    as_json: Annotated[bool, typer.Option(JSON, hidden=True, is_eager=True)] = False,  # so that _version knows of it
-    version: Annotated[bool, typer.Option("--version", help="Say which version this is.", callback=_version)] = False,
+    as_json: Annotated[
+        bool, typer.Option(JSON, hidden=True, is_eager=True)
+    ] = False,  # eager: parsed before _version runs
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version)] = False,
 ) -> None:
-    """What stands before the command."""
+    """Options before the command name."""
     if as_json:
         raise UsageError(f"got {JSON} before the command; expected it after, as in gridml status RUN {JSON}.")
 
@@ -91,7 +97,9 @@ def command_line() -> typer.Typer:
             epilog = f"Example: {plugin.command.example}"
             app.command(plugin.command.verb, epilog=epilog)(start_command(plugin))
         if upkeep := plugin.upkeep():
-            more = typer.Typer(help=f"Look after what gridml has on the back end {plugin.name}.", no_args_is_help=True)
+            more = typer.Typer(
+                help=f"Manage what gridml has created on the {plugin.name} back end.", no_args_is_help=True
+            )
             for name, each in upkeep.items():
                 more.command(name, epilog=f"Example: {each.example}")(each.call)
             app.add_typer(more, name=plugin.name)

@@ -1,9 +1,4 @@
-"""`gridml cancel`: a run is stopped, and can go on later.
-
-`gridml scale`: a run goes on with more workers, or with fewer.
-
-`gridml rollback`: a run is taken back to an earlier version of its replica.
-"""
+"""`gridml cancel`, `gridml scale` and `gridml rollback`: commands that change an existing run."""
 
 from __future__ import annotations
 
@@ -12,19 +7,19 @@ from typing import Annotated
 
 import typer
 
-from gridml.cli.arguments import Json, RunArgument, answer
+from gridml.cli.arguments import Json, RunArgument, print_result
 
 CANCEL_EXAMPLE = "Example: gridml cancel runs/mnist-20260401-120000"
 
 
 def cancel(run: RunArgument, as_json: Json = False) -> None:
-    """Ask the master of a run to stop; the run keeps its credits and can be resumed."""
+    """Stop a run. It keeps what is credited, and gridml resume continues it."""
     from gridml.api.handle import request_stop
     from master.store.rundir import command
 
     done = request_stop(run)
-    text = f"{done} Go on later with: {command('resume', run)}"
-    answer({"run_dir": str(run), **asdict(done)}, text, as_json=as_json)
+    text = f"{done} Resume later with: {command('resume', run)}"
+    print_result({"run_dir": str(run), **asdict(done)}, text, as_json=as_json)
 
 
 SCALE_EXAMPLE = "Example: gridml scale runs/mnist-20260401-120000 --workers 40"
@@ -33,21 +28,21 @@ SCALE_EXAMPLE = "Example: gridml scale runs/mnist-20260401-120000 --workers 40"
 def scale(
     run: RunArgument,
     workers: Annotated[
-        int, typer.Option(help="Workers at once, from now on; those that are too many push, and leave.")
+        int, typer.Option(help="Number of concurrent workers from now on. Surplus workers push their work and leave.")
     ],
     as_json: Json = False,
 ) -> None:
-    """Let a run go on with more workers, or with fewer. It is taken up at once, or by the next resume."""
+    """Change the number of workers of a run. A running master applies it at once; otherwise the next resume does."""
     from master.scaling import request
     from master.store.rundir import command
 
     done = request(run, workers)
     text = f"with --workers {done.workers} instead of {done.before}"
     if done.master is not None:
-        text = f"Asked the master ({done.master}) to go on {text}."
+        text = f"Asked the master ({done.master}) to continue {text}."
     else:
-        text = f"No master drives it: the next one goes on {text}: {command('resume', run)}"
-    answer({"run_dir": str(run), **asdict(done)}, text, as_json=as_json)
+        text = f"No master drives it. The next one continues {text}: {command('resume', run)}"
+    print_result({"run_dir": str(run), **asdict(done)}, text, as_json=as_json)
 
 
 ROLLBACK_EXAMPLE = "Example: gridml rollback runs/mnist-20260401-120000 --to e3"
@@ -59,13 +54,13 @@ def rollback(
         str | None,
         typer.Option(
             metavar="VERSION|EPOCH",
-            help="v57 is a version, e3 the end of the third epoch; without it those there are.",
+            help="A version (v57) or the end of an epoch (e3). Without it: list the versions that are available.",
             show_default=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Take a run back to a version that is kept: what was credited since is undone, and trained again by resume."""
+    """Roll a run back to an earlier version. What was credited since is undone; gridml resume trains it again."""
     from master.store.credits import rollback_points
     from master.store.reader import opened
     from master.store.rundir import command
@@ -81,12 +76,12 @@ def rollback(
             f"v{each.version}: {each.credited:,} vertices credited, {each.undoes:,} since{epoch}"
             for each, epoch in zip(kept, epochs, strict=True)
         )
-        answer([asdict(each) for each in kept], *lines, as_json=as_json)
+        print_result([asdict(each) for each in kept], *lines, as_json=as_json)
         return
     done = rollback(run, to)
-    answer(
+    print_result(
         {"run_dir": str(run), **asdict(done)},
-        f"{run} stands at version {done.point.version}: {done.undone.vertices:,} vertices were undone.",
-        f"Go on from there with: {command('resume', run)}",
+        f"{run} is at version {done.point.version}: {done.undone.vertices:,} vertices were undone.",
+        f"Resume from there with: {command('resume', run)}",
         as_json=as_json,
     )

@@ -1,9 +1,4 @@
-"""`gridml report`: what a run did.
-
-`gridml status`: how far a run is.
-
-`gridml watch`: a run that another process drives, as it goes on.
-"""
+"""`gridml report`, `gridml status` and `gridml watch`: commands that read a run and change nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gridml.cli.arguments import Json, RunArgument, answer
+from gridml.cli.arguments import Json, RunArgument, print_result
 from gridml.errors import UsageError
 
 REPORT_EXAMPLE = "Example: gridml report runs/mnist-20260401-120000 --plot mnist.png"
@@ -23,14 +18,17 @@ def report(
     run: RunArgument,
     as_json: Json = False,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the run into a .png, .pdf or .svg.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="Also plot the run to a .png, .pdf or .svg file.", show_default=False),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the run as a page: one file, no network.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="Also write the run as one HTML file that needs no network.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """What a run did, how fast, and what was lost; also while it goes on."""
+    """Report what a run has done, how fast, and what was lost. Works while the run is in progress."""
     from master.views.report import report
     from master.views.terminal import print_report
 
@@ -43,14 +41,14 @@ def report(
         from master.views.page.document import write_page
 
         write_page(run, html)
-    answer(figures.to_json(), partial(print_report, figures), as_json=as_json)
+    print_result(figures.to_json(), partial(print_report, figures), as_json=as_json)
 
 
 STATUS_EXAMPLE = "Example: gridml status runs/mnist-20260401-120000"
 
 
 def status(run: RunArgument, as_json: Json = False) -> None:
-    """Say in a few lines how far a run is."""
+    """Show the progress of a run in a few lines."""
     from master.views.terminal import print_status
 
     print_status(run, as_json=as_json)
@@ -63,20 +61,20 @@ def watch(
     run: RunArgument,
     as_json: Json = False,
     page: Annotated[
-        bool, typer.Option("--page", help="Show it in a browser of this machine instead, until Ctrl-C.")
+        bool, typer.Option("--page", help="Serve a live page for a browser on this machine instead, until Ctrl-C.")
     ] = False,
     port: Annotated[
-        int, typer.Option(metavar="PORT", min=0, max=65535, help="Of the page; 0 is any that is free.")
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="Port of the page; 0 picks a free one.")
     ] = 0,
 ) -> None:
-    """Follow a run that another process drives, until it ends. Ctrl-C leaves the run alone."""
+    """Follow a run that another process drives, until it ends. Ctrl-C stops watching; the run continues."""
     if page:
         from master.views.page.page_server import serve_page
 
         serve_page(run, port)
         return
     if port:
-        raise UsageError("--port is that of a page: say --page, too.")
+        raise UsageError("got --port without --page; expected both, since --port is the port of the page.")
     from master.views.terminal import follow, print_status
 
     follow(run, as_json=as_json)

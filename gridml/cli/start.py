@@ -1,10 +1,8 @@
-"""The commands that begin a run, `gridml run` and `gridml submit` among them: one for every back end that has a verb.
+"""Commands that start, resume or simulate a run.
 
-Their options are those that every run has, and the back end's own (`gridml.api.run_calls`).
-
-`gridml resume`: a run goes on from its last credit, with other numbers where they may be others.
-
-`gridml simulate`: a run on machines that are only imagined, by the real master, under a clock that jumps.
+There is one start command for every back end that names one (`gridml run`, `gridml submit`, `gridml launch`). Its
+options are the common ones and the back end's own (`gridml.api.run_calls`). `gridml resume` continues a run from its
+last credit. `gridml simulate` runs the real master on simulated machines under a virtual clock.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridml.cli.arguments import INTERRUPTED, RunArgument, answer, say, typer_command
+from gridml.cli.arguments import INTERRUPTED, RunArgument, echo, print_result, typer_command
 from gridml.errors import UsageError
 from master.state.options import in_panels
 from master.store.run_names import claim_root, default_root
@@ -29,19 +27,20 @@ if TYPE_CHECKING:
 
 
 def start_command(plugin: BackendPlugin) -> Callable[..., None]:
-    """Return the command of a back end that has one, with the signature that its options give it."""
+    """Return the start command of a back end, with the signature that its options define."""
     from gridml.api.run_calls import options_of
 
     def start(
         program: Annotated[
-            Path, typer.Argument(metavar="PROGRAM", help="The Python file with the gridml.Program.", show_default=False)
+            Path,
+            typer.Argument(metavar="PROGRAM", help="Python file with the gridml.Program.", show_default=False),
         ],
         **values: Any,
     ) -> None:
         try:
             _start(plugin, program, values)
-        except KeyboardInterrupt:  # which a run that is driven from here catches itself
-            say("Stopped before the run began.", err=True)
+        except KeyboardInterrupt:  # before the run's loop: once that runs, `terminal.drive` handles signals
+            echo("Stopped before the run began.", err=True)
             raise typer.Exit(INTERRUPTED) from None
 
     assert plugin.command is not None
@@ -58,7 +57,7 @@ def _start(plugin: BackendPlugin, program: Path, values: dict[str, Any]) -> None
     name, as_json = settings.program.stem, values["as_json"]
     foreground, prepare = values.get("foreground", True), values.get("prepare", False)
     if foreground and prepare:
-        raise UsageError("got --foreground and --prepare; expected one of them: what is prepared is submitted later.")
+        raise UsageError("got --foreground and --prepare; expected only one: a prepared run is submitted later.")
     if values.get("dry_run", False):
         root = values["run_dir"] or default_root(name)
         typer.echo(plugin.describe(settings, RunDirectory(root), foreground=foreground))
@@ -73,7 +72,7 @@ def _start(plugin: BackendPlugin, program: Path, values: dict[str, Any]) -> None
 
 
 def _submit_master(batch: BatchSystem, settings: Settings, root: Path, *, prepare: bool, as_json: bool) -> None:
-    """Make the run, and hand its master to the batch system; or only `prepare` what it is submitted by."""
+    """Create the run and submit its master to the batch system; with `prepare`, only write the submit file."""
     from gridml.api.run_calls import create_run
     from master.store.rundir import command
 
@@ -81,13 +80,13 @@ def _submit_master(batch: BatchSystem, settings: Settings, root: Path, *, prepar
     if prepare:
         prepared = batch.prepare_master(settings, directory)
         done: dict[str, Any] = {"prepared": str(prepared)}
-        text = f"{root} is made, and nothing submitted. Submit its master: {batch.submission(prepared)}"
+        text = f"{root} is prepared; nothing was submitted. Submit its master with: {batch.submission(prepared)}"
     else:
         job = batch.submit_master(settings, directory)
         done = {"master_job": job}
         text = (
-            f"The master of {root} is job {job}. Follow it: {command('watch', root)}\n"
-            f"End it, keeping what is credited: {command('cancel', root)} (or {batch.removal(job)})"
+            f"The master of {root} is job {job}. Follow it with: {command('watch', root)}\n"
+            f"Stop it, keeping what is credited, with: {command('cancel', root)} (or {batch.removal(job)})"
         )
     typer.echo(json.dumps({"run_dir": str(root), **done}) if as_json else text)
 
@@ -96,16 +95,16 @@ RESUME_EXAMPLE = "Example: gridml resume runs/mnist-20260401-120000"
 
 
 def resume_command() -> Callable[..., None]:
-    """Return the command, with the signature that the settings and the back ends' options give it."""
+    """Return the resume command, with the options of all back ends."""
     from gridml.api.run_calls import resume_options
 
     return typer_command(_resume, in_panels(resume_options()))
 
 
 def _resume(run: RunArgument, **values: Any) -> None:
-    """Go on with a run from its last credit, whatever ended it.
+    """Continue a run from its last credit, however it ended.
 
-    Options that are given hold from now on; jobs that are queued or run already stay as they are.
+    Options given here apply from now on. Jobs that are already queued or running are not changed.
     """
     from gridml.api.run_calls import resume_function
     from master.views.terminal import drive
@@ -120,7 +119,7 @@ SIMULATE_EXAMPLE = (
 
 
 def simulate_command() -> Callable[..., None]:
-    """Return the command, with the signature that its options give it."""
+    """Return the simulate command, with the signature that its options define."""
     from master.backends.simulated_plugin import simulate_options
 
     return typer_command(_simulate, in_panels(simulate_options()))
@@ -131,16 +130,16 @@ def _simulate(
         Path | None,
         typer.Argument(
             metavar="[PROGRAM]",
-            help="Really train this program; without it workers only take time.",
+            help="Program to really train. Without it, workers only let simulated time pass.",
             show_default=False,
         ),
     ] = None,
     **values: Any,
 ) -> None:
-    """Play a run on machines that are only imagined.
+    """Simulate a run: the real master, on simulated machines and a virtual clock.
 
-    Ledger and decisions are those of a real run; time, machines and messages are simulated, and the report is in
-    simulated seconds. Times have units as elsewhere: 90s, 45m, 1.5h.
+    The ledger and all decisions are those of a real run. Time, machines and messages are simulated, and the report is
+    in simulated seconds. Times are in seconds, or have a unit: 90s, 45m, 1.5h.
     """
     from gridml.api.simulating import make_world, play_run
     from master.simulation.campaign import status_line
@@ -156,11 +155,11 @@ def _simulate(
             world = make_world(program, values, root)
             play_run(world, root, notify)
         result = result_of(world, root)
-    answer(result.to_json(), partial(print_report, result.report), result.summary(), as_json=as_json)
+    print_result(result.to_json(), partial(print_report, result.report), result.summary(), as_json=as_json)
 
 
 def _campaign(kills: int, seed: int, *, as_json: bool) -> None:
-    """Run after run until so many workers were killed. Raises LedgerError, naming the seed, for one that is wrong."""
+    """Simulate runs until `kills` workers were killed. Raises LedgerError, with the seed, for a wrong ledger."""
     from master.simulation.campaign import Played, campaign
     from master.views.console import PlainConsole
 
@@ -175,4 +174,4 @@ def _campaign(kills: int, seed: int, *, as_json: bool) -> None:
         f"masters, {sums.sent:,} messages and answers, {sums.lost:,} of them lost, {sums.hostile:,} hostile "
         "values: every vertex was credited once."
     )
-    answer({"seed": seed, **asdict(sums)}, text, as_json=as_json)
+    print_result({"seed": seed, **asdict(sums)}, text, as_json=as_json)

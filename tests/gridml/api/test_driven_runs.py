@@ -41,7 +41,7 @@ def test_a_run_is_stopped_by_its_listener_and_goes_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt) as interrupted:
         gridml.resume(run, on_event=interrupt, display="none")
     assert interrupted.value.__notes__ == [
-        f"{root} stands at its last credit. Go on with gridml.resume({str(root)!r})."
+        f"{root} stands at its last credit. Resume with gridml.resume({str(root)!r})."
     ]
     ended: list[gridml.Run] = []
     others = threading.Thread(target=lambda: ended.append(gridml.resume(root, display="none")))

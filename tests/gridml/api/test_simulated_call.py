@@ -138,7 +138,7 @@ def test_what_is_no_program(tmp_path: Path) -> None:
 
 def test_a_program_without_a_name(tallies: ModuleType, tmp_path: Path) -> None:
     nameless = gridml.Program(tallies.graph, tallies.train)
-    with pytest.raises(ProgramError, match="has under a name"):
+    with pytest.raises(ProgramError, match="has bound to a name"):
         gridml.simulate(nameless, run_dir=tmp_path / "run")
 
 

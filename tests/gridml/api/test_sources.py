@@ -68,7 +68,7 @@ def test_cells_keep_the_modules_beside_their_notebook(tmp_path: Path, monkeypatc
     contents = source_of(namespace["program"], "gridml.run").contents
     assert set(contents) == {"my_counts.py", "sizes_of_cells.py"}
     assert b"class Document" in contents["my_counts.py"] and b"MANY" not in contents["my_counts.py"]
-    file = source_of(namespace["program"], "gridml.run").placed(tmp_path / "run")
+    file = source_of(namespace["program"], "gridml.run").materialise(tmp_path / "run")
     assert file == tmp_path / "run" / "program" / "my_counts.py" and file.with_name("sizes_of_cells.py").is_file()
 
 
@@ -76,5 +76,5 @@ def test_a_program_of_the_prompt_has_no_source(monkeypatch: pytest.MonkeyPatch) 
     main = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
     exec(PROGRAM, vars(main))
-    with pytest.raises(ProgramError, match="was made where there is no file"):
+    with pytest.raises(ProgramError, match="was not defined in a file"):
         source_of(vars(main)["program"], "gridml.run")

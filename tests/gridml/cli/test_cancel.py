@@ -30,7 +30,7 @@ def test_a_master_is_asked_to_stop(gridml: Gridml) -> None:
     submitted()
     lock = MasterLock(RUN)
     status, out, _ = gridml("run")
-    assert status == 0 and "Asked the master (pid " in out and "Go on later with: gridml resume run" in out
+    assert status == 0 and "Asked the master (pid " in out and "Resume later with: gridml resume run" in out
     (RUN.root / "cancel").unlink()
     status, out, _ = gridml("run", "--json")
     answer = json.loads(out)
@@ -43,7 +43,7 @@ def test_what_a_master_that_is_gone_has_left_is_removed(gridml: Gridml, monkeypa
     submitted()
     monkeypatch.setattr(type(BACKENDS.find("local")), "withdraw", lambda *_: "2 processes")
     status, out, _ = gridml("run")
-    assert status == 0 and "No master drove it. Removed: 2 processes. Go on later with: gridml resume run" in out
+    assert status == 0 and "No master drove it. Removed: 2 processes. Resume later with: gridml resume run" in out
     status, out, _ = gridml("run", "--json")
     assert status == 0 and json.loads(out) == {"run_dir": "run", "master": None, "removed": "2 processes"}
 

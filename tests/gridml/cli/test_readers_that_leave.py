@@ -47,7 +47,7 @@ def test_whoever_only_shows_ends_with_the_reader(monkeypatch: pytest.MonkeyPatch
     reader, writer = os.pipe()
     with os.fdopen(writer, "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
-        assert terminal._is_read()
+        assert terminal._has_reader()
         os.close(reader)
-        assert not terminal._is_read()
+        assert not terminal._has_reader()
         monkeypatch.undo()

@@ -82,7 +82,7 @@ def test_a_campaign_is_one_run_after_another(gridml: Callable[..., Answer]) -> N
         (("--crash-every", "-3"), "--crash-every"),
         (("--storm-every", "20m", "--storm-share", "2", "--lifetime", "exponential(1h)"), "a storm takes a share"),
         (("--fast", "2"), "share of fast machines"),
-        ((str(PROGRAM), "--vertices", "9"), "both a program and --vertices"),
+        ((str(PROGRAM), "--vertices", "9"), "a program and --vertices"),
         (("nowhere.py",), "nowhere.py"),
         (("--campaign", "0"), "a campaign of 0 kills"),
         (("--campaign", "5", "--seed", "-4"), "--seed is -4"),

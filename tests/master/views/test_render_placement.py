@@ -22,7 +22,7 @@ def test_work_is_shown_on_a_terminal_alone(
     stderr = file()
     monkeypatch.setattr("sys.stderr", stderr)
     monkeypatch.setenv("TERM", "xterm")
-    with render_plan.work_shown(quiet=quiet) as told:
+    with render_plan.progress_bars(quiet=quiet) as told:
         told("reading", 5, 10)
         told("reading", 10, 10)
         told("placing", 0, 0)

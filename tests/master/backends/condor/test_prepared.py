@@ -146,4 +146,4 @@ def test_what_is_prepared_has_no_master_in_this_terminal(condor_pool: Pool, prog
         "submit", str(programs / "slow_count.py"), "--prepare", "--foreground", "--run-dir", str(tmp_path / "other")
     )
     assert done.returncode == UsageError.exit_status
-    assert "expected one of them" in done.stderr and not (tmp_path / "other").exists()
+    assert "expected only one" in done.stderr and not (tmp_path / "other").exists()

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gridml.cli.main import command_line
 from gridml.errors import LedgerError, UsageError
 from master.store.ledger import Ledger
-from master.views.page import server as page_server
+from master.views.page import page_server
 from master.views.page.document import PageFacts, news, read_page_facts
 from master.views.page.page_server import HOST, MIN_INTERVAL_S, SHARE, CachedFacts, PageServer, serving
 
@@ -108,7 +108,7 @@ def test_what_is_wrong_with_a_run_is_said_before_there_is_a_page(tmp_path: Path)
     with pytest.raises(LedgerError, match="is not a run"):
         page_server.serve_page(tmp_path, 0)
     ended = CliRunner().invoke(command_line(), ["watch", str(tmp_path), "--port", "8000"])
-    assert str(ended.exception) == "--port is that of a page: say --page, too."
+    assert str(ended.exception) == "got --port without --page; expected both"
 
 
 def test_it_says_where_it_is_and_leaves_at_an_interrupt(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
