@@ -238,7 +238,7 @@ def source_of(program: Any, call: str) -> ProgramSource:
         return ProgramSource(Path(program).absolute())
     if not isinstance(program, Program):
         raise UsageError(
-            f"{call} got a {type(program).__name__} as its program; expected a gridml.Program or the path of a file."
+            f"{call} got {type(program).__name__} as its program; expected a gridml.Program or the path of a file."
         )
     home, name = _home(program, call)
     shell = _shell()

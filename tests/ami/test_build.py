@@ -322,7 +322,7 @@ def test_images_are_listed_and_removed(aws: Aws, capsys: pytest.CaptureFixture[s
     left = {each["SnapshotId"] for each in aws.ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]}
     assert not left & set(image.snapshots)
     status, out, _ = command(capsys, "list", "--region", REGION)
-    assert "gridml made no image in eu-central-1" in out
+    assert "No image was built by gridml in eu-central-1" in out
 
 
 def test_the_command_builds(aws: Aws, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

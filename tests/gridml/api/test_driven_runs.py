@@ -82,7 +82,7 @@ def test_state_dicts_are_what_a_run_begins_with(tmp_path: Path) -> None:
     assert set(whole.tensors) == {"Network/3/model/weight", "Network/3/model/bias", "Word/count"}
     with pytest.raises(UsageError, match="init_from with a str in it"):
         write_state_dicts({"weight": "heavy"}, tmp_path / "other", "gridml.run")
-    with pytest.raises(UsageError, match=r"expected them called as gridml\.load does"):
+    with pytest.raises(UsageError, match=r"expected names as gridml\.load returns them"):
         write_state_dicts({"model": state}, tmp_path / "other", "gridml.run")
     for nothing in ({}, {"Network.model": {}}):
         with pytest.raises(UsageError, match=r"gridml\.run got init_from without a tensor"):
@@ -127,7 +127,7 @@ def test_a_run_that_is_handed_over_is_not_waited_for(tmp_path: Path, monkeypatch
 
 
 def test_nobody_listens_to_a_run_that_is_handed_over(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no part of this process. Give foreground=True, or .* run\.events\(\)"):
+    with pytest.raises(UsageError, match=r"another process, which cannot call it. Give foreground=True, or .* run\.events\(\)"):
         gridml.submit(PROGRAMS / "tally.py", run_dir=tmp_path / "run", on_event=print)
     assert not (tmp_path / "run").exists()
 

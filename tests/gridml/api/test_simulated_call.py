@@ -132,7 +132,7 @@ def test_options_that_make_no_sense(options: dict[str, object], said: str, tmp_p
 
 
 def test_what_is_no_program(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"got int for its program; expected a gridml\.Program, or the path"):
+    with pytest.raises(UsageError, match=r"got int as its program; expected a gridml\.Program or the path"):
         gridml.simulate(3, run_dir=tmp_path / "run")  # type: ignore[arg-type]
 
 

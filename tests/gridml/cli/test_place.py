@@ -44,7 +44,7 @@ def test_help_shows_an_example_and_every_format(gridml: Callable[..., Answer]) -
     assert status == 0 and "Example: gridml place ratings.tsv.gz -k 16 --out placed" in text
     for form in FORMATS.values():
         assert form.name in text and form.endings[0] in text
-    assert "u_part.npy" in text and "quality.json" in text and "at random" in text
+    assert "u_part.npy" in text and "quality.json" in text and "a random placement" in text
 
 
 def test_what_is_written_and_said_for_programs(gridml: Callable[..., Answer], graph: str, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_rows_of_a_general_graph(gridml: Callable[..., Answer], tmp_path: Path) 
         (("few.txt", "-k", "2", "--seed", "-1"), "--seed is -1; expected at least 0"),
         (("few.txt", "-k", "2", "--slack", "-0.5"), "slack of the parts is -0.5"),
         (("few.txt", "-k", "2", "--shares", "1"), "got 1 shares for 2 parts; expected 2"),
-        (("few.txt", "-k", "2", "--shares", "1,x"), "--shares is '1,x'; expected numbers with commas between them"),
+        (("few.txt", "-k", "2", "--shares", "1,x"), "--shares is '1,x'; expected comma-separated numbers"),
         (("few.txt", "-k", "2", "--shares", "0,0"), "the shares of the parts are 0, 0; expected numbers above 0"),
         (("few.txt", "-k", "2", "--row-weights", "edge.npy"), "edge.npy cannot be read: No such file or directory"),
         (("few.txt", "-k", "2", "--row-weights", "odd.npy"), "the weight of row 1 is nan; expected a whole number"),
@@ -235,7 +235,7 @@ def test_rows_of_a_general_graph(gridml: Callable[..., Answer], tmp_path: Path) 
         (("few.txt", "-k", "2", "--objective", "seconds"), "Give --bandwidth"),
         (("few.txt", "-k", "2", "--bandwidth", "1,-1"), "the bandwidth is 1, -1; expected numbers above 0"),
         (("few.txt", "-k", "2", "--bandwidth", "1,1,1"), "got 3 numbers of the bandwidth for 2 parts"),
-        (("few.txt", "-k", "2", "--speed", "1"), "got --speed alone"),
+        (("few.txt", "-k", "2", "--speed", "1"), "got --speed without --bandwidth"),
         (("few.txt", "-k", "2", "--bandwidth", "1", "--master-bandwidth", "1"), "which has no master"),
         (("few.txt", "-k", "2", "--method", "?"), f"'?'; expected {', '.join(METHODS)}."),
         (("few.txt", "-k", "2", "--plot", "a.xyz"), "a.xyz cannot be written: its name says no format"),

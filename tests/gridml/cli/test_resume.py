@@ -59,8 +59,8 @@ def test_a_run_goes_on_with_other_numbers(gridml: Gridml, submitted: Settings) -
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--seed", "3"], "--seed cannot change while a run goes on: the order of the vertices"),
-        (["--request-memory", "4GB"], "got --request-memory, which is no option of this run's back end, local"),
+        (["--seed", "3"], "--seed cannot change when a run is resumed: the order of the vertices"),
+        (["--request-memory", "4GB"], "got --request-memory, which is not an option of this run's back end, local"),
         (["--silence", "1"], "--silence is 1; expected at least 5 seconds"),
         (["--chunk", "half"], "--chunk is 'half'; expected a number of vertices, or goodput or paper or gaussian"),
         (["--epochs", "0"], "--epochs is 0; expected at least 1"),
