@@ -200,9 +200,7 @@ def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> d
     check_guarded("gridml.load")
     path, of_text = (run.run_dir, None) if isinstance(run, Run) else replica_named(os.fspath(run))
     if of_text is not None and which is not None:
-        raise UsageError(
-            f"gridml.load got {os.fspath(run)!r} and which={which!r}; expected only one of them to name a version."
-        )
+        raise UsageError(f"gridml.load got {os.fspath(run)!r} and which={which!r}; expected only one of the two.")
     root = Run(path).run_dir
     chosen = which if of_text is None else of_text
     tensors = read_replica(root, FINAL if chosen is None else chosen).tensors

@@ -223,9 +223,7 @@ class ProgramSource:
                 (program.parent / name).parent.mkdir(parents=True, exist_ok=True)
                 (program.parent / name).write_bytes(content)
         except OSError as error:
-            raise StorageError(
-                f"{program} cannot be written: {error}. Free some space, or give another run_dir."
-            ) from error
+            raise StorageError(f"{program} cannot be written: {error}. Free space, or give another run_dir.") from error
         return program
 
 
@@ -268,9 +266,8 @@ def _home(program: Program, call: str) -> tuple[ModuleType, str]:
         if name is not None:
             return module, name
     raise ProgramError(
-        f"{call} got a Program that no module has bound to a name; workers load it from its source by that name. "
-        "Define it at the top level of a file or cell, as in program = gridml.Program(graph, train), and give options "
-        "to the call."
+        f"{call} got a Program that no module has bound to a name, by which workers load it. Define it at the top "
+        "level of a file or cell, as in program = gridml.Program(graph, train), and give options to the call."
     )
 
 

@@ -51,7 +51,7 @@ def options_of(plugin: BackendPlugin) -> list[Described]:
     } | {each.name: False for each in own}  # a back end's own option replaces the common one of that name
     if "lifetime" in applies:
         applies["trace"] = False
-    overrides: dict[str, dict[str, Any]] = {
+    changes: dict[str, dict[str, Any]] = {
         "workers": {
             "name": workers_name(plugin),
             "kind": int | None,
@@ -63,8 +63,7 @@ def options_of(plugin: BackendPlugin) -> list[Described]:
         "dry_run": {"help": plugin.dry_run},
     }
     common = [*described(Settings, BEGIN), *described(CommandOptions, BEGIN)]
-    kept = [each.changed(**overrides.get(each.name, {})) for each in common if applies.get(each.name, True)]
-    return [*kept, *own]
+    return [*(each.changed(**changes.get(each.name, {})) for each in common if applies.get(each.name, True)), *own]
 
 
 def workers_name(plugin: BackendPlugin) -> str:
@@ -85,7 +84,7 @@ def resume_options() -> list[Described]:
     own = [each for plugin in plugins for each in described(plugin.options)]
     of_the_call = described(CommandOptions, RESUME)
     changeable = [each.optional for each in [*own, *described(Settings, RESUME), *fixed]]
-    # Several back ends may have an option of one name: the first wins, and the order of the first ones is kept.
+    # Several back ends may have an option of one name: the first one is kept, where the last one was.
     return [*of_the_call, *reversed({each.name: each for each in reversed(changeable)}.values())]
 
 

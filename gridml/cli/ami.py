@@ -27,13 +27,9 @@ class StageOptions:
     """Contents of an image that the user chooses."""
 
     PANEL: ClassVar[str] = FIRST
-    packages: tuple[str, ...] = option(
-        (), "Python package to install for programs, as a pip requirement. Can be repeated.", flags=("--package",)
-    )
+    packages: tuple[str, ...] = option((), "pip requirement to install for programs; repeatable.", flags=("--package",))
     constraints: Path | None = option(None, "pip constraints file: versions to install.", metavar="FILE")
-    pip_conf: Path | None = option(
-        None, "pip.conf to install with, for example to use an index that has torch without CUDA.", metavar="FILE"
-    )
+    pip_conf: Path | None = option(None, "pip.conf, for example for an index with a CPU-only torch.", metavar="FILE")
 
 
 @dataclass(frozen=True)
@@ -43,17 +39,11 @@ class _MachineOptions:
     region: str | None = option(None, _REGION)
     base: str | None = option(None, "Debian 12 image to build on. Default: the newest.", metavar="AMI")
     architecture: str = option("x86_64", "CPU architecture: x86_64 or arm64.")
-    type: str | None = option(
-        None, "Type of the build instance. Default: t3.medium, or t4g.medium for arm64.", metavar="TYPE"
-    )
-    subnet: str | None = option(
-        None, "Subnet of the build instance; it needs internet access. Default: the default VPC."
-    )
+    type: str | None = option(None, "Build instance. Default: t3.medium; for arm64 t4g.medium.", metavar="TYPE")
+    subnet: str | None = option(None, "Subnet with internet access for the build. Default: the default VPC.")
     disk: Annotated[
         int,
-        typer.Option(
-            min=8, max=1024, help="Size of the image's disk in GiB; torch with CUDA needs 32.", rich_help_panel=FIRST
-        ),
+        typer.Option(min=8, max=1024, help="Disk size in GiB; torch with CUDA needs 32.", rich_help_panel=FIRST),
     ] = 16
 
 
@@ -84,8 +74,7 @@ def build(options: BuildOptions, as_json: Json = False) -> None:
     machine = options.architecture, options.base, options.type, options.subnet, options.disk
     ec2, s3 = connect("ec2", options.region), connect("s3", options.region)
     image = building.build(ec2, s3, building.WantedImage(*machine, additions), partial(echo, err=True))
-    ready = f"{image.id} is ready. gridml launch uses the newest image of its region."
-    print_result(asdict(image), ready, as_json=as_json)
+    print_result(asdict(image), f"{image.id} is ready: gridml launch uses a region's newest image.", as_json=as_json)
 
 
 def list_(region: _Region = None, as_json: Json = False) -> None:

@@ -70,9 +70,7 @@ def _version(context: typer.Context, wanted: bool) -> None:
 
 
 def _options(
-    as_json: Annotated[
-        bool, typer.Option(JSON, hidden=True, is_eager=True)
-    ] = False,  # eager: parsed before _version runs
+    as_json: Annotated[bool, typer.Option(JSON, hidden=True, is_eager=True)] = False,  # eager: _version reads it
     version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version)] = False,
 ) -> None:
     """Options before the command name."""
@@ -97,9 +95,7 @@ def command_line() -> typer.Typer:
             epilog = f"Example: {plugin.command.example}"
             app.command(plugin.command.verb, epilog=epilog)(start_command(plugin))
         if upkeep := plugin.upkeep():
-            more = typer.Typer(
-                help=f"Manage what gridml has created on the {plugin.name} back end.", no_args_is_help=True
-            )
+            more = typer.Typer(help=f"Manage what gridml has on the {plugin.name} back end.", no_args_is_help=True)
             for name, each in upkeep.items():
                 more.command(name, epilog=f"Example: {each.example}")(each.call)
             app.add_typer(more, name=plugin.name)

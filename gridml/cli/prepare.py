@@ -30,7 +30,7 @@ def plan(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Choose the chunk size with the highest goodput, and explain the choice.
+    """Choose the chunk size, and explain the choice.
 
     Goodput is the share of a machine's time that is spent on training that is kept.
 
@@ -53,9 +53,7 @@ CHECK_EXAMPLE = "Example: gridml check mnist.py"
 def check(
     program: Annotated[Path, typer.Argument(metavar="PROGRAM", help="Python file of the program.", show_default=False)],
     seed: Annotated[int, typer.Option(help="Random seed of the replica's initial values.")] = 0,
-    device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda[:N]", help="Device that f runs on, as in gridml run.")
-    ] = AUTO,
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda[:N]", help="Device of f, as in gridml run.")] = AUTO,
     as_json: Json = False,
 ) -> None:
     """Run every part of a program once: graph, factories, optimiser, schedule, f on a batch, g, evaluate."""

@@ -18,14 +18,11 @@ def report(
     run: RunArgument,
     as_json: Json = False,
     plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also plot the run to a .png, .pdf or .svg file.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Also plot it to a .png, .pdf or .svg file.", show_default=False)
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write the run as one HTML file that needs no network.", show_default=False
-        ),
+        typer.Option(metavar="FILE", help="Also write it as one HTML file, usable offline.", show_default=False),
     ] = None,
 ) -> None:
     """Report what a run has done, how fast, and what was lost. Works while the run is in progress."""

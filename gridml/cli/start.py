@@ -32,8 +32,7 @@ def start_command(plugin: BackendPlugin) -> Callable[..., None]:
 
     def start(
         program: Annotated[
-            Path,
-            typer.Argument(metavar="PROGRAM", help="Python file with the gridml.Program.", show_default=False),
+            Path, typer.Argument(metavar="PROGRAM", help="Python file with the gridml.Program.", show_default=False)
         ],
         **values: Any,
     ) -> None:

@@ -72,7 +72,7 @@ def test_the_text_of_a_run_may_say_which_replica(trained: gridml.Run) -> None:
     for none in ("bets", "v12345", ""):
         with pytest.raises(UsageError, match=f"which is '{none}'; expected final, best, the end of an epoch"):
             gridml.load(f"{root}:{none}")
-    with pytest.raises(UsageError, match=r"run:best' and which='e1'; expected only one of them"):
+    with pytest.raises(UsageError, match=r"run:best' and which='e1'; expected only one of the two"):
         gridml.load(f"{root}:best", "e1")
     with pytest.raises(LedgerError, match="nowhere:best is not a run"):
         gridml.load(trained.run_dir.with_name("nowhere:best"))
