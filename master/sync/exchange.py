@@ -1,13 +1,13 @@
-"""The master's side of `sync`: take a group of messages, merge and credit their pushes, grant leases, reply.
+"""Exchange: handles a group of messages: merges and credits their pushes, grants leases, and replies.
 
-Order of effects, which makes a kill at any instant harmless:
+Effects are ordered so that the master may be killed at any instant:
 
-    1. merge in memory; write the new version and the patch of local fields, durable
+    1. merge in memory; write the new version and the patch of local fields, both durable
     2. one transaction: version, credits, ended leases; then the patch is applied to the fields
     3. another one: new leases, whose chunks hold what was credited
     4. replies; a message stays in its mailbox until it is answered, and a repeated push is recognised
 
-Messages that could not be taken are kept, for a person to look at.
+Messages that cannot be merged are kept for a person to inspect.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ from master.sync.rows import PendingReply
 from master.sync.version_use import VersionKeeper, VersionUse
 from master.trust.trust import Trust
 
-MAX_NOTES = 8  # of one worker that are shown
-LONG_CUT_S = 2.0  # that cutting chunks takes: as long nobody is heard
+#: Notes of one worker that are shown: a hostile worker may send any number.
+MAX_NOTES = 8
+#: CPU seconds of cutting chunks from which on a warning is recorded. No message is handled in that time.
+LONG_CUT_S = 2.0
 
 
 @dataclass(frozen=True)
 class WorkerReports:
-    """Handles what workers say of themselves beside their pushes, and frees what those hold that have ended.
+    """Records what workers report besides their pushes, and releases what ended workers hold.
 
     Methods must be called inside the ledger's transaction.
     """
@@ -53,9 +55,9 @@ class WorkerReports:
     events: Events
 
     def release(self, record: WorkerRecord, because: str, now: float, *, reserved_until_s: float | None = None) -> None:
-        """Free what a worker holds that has ended, from its last credit.
+        """Release everything that an ended worker holds; its leases end at their last credit.
 
-        With `reserved_until_s` it is started again, and may until then bring what it could not send.
+        With `reserved_until_s` the worker is started again, and may until then deliver what it could not send.
         """
         held = [*self.ledger.leases.of(record.name).values()]
         versions = self.versions.forget(record)
@@ -68,16 +70,16 @@ class WorkerReports:
             self.leases.end(lease, now, because, reserved_until_s=reserved_until_s)
 
     def _record_not_taken(self, record: WorkerRecord, names: Sequence[str], because: str) -> None:
-        """Record what a worker changed that waited for another worker to change it, too."""
+        """Record the changes of a worker that waited for another worker to make them, too."""
         more = f" and {len(names) - 1:,} more tensors" if len(names) > 1 else ""
-        text = f"what {record.name} changed of {names[0]}{more} is not in the replica ({because}): "
-        why = "no other worker has changed it, and no optimiser trains it"
+        text = f"changes of {record.name} to {names[0]}{more} are not in the replica ({because}): "
+        why = "no other worker made any, and no optimiser trains it"
         self.events.record("warning", {"worker": record.name, "tensors": len(names)}, text + why)
 
     def handle(self, pending: PendingReply, now: float) -> None:
-        """Write down what a worker says of itself: measures, failures, refused work, that it leaves."""
+        """Record a worker's report: measures, failures, refused work, and that it leaves."""
         sync, record = pending.sync, pending.record
-        if self.workers.expects(record):  # not one that has ended, whose last push was brought home
+        if self.workers.expects(record):  # not for the last push of an ended worker, which its job delivered
             self.versions.handle(record, sync.have, pending.message.number)
             self.leases.sizing.measures.handle_sync(record, sync, now, worked=pending.verdict is Verdict.MERGED)
             record.contact.spoke = True
@@ -105,7 +107,7 @@ class WorkerReports:
                 self.leases.end(lease, now, f"refused: {pending.reason}")
 
     def _show_note(self, record: WorkerRecord, note: str) -> None:
-        """Tell the user what a worker went on without: each text once, and so many of a worker that may send any."""
+        """Record a worker's note as an event, each text once, and at most `MAX_NOTES`."""
         if not note.strip() or note in record.contact.notes or len(record.contact.notes) >= MAX_NOTES:
             return
         record.contact.notes.add(note)
@@ -114,7 +116,7 @@ class WorkerReports:
 
 
 class Grants:
-    """Grants leases to a group of workers, so many at a time that nobody is unheard for long."""
+    """Grants leases to a group of workers, in portions that do not block the loop for long."""
 
     def __init__(
         self,
@@ -132,41 +134,41 @@ class Grants:
         self._pace = pace
         self._events = events
         self._copying = leases.sizing.measures.copying
-        self._has_warned = False  # of chunks that take long to cut
+        self._has_warned = False
 
     def grant(self, group: Sequence[PendingReply], now: float) -> int:
-        """Grant leases to those that want any and may be given work; return the bytes that were cut for them. Must be
-        called inside the ledger's transaction.
+        """Grant leases to the workers that want one and may work; return the bytes of chunks that were cut.
 
-        Once half as many bytes were cut as one chunk may have, the others ask again: however many want one at once, the
-        loop is not silent for longer than one and a half take.
+        Must be called inside the ledger's transaction.
         """
         group = [pending for pending in group if not pending.is_dropping and self._can_work(pending.record)]
         before = self._copying.nbytes
+        # After half a chunk's bytes the other workers have to ask again, so the loop blocks for at most the time that
+        # one and a half chunks take, however many workers want one at once.
         most = before + self._leases.chunk_bytes / 2
         for pending in group:
             if pending.sync.wants and self._copying.nbytes >= most:
                 continue
             if pending.verdict is Verdict.MERGED:
-                self._pace.interval(pending.record)  # a chunk is worth the push that ends it, as this one shows
+                self._pace.interval(pending.record)  # before the grant: chunks are sized by the push interval
             assignment = self._trust.assignment(pending.record, pending.sync, now)
             pending.grant = self._leases.grant(pending.record, pending.sync, now, assignment)
             if assignment is not None:
                 self._trust.reserve(pending.record, pending.grant)
-        for pending in group:  # it may have been cut for another worker of the group, or given to it
+        for pending in group:  # a later grant of the group may have cut or reassigned the lease
             if pending.grant is not None and self._ledger.leases.get(pending.grant.id) is not pending.grant:
                 pending.grant = None
         return self._copying.nbytes - before
 
     def record_cost(self, grants: int, nbytes: int, seconds: float) -> None:
-        """So many grants took so many CPU seconds to cut; a person is told once where that is long: chunks of a size
-        that was asked for may be larger than any that gridml chooses."""
+        """Record the CPU seconds that cutting chunks took, and warn once where they are long: a chunk size that the
+        user chose may be larger than any that gridml chooses."""
         self._copying.grant(grants, nbytes, seconds)
         if seconds <= LONG_CUT_S or self._has_warned:
             return
         self._has_warned = True
-        text = f"cutting chunks of {nbytes / 1e6:,.0f} MB took {seconds:.1f} s, in which no worker was heard; "
-        advice = "smaller ones take less: leave --chunk out, or ask for less with it, or with --chunk-bytes"
+        text = f"cutting chunks of {nbytes / 1e6:,.0f} MB took {seconds:.1f} s, in which no message was handled; "
+        advice = "smaller ones take less: leave --chunk out, or give a smaller --chunk or --chunk-bytes"
         self._events.record("warning", {"bytes": nbytes, "cutting_s": seconds}, text + advice)
 
     def _can_work(self, record: WorkerRecord) -> bool:
@@ -175,29 +177,29 @@ class Grants:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Handles the messages of workers, and answers them, in the order of its parts."""
+    """Handles the messages of workers and replies to them, in the order of its fields."""
 
     environment: Environment
     store: Store
     workers: WorkerTable
     leases: Leases
-    #: opens messages
+    #: decodes messages
     inbox: Inbox
-    #: merges and credits what they push
+    #: merges and credits pushes
     pushes: Pushes
-    #: writes down what they say of themselves
+    #: records what workers report
     reports: WorkerReports
-    #: what failed, and whether the run goes back
+    #: failures, and rollbacks of the replica
     recovery: Recovery
-    #: who is trusted
+    #: quarantine and spot checks
     trust: Trust
-    #: gives those leases that want any
+    #: grants leases
     grants: Grants
-    #: how often they push from now on
+    #: push interval of each worker
     pace: PushPace
-    #: answers them
+    #: sends replies
     replies: Replies
-    #: removes versions that nobody needs any more
+    #: removes versions that are not needed any more
     keeper: VersionKeeper
 
     @property
@@ -207,7 +209,7 @@ class Exchange:
     def handle(self, messages: list[Message], *, granting: bool = True) -> int:
         """Handle all messages as one group; return how many pushes were merged. Raises StorageError on a full disk.
 
-        The list is emptied: each push may be as large as the replica, and is let go of when it is merged.
+        The list is emptied: each push may be as large as the replica, and is freed as soon as it is merged.
         """
         group, malformed = self.inbox.open(messages)
         messages.clear()
@@ -219,14 +221,14 @@ class Exchange:
             merged = self.pushes.merge(group, now)
             for pending in group:
                 self._handle(pending, now)
-            for problem in malformed:  # what its sender holds is free: who knows what it trains
+            for problem in malformed:  # its sender loses its leases: it is unknown what it trains
                 self.inbox.keep(problem.message, problem.record, problem.reason)
-                self.reports.release(problem.record, f"a message that makes no sense: {problem.reason}", now)
+                self.reports.release(problem.record, f"a malformed message: {problem.reason}", now)
             hook("before-commit")
         hook("after-commit")
         self.store.fields.committed(merged)
         self.pace.merged(len(merged), cpu() - began)
-        # Chunks are cut only now, so that they hold the fields that were just credited.
+        # Chunks are cut after the commit, so that they hold the fields that were just credited.
         cutting = cpu()
         with ledger.transaction():
             nbytes = self.grants.grant(group if granting else (), now)
@@ -240,7 +242,7 @@ class Exchange:
             self.inbox.discard(problem.message)
         hook("after-answers")
         self.keeper.tidy(now)
-        self.pace.answered(len(merged), cpu() - began - cutting)  # the cost of a chunk is not one of a push
+        self.pace.answered(len(merged), cpu() - began - cutting)  # chunks are not a cost of pushes
         return len(merged)
 
     def _handle(self, pending: PendingReply, now: float) -> None:

@@ -108,14 +108,14 @@ class GateResult(NamedTuple):
 
 
 def gate(not_finite: str | None, steps: Sequence[Step], vertices: int, *, alone: bool) -> GateResult:
-    """Decide on a push of `vertices` newly trained vertices.
+    """Decide on a push of `vertices` newly trained vertices, given its steps by group.
 
-    `alone` says that no other worker has pushed or may push: then nobody else's work is at stake, and what is finite is
-    taken whole, which keeps one worker exactly plain SGD. Otherwise the first push is bounded, too.
+    `alone` means that no other worker has pushed or may push: whatever is finite is then accepted whole, so that one
+    worker is exactly plain SGD. Otherwise even the first push is bounded.
     """
     if not_finite is not None:
         return GateResult(None, f"{not_finite} {NOT_FINITE}", failed=True)
-    if alone:
+    if alone:  # bounds would differ from plain SGD, and protect no other worker's work
         return GateResult(1.0, "accepted")
     worst: tuple[float, Step, Bound] | None = None
     for step in steps:
@@ -130,7 +130,7 @@ def gate(not_finite: str | None, steps: Sequence[Step], vertices: int, *, alone:
         return GateResult(1.0, "accepted")
     ratio, step, bound = worst
     length, reason = math.sqrt(step.sumsq), f"the step of {step.group} is {ratio:.3g} times as long as {bound.by}"
-    flagged = len(step.others) >= MAJORITY  # more than half of them go less far
+    flagged = len(step.others) >= MAJORITY  # with fewer it is unknown which of the workers is wrong
     if length > REFUSED_BEYOND * max(bound.length, REPLICA_SHARE * step.own):
         return GateResult(None, reason, flagged, failed=True)
     return GateResult(bound.usual / length, f"{reason}; shortened", flagged)
@@ -152,6 +152,7 @@ def check_movement(
     """
     moving = [(step, least) for step in steps if (least := _shortest(step)) > 0 and len(step.others) >= MAJORITY]
     if moving:
+        # All groups must be unmoved: f may leave some of them alone on this data.
         still = all(step_size(step.sumsq, vertices) < UNMOVED * least for step, least in moving)
         reason = "its replica is the one that it was given, where others change theirs"
         if still:
@@ -169,23 +170,27 @@ def check_movement(
 
 
 class Bound(NamedTuple):
-    """The length beyond which a step is an outlier, what it is shortened to then, and where that comes from."""
+    """Limit of a step's length."""
 
+    #: a longer step is an outlier
     length: float
+    #: length that an outlier is shortened to
     usual: float
+    #: origin of the limit, for the reason
     by: str
 
 
 def needs_replica_length(step: Step, vertices: int) -> bool:
-    """Whether the bound depends on the length of the replica, which costs a look at all of it."""
+    """Return whether the bound depends on the length of the replica, which takes a pass over all tensors to compute."""
     return len(step.others) < MAJORITY or step.sumsq > (ALWAYS_ALLOWED * _typical(step, vertices)) ** 2
 
 
 def _typical(step: Step, vertices: int) -> float:
-    """How far a push of so many vertices goes with the median other worker, at most; 0 where none has moved.
+    """Return the longest step that a push of so many vertices has at the median other worker; 0 where no worker has
+    moved.
 
-    Of an even number it is the upper median. Of three workers that is the longer of the two others: where the push is a
-    liar's both of these are honest, and where it is honest a liar that makes tiny steps is no measure for it.
+    For an even number of workers it is the upper median. With two others that is the longer one: if this push is
+    hostile both others are honest, and if it is honest a hostile worker with tiny steps cannot lower the bound.
     """
     sizes = sorted(other.longest for other in step.others if other.longest > 0)
     if not sizes:
@@ -196,48 +201,52 @@ def _typical(step: Step, vertices: int) -> float:
 
 
 def _bound(step: Step, vertices: int) -> Bound:
+    """Return the limit of a push's step in one group."""
     typical, itself = _typical(step, vertices), REPLICA_SHARE * step.own
     if not typical:
         return Bound(itself or math.inf, itself / OUTLIER, f"{REPLICA_SHARE:g} times the replica itself")
     others = f"{len(step.others)} other workers"
-    if len(step.others) < MAJORITY:  # which of the two is right nobody can say
+    if len(step.others) < MAJORITY:  # it is unknown which of the two is right
         length = max(OUTLIER * typical, step.free)
         return Bound(length, length, f"{OUTLIER:g} times what another worker does")
-    if 0 < itself < OUTLIER * typical:  # early steps are long, and zeros only a few of them away
+    if 0 < itself < OUTLIER * typical:  # early in training the usual step is a large part of the replica
         return Bound(max(itself, ALWAYS_ALLOWED * typical), typical, f"the replica and {others} allow")
     return Bound(OUTLIER * typical, typical, f"{OUTLIER:g} times what {others} do")
 
 
 def _least_expected(step: Step, vertices: int) -> float:
-    """The size that a step of so many vertices has at least, going by the shortest one of the median other worker (of
-    an even number the lower median). Only those count that have taken `MAX_STEPS` steps, so that the long first ones
-    do not: 0 where there are fewer than a majority of them."""
+    """Return the minimum size per √vertices that a step of so many vertices should have: that of the shortest step of
+    the median other worker (the lower median of an even number); 0 where fewer than a majority are settled."""
+    # A worker counts only with a full history: first steps are long, and would raise the minimum.
     settled = [other for other in step.others if other.steps >= MAX_STEPS]
     if len(settled) < MAJORITY:
         return 0.0
     middle = (len(settled) - 1) // 2
     shortest, usual = (sorted(each)[middle] for each in zip(*((h.shortest, h.vertices) for h in settled), strict=True))
-    # Of fewer vertices a step that goes straight on is shorter than its root says.
+    # A step of fewer vertices that goes straight is shorter than √vertices says.
     return float(shortest * math.sqrt(min(1.0, vertices / max(1, usual))))
 
 
 def _shortest(step: Step) -> float:
-    """The shortest step that any other worker took of late, per root vertex."""
+    """Return the shortest recent step of any other worker, per √vertices."""
     return min((other.shortest for other in step.others), default=0.0)
 
 
-MAX_WORKERS = 16  # that are remembered, those that pushed last: enough votes, and few to count at each push
+#: Workers that are kept, those that pushed last: enough votes for a median, and few to scan at each push.
+MAX_WORKERS = 16
 
 
 class StepHistory:
-    """The last steps of the workers that pushed last, by worker and group of tensors. It ends with its master."""
+    """Recent steps of the workers that pushed last, by worker and group. It is not saved: a new master starts empty."""
 
     def __init__(self) -> None:
+        #: (size per √vertices, vertices) by worker and group; the worker that pushed last is last
         self._steps: OrderedDict[str, dict[str, deque[tuple[float, int]]]] = OrderedDict()
+        #: summary of `_steps`, updated with it, so that the gate reads it without a scan
         self._recent: dict[str, dict[str, RecentSteps]] = {}
 
     def add(self, worker: str, sizes: Mapping[str, float], vertices: int) -> None:
-        """Take note of the step that a worker's push took, in sizes per root vertex by group."""
+        """Record the step of a worker's push, as sizes per √vertices by group."""
         steps = self._steps.setdefault(worker, {})
         self._steps.move_to_end(worker)
         recent = self._recent.setdefault(worker, {})
@@ -250,47 +259,50 @@ class StepHistory:
             self.forget(next(iter(self._steps)))
 
     def is_settled(self, worker: str) -> bool:
-        """Whether a worker has pushed so often that its steps are known."""
+        """Return whether a worker's history is full."""
         return any(len(steps) >= MAX_STEPS for steps in self._steps.get(worker, {}).values())
 
     def forget(self, worker: str) -> None:
-        """What a worker does is no measure for others any more. Idempotent."""
+        """Drop a worker that has ended. Idempotent."""
         self._steps.pop(worker, None)
         self._recent.pop(worker, None)
 
     def others(self, worker: str, group: str) -> list[RecentSteps]:
-        """Return what all workers but one did in a group of tensors."""
+        """Return the recent steps of all other workers in a group."""
         return [recent[group] for name, recent in self._recent.items() if name != worker and group in recent]
 
     def alone(self, worker: str) -> bool:
-        """Whether no other worker has pushed."""
+        """Return whether no other worker has pushed."""
         return all(name == worker for name in self._steps)
 
 
 @dataclass(frozen=True)
 class Group:
-    """`overflow` is what the square of a length in its dtype stays below. Where its tensors are `near`, a replica's
-    step is short against them."""
+    """A group of tensors whose steps are measured together."""
 
     name: str
+    #: largest Σ(p−b)² that its dtype can hold
     overflow: float
+    #: its rule averages, so that a step should be short against the tensors themselves
     near: bool
 
 
 def group_tensors(tensors: Iterable[tuple[str, Array, Aggregate | None]]) -> dict[str, Group]:
-    """Return the group of each floating-point tensor, by its name in files, given its rule, None for the user's own."""
+    """Return the group of each floating-point tensor, by its name in files. A tensor comes with its rule, None for the
+    user's own."""
     groups = {}
     for name, tensor, rule in tensors:
         if tensor.dtype.kind == "f" and not (rule is not None and rule.is_contribution):
-            place = name.partition("/")[0] if name.count("/") > 1 else name
+            # Tensors of modules share the group of their type; each array field has one of its own.
+            prefix = name.partition("/")[0] if name.count("/") > 1 else name
             overflow = float(np.finfo(np.result_type(tensor.dtype, np.float32)).max)
-            called = f"{place} ({type(rule).__name__})" if rule is not None else place
-            groups[name] = Group(called, overflow, near=rule is not None and rule.near)
+            label = f"{prefix} ({type(rule).__name__})" if rule is not None else prefix
+            groups[name] = Group(label, overflow, near=rule is not None and rule.near)
     return groups
 
 
 def base_tensors(part: ReplicaPart, base: Base) -> Iterator[tuple[str, Array]]:
-    """Yield what of the base a push was trained from, with names as in files."""
+    """Yield the tensors of the base that a push was trained from, with their names in files."""
     for key in part.modules:
         yield from base.modules[key].tensors.items()
     for type_name, rows in part.rows.items():
@@ -299,9 +311,9 @@ def base_tensors(part: ReplicaPart, base: Base) -> Iterator[tuple[str, Array]]:
 
 
 def norm(tensors: Iterable[tuple[str, Array]]) -> float:
-    """Return the length of some tensors together, as one vector; infinite where it overflows."""
+    """Return the Euclidean norm of some tensors together; infinite where it overflows."""
     square = 0.0
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # an overflow is infinite, and refused as such
         for _, tensor in tensors:
             line = np.ravel(tensor if tensor.itemsize > 2 else tensor.astype(np.float32))
             square += float(np.dot(line, line))

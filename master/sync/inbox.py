@@ -1,4 +1,5 @@
-"""Messages of workers as they come in: opened within their bounds, the newest of each worker; the others set aside."""
+"""Inbox: decode messages within their limits, keep the newest of each worker, and set aside those that cannot be
+read."""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ from master.store.journal import Events
 from master.sync.pushes import after_malformed
 from master.sync.rows import Malformed, PendingReply
 
-MAX_MESSAGES = 16  # messages; the next one takes the place of the oldest
-MAX_MESSAGE_BYTES = 1 << 24  # bytes of a message that are kept
+#: Dead letters that are kept; the next one replaces the oldest.
+MAX_MESSAGES = 16
+#: Bytes of a dead letter that are kept: enough for a diagnosis, and no worker can fill the disk.
+MAX_MESSAGE_BYTES = 1 << 24
 
 
 class Inbox:
-    """Opens messages within `limits`, and keeps those that could not be taken."""
+    """Decodes messages within `limits` and keeps those that cannot be merged for a person to inspect."""
 
     def __init__(
         self,
@@ -42,11 +45,7 @@ class Inbox:
         self._events = events
 
     def open(self, messages: Sequence[Message]) -> tuple[list[PendingReply], list[Malformed]]:
-        """Return the newest message of each worker, opened; and all that make no sense.
-
-        A worker writes again only when it has been answered, so an older message is a late copy. It must not be heard:
-        it would say that the worker lacks what it was given since.
-        """
+        """Return (the newest message of each worker, decoded; all malformed messages)."""
         newest: dict[str, PendingReply] = {}
         malformed = []
         for message in messages:
@@ -54,28 +53,32 @@ class Inbox:
             if isinstance(pending, Malformed):
                 malformed.append(pending)
             elif message.number < pending.record.held.number:
+                # A worker sends again only after a reply, so an older number is a late copy. Handling it would undo
+                # what the master knows the worker to hold.
                 self.discard(message)
             else:
                 newest[message.worker] = pending
         return list(newest.values()), malformed
 
     def discard(self, message: Message) -> None:
-        """Remove a message that is not answered."""
+        """Remove a message without replying to it."""
         self._mailboxes.discard(message.worker, message.number)
 
     def keep(self, message: Message, record: WorkerRecord, reason: str) -> None:
-        """Keep a message that could not be taken, and count it against its worker alone. Must be called inside a
-        transaction."""
+        """Keep a message that cannot be merged, and count it against its worker only.
+
+        Must be called inside a transaction.
+        """
         self._dead_letters.keep(message, reason)
         record.contact.malformed += 1
-        heard, why = after_malformed(record.contact.malformed)
+        tolerated, why = after_malformed(record.contact.malformed)
         facts = {"worker": record.name, "machine": record.machine, "messages": record.contact.malformed}
-        self._events.record("warning", facts, f"{record.name} sent what makes no sense: {reason}; {why}")
-        if not heard and self._workers.expects(record):
+        self._events.record("warning", facts, f"{record.name} sent a malformed message: {reason}; {why}")
+        if not tolerated and self._workers.expects(record):
             self._workers.lose(record, GivenUpFor.NONSENSE, why)
 
     def _open(self, message: Message) -> PendingReply | Malformed:
-        """A message's content, within its bounds. Whatever it holds, nothing raises."""
+        """Decode a message within its limits. Never raises, whatever the message holds."""
         record = self._workers.of(message.worker)
         if message.problem:
             return Malformed(message, record, message.problem)
@@ -84,22 +87,25 @@ class Inbox:
             sync, content = self._codec.read(message.payload, self.limits.header)
         except MalformedPush as error:
             sync, content, problem = error.sync, NOTHING, str(error)
-        except Exception as error:  # of the payload alone: nothing else has been looked at
+        except Exception as error:  # any error is the payload's: no other state has been read
             return Malformed(message, record, described(error))
         if sync.worker != message.worker:
-            return Malformed(message, record, f"it speaks for {sync.worker}")
+            return Malformed(message, record, f"its sender is given as {sync.worker}")
         return PendingReply(message, sync, content, record, problem, len(message.payload))
 
 
 class DeadLetters:
-    """The last few messages in `folder`, which is made for the first: `03.message`, and why in `03.txt`."""
+    """The last messages that could not be merged, in `folder`: `03.message`, and the reason in `03.txt`.
+
+    The folder is created with the first message.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._next = 0
 
     def keep(self, message: Message, reason: str) -> None:
-        """Keep a message. A disk that has no room for it is no reason to stop."""
+        """Write a message and its reason. A full disk is ignored: dead letters only help a person."""
         place = self._folder / f"{self._next:02d}"
         self._next = (self._next + 1) % MAX_MESSAGES
         words = f"message {message.number} of {message.worker}, {len(message.payload):,} bytes: {reason}\n"

@@ -1,10 +1,11 @@
-"""Pushes: admitted, merged on top of one another, and credited to one new version in one transaction.
+"""Pushes: admit them, merge them one after another, and credit them to one new version in one transaction.
 
-Admission decides whether a push is merged, was merged before, or is refused, and whether a worker is still heard. A
-push stands for every tensor of the vertices that it names: those that it brings, and the rest from its base.
+Admission decides whether a push is merged, was merged before, or is refused, and whether a worker that sends malformed
+messages is still accepted. A push covers every tensor of the vertices that it names: a tensor that it leaves out is
+that of its base.
 
-Names that f logs under are limited in a run: no worker can fill the ledger with names, nor keep those of others
-out.
+The number of names that f logs under is limited per run and per job, so that no worker can fill the ledger with names
+or displace those of others.
 """
 
 from __future__ import annotations
@@ -42,13 +43,16 @@ from master.trust.trust import Trust
 Array = NDArray[Any]
 
 
-MAX_NAMES = 64  # of a run
-MAX_NAMES_ALONE = MAX_LOGGED  # that nobody else has logged, of one job: as many as a push takes along
-Loggers = frozenset[str]  # the jobs that may be the only one to have logged a name; none once there were two
+#: Names that a run logs under.
+MAX_NAMES = 64
+#: Names that only one job has logged: as many as one push may hold.
+MAX_NAMES_ALONE = MAX_LOGGED
+#: Jobs that may be the only one to have logged a name; empty once two have.
+Loggers = frozenset[str]
 
 
 def admit_names(name: str, job: str, names: Mapping[str, Loggers]) -> tuple[bool, str]:
-    """Return whether a name is taken that a credited push of `job` logs under, and why; `names` are the run's."""
+    """Return (whether a name in a credited push of `job` is logged, why). `names` are the names of the run so far."""
     if name in names:
         return True, "it is known"
     if len(names) >= MAX_NAMES:
@@ -60,15 +64,16 @@ def admit_names(name: str, job: str, names: Mapping[str, Loggers]) -> tuple[bool
 
 
 class LoggedNames:
-    """The names of one run; methods must be called inside the ledger's transaction."""
+    """The names that one run logs under. Methods must be called inside the ledger's transaction."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        #: read from the ledger with the first push that logs
         self._names: dict[str, Loggers] | None = None
         self._warned = False
 
     def admitted(self, worker: str, logged: Sequence[Logged], warn: Callable[[str], None]) -> Sequence[Logged]:
-        """Return what is taken of a worker's push; the first time that anything is left out, `warn` is told."""
+        """Return what of a worker's logged values is taken; `warn` is called the first time that any is left out."""
         if not logged:
             return logged
         if self._names is None:
@@ -88,11 +93,12 @@ class LoggedNames:
         return taken
 
 
-MAX_MALFORMED = 3  # messages of one worker that make no sense; an honest one sends none
+#: Malformed messages from which on a worker is rejected. An honest worker sends none, unless its gridml is another one.
+MAX_MALFORMED = 3
 
 
 def after_malformed(messages: int) -> tuple[bool, str]:
-    """Return whether a worker is still heard that has sent so many messages which make no sense, and why."""
+    """Return (whether a worker that has sent so many malformed messages is still accepted, why)."""
     if messages < MAX_MALFORMED:
         return True, f"{messages} such of at most {MAX_MALFORMED}. Is its gridml another one?"
     return False, f"{messages} of its messages made no sense: it is not heard any more"
@@ -100,31 +106,32 @@ def after_malformed(messages: int) -> tuple[bool, str]:
 
 @dataclass(frozen=True)
 class LeaseFacts:
-    """A lease as the ledger has it: credited up to `upto`, after `sequence` pushes; `open` until it ends in any way.
+    """A lease as the ledger has it, for `admit`."""
 
-    `worker` may push under it: its holder, or a later attempt of the same job. `untouched`: it has ended, and nobody
-    else was given what the push trained.
-    """
-
+    #: the worker that may push: its holder, or a later attempt of the same job
     worker: str
     term: int
     start: int
     stop: int
+    #: position up to which it is credited
     upto: int
+    #: number of the last push that was merged; 0 for none
     sequence: int
+    #: False once it has ended for any reason
     open: bool
     closed_because: str = ""
+    #: it has ended, and the range of this push was leased to no other worker
     untouched: bool = False
 
 
 def admit(
     push: Push, worker: str, lease: LeaseFacts | None, *, base_kept: bool, leaves_few: bool = False
 ) -> tuple[Verdict, str]:
-    """Return the verdict on a push, and why. One that `leaves_few` leaves less of its lease than a batch may have.
+    """Return the verdict on a push, and why. `leaves_few`: the rest of the lease would be smaller than a batch may be.
 
-    Order matters: a repetition of the last push is recognised even after its lease has ended, since the answer to it
-    may have been lost; everything else is fenced by the lease's term before its content is looked at. Work of an ended
-    lease that nobody else was given is merged all the same.
+    A repetition of the last push is recognised first, even after its lease has ended: the reply to it may have been
+    lost. Everything else is fenced by the lease's term before its content is read. A push of an ended lease is still
+    merged if its range was leased to no other worker.
     """
     if lease is None:
         return Verdict.REFUSED, f"there is no lease {push.lease}"
@@ -141,7 +148,7 @@ def admit(
             Verdict.REFUSED,
             f"a push of {push.vertices} vertices up to {push.upto} does not continue [{lease.upto}, {lease.stop})",
         )
-    if leaves_few:  # it was cut meanwhile, elsewhere than its worker's batches end
+    if leaves_few:  # the lease was cut after the push was sent, at no boundary of the worker's batches
         return Verdict.REFUSED, f"what it leaves of [{lease.upto}, {lease.stop}) is too few for a batch"
     if not base_kept:
         return Verdict.REFUSED, f"version {push.base}, from which it was trained, is not kept any more"
@@ -179,6 +186,7 @@ class Pushes:
         self._leases = leases
         self._merger = merger
         self._moments = recovery.moments
+        # Integers and running statistics are not trained, and would distort the noise scale.
         self._spread = PushSpread(lambda name: name in merger.groups and merger.groups[name].near)
         self._trust = trust
         self._failures = recovery.failures
@@ -187,7 +195,7 @@ class Pushes:
         self._names = LoggedNames(store.ledger)
 
     def merge(self, group: Sequence[PendingReply], now: float) -> list[Fields]:
-        """Merge the pushes of all drafts, each of another worker; return the local fields that were credited."""
+        """Merge the pushes of a group of messages, one per worker; return the local fields that were credited."""
         self._store.replica.begin_version()
         accepted: list[Accepted] = []
         for pending in group:
@@ -200,7 +208,7 @@ class Pushes:
         return [push.fields for push in accepted]
 
     def _take(self, pending: PendingReply, accepted: list[Accepted], now: float) -> None:
-        """Add a push to those accepted so far, or give its draft the reason why not."""
+        """Merge one push, credit it and append it to `accepted`, or record in its reply why it is refused."""
         ledger, push, worker = self._store.ledger, pending.push, pending.sync.worker
         base_credit = ledger.credited_at(push.base)
         lease, facts = self._facts(push, worker, now)
@@ -213,10 +221,10 @@ class Pushes:
             pending.verdict, pending.reason = admit(push, worker, facts, base_kept=False)
             return
         if ledger.leases.get(lease.id) is None:
-            text = f"{worker} brings {push.vertices:,} vertices of lease {push.lease}, which had ended"
+            text = f"{worker} pushed {push.vertices:,} vertices of lease {push.lease}, which had ended"
             self._events.record("late", {"worker": worker, "lease": push.lease, "vertices": push.vertices}, text)
             self._leases.reopen(lease, push.upto, worker)
-        others = ledger.credited - base_credit  # those of this group, too
+        others = ledger.credited - base_credit  # includes pushes of this group that were merged before
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
         decision, outcome, trace = self._try_merge(pending, lease, merge, base, now)
         if decision.flagged:
@@ -242,9 +250,9 @@ class Pushes:
             more = f", and {len(pending.left_out) - 1} more" if len(pending.left_out) > 1 else ""
             self._record_altered(Altered.LEFT_OUT, pending, pending.left_out[0] + more, now)
         if merged.clipped:
-            self._record_altered(
-                Altered.CLIPPED, pending, f"the rule clipped the step of {_named(merged.clipped)}", now
-            )
+            clipped = f"the rule clipped the step of {_named(merged.clipped)}"
+            self._record_altered(Altered.CLIPPED, pending, clipped, now)
+        # From here on the replica is changed; everything above could still refuse the push.
         self._store.replica.put(merged.modules, merged.rows, self._version)
         self._spread.add(worker, pending.content.replica, base, push.vertices)
         self._take_moments(pending, now, trusted=not decision.flagged)
@@ -261,20 +269,21 @@ class Pushes:
         accepted.append(Accepted(pending, lease, fields))
 
     def _record_altered(self, how: Altered, pending: PendingReply, reason: str, now: float) -> None:
-        """Write down that a push was not taken as it came. A person is told of a worker's first that was shortened, and
-        of some of which something was left out."""
+        """Count a push that was not merged as it came. An event is recorded for the first push of a worker that is
+        shortened, and for the first, tenth, hundredth, ... of which something is left out."""
         worker, vertices = pending.sync.worker, pending.push.vertices
         count = self._store.ledger.add_altered(worker, how, vertices, printable(reason), now)
         if how is Altered.SHORTENED and count == 1:
-            text = f"{worker}: {reason}; `gridml report` counts them"  # without a path: the same seed, the same ledger
+            # No path in the text: the same seed must give the same ledger in any folder.
+            text = f"{worker}: {reason}; `gridml report` counts them"
             self._events.record("shortened", {"worker": worker, "lease": pending.push.lease}, text)
         if how is Altered.LEFT_OUT and str(count).strip("0") == "1":  # the first, the tenth, the hundredth, ...
-            so_far = "" if count == 1 else f"; so of {count:,} pushes of it by now"
+            so_far = "" if count == 1 else f"; {count:,} of its pushes so far"
             facts = {"worker": worker, "lease": pending.push.lease, "pushes": count}
             self._events.record("left out", facts, f"{worker}: {reason}; left out, the rest is merged{so_far}")
 
     def _take_moments(self, pending: PendingReply, now: float, *, trusted: bool) -> None:
-        """Have moments that came with a push count for newcomers; what is left out of them is said."""
+        """Hand the moments of a push to the pool for new workers; record the reason if they are left out."""
         moments = pending.content.replica.moments if trusted else {}
         reason = self._moments.take(pending.record, moments, self._store.ledger.credited + pending.push.vertices)
         if reason is not None:
@@ -286,7 +295,7 @@ class Pushes:
         return self._store.replica.next_version
 
     def _facts(self, push: Push, worker: str, now: float) -> tuple[LeaseState | None, LeaseFacts | None]:
-        """The lease of a push, open or ended, and what its admission is decided by."""
+        """Return the lease of a push, open or ended, and the facts that its admission depends on."""
         lease = self._store.ledger.leases.get(push.lease)
         if lease is not None:
             return lease, _facts_of(lease, lease.worker)
@@ -294,6 +303,7 @@ class Pushes:
         if ended is None:
             return None, None
         lease, because = ended
+        # A later attempt of the job sends what its predecessor trained, under the predecessor's lease.
         later_attempt = job_of(worker) == job_of(lease.worker)
         untouched = (
             later_attempt
@@ -305,25 +315,24 @@ class Pushes:
         return lease, replace(_facts_of(lease, holder), open=False, closed_because=because, untouched=untouched)
 
     def _base(self, version: int) -> Base | None:
-        """Return a version that a push stands on. One that cannot be read is not kept any more: None."""
+        """Return the version that a push is based on; None, and it is dropped from the ledger, if it cannot be read."""
         ledger = self._store.ledger
         try:
             return self._store.replica.base(version, ledger.sha256_of(version))
         except (DamagedError, OSError) as error:
             ledger.drop_version(version)
-            again = "what was trained from it and not credited is trained again"
-            text = f"version {version} is not kept any more: {error}; {again}"
+            text = f"version {version} is not kept any more: {error}; uncredited work that is based on it is repeated"
             self._events.record("warning", {"version": version}, text)
             return None
 
     def _try_merge(
         self, pending: PendingReply, lease: LeaseState, merge: Merge, base: Base, now: float
     ) -> tuple[GateResult, tuple[Merged, Fields] | None, str]:
-        """(why, what the push would change, the user's traceback): whatever a push brings about, it is refused alone,
-        because nothing has been changed yet."""
+        """Return as `_merge` does, and the user's traceback. Errors of the push itself refuse it: nothing has been
+        changed yet."""
         try:
             return *self._merge(pending, lease, merge, base, now), ""
-        except UserCodeError as error:  # g does not fail on what others push, perhaps
+        except UserCodeError as error:  # g may succeed on the pushes of others
             trace = printable(error.traceback_text, MAX_TRACEBACK_CHARS)
             return GateResult(None, printable(str(error)), failed=True), None, trace
         except RUN_ERRORS:
@@ -335,8 +344,8 @@ class Pushes:
     def _merge(
         self, pending: PendingReply, lease: LeaseState, merge: Merge, base: Base, now: float
     ) -> tuple[GateResult, tuple[Merged, Fields] | None]:
-        """(why, what the push would change), None when its content is wrong or the gate refuses it. Nothing is changed
-        yet."""
+        """Return (decision, what the push would change); the latter is None when the content is invalid or the gate
+        refuses it. Changes nothing."""
         push = pending.push
         part, fields = pending.content.replica, pending.content.fields
         trained = self._leases.epochs.driver, self._leases.epochs.vertices(lease.epoch, lease.upto, push.upto)
@@ -367,20 +376,21 @@ class Pushes:
         return decision, (replace(merged, fast_forward=merged.fast_forward and not sifted.differs), fields)
 
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:
-        """Write the version that was credited; epochs that this completes are flushed and closed."""
+        """Commit the version that was credited. Epochs that it completes are flushed and closed."""
         store, version = self._store, self._version
         epochs = {push.lease.epoch for push in accepted}
         complete = store.ledger.epochs_to_close() if any(map(store.ledger.is_epoch_complete, epochs)) else []
         flushed = self._merger.flush(max(1, self._leases.live)) if complete else {}
         if flushed:
             store.replica.put(flushed, {}, version)
-        if flushed or len(accepted) > 1:
+        if flushed or len(accepted) > 1:  # the new version holds more than what any one worker pushed
             for push in accepted:
                 push.pending.fast_forward = False
         group = [push.pending for push in accepted]
         latest = keep_latest_writes([pending.pushed for pending in group], [pending.as_pushed for pending in group])
         for pending, as_pushed in zip(group, latest, strict=True):
             pending.as_pushed = as_pushed
+        # Durable before the ledger names it: a crash in between leaves an unnamed file, which is swept.
         self._hook("before-version")
         sha256 = store.replica.commit_version(version, store.ledger.credited)
         self._hook("after-version")
@@ -408,7 +418,7 @@ class Pushes:
 
 
 def _named(tensors: frozenset[str]) -> str:
-    """Name one tensor, and how many there are beside it."""
+    """Return the name of one tensor, and the number of the others."""
     first, more = min(tensors), len(tensors) - 1
     return f"{first} and {more:,} more" if more else first
 

@@ -161,5 +161,5 @@ def test_chunks_that_take_long_to_cut_are_told_of_once(tmp_path: Path) -> None:
             WorkerLimit(tmp_path / "run", name).ask()
             run.step()
         told = run.ledger._db.execute("SELECT text FROM events WHERE topic = 'warning'").fetchall()
-    assert len(told) == 1 and "MB took 3.0 s, in which no worker was heard" in told[0][0]
+    assert len(told) == 1 and "MB took 3.0 s, in which no message was handled" in told[0][0]
     assert "--chunk-bytes" in told[0][0]
