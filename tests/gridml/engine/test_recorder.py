@@ -102,7 +102,7 @@ def test_what_is_no_number_or_no_name_is_refused(values: dict[str, object]) -> N
     with pytest.raises(ProgramError, match=r"gridml\.log got .*; expected"):
         logged(Recorder(), (1, values))
     Recorder().begin_batch()  # whatever follows does not log there
-    Recorder().end()
+    Recorder().end_batch()
 
 
 def test_what_a_failed_batch_logged_is_dropped() -> None:
