@@ -1,4 +1,4 @@
-"""What f sees of a chunk: a batch of vertices, its neighbours, and one vertex at a time."""
+"""The objects that f receives: a batch of vertices, its neighbours, and single vertices."""
 
 from __future__ import annotations
 
@@ -25,34 +25,32 @@ Ids = NDArray[np.int64]
 
 @dataclass(eq=False, repr=False)
 class Rows:
-    """Rows of one type in memory, `fields[name]` (n, *shape); the home of its vertices.
+    """Rows of one type in memory: the `VertexStore` of its vertices.
 
-    `changed` are the fields f may write, `dirty` bool (n,) the rows it may have written; rows `before` a superstep are
-    never written. Other fields cannot be written in place either, except through a torch tensor, which has no such
-    guard. `edges` and `stores` are set by the engine once all tables of a chunk exist. `followed`
-    are the edge fields of which f has looked up where they lead, `reweighted` those whose weights a batch has written:
-    only a trial asks, and has them compared; it is None elsewhere.
-
-    Tensors begin where torch's own do (`gridml.protocol.payload`), in copies where the rows do not; what f writes into
-    those comes home when it returns. Not so without `aligned`: evaluate sees whole columns as they lie.
+    Fields outside `changed` are read-only arrays. A torch tensor has no such guard, so f can write to one unnoticed.
+    `dirty` bool (n,) marks rows that f may have written.
     """
 
     vertex_type: VertexType
-    ids: Ids
-    fields: Mapping[str, Array]
-    changed: frozenset[str]
+    ids: Ids  #: indices in the graph, int64 (n,)
+    fields: Mapping[str, Array]  #: values by field, each (n, *shape)
+    changed: frozenset[str]  #: the fields that f may write
     _: KW_ONLY
-    torch: bool
-    before: bool = False
+    torch: bool  #: f reads tensors; otherwise arrays
+    before: bool = False  #: neighbours as of the beginning of a superstep, which are never written
+    #: Tensors start at the alignment of torch's own (`gridml.protocol.payload`), in copies if the rows do not; writes
+    #: to a copy are written back when f returns. False in evaluate, which reads whole columns without a copy.
     aligned: bool = True
-    device: str | None = None  # where f reads them, if that is not the host's own memory
-    edges: dict[str, ChunkEdges] = field(default_factory=dict)
-    stores: dict[str, Any] = field(default_factory=dict)
+    device: str | None = None  #: where f reads the rows; None: in the host's memory
+    edges: dict[str, ChunkEdges] = field(default_factory=dict)  #: by edge field; filled by the engine
+    stores: dict[str, Any] = field(default_factory=dict)  #: by the table that edges lead to; filled by the engine
     ragged: Mapping[str, Ragged] = field(default_factory=dict)
     shared: Mapping[str, SharedColumn] = field(default_factory=dict)
-    followed: set[str] = field(default_factory=set)
+    followed: set[str] = field(default_factory=set)  #: edge fields whose targets f has read
+    #: Edge fields whose weights f has written. None outside a trial, which alone pays for the comparison.
     reweighted: set[str] | None = None
-    _lent: dict[tuple[str, int], tuple[Any, Array]] = field(default_factory=dict)  # f's tensor of a row, what it was
+    #: Copies that f has of single values: (its tensor, the value at that time) by (field, row). Emptied when f returns.
+    _lent: dict[tuple[str, int], tuple[Any, Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         free = self.fields if self.torch else self.changed
@@ -61,8 +59,8 @@ class Rows:
         self.aligns = self.torch and self.aligned
 
     def present(self, values: Array) -> Any:
-        """Return an array as f sees it: when the program uses torch a tensor, on the same memory if that is writable
-        and begins where it should."""
+        """Return an array in the form that f gets: a tensor in programs with torch, on the same memory if that is
+        writable and aligned."""
         if not self.torch:
             return values
         import torch
@@ -71,11 +69,11 @@ class Rows:
         return torch.from_numpy(values if fits else aligned_copy(values))
 
     def column(self, name: str) -> Any:
-        """Return a field as f reads it, whole."""
+        """Return a whole field in the form that f gets."""
         return self.present(self.fields[name])
 
     def write_back_copies(self) -> None:
-        """Have what f has written into copies of single vertices' values."""
+        """Write back what f has written into copies of single vertices' values."""
         lent, self._lent = self._lent, {}
         for (name, at), (tensor, original) in lent.items():
             if name in self.changed and (values := to_host(tensor)).tobytes() != original.tobytes():
@@ -83,7 +81,7 @@ class Rows:
                 self.dirty[at] = True
 
     def drop_copies(self) -> None:
-        """Forget what f has written into copies of single vertices' values: it failed."""
+        """Drop copies of single vertices' values without writing them back, after f has failed."""
         self._lent.clear()
 
     def check_writable(self, name: str) -> None:
@@ -131,11 +129,11 @@ class Rows:
         self.dirty[at] = True
         if (name, at) in self._lent:
             tensor, now = self._lent[name, at][0], self.fields[name][at]
-            tensor.detach().copy_(self.present(now))
+            tensor.detach().copy_(self.present(now))  # f may hold the tensor of an earlier read
             self._lent[name, at] = tensor, now.copy()
 
     def _lend(self, name: str, at: int, value: Array) -> Any:
-        """Return a vertex's values as a tensor: on their own memory, or a copy, the same one until f returns."""
+        """Return a vertex's value as a tensor: on its own memory, or a copy, which stays the same until f returns."""
         if self.device is None and value.flags.writeable and is_aligned(value):
             return self.present(value)
         if (name, at) not in self._lent:
@@ -169,7 +167,7 @@ class Rows:
 
 
 def to_host(value: Any) -> Any:
-    """Return a tensor as an array of the host, and anything else as it is."""
+    """Return a tensor as an array on the host, and anything else unchanged."""
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
@@ -182,8 +180,8 @@ def _read_only(values: Array) -> Array:
 class Neighbours:
     """The edges of a batch along one field.
 
-    `index` int64 (m,): positions in the batch of distinct neighbours that f receives; `offsets` int64 (n+1,) groups
-    them by vertex; `weight` (m,) or None.
+    `index` int64 (m,) are positions in the batch of distinct neighbours that f receives, `offsets` int64 (n+1,) groups
+    them by vertex, `weight` is (m,) or None.
     """
 
     def __init__(self, index: Any, offsets: Any, weight: Any, original: Array | None = None) -> None:
@@ -191,10 +189,10 @@ class Neighbours:
         self.offsets = offsets
         self.weight = weight
         self._given = weight
-        self._original = original  # what the weights were, where somebody asks
+        self._original = original  # a copy of the weights before f; None outside a trial
 
     def has_new_weights(self) -> bool:
-        """Whether f has put other weights there, or has written into these."""
+        """Return True if f has assigned other weights or has written into these."""
         if self.weight is not self._given:
             return True
         return self._original is not None and not same_bits(to_host(self.weight), self._original)
@@ -203,18 +201,20 @@ class Neighbours:
 class Batch(Generic[V]):
     """Several vertices of one type, one array per field: `images.pixels` has shape (len(images), 1, 28, 28).
 
-    Reading gives a tensor (programs with a module), which begins where one of torch's own would, or a numpy array; for
-    consecutive rows that is a view. Writing a mutable field, whole or in place, changes the vertices when f returns. An
+    A field reads as a tensor (in programs with a module), aligned as torch's own, or as a numpy array. For consecutive
+    rows it is a view if possible. Writing a mutable field, whole or in place, changes the vertices when f returns. An
     edge field reads as `Neighbours`.
 
-    A vertex that two arguments of f hold (a team that plays at home and away) gets both changes, by adding them.
+    If two arguments of f hold the same vertex (a team that plays at home and away), both changes are added.
     """
 
     _rows: Rows
-    _at: slice | Ids
-    _copies: dict[str, tuple[Array, Array]]
-    _lent: dict[str, Any]  # tensors on a device of which `_copies` has what they were
-    _links: dict[str, Neighbours]
+    _at: slice | Ids  #: positions in `_rows`
+    _copies: dict[
+        str, tuple[Array, Array]
+    ]  #: by field, (the copy that f gets, its values before; the same if read-only)
+    _lent: dict[str, Any]  #: by field, a tensor on a device; `_copies` has its values before
+    _links: dict[str, Neighbours]  #: by edge field
 
     @classmethod
     def _over(cls, rows: Rows, at: slice | Ids, links: dict[str, Neighbours] | None = None) -> Batch[V]:
@@ -253,7 +253,7 @@ class Batch(Generic[V]):
         return self._rows.present(self._values(name)) if self._rows.device is None else self._on_device(name)
 
     def _shared(self, name: str) -> Array:
-        """Return rows of a file, read when they are asked for: those of a whole chunk may be more than memory holds."""
+        """Return rows of a shared file, read on demand: those of a whole chunk may exceed the memory."""
         if name not in self._copies:
             values = self._rows.shared[name].take(self._rows.ids[self._at])
             values = values if self._rows.torch else _read_only(values)
@@ -274,23 +274,23 @@ class Batch(Generic[V]):
             tensor[...] = self._rows.present(value) if isinstance(value, np.ndarray) else value
 
     def _on_device(self, name: str) -> Any:
-        """Return the field's rows as a tensor of the device: a view of the column, or a copy that comes home where f
-        may change them."""
+        """Return the field's rows as a tensor on the device: a view of the column, or, if f may change them, a copy
+        that is written back."""
         if name not in self._lent:
             if name not in self._rows.changed:
                 column = self._rows.column(name)
                 rows = self._at if isinstance(self._at, slice) else self._rows.present(self._at)
                 self._lent[name] = aligned_tensor(column[rows])
             else:
-                self._rows.write_back_copies()  # f may have written into single rows
+                self._rows.write_back_copies()  # the copy must include what f has written to single rows
                 values = self._rows.fields[name][self._at].copy()
                 self._copies[name] = values, values.copy()
                 self._lent[name] = self._rows.present(values)
         return self._lent[name]
 
     def _values(self, name: str) -> Array:
-        """Return the field's rows: a view for a slice whose memory f may have, else a copy of which `_write_back`
-        scatters what f changed."""
+        """Return the field's rows: a view for a slice with aligned memory, else a copy, whose changes `_write_back`
+        scatters."""
         if name not in self._copies:
             changed = name in self._rows.changed
             if changed:
@@ -311,13 +311,13 @@ class Batch(Generic[V]):
         return self._copies[name][0]
 
     def _write_back(self) -> None:
-        """Bring changed rows home; on a row that changed there meanwhile, this batch's change comes on top."""
+        """Write changed rows back. To a row that another argument has changed since, this batch's change is added."""
         if self._rows.reweighted is not None:
             self._rows.reweighted.update(name for name, link in self._links.items() if link.has_new_weights())
             for name, (values, original) in self._copies.items():
                 column = self._rows.fields.get(name)
                 if values is original and column is not None and column.flags.writeable:
-                    column[self._at] = values  # as through a view, so that a trial sees what f writes in vain
+                    column[self._at] = values  # as a view would, so that a trial finds writes to read-only fields
         if all(values is original for values, original in self._copies.values()):
             return  # f wrote nothing, or through views
         positions = np.arange(len(self._rows.ids))[self._at]

@@ -1,12 +1,11 @@
-"""A chunk: the rows of a range of vertices and of all they touch, cut out of the graph, in training order.
+"""Chunks: the rows of a range of vertices and of everything that they touch, cut out of the graph, in training order.
 
-It is what a worker fetches. Row i of the driving table is the i-th vertex to train. Edges are positions into the
-chunk's own tables. Replicated rows appear with their ids only: their values are the replica, which comes with the
-reply to a sync.
+A worker fetches a chunk for each lease. Row i of the driving table is the i-th vertex to train. Edges are positions in
+the chunk's own tables. Replicated rows have only ids here: their values come with the reply to a push.
 
-A worker still has rows of earlier chunks, and need not be sent them again. A chunk then carries the fields that f
-does not change for its other rows only, its *own*; for each row of the table it says which payload has it, and
-where among that payload's own rows. Payloads are named by their SHA-256.
+A worker keeps rows of earlier chunks, which need not be sent again. A chunk then carries the fields that f does not
+change only for its *own* rows. For every other row it names the payload that has it, and the position among that
+payload's own rows. Payloads are named by their SHA-256.
 """
 
 from __future__ import annotations
@@ -28,74 +27,70 @@ from gridml.protocol import bundle
 from gridml.protocol.payload import Arrived
 
 Array = NDArray[Any]
-OWN = -1  # as a row's source
+OWN = -1  # the `source` of a row that the chunk carries itself
 
 
 @dataclass(frozen=True)
 class Borrowed:
-    """For each row of a table: `source` int16 (n,), the place in `payloads` of the one that has it, or OWN; `at` int32
-    (n,), which of the own rows of that payload's table it is."""
+    """The location of each row of a table."""
 
-    payloads: tuple[str, ...]
-    source: NDArray[np.int16]
-    at: NDArray[np.int32]
+    payloads: tuple[str, ...]  #: SHA-256 of the payloads that have the other rows
+    source: NDArray[np.int16]  #: (n,) the position in `payloads`, or OWN
+    at: NDArray[np.int32]  #: (n,) the position among the own rows of that payload's table
 
     @property
     def own(self) -> NDArray[np.bool_]:
-        """Which rows the chunk itself carries, bool (n,)."""
+        """A mask of the rows that the chunk itself carries, bool (n,)."""
         own: NDArray[np.bool_] = self.source == OWN
         return own
 
 
-_ID = np.dtype(np.int32).itemsize  # in a payload, where ids are not beyond it
-_OFFSETS = {False: "offsets", True: "text"}  # of numbers, and of text
+_ID = np.dtype(np.int32).itemsize  # bytes of an id in a payload (int64 only for ids above 2**31)
+_OFFSETS = {False: "offsets", True: "text"}  # name of a ragged column's offsets, by `Ragged.text`
 BEFORE = "@before"  # suffix of a table that holds neighbours as they were when the superstep began (BSP)
 
 
 @dataclass(frozen=True)
 class ChunkTable:
-    """Rows of one type: `ids` int64 (n,) are their indices in the graph, `fields[name]` has shape (n, *shape),
-    `ragged[name]` a part for each, and `shared` says where the worker finds others. Those of replicated types
-    ascend. `lasting` are the fields that f does not change; of these, and of `ragged`, there are only the own rows
-    where others are `borrowed`."""
+    """Rows of one type. With `borrowed`, lasting and ragged fields have values for the own rows only."""
 
     type: str
-    ids: Ids
-    fields: Mapping[str, Array]
+    ids: Ids  #: indices in the graph, int64 (n,); ascending for replicated types
+    fields: Mapping[str, Array]  #: (n, *shape) by field; empty for replicated types
     ragged: Mapping[str, Ragged] = field(default_factory=dict)
-    shared: Mapping[str, SharedColumn] = field(default_factory=dict)
-    lasting: tuple[str, ...] = ()
-    borrowed: Borrowed | None = None
+    shared: Mapping[str, SharedColumn] = field(default_factory=dict)  #: fields that the worker reads from a file itself
+    lasting: tuple[str, ...] = ()  #: the array fields that f does not change
+    borrowed: Borrowed | None = None  #: None if the chunk carries all rows
 
     @property
     def carried(self) -> Ids:
-        """The ids of its own rows, int64 (n,)."""
+        """The ids of the own rows, int64."""
         return self.ids if self.borrowed is None else self.ids[self.borrowed.own]
 
     @property
     def carries(self) -> bool:
-        """Whether it has rows that another chunk may borrow."""
+        """True if another chunk may borrow rows of this table."""
         return bool(self.lasting or self.ragged) and len(self.carried) > 0
 
 
 @dataclass(frozen=True)
 class ChunkEdges:
-    """Edges of every row of one table: `index` int64 positions in table `target`, grouped by `offsets` or `degree`."""
+    """Edges of every row of one table along one edge field."""
 
-    target: str
-    index: Ids
-    offsets: Ids | None = None
+    target: str  #: the table that they lead to
+    index: Ids  #: positions in that table, int64 (m,), grouped by source row
+    offsets: Ids | None = None  #: int64 (n+1,) borders of the groups; None if every row has `degree` edges
     degree: int = 1
-    weight: Array | None = None
+    weight: Array | None = None  #: (m,)
 
     def span(self, start: int, stop: int) -> slice:
-        """Return where the edges of rows [start, stop) stand in `index`."""
+        """Return the part of `index` that belongs to rows [start, stop)."""
         if self.offsets is None:
             return slice(start * self.degree, stop * self.degree)
         return slice(int(self.offsets[start]), int(self.offsets[stop]))
 
     def one_each(self, start: int, stop: int) -> Ids | None:
-        """Return the one target of each of the rows [start, stop); None where a row has another number of edges."""
+        """Return the target of each of the rows [start, stop); None unless every row has exactly one edge."""
         if self.offsets is None:
             return self.index[start:stop] if self.degree == 1 else None
         return self.index[self.span(start, stop)] if (np.diff(self.offsets[start : stop + 1]) == 1).all() else None
@@ -103,24 +98,24 @@ class ChunkEdges:
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one lease trains. `ends` are the ends of components among the rows, None where each row is one."""
+    """The data of one lease."""
 
-    driver: str
-    tables: Mapping[str, ChunkTable]
-    edges: Mapping[str, ChunkEdges]
-    ends: Ids | None = None
+    driver: str  #: the type that f is called for
+    tables: Mapping[str, ChunkTable]  #: by type, or type and `BEFORE`
+    edges: Mapping[str, ChunkEdges]  #: by "table/edge field"
+    ends: Ids | None = None  #: ends of components among the driving rows; None if each row is one
 
     @property
     def count(self) -> int:
         return len(self.tables[self.driver].ids)
 
     def touched(self) -> dict[str, Ids]:
-        """Return the ids of the rows of every other table, by table name: for replicated types, the replica this chunk
-        needs."""
+        """Return the ids of every table but the driving one, by table name. Those of replicated types are the part of
+        the replica that the chunk needs."""
         return {name: table.ids for name, table in self.tables.items() if name != self.driver}
 
     def encode(self) -> bytes:
-        """Return the chunk as one bundle, in which columns that f reads begin at multiples of `ALIGNMENT_BYTES`."""
+        """Encode the chunk as one bundle. Columns that f reads are aligned to `ALIGNMENT_BYTES`."""
         tensors: dict[str, Array] = {}
         for name, table in self.tables.items():
             tensors[f"ids/{name}"] = bundle.narrowed(table.ids)
@@ -157,12 +152,12 @@ class Chunk:
 
     @staticmethod
     def decode(payload: Arrived) -> Chunk:
-        """Return the chunk in a bundle. Raises ValueError when it is not one."""
+        """Decode a chunk from a bundle. Raises ValueError for anything else."""
         return Chunk._of(*bundle.decode(payload))
 
     @staticmethod
     def opened(payload: memoryview) -> Chunk:
-        """Return what `decode` does, on the payload's own memory, which may be a mapped file."""
+        """Decode without a copy, on the payload's own memory, which may be a mapped file."""
         return Chunk._of(*bundle.opened(payload))
 
     @staticmethod
@@ -225,15 +220,15 @@ def _widened(ids: Array | None) -> Ids | None:
 
 
 def bytes_each(graph: Graph, driver: str) -> float:
-    """Return how many bytes of a chunk go with a vertex of type `driver`, on average over the graph: its row, and its
-    part of the other local rows that f can reach. A guess: chunks that share neighbours hold these once each."""
+    """Return the average bytes of a chunk for each vertex of type `driver`: its row, and its part of the other local
+    rows that f can reach. An estimate: neighbours that chunks share are in each of them."""
     seen = reachable(graph.tables[driver].type.cls)
     tables = (t for t in graph.local if t.type.name == driver or t.type.name in seen)
     return sum(map(_nbytes, tables)) / max(1, graph.tables[driver].count)
 
 
 def _nbytes(table: Table) -> int:
-    """Bytes of all rows of a table as chunks have them."""
+    """Return the bytes of all rows of a table in the encoding of chunks."""
     edges = 0
     for each in table.edges.values():
         ends = each.count * each.degree if each.offsets is None else len(each.targets) + each.count
@@ -254,9 +249,9 @@ def cut(
 ) -> Chunk:
     """Cut the chunk of `vertices` (indices of type `driver`, in training order) out of the graph.
 
-    With `bsp`, local neighbours come as read-only rows of their own (`@before`); otherwise a component is whole in the
-    chunk, as far as f can see of it: local types that no edge leads to from the driving one stay at home. `held` says
-    of a local type and ids which rows the worker has.
+    With `bsp`, local neighbours are read-only rows of tables of their own (`@before`). Otherwise the chunk has whole
+    components, without local types that no edge leads to from the driving one. `held`, called with a local type and
+    ids, returns the rows that the worker already has.
     """
     ids: dict[str, Ids] = {driver: vertices}
     if components is not None and not bsp:
@@ -288,7 +283,7 @@ def cut(
 
 
 def lasting_fields(table: Table) -> tuple[str, ...]:
-    """The array fields of a table that chunks carry and f does not change."""
+    """Return the array fields of a table that chunks carry and f does not change."""
     return tuple(n for n in table.columns if n not in table.shared and n not in table.type.mutable)
 
 
@@ -308,7 +303,7 @@ def _rows(table: Table, ids: Ids, held: Callable[[str, Ids], Borrowed | None] | 
 
 
 def positions(ids: Ids, wanted: Ids) -> Ids:
-    """Return where each of `wanted` stands in `ids`, which holds all of them."""
+    """Return the position of each of `wanted` in `ids`, which has all of them."""
     order = np.argsort(ids, kind="stable")
     return order[np.searchsorted(ids, wanted, sorter=order)].astype(np.int64)
 

@@ -1,7 +1,7 @@
-"""The names of devices, and memory and copies by which a device and the host seldom wait for each other.
+"""Device names, and copies between device and host that rarely block.
 
-A name is what `--device` and `gridml.module(..., device=...)` take. Whether there is such a device is another
-question (`gridml.engine.devices`).
+Names are the values of `--device` and `gridml.module(..., device=...)`. `gridml.engine.devices` finds the devices that
+exist.
 """
 
 from __future__ import annotations
@@ -18,31 +18,30 @@ if TYPE_CHECKING:
 
 
 AUTO, CPU, CUDA = "auto", "cpu", "cuda"
-PRIVATE_USE = "privateuseone"  # torch's own name for the device that a package beside torch brings
+PRIVATE_USE = "privateuseone"  # torch's name for a device that another package adds
 ACCELERATORS = (CUDA, PRIVATE_USE)
 EXPECTED = "auto, cpu, cuda, or cuda:N with the number of a GPU from 0 on"
-MAX_GPUS = 1024  # GPUs of a machine
+MAX_GPUS = 1024  # of a machine
 _NAME = re.compile(r"(?P<kind>[a-z]+)(:(?P<index>0|[1-9][0-9]{0,8}))?")
 
 
 class DeviceName(NamedTuple):
-    """A device as it was asked for: `auto`, `cpu`, or a kind of accelerator with the `number` of one of them (None: any
-    of them)."""
+    """A requested device."""
 
-    kind: str
-    number: int | None = None
+    kind: str  #: "auto", "cpu", or a kind of accelerator
+    number: int | None = None  #: of one accelerator; None: any of them
 
     def __str__(self) -> str:
         return self.kind if self.number is None else f"{self.kind}:{self.number}"
 
     @property
     def accelerates(self) -> bool:
-        """Whether only an accelerator will do."""
+        """True if an accelerator is required."""
         return self.kind in ACCELERATORS
 
 
 def parse(text: object, what: str = "--device") -> DeviceName:
-    """Return the device that a text names. Raises UsageError, calling it `what`, for one that names none."""
+    """Parse a device name. Raises UsageError, with the text named `what`, for any other text."""
     match = _NAME.fullmatch(text) if isinstance(text, str) else None
     kind, index = (match["kind"], match["index"]) if match else ("", None)
     if kind in (AUTO, CPU, *ACCELERATORS) and (index is None or (kind in ACCELERATORS and int(index) < MAX_GPUS)):
@@ -51,19 +50,19 @@ def parse(text: object, what: str = "--device") -> DeviceName:
 
 
 def host_memory(shape: Sequence[int], dtype: Any) -> Tensor:
-    """Return a tensor of the host with any values: pinned, so that copies need no other memory, where the system gives
-    that. Torch uses such memory again when it is let go of and the copies that it was lent to are done."""
+    """Return an uninitialised tensor on the host, pinned if possible, so that the device copies without a staging
+    buffer. Torch reuses pinned memory after it is released and its copies are complete."""
     import torch
 
     try:
         return torch.empty(shape, dtype=dtype, device=CPU, pin_memory=True)
-    except RuntimeError:  # a limit on locked memory, or a device that knows no such thing
+    except RuntimeError:  # a limit on locked memory, or a device without pinned memory
         return torch.empty(shape, dtype=dtype, device=CPU)
 
 
 def to_floats(values: Sequence[Any]) -> list[float]:
-    """Return values that may be on devices as floats, in their order; each device is waited for once for all that it
-    has in one format."""
+    """Return values, some of them tensors on devices, as floats in the same order. Waits once for each device and
+    dtype."""
     together: dict[tuple[str, str], list[int]] = {}
     come = [0.0] * len(values)
     for at, value in enumerate(values):

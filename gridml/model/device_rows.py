@@ -1,7 +1,7 @@
-"""Rows whose fields f reads as tensors of a device, while the engine, pushes and merges have them on the host.
+"""Rows that f reads as tensors on a device, while the engine, pushes and merges use arrays on the host.
 
-A field that f only reads is copied to the device once a chunk, and what f gets of it is a view. A field that f may
-change travels with each batch, and what has changed comes home when f returns.
+A field that f only reads is copied to the device once for each chunk, and f gets views of it. A field that f may change
+is copied for each batch, and changed rows are written back when f returns.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from gridml.model.batch import Array, Rows, to_host
 from gridml.model.device_memory import host_memory
 from gridml.protocol.payload import aligned_tensor
 
-BLOCK = 64 << 20  # bytes that are staged at once: the device copies some while the next are staged
+BLOCK = 64 << 20  # bytes of a staging buffer: the device copies one while the next is filled
 
 
 @final
 @dataclass(eq=False, repr=False)
 class DeviceRows(Rows):
-    """Rows of a chunk of a program with modules; `device` is in torch's words."""
+    """Rows of a chunk on a device, by its torch name."""
 
-    _columns: dict[str, Any] = field(default_factory=dict)  # on the device, of fields that f only reads
+    _columns: dict[str, Any] = field(
+        default_factory=dict
+    )  # fields that f only reads, on the device; filled on first use
 
     def present(self, values: Array) -> Any:
-        """Return an array as f sees it: a tensor on the device. It comes there by memory that the device copies from
-        when it gets to it, so that this thread goes on; the array is its caller's again at once."""
+        """Return an array as a tensor on the device. The copy is asynchronous, from staging memory, so the caller may
+        change the array at once."""
         import torch
 
         dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
@@ -40,7 +42,7 @@ class DeviceRows(Rows):
         return made
 
     def column(self, name: str) -> Any:
-        """Return a field that f only reads, on the device, (n, *shape)."""
+        """Return a field that f only reads as a tensor on the device, (n, *shape)."""
         if name not in self._columns:
             self._columns[name] = self.present(self.fields[name])
         return self._columns[name]
@@ -55,7 +57,7 @@ class DeviceRows(Rows):
 
 
 def _staged(values: Array, dtype: Any) -> Any:
-    """Return an array's values in memory of the host that a device copies from."""
+    """Copy an array to host memory from which the device can copy asynchronously."""
     staged = host_memory(values.shape, dtype)
     np.copyto(staged.numpy(), values)
     return staged
