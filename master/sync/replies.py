@@ -1,9 +1,9 @@
-"""The reply to a worker: its lease, its pace, and what it lacks of the newest replica.
+"""Replies to workers: lease, pace, and the parts of the newest replica that the worker lacks.
 
-A reply that brings a large replica names the newest version's file, which was written and hashed already. To write
-a replica of 100 MB into a reply and to hash it there takes a third of what a push costs the master. The file is
-published under a second name, as chunks are, so every carrier can fetch it, and it stays as long as a reply that
-names it may be read, whatever becomes of the version. Where it cannot be published replies carry their tensors.
+A reply with a large replica names the file of the newest version, which is already written and hashed: to write and
+hash a replica of 100 MB again for each reply takes a third of the master's cost of a push. The file is shared under a
+second name, as chunks are, so every carrier can fetch it. It stays as long as a reply that names it may be read, even
+after the version is removed. If it cannot be shared, replies carry the tensors.
 """
 
 from __future__ import annotations
@@ -41,17 +41,22 @@ from master.trust.trust import Trust
 Array = NDArray[Any]
 
 
-MIN_FILE_BYTES = 1 << 20  # bytes: less is as soon written,
-MIN_FILE_SHARE = 0.8  # as is a smaller part of the file, which is fetched whole
+#: Bytes from which on a reply names the file: fewer are written as fast.
+MIN_FILE_BYTES = 1 << 20
+#: Share of the file that a reply must need, because the worker fetches the file whole.
+MIN_FILE_SHARE = 0.8
 
 
 def sends_file(brings: int, file_bytes: int, *, rows: bool, short: bool) -> tuple[bool, str]:
-    """Whether an answer that brings so many bytes of module tensors, in their full length unless `short`, and perhaps
-    `rows`, names the file of so many bytes that holds them; and why."""
+    """Return (whether a reply names the newest version's file instead of carrying tensors, why).
+
+    `brings` are the bytes of module tensors in the reply, `file_bytes` those of the file. `rows`: the reply has rows,
+    too; `short`: tensors travel in a shorter dtype.
+    """
     if rows or short:
         return False, "the file holds other values"
     if brings < MIN_FILE_BYTES:
-        return False, f"{brings:,} bytes are as soon written"
+        return False, f"{brings:,} bytes are written as fast"
     if brings < MIN_FILE_SHARE * file_bytes:
         return False, f"{brings:,} bytes are a small part of the file's {file_bytes:,}"
     return True, "the file is written and hashed already"
@@ -59,20 +64,21 @@ def sends_file(brings: int, file_bytes: int, *, rows: bool, short: bool) -> tupl
 
 @final
 class ReplySender:
-    """Sends answers through `mailboxes`, in the words of `codec`; the files that they name stay until nobody can want
-    them any more."""
+    """Sends replies through `mailboxes`, encoded by `codec`, and keeps the files that they name until no worker can
+    need them."""
 
     def __init__(self, store: Store, versions: VersionUse, mailboxes: MasterMailboxes, codec: Codec) -> None:
         self._store = store
         self.versions = versions
         self._mailboxes = mailboxes
         self._codec = codec
-        self._published: set[int] = set()  # versions
+        #: versions whose file is shared; a version leaves it only by `_retract`
+        self._published: set[int] = set()
         self._began = False
 
     def offer(self, lacking: ReplicaPart) -> tuple[Stored, int] | None:
-        """Return what an answer with this part of the newest version says instead of carrying it, and the bytes that
-        are fetched; None where it had better carry it."""
+        """Return what a reply says instead of carrying this part of the newest version, and the bytes that the worker
+        then fetches; None where it should carry it."""
         newest = self._store.replica.whole_file if lacking.modules else None
         if newest is None:
             return None
@@ -90,23 +96,23 @@ class ReplySender:
         return Stored(_name(version), sha256, names), file_bytes
 
     def _begin(self) -> None:
-        """Retract what an earlier master left: who reads such an answer later asks again."""
+        """Retract the files of an earlier master. A worker that reads such a reply later asks again."""
         if not self._began:
             self._began = True
             for version in self._store.ledger.saved_versions:
                 self._mailboxes.retract(_name(version))
 
     def send(self, pending: PendingReply, reply: Reply, brings: ReplicaPart) -> None:
-        """Answer a draft, and retract what no worker can be on its way to."""
+        """Send a reply, and retract the files that no reply under way names."""
         record, message, payload = pending.record, pending.message, self._codec.write(reply, brings)
-        if record.held.number >= 0:  # one that leaves is not remembered
+        if record.held.number >= 0:  # negative for a worker that leaves, which is not tracked
             self.versions.record_reply(record, reply.version)
         record.contact.bytes_down += len(payload)
         self._mailboxes.answer(message.worker, message.number, payload)
         self._retract([version for version in self._published if not self.versions.is_referenced(version)])
 
     def close(self) -> None:
-        """Retract all: nobody trains any more."""
+        """Retract all files: the run has ended."""
         self._retract([*self._published])
 
     def _retract(self, versions: Iterable[int]) -> None:
@@ -116,7 +122,7 @@ class ReplySender:
 
 
 def _size(path: Path) -> int:
-    """The bytes of a file; 0 where it is not there."""
+    """Return the bytes of a file; 0 where there is none."""
     try:
         return path.stat().st_size
     except OSError:
@@ -128,31 +134,33 @@ def _name(version: int) -> str:
 
 
 class PushPace:
-    """How often each worker of a run pushes. `push_s` are CPU seconds that a push costs the master: a running
-    mean."""
+    """The push interval of each worker of a run."""
 
     def __init__(self, spec: RunSpec, ledger: Ledger, leases: Leases, merger: Merger) -> None:
         self._spec = spec
         self._ledger = ledger
         self._leases = leases
         self._merger = merger
-        self._drift = 0.0  # as `push_every` has it, since the last group of pushes
+        #: of the replica per vertex, as `push_every` takes it; as of the last group of pushes
+        self._drift = 0.0
+        #: CPU seconds that a push costs the master, a running mean; 0 before the first
         self.push_s = 0.0
 
     def merged(self, pushes: int, seconds: float) -> None:
-        """So many pushes were merged in so many CPU seconds: the first ones size what follows them already."""
+        """Record the CPU seconds of merging a group of pushes. The first group sets the cost, so that its own replies
+        use it."""
         self._drift = self._merger.drift
         if pushes and self.push_s == 0.0:
             self.push_s = seconds / pushes
 
     def answered(self, pushes: int, seconds: float) -> None:
-        """So many pushes have cost so many CPU seconds, with their answers."""
+        """Record the CPU seconds of a group of pushes with their replies."""
         if pushes:
             each_s = seconds / pushes
             self.push_s = each_s if self.push_s == 0 else 0.8 * self.push_s + 0.2 * each_s
 
     def of(self, record: WorkerRecord) -> Pace:
-        """Return what a worker is answered about its pace."""
+        """Return the pace that a reply gives a worker."""
         every = self.interval(record)
         live, compress = max(1, self._leases.live), self._spec.settings.compress
         credited, total = self._ledger.credited, self._leases.epochs.total
@@ -160,13 +168,13 @@ class PushPace:
         return Pace(live, credited, total, every, compress, every_s, per_epoch)
 
     def interval(self, record: WorkerRecord) -> int:
-        """The vertices between two pushes of a worker from now on, which its record is told."""
+        """Return the vertices between two pushes of a worker from now on, and note them in its record."""
         live, settings, program = max(1, self._leases.live), self._spec.settings, self._spec.program
         size = batch_size(program.update.batch or 1, program.min_target_batch, live)
         every, reason = settings.push_every, "asked for"
         if every is None:
             sizing = self._leases.sizing
-            # Before a worker has told, its part is taken to be the master's: both go through all that a push brings.
+            # Until the worker has measured its own cost, the master's stands in: both touch every byte of a push.
             cost_s = (sizing.push_s(record) or self.push_s) + self.push_s
             rate = sizing.rate(record) or 0.0
             ruled, reason = push_every(live, size, rate, cost_s, settings.push_budget, self._drift)
@@ -179,18 +187,22 @@ class PushPace:
 
 
 class Lacking(NamedTuple):
-    """Module vertices that a worker's leases have `touched`, in which version it has them, and those it has no replica
-    of; of these, those it has copies of all the same, and in which version."""
+    """Module vertices that a worker's leases touch, and what it has of them."""
 
+    #: vertices that its leases touch
     touched: Touched
+    #: version in which it has them
     version: int
+    #: those of which it has no replica
     fresh: Touched
+    #: those of `fresh` of which it has copies
     copied: Touched
+    #: version of these copies; -1 without any
     copies: int
 
 
 class Replies:
-    """Answers drafts."""
+    """Composes the reply to each worker."""
 
     def __init__(
         self,
@@ -212,7 +224,7 @@ class Replies:
         self.sender = sender
 
     def send(self, pending: PendingReply, *, leave: bool) -> None:
-        """Answer a draft; with `leave` there is nothing more to do for anybody."""
+        """Reply to a worker; `leave` tells it that the run has no more work."""
         sync, record = pending.sync, pending.record
         version, pace, lacking, supply = self._store.replica.version, self._pace.of(record), ReplicaPart(), Supply({})
         if pending.is_dropping:
@@ -256,9 +268,9 @@ class Replies:
         self.sender.send(pending, reply, lacking)
 
     def _lacking(self, pending: PendingReply) -> Lacking:
-        """What a worker has of the module vertices that its leases touch."""
+        """Return what a worker has of the module vertices that its leases touch."""
         sync, record, grant = pending.sync, pending.record, pending.grant
-        # What the worker names it has heard of, so it has the replica that came with it. Any other answer may be lost.
+        # The worker has received the replies of the leases that it names. Any other reply may be lost.
         pushed = set() if sync.push is None else {sync.push.lease}
         named = {*sync.holds, *pushed}
         version = self._store.replica.version if pending.fast_forward else sync.have
@@ -270,15 +282,15 @@ class Replies:
         held = self._store.ledger.leases.of(record.name)
         touched = union(map(self._modules, held.values()))
         has = union(map(self._modules, record.held.replicas_of.values()))
-        # A lease that ended behind its worker's back is named until the worker comes to it, and answers bring nothing
-        # of it: from here on what it touches is older than the version that the worker says it has.
+        # A worker names a lease that the master ended until it reaches it, and replies bring nothing of such a lease:
+        # from now on its vertices are older than the version that the worker reports.
         current = {*held, *pushed}
         record.held.replicas_of = {
             number: lease for number, lease in record.held.replicas_of.items() if number in current
         }
         fresh = touched if not self._store.ledger.has_version(sync.have) else without(touched, has)
         if copied is not None and sync.push is None:
-            record.held.replicas_of[copied.id] = copied  # its answer may be lost
+            record.held.replicas_of[copied.id] = copied  # this reply may be lost, so it stays
         if grant is not None:
             record.held.replicas_of[grant.id] = grant
         if copies is None or copied is None:
@@ -286,20 +298,21 @@ class Replies:
         return Lacking(touched, version, fresh, self._modules(copied), copies.version)
 
     def _new_moments(self, pending: PendingReply, lacking: Lacking) -> dict[str, Array]:
-        """What others have gathered of the module vertices that a worker has never had, for its optimisers."""
+        """Return the shared moments of the module vertices that are new to a worker, for its optimisers."""
         if pending.record.moments.tainted:
             return {}
         touched = without(lacking.fresh, lacking.copied)
         return self._moments.of([(name, index) for name, ids in touched.items() for index in ids.tolist()])
 
     def _modules(self, lease: LeaseState) -> Touched:
-        """The module vertices that a lease's chunk touches."""
+        """Return the module vertices that a lease's chunk touches."""
         arrays = self._store.replica.state.arrays
         return {type_name: ids for type_name, ids in lease.cut.touched.items() if type_name not in arrays}
 
     @cached_property
     def _short(self) -> frozenset[str]:
-        """The tensors that travel in bfloat16: those that come as steps, so that no rounding comes home."""
+        """Names of tensors that travel in bfloat16: only those that are sent as steps, so that rounding never enters
+        the replica."""
         if self._spec.settings.compress_down != BFLOAT16:
             return frozenset()
         types = {table.type.name: table.type for table in self._spec.graph.replicated}

@@ -35,7 +35,7 @@ from master.store.versions import row_bytes
 
 @dataclass(frozen=True)
 class Malformed:
-    """A message that makes no sense, and would make none if it came again; `reason` says what is wrong with it."""
+    """A message that cannot be decoded, now or if it came again."""
 
     message: Message
     record: WorkerRecord
@@ -44,67 +44,82 @@ class Malformed:
 
 @dataclass
 class PendingReply:
-    """An answer being made. `record` is the worker's, `problem` says why what came beside the sync makes no sense or
-    cannot be merged, and `grant` is the lease that the answer brings. `nbytes` is the length of the message.
+    """A worker's message on its way through the master, and the reply so far.
 
-    `pushed` are the rows that were merged; those `as_pushed` the master has just as the worker does.
+    Mutated by each step of the exchange in turn; `replies` turns it into a Reply.
     """
 
     message: Message
     sync: Sync
+    #: tensors of the push; `NOTHING` once it is merged
     content: PushContent
+    #: of the worker
     record: WorkerRecord
+    #: why the content is malformed or cannot be merged
     problem: str | None = None
+    #: length of the message
     nbytes: int = 0
+    #: on its push; None without one
     verdict: Verdict | None = None
+    #: of the verdict
     reason: str = ""
     fast_forward: bool = False
     drop_optimiser: bool = False
-    is_held_back: bool = False  # for a spot check: nothing is wrong with it as far as is known
-    left_out: tuple[str, ...] = ()  # why something of the push is not taken
+    #: refused for a spot check only: no fault was found
+    is_held_back: bool = False
+    #: reasons why parts of the push are not merged
+    left_out: tuple[str, ...] = ()
+    #: rows that were merged
     pushed: Touched = field(default_factory=dict)
+    #: those of them that the replica holds exactly as pushed
     as_pushed: Touched = field(default_factory=dict)
+    #: the new lease
     grant: LeaseState | None = None
 
     @property
     def push(self) -> Push:
-        assert self.sync.push is not None, "only drafts with a push come here"
+        assert self.sync.push is not None, "only messages with a push are merged"
         return self.sync.push
 
     def release(self) -> None:
-        """Free what the message brought: it is merged, and its memory is wanted."""
+        """Free the content of the message once it is merged."""
         self.content, self.message = NOTHING, replace(self.message, payload=b"")
 
     @property
     def is_dropping(self) -> bool:
-        """Whether the worker will drop its replica and its leases, and ask for new ones."""
+        """The worker will drop its replica and leases, and ask for new ones."""
         return self.verdict is Verdict.REFUSED or self.sync.failure is not None
 
 
-INTERVALS = 1.5  # between pushes, that rows are brought for, and for what is trained while a push and its answer travel
+#: Push intervals that a reply brings rows for, besides the vertices trained while a push and its reply travel.
+INTERVALS = 1.5
 
 
 class Supply(NamedTuple):
-    """Rows that an answer brings, by type; whether the worker is to forget first all that it keeps beside those of the
-    chunk in hand; and how far the rows of leases have come, and what the answer is called, as in Reply."""
+    """The rows in a reply."""
 
+    #: by type
     rows: dict[str, RowValues]
+    #: the worker first drops all rows but those of the chunk that it trains
     forget: bool = False
+    #: (lease, position up to which its rows are there), as in Reply
     ready: tuple[tuple[int, int], ...] = ()
+    #: identifier that the worker returns to acknowledge the reply
     answer: str = ""
 
 
 class RowSupply:
-    """Knows what each worker has, by what it says and was answered."""
+    """Chooses the rows of each reply from what the worker has acknowledged and has been sent."""
 
     def __init__(self, spec: RunSpec, store: Store, leases: Leases) -> None:
         self._spec = spec
         self._store = store
         self._leases = leases
+        # Random prefixes: a worker may acknowledge a reply of an earlier master, which must not match one of this.
         self._answers = (f"{secrets.token_hex(4)}.{number}" for number in count())
 
     def supply(self, pending: PendingReply) -> Supply:
-        """Return what the answer to a draft brings."""
+        """Return the rows that this reply brings."""
         rows, replica = pending.record.held.rows, self._store.replica
         if not replica.state.arrays:
             return Supply({})
@@ -114,6 +129,7 @@ class RowSupply:
             rows.known.clear()
         held = self._held(pending)
         wanted, ready, changed = [], {}, replica.state.changed
+        # Without `forget` only the lease in hand and the new one can lack rows; the others are ahead of their turn.
         for lease in held if forget else [lease for lease in held if lease is held[0] or lease is pending.grant]:
             ready[lease.id] = self._reach(lease, pending)
             touched = self._used(lease, ready[lease.id])
@@ -125,7 +141,8 @@ class RowSupply:
         return Supply(brought, forget, tuple(ready.items()), rows.answer)
 
     def give_older(self, pending: PendingReply, version: int) -> Supply:
-        """A worker is given all that the lease that it is granted touches, as it was in an older version, by others."""
+        """Record that the worker gets every row of its new lease as of an older version, and return a supply without
+        rows: the spot check brings them."""
         rows = pending.record.held.rows
         rows.clear()
         if pending.grant is not None:
@@ -134,25 +151,25 @@ class RowSupply:
         return Supply({}, answer=rows.answer)
 
     def _held(self, pending: PendingReply) -> Sequence[LeaseState]:
-        """The leases that the worker holds after this answer, the one that it works on first."""
+        """Return the leases that the worker holds after this reply, the one that it trains first."""
         held = self._store.ledger.leases.of(pending.record.name)
         pushed = () if pending.sync.push is None else (pending.sync.push.lease,)
         order = dict.fromkeys((*pushed, *pending.sync.holds, *held))
         return [held[number] for number in order if number in held]
 
     def _record_held(self, pending: PendingReply) -> None:
-        """Take note of what a worker has by now."""
+        """Record the rows that a worker has by now."""
         sync, rows = pending.sync, pending.record.held.rows
-        heard = sync.heard == rows.answer != "" and self._store.ledger.has_version(sync.have)
+        received = sync.heard == rows.answer != "" and self._store.ledger.has_version(sync.have)
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
         as_pushed = pending.as_pushed if pending.verdict is Verdict.MERGED else {}
-        rows.acknowledge(heard, named, as_pushed, self._store.replica.version)
+        rows.acknowledge(received, named, as_pushed, self._store.replica.version)
 
     def _reach(self, lease: LeaseState, pending: PendingReply) -> int:
-        """Return the position of a lease before which batches may begin after this answer: never less far than was said
-        before, because the worker may have come as far, and to its end where it is not known what an earlier master
-        said."""
+        """Return the position of a lease before which batches may begin after this reply."""
         record, push = pending.record, pending.sync.push
+        # Never before an earlier promise, since the worker may have got there; the promises of an earlier master are
+        # unknown, so its leases count as promised to their end.
         promised = record.held.rows.promised.get(lease.id, lease.start if lease is pending.grant else lease.stop)
         if not self._piecewise:
             return lease.stop
@@ -161,8 +178,10 @@ class RowSupply:
         return min(max(promised, lease.upto + math.ceil(INTERVALS * interval) + travelling), lease.stop)
 
     def _used(self, lease: LeaseState, upto: int) -> Touched:
-        """Return the rows that batches of a lease use which begin at its last credit or after, and before `upto`."""
-        end = upto + (self._spec.program.update.batch or 1) + self._leases.epochs.fewest  # of the last (`next_batch`)
+        """Return the rows that batches of a lease use that begin at or after its last credit and before `upto`."""
+        end = (
+            upto + (self._spec.program.update.batch or 1) + self._leases.epochs.fewest
+        )  # the last batch ends there (`next_batch`)
         if not lease.cut.touched or (end >= lease.stop and lease.upto == lease.start) or not self._piecewise:
             return self._rows(lease)
         vertices = self._leases.epochs.vertices(lease.epoch, lease.upto, min(end, lease.stop))
@@ -176,11 +195,11 @@ class RowSupply:
 
     @cached_property
     def _piecewise(self) -> bool:
-        """Whether it is known which rows a range of vertices uses: f reaches none from other local vertices."""
+        """Whether the rows of a range of vertices are known: f reaches none from other local vertices."""
         return not self._spec.program.bsp and self._leases.epochs.components is None
 
     def _rows(self, lease: LeaseState) -> Touched:
-        """All rows that a lease's chunk touches."""
+        """Return all rows that a lease's chunk touches."""
         arrays = self._store.replica.state.arrays
         return {name: ids for name, ids in lease.cut.touched.items() if name in arrays}
 
