@@ -1,4 +1,4 @@
-"""Merging one push into the master replica: every vertex by its rule, the push as a whole or not at all."""
+"""Merger: merges one push into the master replica, each vertex by its rule, the push as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -42,29 +42,35 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Merged:
-    """What a push makes of the replica, not yet put there: the tensors that change, and rows; empty where `not_finite`
-    names a tensor, or a rule has an `objection`.
+    """The replica's tensors and rows after a push, not yet stored. Empty where the push is refused."""
 
-    `sumsqs` are Σ(p−b)² by group of tensors, before the step was shortened; `clipped` the tensors that a rule clipped.
-    """
-
+    #: only tensors that change
     modules: dict[VertexKey, VertexState] = field(default_factory=dict)
     rows: dict[str, RowValues] = field(default_factory=dict)
+    #: Σ(p−b)² by group of tensors, before the step was shortened
     sumsqs: dict[str, float] = field(default_factory=dict)
+    #: name of a tensor that is not finite
     not_finite: str | None = None
+    #: the replica becomes exactly what was pushed
     fast_forward: bool = False
+    #: tensors that their rule clipped
     clipped: frozenset[str] = frozenset()
+    #: a rule's reason for refusing the push
     objection: str | None = None
 
 
 class Merger:
-    """The rules of a graph's replicated vertices, and the memory of the gate; `workers` may push at once. Where it is
-    said of which type the trained vertices are, rows are merged by how strongly they are pulled."""
+    """The rules of a graph's replicated vertices, and the state of the gate.
+
+    `workers` may push at once. With a `driver`, the type of the trained vertices, rows are merged by how strongly
+    pushes pull them.
+    """
 
     def __init__(self, graph: Graph, replica: Replica, workers: int = 1, driver: str | None = None) -> None:
         self._tables = {t.type.name: t for t in graph.replicated}
         self._replica = replica
         self._own_rules = OwnRules(self._tables, replica)
+        # Caches: rules and embedding tables of a vertex never change during a run.
         self._rule_sets: dict[VertexKey, RuleSet] = {}
         self._embeddings: dict[VertexKey, tuple[str, ...]] = {}
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
@@ -72,26 +78,25 @@ class Merger:
         self.step_history = StepHistory()
         self.untrained = UntrainedTensors(graph)
         self.workers = workers
-        self._still_since_s: float | None = None  # when the first push came that changed nothing
+        #: time of the first push that changed nothing; never reset
+        self._still_since_s: float | None = None
 
     @property
     def drift(self) -> float:
-        """The share of its distance that a vertex takes from a row or a table's, where that is most; 0 while it is not
-        known."""
+        """The share of its distance that one vertex moves a row or table, where that is largest; 0 while unknown."""
         return 0.0 if self._contractions is None else self._contractions.drift
 
     def scale(self, workers: int) -> None:
-        """From now on so many may push at once."""
+        """Set how many workers may push at once."""
         self.workers = workers
 
     def forget(self, worker: str) -> list[str]:
-        """A worker has ended: it is no measure for others any more. Return what it changed and nobody took.
-        Idempotent."""
-        self.step_history.forget(worker)  # a machine has one vote, however many workers it goes through
+        """Drop an ended worker from the histories. Return the tensors whose changes were not merged. Idempotent."""
+        self.step_history.forget(worker)  # else a machine would have a vote for each worker it has run
         return self.untrained.forget(worker)
 
     def prepare(self) -> None:
-        """Compile the kernels that the first push would otherwise wait for."""
+        """Compile the kernels before the first push has to wait for them."""
         for dtype in {tensor.dtype for _, tensor in self._replica.state.tensors() if tensor.dtype.kind == "f"}:
             one = np.zeros(1, dtype)
             kernels.blend(np.empty_like(one), one, one.copy(), one.copy(), 0.5, 0.5)
@@ -100,13 +105,14 @@ class Merger:
                 kernels.blend_rows(np.empty_like(one), one, one.copy(), one.copy(), np.ones(1), np.ones(1))
 
     def add_buffers(self, state: ReplicaState) -> None:
-        """Give every vertex of a first version the buffers of its rules. Raises ProgramError where a rule cannot be."""
+        """Add the buffers of its rules to every vertex of a first version. Raises ProgramError where a rule does not
+        fit."""
         for key, vertex in state.modules.items():
             if not self._tables[key[0]].type.has_own_rule:
                 vertex.buffers.update(self._rule_set(key, vertex).buffers(vertex.tensors))
 
     def check(self, part: ReplicaPart) -> str | None:
-        """Return why a push cannot be of this program, by name, shape and dtype; None if it can."""
+        """Return why a push does not fit the program by name, shape or dtype; None if it fits."""
         state = self._replica.state
         for type_name, rows in part.rows.items():
             columns = state.arrays.get(type_name, {})
@@ -126,9 +132,9 @@ class Merger:
     def merge(
         self, part: ReplicaPart, base: Base, merge: Merge, worker: str = "", now: float = 0.0
     ) -> tuple[Merged | None, GateResult]:
-        """Return (what the push makes of the replica, why); None when the gate refuses it. Nothing is changed yet.
+        """Return (the merged replica, decision); the former is None when the push is refused. Changes nothing yet.
 
-        Vertices come with all their tensors; one that is the very array of `base` was not trained.
+        A vertex comes with all its tensors; one that is the very array of `base` was not trained.
 
         Raises UserCodeError when the user's own g fails or changes a shape.
         """
@@ -154,18 +160,18 @@ class Merger:
             decision = movement
         if scale < 1.0:
             sumsqs = merged.sumsqs
-            del merged  # a replica's worth of memory, before there is another
+            del merged  # frees a replica's worth of memory before the next one is made
             merged = replace(self._apply(replace(push, scale=scale)), sumsqs=sumsqs)
             if merged.not_finite is not None:
                 return None, GateResult(None, f"{merged.not_finite} is not finite after merging", failed=True)
-        if self._contractions is not None and scale == 1.0:  # a shortened push pulls as nobody's vertices do
+        if self._contractions is not None and scale == 1.0:  # a shortened push does not show the real pull
             self._contractions.add(worker, self._minding(part), base, merge)
             for name, pushed, old in self._trained_tables(part, base):
                 self._contractions.add_table(worker, name, pushed, old, merge)
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), decision
 
     def _minding(self, part: ReplicaPart) -> ReplicaPart:
-        """Those rows of a push whose rule asks how strongly they are pulled."""
+        """Return the rows of a push whose rule depends on how strongly they are pulled."""
         rows = {
             type_name: RowValues(
                 values.ids,
@@ -180,34 +186,34 @@ class Merger:
         return ReplicaPart({}, rows)
 
     def _trained_tables(self, part: ReplicaPart, base: Base) -> Iterator[tuple[str, Array, Array]]:
-        """The tables of embeddings that a push has trained, of rules that ask how strongly their rows are pulled:
-        (name, as pushed, as in its base)."""
+        """Yield the embedding tables that a push trained and whose rule depends on how strongly rows are pulled: (name,
+        as pushed, as in its base)."""
         for key, tensors in part.modules.items():
             old = base.modules[key].tensors
             yield from ((n, tensors[n], old[n]) for n in self._tables_of(key) if tensors[n] is not old[n])
 
     def _waited(self, now: float, *, stands: bool) -> float:
-        """For how long pushes that change nothing have come."""
+        """Return the seconds since the first push that changed nothing; 0 where this one moves."""
         if not stands:
             return 0.0
         self._still_since_s = now if self._still_since_s is None else self._still_since_s
         return now - self._still_since_s
 
     def _step(self, group: Group, merged: Merged, push: PushMerge, worker: str) -> Step:
-        """Return what the gate is told of a push's step in one group."""
+        """Return the step of a push in one group, for the gate."""
         others = self.step_history.others(worker, group.name)
         step = Step(group.name, merged.sumsqs.get(group.name, 0.0), group.overflow, others=others)
-        beside_one = len(others) == 1
-        if beside_one or (group.near and needs_replica_length(step, push.merge.vertices)):
+        is_pair = len(others) == 1
+        if is_pair or (group.near and needs_replica_length(step, push.merge.vertices)):
             ours = norm(pair for pair in base_tensors(push.part, push.base) if self.groups.get(pair[0]) == group)
-            # Statistics may move as far as they are long in a push, weights not.
-            free = ours * (FREE_SHARE if group.near else 1.0) if beside_one else 0.0
+            # Statistics may move by their whole length in one push, weights only by a share.
+            free = ours * (FREE_SHARE if group.near else 1.0) if is_pair else 0.0
             return replace(step, own=ours if group.near else 0.0, free=free)
         return step
 
     @cached_property
     def groups(self) -> dict[str, Group]:
-        """Of every floating-point tensor, as it is named in files; constants that hold infinities take no steps."""
+        """The group of every floating-point tensor, by its name in files. Constants that hold infinities have none."""
         state = self._replica.state
         modules = [
             (name, tensor, None if self._tables[key[0]].type.has_own_rule else self._rule_set(key, vertex).rules[name])
@@ -223,12 +229,13 @@ class Merger:
         return group_tensors([*modules, *rows])
 
     def group_of(self, name: str) -> str:
-        """The group of a tensor, as it is called: one that takes no steps is its own."""
+        """Return the name of a tensor's group; its own name where it has none."""
         return self.groups[name].name if name in self.groups else name
 
     @cached_property
     def averages(self) -> bool:
-        """Whether whole tensors are averaged, so that what is trained apart makes a replica no deeper."""
+        """True where whole tensors are averaged. Training in parallel then makes the replica no deeper than training
+        alone."""
         return any(group.near and name.count("/") > 1 for name, group in self.groups.items())
 
     @cached_property
@@ -236,7 +243,7 @@ class Merger:
         return tuple(dict.fromkeys(self.groups.values()))
 
     def _add_up(self, sumsqs: dict[str, float], result: MergeResult) -> None:
-        """Add what one vertex, or the rows of one type, moved to the sums of its groups."""
+        """Add the moves of one vertex, or of the rows of one type, to the sums of their groups."""
         for name, sumsq in result.sumsqs.items():
             if group := self.groups.get(name):
                 sumsqs[group.name] = sumsqs.get(group.name, 0.0) + sumsq
@@ -245,7 +252,7 @@ class Merger:
         """Return new values of the tensors whose rules held something back, at the end of an epoch."""
         flushed: dict[VertexKey, VertexState] = {}
         for key, vertex in self._replica.state.modules.items():
-            if vertex.buffers:  # some perhaps by an earlier master
+            if vertex.buffers:  # they may hold what an earlier master merged
                 new = self._rule_set(key, vertex).flush(vertex, live)
                 if new is not None:
                     flushed[key] = new
@@ -272,7 +279,7 @@ class Merger:
         return replace(merged, clipped=clipped)
 
     def _moved(self, key: VertexKey, merged: VertexState, push: PushMerge) -> VertexState:
-        """Leave out the tensors that stay as they are: the push did not bring them, nor did its rule move them."""
+        """Return the state without the tensors that stay: not in the push, and not moved by their rule."""
         pushed, base = push.part.modules[key], push.base.modules[key].tensors
         mine = self._replica.state.modules[key].tensors
         moved = {n: t for n, t in merged.tensors.items() if pushed[n] is not base[n] or not same_bits(t, mine[n])}
@@ -293,7 +300,7 @@ class Merger:
         return rules.merge(vertex, tensors, base, merge, scale=push.scale, contractions=contractions)
 
     def _tables_of(self, key: VertexKey) -> tuple[str, ...]:
-        """The tables of embeddings of a module whose rule asks how strongly their rows are pulled."""
+        """Return the embedding tables of a module whose rule depends on how strongly rows are pulled."""
         if key not in self._embeddings:
             of, vertex = self._tables[key[0]].type, self._replica.state.modules[key]
             rules = {} if of.has_own_rule else self._rule_set(key, vertex).rules
@@ -302,7 +309,7 @@ class Merger:
         return self._embeddings[key]
 
     def _holds(self, merged: Merged, part: ReplicaPart) -> bool:
-        """Say whether what was merged is exactly what was pushed."""
+        """Return whether the merged values are exactly those that were pushed."""
         old = self._replica.state.modules
         pairs = [({**old[key].tensors, **merged.modules[key].tensors}, part.modules[key]) for key in part.modules]
         pairs += [(dict(merged.rows[name].fields), rows.fields) for name, rows in part.rows.items()]
@@ -359,7 +366,8 @@ def _mismatch(
     *,
     partly: bool = False,
 ) -> str | None:
-    """Return why some tensors of a vertex are not those expected, by shape and dtype; all must come unless `partly`."""
+    """Return why some tensors of a vertex differ from those expected in name, shape or dtype; all must be there unless
+    `partly`."""
     for name, values in got.items():
         if name not in expected:
             return f"the replica has no tensor {prefix}{name}"
@@ -367,7 +375,7 @@ def _mismatch(
         if values.shape != shape or values.dtype != dtype:
             return f"{prefix}{name} has {values.dtype} {values.shape}, expected {dtype} {shape}"
     missing = next((name for name in expected if not partly and name not in got), None)
-    return None if missing is None else f"{prefix}{missing} is missing beside the other tensors of its vertex"
+    return None if missing is None else f"{prefix}{missing} is missing; the other tensors of its vertex are there"
 
 
 def _row_rules(table: Table) -> dict[str, Aggregate]:

@@ -129,7 +129,7 @@ class RowSupply:
             rows.known.clear()
         held = self._held(pending)
         wanted, ready, changed = [], {}, replica.state.changed
-        # Without `forget` only the lease in hand and the new one can lack rows; the others are ahead of their turn.
+        # The other leases got their first rows when granted, and get the changes when they come first.
         for lease in held if forget else [lease for lease in held if lease is held[0] or lease is pending.grant]:
             ready[lease.id] = self._reach(lease, pending)
             touched = self._used(lease, ready[lease.id])
@@ -195,7 +195,7 @@ class RowSupply:
 
     @cached_property
     def _piecewise(self) -> bool:
-        """Whether the rows of a range of vertices are known: f reaches none from other local vertices."""
+        """True where the rows of a range of vertices are known: f reaches none from other local vertices."""
         return not self._spec.program.bsp and self._leases.epochs.components is None
 
     def _rows(self, lease: LeaseState) -> Touched:

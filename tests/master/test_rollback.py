@@ -19,7 +19,7 @@ from master.launch import resume
 from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import World, play_scenario
-from master.store.credits import points
+from master.store.credits import rollback_points
 from master.store.reader import opened
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
@@ -65,7 +65,7 @@ def test_what_is_undone_is_trained_again_and_the_end_is_exact(
     root = play("tallies")
     expected = counted(root)
     with opened(root) as db:
-        kept = points(db)
+        kept = rollback_points(db)
     to = {"newest but one": kept[1], "oldest": kept[-1], "newest": kept[0]}.get(which)
     done = rollback(root, which if to is None else f"v{to.version}", lambda: 2e6)
     exact = verify_credits(root)
@@ -106,10 +106,10 @@ def test_twice_back_is_exact_too(play: Callable[..., Path], programs: Path) -> N
 def test_a_number_is_never_given_twice(play: Callable[..., Path]) -> None:
     root = play("tallies")
     with opened(root) as db:
-        newest = max(point.version for point in points(db))
+        newest = max(point.version for point in rollback_points(db))
     rollback(root, "e1", lambda: 2e6)
     with opened(root) as db:
-        kept = points(db)
+        kept = rollback_points(db)
         leases = db.execute("SELECT count(*) FROM leases WHERE closed_s IS NULL").fetchone()[0]
     assert kept[0].version == newest + 1, "its replica is that of e1, its number new"
     assert max(point.version for point in kept[1:]) < newest and leases == 0
