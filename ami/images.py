@@ -27,9 +27,7 @@ def connect(service: str, region: str | None) -> Any:
     try:
         boto3 = importlib.import_module("boto3")
     except ImportError:
-        raise UsageError(
-            "boto3 is not installed, which speaks with AWS. Install it: pip install 'gridml[ec2]'."
-        ) from None
+        raise UsageError("boto3, AWS's own client, is not installed. Install it: pip install boto3") from None
     config = importlib.import_module("botocore.config").Config(
         connect_timeout=10,
         read_timeout=60,

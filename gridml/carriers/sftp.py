@@ -351,7 +351,7 @@ class Sftp(Carrier):
     has_address = True
     job_file = "sftp/{job}"  # the job's credential
     modules = ("paramiko",)
-    install = "pip install 'gridml[sftp]'"
+    install = "pip install paramiko"
     hint = "Where this machine may not connect there, give another --address HOST:PORT, or leave --carrier sftp out."
     mailboxes = "master.sftp.server:SftpMailboxes"
 

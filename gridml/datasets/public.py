@@ -199,7 +199,7 @@ def cifar10(
     """Return the photos of Krizhevsky, Nair and Hinton (2009).
 
     `edition="original"` are the pixels that figures in the literature are from (170 MB to fetch); `edition="jpeg"` are
-    JPEG files of them (20 MB), with the classes taking turns, and needs Pillow (`pip install 'gridml[data]'`) the first
+    JPEG files of them (20 MB), with the classes taking turns, and needs Pillow (`pip install pillow`) the first
     time. They differ by what compression does: say which of the two figures are from. `cache`, `progress` and `sources`
     are as for `mnist`.
 
@@ -244,7 +244,7 @@ def read_jpegs(folder: Path, report: Report) -> Arrays:
     try:
         from PIL import Image  # deferred: an extra, for this edition only
     except ImportError as error:
-        raise DataError("decoding JPEG files needs Pillow: pip install 'gridml[data]'") from error
+        raise DataError("decoding JPEG files needs Pillow: pip install pillow") from error
     report(f"decoding {folder}")
     found: dict[str, dict[tuple[int, int], NDArray[np.uint8]]] = {"train": {}, "test": {}}
     for path, payload in _contents(folder, "cifar10-jpeg.tar.xz", ".jpg"):

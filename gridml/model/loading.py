@@ -15,7 +15,7 @@ from gridml.model.program import Program, user_traceback
 
 MAX_NAME_BYTES = 200  # bytes of a program's file name: others are made of it, and a file system's limit is 255
 
-_EXTRAS = ("torch",)  # of gridml, which bring the package of that name
+_SAME_NAME = ("torch",)  # modules that pip knows by the same name
 
 _loading: list[Path] = []  # the programs whose files are executed now
 
@@ -89,7 +89,7 @@ def _install(error: BaseException) -> str:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
     package = error.name.partition(".")[0]
-    get = f"pip install 'gridml[{package}]'" if package in _EXTRAS else f"pip install {package}, if it is called that"
+    get = f"pip install {package}" + ("" if package in _SAME_NAME else ", if it is called that")
     return f"\n{sys.executable} has no {package}. Install it there: {get}; workers elsewhere need it, too."
 
 

@@ -55,7 +55,7 @@ def new_figure(inches: tuple[float, float]) -> Any:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise UsageError(
-            "--plot needs matplotlib, which is not installed. Get it with: pip install 'gridml[plot]'"
+            "--plot needs matplotlib, which is not installed. Install it: pip install matplotlib"
         ) from error
     return Figure(figsize=inches, layout="constrained")
 

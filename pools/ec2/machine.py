@@ -31,7 +31,7 @@ def unavailable() -> str | None:
         return missing
     modules = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if modules:
-        return f"a local EC2 takes {', '.join(modules)}: pip install 'gridml[test]'"
+        return f"a local EC2 takes {', '.join(modules)}: pip install {' '.join(modules)}"
     if "overlay" not in Path("/proc/filesystems").read_text() and not _runs("modprobe", "overlay"):
         return "instances write to an overlay file system, which this kernel does not have"
     if not _runs(*ALONE, "mount", "-t", "tmpfs", "none", "/run"):

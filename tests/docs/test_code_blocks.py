@@ -2,7 +2,8 @@
 
 A Markdown comment in the line above says what is done with a block of Python: `<!-- runs -->`, it is run;
 `<!-- program -->`, it is saved as a file and `gridml check` tries it; `<!-- script -->`, a test of its own runs it.
-Other Python is parsed. Commands go through the command line's own parser.
+Other Python is parsed. Commands go through the command line's own parser, and `test_commands.py` runs those that need
+nothing else: what a block needs is in the line above, `<!-- needs ... -->` or `<!-- fragment -->`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typer.testing import CliRunner
 from gridml.cli.main import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
-FENCE = re.compile(r"(?:^<!-- (\w+) -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
+FENCE = re.compile(r"(?:^<!-- (\w+)([^\n]*) -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
 LEAVE_OUT = ("...", "…")  # for what a reader fills in
 COMMANDS = typer.main.get_command(command_line())
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -33,20 +34,23 @@ MAKE = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.
 
 @dataclass(frozen=True)
 class Block:
-    """Code from a page: what is done with it, its language ("" where none is named), and where it begins."""
+    """Code from a page."""
 
     page: str
-    line: int
-    mark: str
-    language: str
+    line: int  # where it begins
+    mark: str  # what is done with it
+    note: str  # behind the mark, such as the file that a program is saved as
+    language: str  # "" where none is named
     code: str
 
 
 def blocks_of(page: Path) -> list[Block]:
     text = page.read_text("utf-8")
+    name = page.relative_to(ROOT).as_posix() if page.is_relative_to(ROOT) else page.name
     return [
-        Block(page.name, text.count("\n", 0, place.start()) + 1, place[1] or "", place[2], place[3])
+        Block(name, text.count("\n", 0, place.start()) + 1, mark or "", (note or "").strip(), language, code)
         for place in FENCE.finditer(text)
+        for mark, note, language, code in [place.groups()]
     ]
 
 
@@ -110,7 +114,7 @@ def check_command(line: str) -> None:
     elif program.endswith("python"):
         assert arguments[0] == "-m" and importlib.util.find_spec(arguments[1]), line
     else:
-        named = re.findall(r"gridml\[([\w,]+)\]", line)
+        named = re.findall(r"\"\.\[([\w,]+)\]\"", line)  # by the name gridml no index of packages has it
         assert named and {extra for names in named for extra in names.split(",")} <= {*PROJECT["optional-dependencies"]}
 
 
@@ -125,7 +129,7 @@ def parse(command: typer.core.TyperGroup, arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     "line",
     ["gridml run", "gridml rum x.py", "gridml run x.py --wrokers 3", "gridml run x.py --workers many", "make tets",
-     "pip install 'gridml[plto]'", "python -m gridml_that_nobody_has"],
+     'pip install ".[plto]"', "pip install 'gridml[plot]'", "python -m gridml_that_nobody_has"],
 )  # fmt: skip
 def test_a_command_that_is_not_there_is_seen(line: str) -> None:
     with pytest.raises(Exception, match=r".") as seen:

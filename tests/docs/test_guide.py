@@ -29,7 +29,7 @@ SEED = 3
 
 def block(mark: str) -> str:
     """The first block of Python below a mark."""
-    found = re.search(rf"^<!-- {mark} -->\n```python\n(.*?)^```$", PAGE, re.M | re.S)
+    found = re.search(rf"^<!-- {mark}[\w. ]* -->\n```python\n(.*?)^```$", PAGE, re.M | re.S)
     assert found is not None, mark
     return found[1]
 

@@ -157,7 +157,7 @@ def bindings() -> Any:
         return importlib.import_module("htcondor2")
     except ImportError as error:
         raise RunError(
-            f"HTCondor's Python bindings cannot be imported ({error}). Install them with: pip install 'gridml[condor]'"
+            f"HTCondor's Python bindings cannot be imported ({error}). Install them: pip install htcondor"
         ) from error
 
 

@@ -328,7 +328,7 @@ def _boto3() -> Any:
         import boto3
     except ImportError as error:
         raise RunError(
-            f"EC2 takes boto3, which cannot be imported ({error}). Install it: pip install 'gridml[ec2]'"
+            f"EC2 takes boto3, which cannot be imported ({error}). Install it: pip install boto3 paramiko"
         ) from error
     return boto3
 

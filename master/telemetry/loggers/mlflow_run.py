@@ -73,4 +73,4 @@ def _files_allowed() -> Iterator[None]:
 
 
 def plugin() -> LoggerPlugin:
-    return LoggerPlugin("mlflow", Mlflow, ("mlflow",), "pip install 'gridml[mlflow]'")
+    return LoggerPlugin("mlflow", Mlflow, ("mlflow",), "pip install mlflow-skinny")

@@ -53,4 +53,4 @@ class TensorBoard(CountingLogger):
 
 
 def plugin() -> LoggerPlugin:
-    return LoggerPlugin("tensorboard", TensorBoard, ("tensorboard",), "pip install 'gridml[tensorboard]'")
+    return LoggerPlugin("tensorboard", TensorBoard, ("tensorboard",), "pip install tensorboard")

@@ -88,4 +88,4 @@ def read_history(file: Path) -> Iterator[dict[str, str]]:
 
 
 def plugin() -> LoggerPlugin:
-    return LoggerPlugin("wandb", WeightsAndBiases, ("wandb",), "pip install 'gridml[wandb]'")
+    return LoggerPlugin("wandb", WeightsAndBiases, ("wandb",), "pip install wandb")

@@ -140,7 +140,7 @@ SHA256 = {  # of uPlot 1.6.31
     SCRIPT: "2d27e8ad3d228164525ce213f9dc716f39b4e3aee0cc773fb3491c96cf4921a2",
     STYLE: "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
 }
-INSTALL = "pip install 'gridml[page]'"
+INSTALL = f"pip install {PACKAGE}==1.0.0"  # no other version: the files are checked by their SHA-256
 
 
 @dataclass(frozen=True)

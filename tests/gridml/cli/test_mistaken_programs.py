@@ -151,7 +151,7 @@ def test_a_program_that_ends_where_it_is_imported(mistake: Callable[..., str], l
     ("line", "command"),
     [
         # As it ends where torch is not installed, which it is here.
-        ("raise ModuleNotFoundError('No module named', name='torch')", "pip install 'gridml[torch]'"),
+        ("raise ModuleNotFoundError('No module named', name='torch')", "pip install torch; workers"),
         ("import no_such.part", "pip install no_such, if it is called that"),
     ],
 )
