@@ -1,1 +1,1 @@
-"""What travels between a worker and its master, and the rules that both keep; without I/O or clock."""
+"""The protocol between workers and the master: messages and rules of both ends, without I/O or clock."""

@@ -1,8 +1,8 @@
 """Bundles: a small message and tensors in one safetensors payload, the only thing that master and workers exchange.
 
-A payload is a valid safetensors file whose metadata holds the message as JSON. Its SHA-256 travels beside it (in its
-file name), so that a truncated or altered payload is recognised before it is parsed. Nothing in it is ever executed: no
-pickle.
+A payload is a valid safetensors file whose metadata holds the message as JSON. Its SHA-256 travels with it (in the file
+name), so that a truncated or altered payload is detected before it is parsed. Nothing in a payload is ever executed:
+no pickle.
 """
 
 from __future__ import annotations
@@ -38,27 +38,28 @@ _DTYPES = {
 }
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 _INT32 = np.iinfo(np.int32)
-FILLER = "filler/"  # begins the names of tensors that only take up space
-MAX_HEADER_BYTES = 100_000_000  # bytes, of safetensors itself
+FILLER = "filler/"  # prefix of tensors that only pad the payload
+MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 
 
 def encode(message: Mapping[str, Any], tensors: Mapping[str, Array], aligned: Container[str] = ()) -> bytes:
-    """Return one payload of a JSON-able message, without NaN or infinity, and named arrays of any shape."""
+    """Return a message and named arrays of any shape as one payload. The message is JSON without NaN or infinity."""
     return bytes(pieces(message, tensors, aligned))
 
 
 def pieces(message: Mapping[str, Any], tensors: Mapping[str, Array], aligned: Container[str] = ()) -> Pieces:
-    """Return what `encode` does in pieces, which are on the arrays' own memory where that is contiguous.
+    """Return what `encode` does as pieces that share memory with contiguous arrays.
 
-    Arrays of long items come first, so that all begin at multiples of these. Those that are `aligned` begin at
-    multiples of `ALIGNMENT_BYTES` of the payload: safetensors allows no gaps, so what fills them are tensors, too, with
-    names that begin with `FILLER`. safetensors itself would copy every array twice.
+    Arrays named in `aligned` begin at multiples of `ALIGNMENT_BYTES` of the payload.
     """
+    # Not safetensors' own writer: it copies every array twice.
     header: dict[str, Any] = {"__metadata__": {"gridml": json.dumps(message, separators=(",", ":"))}}
     arrays: list[Piece] = []
     end = 0
+    # Larger items first, so that every array begins at a multiple of its item size.
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
         values = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("="))
+        # safetensors allows no gaps between tensors, so the padding is a tensor as well.
         if name in aligned and (gap := -end % ALIGNMENT_BYTES):
             header[f"{FILLER}{len(header)}"] = {"dtype": "U8", "shape": (gap,), "data_offsets": (end, end + gap)}
             arrays.append(bytes(gap))
@@ -72,25 +73,23 @@ def pieces(message: Mapping[str, Any], tensors: Mapping[str, Array], aligned: Co
 
 
 def narrowed(ids: NDArray[np.int64]) -> Array:
-    """Return whole numbers as int32, where all of them fit: half as many bytes travel."""
+    """Return integers as int32 where all of them fit, which halves the bytes sent."""
     fit = not ids.size or (ids.min() >= _INT32.min and ids.max() <= _INT32.max)
     return ids.astype(np.int32) if fit else ids
 
 
 def decode(payload: Payload | Arrived, max_header: int = MAX_HEADER_BYTES) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return the message and the arrays of a payload, writable ones, in memory that begins at the boundary.
+    """Return the message and writable arrays of a payload, copied to aligned memory.
 
-    Raises ValueError when it is not one; a header of more than `max_header` bytes is not even looked at.
+    Raises ValueError for an invalid payload, and for a header of more than `max_header` bytes without parsing it.
     """
     memory = aligned_copy(np.frombuffer(bytes(payload) if isinstance(payload, Pieces) else payload, np.uint8))
     return opened(memory.data, max_header)
 
 
 def opened(payload: Piece, max_header: int = MAX_HEADER_BYTES) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return what `decode` does, but arrays on the payload's own memory, which are writable if it is.
-
-    safetensors itself copies every tensor: for a replica of 100 MB as many again, for each push that a master reads.
-    """
+    """Return what `decode` does, with arrays on the payload's own memory, writable only if the payload is."""
+    # Not safetensors' own reader: it copies every tensor, 100 MB for each push of a replica of 100 MB.
     try:
         length = int.from_bytes(payload[:8], "little")
         if length > max_header:
@@ -98,7 +97,7 @@ def opened(payload: Piece, max_header: int = MAX_HEADER_BYTES) -> tuple[dict[str
         header = _JSON.decode(str(payload[8 : 8 + length], "utf-8"))
         message = _JSON.decode(header.pop("__metadata__")["gridml"])
         tensors = _tensors(header, np.frombuffer(payload, np.uint8)[8 + length :])
-    except _NO_BUNDLE as error:
+    except _DECODE_ERRORS as error:
         raise ValueError(f"not a gridml bundle of {len(payload):,} bytes: {described(error)}") from error
     if not isinstance(message, dict):
         raise ValueError(f"not a gridml bundle: its message is {type(message).__name__}, expected an object")
@@ -106,9 +105,9 @@ def opened(payload: Piece, max_header: int = MAX_HEADER_BYTES) -> tuple[dict[str
 
 
 def plain_tensors(payload: bytes) -> dict[str, Array]:
-    """Return the arrays of any safetensors file, whoever wrote it; those in bfloat16, which NumPy lacks, as float32.
+    """Return the arrays of any safetensors file; bfloat16, which NumPy lacks, as float32.
 
-    Raises ValueError when it is none.
+    Raises ValueError for any other file.
     """
     try:
         length = int.from_bytes(payload[:8], "little")
@@ -119,23 +118,23 @@ def plain_tensors(payload: bytes) -> dict[str, Array]:
             header[name]["dtype"] = "U16"
         tensors = _tensors(header, np.frombuffer(bytearray(payload), np.uint8)[8 + length :])
         return tensors | {name: from_bfloat16(tensors[name]) for name in short}
-    except _NO_BUNDLE as error:
+    except _DECODE_ERRORS as error:
         raise ValueError(f"not a safetensors file of {len(payload):,} bytes: {described(error)}") from error
 
 
 def _tensors(header: Mapping[str, Any], data: NDArray[np.uint8]) -> dict[str, Array]:
-    """Return the arrays that a header names, in the order of their places, on the memory of `data`.
+    """Return the arrays of a header, ordered by offset, on the memory of `data`.
 
-    Raises ValueError, or what else comes of values of a wrong type, unless they cover `data` one after the other, as
-    safetensors asks for.
+    Raises ValueError, or another of `_DECODE_ERRORS` for values of a wrong type, unless the arrays cover `data` without
+    gap or overlap, as safetensors requires.
     """
     tensors, covered = {}, 0
     for name, of in sorted(header.items(), key=lambda item: (item[1]["data_offsets"], item[0])):
         shape, (begin, end) = of["shape"], of["data_offsets"]
         if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
-            raise ValueError(f"the shape or the place of {name!r} is not of whole numbers")
+            raise ValueError(f"the shape or the offsets of {name!r} are not whole numbers")
         if begin != covered or end < begin:
-            raise ValueError(f"{name!r} has bytes {begin:,} to {end:,}, expected it to begin with {covered:,}")
+            raise ValueError(f"{name!r} has bytes {begin:,} to {end:,}, expected them to begin at {covered:,}")
         tensors[name], covered = _array(data[begin:end], of["dtype"], shape), end
     if covered != data.size:
         raise ValueError(f"it has {data.size:,} bytes of tensors, expected {covered:,}")
@@ -144,45 +143,46 @@ def _tensors(header: Mapping[str, Any], data: NDArray[np.uint8]) -> dict[str, Ar
 
 def _array(data: NDArray[np.uint8], dtype: str, shape: Sequence[int]) -> Array:
     numpy_dtype = _DTYPES[dtype]
-    values: Array = data != 0 if numpy_dtype is np.bool_ else data.view(numpy_dtype)  # a byte of 2 would be no bool
+    values: Array = data != 0 if numpy_dtype is np.bool_ else data.view(numpy_dtype)  # a byte of 2 is no valid bool
     array = values.reshape(shape)
     return array if array.flags.aligned else array.copy()
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError("a name stands twice in one object")
+        raise ValueError("an object has a duplicate name")
     return values
 
 
-def _no_number(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-_JSON = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
-_NO_BUNDLE = (KeyError, AttributeError, TypeError, ValueError, OverflowError, RecursionError)
+_JSON = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_reject_constant)
+# Everything that decoding hostile JSON may raise. RecursionError: nested too deeply.
+_DECODE_ERRORS = (KeyError, AttributeError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 def digest(payload: Payload | Piece) -> str:
-    """Return the SHA-256 of a payload, in hexadecimal; of one that was received, as it came."""
+    """Return the SHA-256 of a payload in hexadecimal; for a received one, that of the bytes as they arrived."""
     return payload.sha256 if isinstance(payload, Pieces | Received) else Pieces([payload]).sha256
 
 
 def write_atomic(path: Path, payload: Payload, *, durable: bool = True, durable_name: bool = True) -> None:
-    """Write a file so that it is there whole or not at all: temporary name, fsync, rename. Pieces are hashed on the
-    way.
+    """Write a file atomically: temporary name, fsync, rename. Pieces are hashed while they are written.
 
-    With `durable_name` the name too survives a power cut, at the price of a second fsync; without `durable` neither
-    does the content, for what can be made again. Raises OSError; whatever it raises, nothing is left behind.
+    `durable_name` makes the name survive a power cut as well, which costs a second fsync. Without `durable` the content
+    does not survive either; use that for files that can be rebuilt. Raises OSError, and leaves no temporary file.
     """
     _write(path, lambda: path, payload, durable=durable, durable_name=durable_name)
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file that only this user can read from its first moment on, there whole or not at all. Raises OSError."""
+    """Write a file atomically with mode 0600. Raises OSError."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)
+    # The mode is set on creation: a later chmod would leave a moment in which others can read the file.
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     temporary.replace(path)
@@ -191,7 +191,7 @@ def write_secret(path: Path, text: str) -> None:
 def write_named(
     name: Callable[[str], Path], payload: Payload, *, durable: bool = True, durable_name: bool = True
 ) -> None:
-    """Write a file as `write_atomic` does, whose name is made of its SHA-256: that is known once it is written."""
+    """Write a file as `write_atomic` does, under a name derived from its SHA-256, which is known once it is written."""
     pieces = in_pieces(payload)
     _write(name(""), lambda: name(pieces.sha256), pieces, durable=durable, durable_name=durable_name)
 
@@ -214,7 +214,7 @@ def _write(working: Path, path: Callable[[], Path], payload: Payload, *, durable
 
 
 def _new(path: Path) -> BinaryIO:
-    """Open a file that is not there yet. What somebody has put there is removed, never followed."""
+    """Create a file. An existing one is removed first and never followed: another user may have put a link there."""
     try:
         return path.open("xb")
     except FileExistsError:

@@ -1,8 +1,7 @@
 """Encoding of a sync and its reply.
 
-A message is written as a bundle, or handed over where nothing really travels. A simulation of ten thousand workers
-exchanges millions of messages between objects of one process. Writing and reading each would measure JSON;
-everything else that the master does with them stays the same.
+Real workers exchange bundles. A simulation of ten thousand workers passes millions of messages within one process:
+encoding them would dominate its run time, so `InProcessCodec` passes the objects. The rest of the master is the same.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from gridml.protocol.push import NOTHING, PushContent, ReplicaPart, decode, enco
 
 
 class MalformedPush(ValueError):
-    """A sync whose message makes sense and whose tensors do not: its push can be refused, and the worker told why."""
+    """A sync with a valid message and invalid tensors: the push is refused, and the reply gives the reason."""
 
     def __init__(self, sync: Sync, reason: str) -> None:
         super().__init__(reason)
@@ -26,23 +25,23 @@ class MalformedPush(ValueError):
 
 
 class Codec(ABC):
-    """The master's way to read syncs and to write replies."""
+    """Reads syncs and writes replies for the master."""
 
     @abstractmethod
     def read(self, payload: Arrived, max_header: int = MAX_HEADER_BYTES) -> tuple[Sync, PushContent]:
-        """Return the sync of a payload, within its bounds, and what travels beside it.
+        """Return the sync of a payload, checked against its bounds, and the tensors sent with it.
 
-        Raises ValueError for what is no sync, MalformedPush (one of them) where only the tensors make no sense.
+        Raises ValueError for an invalid sync; its subclass MalformedPush where only the tensors are invalid.
         """
 
     @abstractmethod
     def write(self, reply: Reply, replica: ReplicaPart) -> Payload:
-        """Return a reply, and what of the replica travels beside it, as a payload."""
+        """Return a reply, and the part of the replica sent with it, as a payload."""
 
 
 @final
 class BundleCodec(Codec):
-    """Bundles, as real workers read and write them."""
+    """Encodes messages as bundles, as real workers do."""
 
     def read(self, payload: Arrived, max_header: int = MAX_HEADER_BYTES) -> tuple[Sync, PushContent]:
         message, tensors = bundle.opened(payload, max_header)
@@ -57,13 +56,13 @@ class BundleCodec(Codec):
 
 
 class InProcessPayload(bytes):
-    """A payload of no bytes that holds its message as it is. One from outside may hold anything."""
+    """An empty payload that carries its message as an object."""
 
-    message: object
+    message: object  # of any type: simulated attackers put anything here
 
 
 def in_process_payload(message: object) -> InProcessPayload:
-    """Return a payload that holds `message`: a Sync or a Reply, or what only claims to be the JSON of a sync."""
+    """Return a payload that carries `message`: a Sync, a Reply, or an object to be parsed as the JSON of a sync."""
     payload = InProcessPayload()
     payload.message = message
     return payload
@@ -71,8 +70,7 @@ def in_process_payload(message: object) -> InProcessPayload:
 
 @final
 class InProcessCodec(Codec):
-    """Messages handed over without tensors, in `InProcessPayload` payloads. A Sync is taken as it is, as nobody
-    wrote it down; anything else as if it came from a line."""
+    """Passes messages without tensors, in `InProcessPayload`. A Sync is trusted; any other object is parsed as JSON."""
 
     def read(self, payload: Arrived, max_header: int = MAX_HEADER_BYTES) -> tuple[Sync, PushContent]:
         message = payload.message if isinstance(payload, InProcessPayload) else None

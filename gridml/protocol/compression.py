@@ -1,18 +1,19 @@
-"""Steps of tensors in few bits: what a compressed push carries instead of values.
+"""Compression of pushes: block-wise quantised steps of tensors in place of their values.
 
     d = p − b        in blocks: s = max|d|/L        q = round(d/s) ∈ [−L, L]        the master takes p̂ = b + s·q
 
-One float32 s a block; L = 127 in blocks of 256 (`int8`), L = 7 in blocks of 64 (`int4`, two to a byte). Both ends work
-p̂ out by the same operations, so they agree to the last bit. Block-wise: Dettmers, Lewis, Shleifer, Zettlemoyer, "8-bit
-optimizers via block-wise quantization" (arXiv 2110.02861), section 2.1, here with evenly spaced levels.
+One float32 s per block; L = 127 in blocks of 256 (`int8`), L = 7 in blocks of 64 (`int4`, two levels per byte). Both
+ends compute p̂ by the same operations, so they agree to the last bit. Block-wise: Dettmers, Lewis, Shleifer,
+Zettlemoyer, "8-bit optimizers via block-wise quantization" (arXiv 2110.02861), section 2.1; the
+levels here are evenly spaced.
 
-What rounding loses, p − p̂, is not lost: the worker goes on from p and takes p̂ for what it has pushed, so it is a part
-of its next step. That is the error feedback of Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent"
+The rounding error p − p̂ is not lost: the worker continues from p and measures its next step from p̂, so the error is
+part of that step. This is the error feedback of Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent"
 (Interspeech 2014), and of Karimireddy, Rebjock, Stich, Jaggi (arXiv 1901.09847), algorithm 2, where the memory is a
-tensor of its own.
+separate tensor.
 
-Answers may bring weights in bfloat16, where pushes carry steps: a step is measured from what the worker has, so the
-master takes home what was trained and none of the rounding.
+Replies may carry weights in bfloat16 if pushes carry steps: a step is measured from the worker's rounded copy, so the
+rounding of replies never reaches the master.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ from gridml.errors import UsageError
 Array = NDArray[Any]
 Codes = NDArray[np.uint8]
 
-MIN_STEP_ELEMENTS = 64  # elements: below that a header and a scale cost what is saved
-_AT_ONCE = 1 << 16  # elements, which a processor's cache holds
+MIN_STEP_ELEMENTS = 64  # below that the tensor's header and scale cost more than compression saves
+_AT_ONCE = 1 << 16  # elements that are converted together: they fit into a processor's cache
 
 
 @final
 @dataclass(frozen=True)
 class StepFormat:
-    """A step as uint8 (bytes,): the scales of all blocks, float32, and then the levels."""
+    """Encoding of a step as uint8 (bytes,): the scales of all blocks, little-endian float32, then the levels."""
 
     name: str
     levels: int  # L
-    block: int
-    packed: int  # levels to a byte
+    block: int  # elements per scale
+    packed: int  # levels per byte
 
     def nbytes(self, size: int) -> int:
-        """Bytes of a step of `size` elements."""
+        """Return the bytes of a step of `size` elements."""
         return 4 * -(-size // self.block) + -(-size // self.packed)
 
     def pack(self, step: Array) -> Codes | None:
-        """Return a floating-point step of any shape in this format; None where it is not finite, or beyond float32."""
+        """Encode a floating-point step of any shape; None where it is not finite or exceeds float32."""
         line = np.ravel(step)
         codes = np.zeros(self.nbytes(line.size), np.uint8)
         scales, levels = self._split(codes, line.size)
@@ -59,14 +60,14 @@ class StepFormat:
                     return None
                 scales[start // self.block :][: len(scale)] = scale
                 inverse = np.where(scale > 0, 1 / scale, 0)[:, None]
-                inverse[~np.isfinite(inverse)] = 0  # so short a step waits until it has grown
+                inverse[~np.isfinite(inverse)] = 0  # 1 / scale overflows: the step waits until it has grown
                 rounded = np.rint(blocks * inverse).clip(-self.levels, self.levels).astype(np.int8)
                 self._put(levels, start, rounded.reshape(-1)[: line.size - start])
         return codes
 
     def taken(self, codes: Codes, base: Array) -> Array:
-        """Return p̂ of a step from `base`, in its shape and dtype. It may be infinite. Raises ValueError where the step
-        is not one of as many elements."""
+        """Return p̂ for a step from `base`, in the shape and dtype of `base`. It may be infinite. Raises ValueError for
+        codes of another dtype or length."""
         if codes.dtype != np.uint8 or codes.shape != (self.nbytes(base.size),):
             raise ValueError(
                 f"a step in {self.name} is {codes.dtype} {codes.shape}; expected uint8 ({self.nbytes(base.size)},) for "
@@ -104,7 +105,7 @@ class StepFormat:
 
 
 def _in_blocks(line: Array, block: int) -> Array:
-    """Return a line as (blocks, block), with zeros at its end."""
+    """Return a 1-D array as (blocks, block), padded with zeros."""
     whole = -(-len(line) // block) * block
     return (line if len(line) == whole else np.pad(line, (0, whole - len(line)))).reshape(-1, block)
 
@@ -112,14 +113,14 @@ def _in_blocks(line: Array, block: int) -> Array:
 @final
 @dataclass(frozen=True)
 class TensorStep:
-    """How far a tensor has come from the base of a push."""
+    """A compressed step of a tensor from the base of a push."""
 
     form: StepFormat
     codes: Codes
 
 
 def bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return the upper halves of finite values, rounded to nearest, ties to even; what would overflow, towards zero."""
+    """Return finite values as bfloat16 bits, rounded to nearest even, or towards zero where that would overflow."""
     bits = values.view(np.uint32)
     rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
     overflows = rounded & np.uint32(0x7F800000) == 0x7F800000
@@ -127,7 +128,7 @@ def bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def from_bfloat16(halves: Array) -> NDArray[np.float32]:
-    """Return the values of upper halves. Raises ValueError for another dtype than uint16."""
+    """Return the values of bfloat16 bits. Raises ValueError for any dtype but uint16."""
     if halves.dtype != np.uint16:
         raise ValueError(f"a tensor in {BFLOAT16} is {halves.dtype}; expected uint16")
     return (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -138,16 +139,16 @@ FORMATS = {made.name: made for made in (StepFormat("int8", 127, 256, 1), StepFor
 
 
 def check(compress: str, compress_down: str) -> None:
-    """Raise UsageError for formats that do not exist, or make no sense together."""
+    """Raise UsageError for unknown or incompatible formats."""
     if compress not in (NONE, *FORMATS):
         raise UsageError(
             f"--compress is {compress!r}; expected {NONE}, {' or '.join(FORMATS)}: pushes carry the values of tensors, "
-            "or how far they have come, in 8 or in 4 bits an element."
+            "or their steps in 8 or 4 bits per element."
         )
     if compress_down not in (NONE, BFLOAT16):
         raise UsageError(f"--compress-down is {compress_down!r}; expected {NONE} or {BFLOAT16}.")
     if compress_down != NONE and compress == NONE:
         raise UsageError(
             f"got --compress-down {compress_down} without --compress; expected --compress {' or '.join(FORMATS)} with "
-            "it: weights pushed by value would carry the rounding of what came down home with them."
+            "it: weights pushed by value would carry the rounding of replies to the master."
         )

@@ -1,10 +1,10 @@
-"""Input from elsewhere: text made printable and short, bounds on message fields, and files others can write.
+"""Untrusted input: text made printable and short, bounds on message fields, and files that others can write.
 
-The words of a worker, its log or a batch system may hold anything. The sender cuts such text before it travels, and
-the receiver does so again. A bound returns a value as it is taken, or raises ValueError and says why not.
+Text from a worker, its log or a batch system may hold anything. The sender truncates it, and so does the receiver. A
+bound is a function that returns the validated value, or raises ValueError with the reason.
 
-A file that others could put in place may be a link, a FIFO, a device, a folder, or a file of terabytes that takes
-no room. It is read without following links, without waiting, and without taking in more than was agreed.
+A file that others can write may be a link, a FIFO, a device, a folder, or a sparse file of terabytes. It is read
+without following links, without blocking, and up to a limit.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any
 
 from gridml.protocol.payload import Received
 
-MAX_NAME_CHARS = 128  # characters at most: of a worker, a process, a kind of machine, a tensor's name in an error
-MAX_MESSAGE_CHARS = 2_000  # of what went wrong, in words
+MAX_NAME_CHARS = 128  # of a worker, a process, a kind of machine, a tensor in an error message
+MAX_MESSAGE_CHARS = 2_000  # of an error message or a note
 MAX_TRACEBACK_CHARS = 20_000
-_NOTE = 64  # of the words in place of what is left out
+_NOTE = 64  # characters reserved for the note that replaces the omitted middle
 
 
 def printable(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
-    r"""Return `text` in at most `limit` characters, 64 or more, all of which print.
+    r"""Return `text` as at most `limit` printable characters; `limit` is at least 64.
 
-    What does not (terminal escapes, lone surrogates, what turns the direction of a line) becomes an escape such as
-    `\x1b`; newlines and tabs stay. What is too long loses its middle, and says how much. Idempotent.
+    Characters that do not print (terminal escapes, lone surrogates, bidirectional controls) become escapes such as
+    `\x1b`; newlines and tabs stay. Longer text loses its middle, replaced by a note of its length. Idempotent.
     """
     text = _shortened(text, limit)
     if text.isprintable():
@@ -41,12 +41,12 @@ def printable(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Return the type and the words of an error, printable; of one that cannot be put into words the type alone."""
+    """Return the type and the message of an error, printable. An error whose `str` raises is described by its type."""
     try:
-        words = str(error)
+        message = str(error)
     except Exception as another:
-        words = f"(what it says cannot be had: {type(another).__name__})"
-    return printable(f"{type(error).__name__}: {words}")
+        message = f"(its message is unavailable: {type(another).__name__})"
+    return printable(f"{type(error).__name__}: {message}")
 
 
 def _shortened(text: str, limit: int) -> str:
@@ -59,14 +59,14 @@ def _shortened(text: str, limit: int) -> str:
 
 Bound = Callable[[Any], Any]
 
-MAX_INTEGER = 2**53 - 1  # what JSON, SQLite and floats all hold exactly
-MAX_DURATION_S = 1e9  # seconds, 31 years
-MIN_VERTEX_S = 1e-12  # seconds to train a vertex: what claims less is not believed
-TICK_S = 1e-9  # what a clock can measure; what is shorter took no time
+MAX_INTEGER = 2**53 - 1  # exact in JSON, SQLite and floats
+MAX_DURATION_S = 1e9  # 31 years
+MIN_VERTEX_S = 1e-12  # training time of a vertex; a claim of less is rejected
+TICK_S = 1e-9  # the resolution of a clock; anything shorter counts as 0
 
 
 def integer(least: int = 0) -> Bound:
-    """Bound whole numbers from `least` on."""
+    """Bound integers of at least `least`."""
 
     def take(value: Any) -> int:
         if type(value) is not int or not least <= value <= MAX_INTEGER:
@@ -77,21 +77,21 @@ def integer(least: int = 0) -> Bound:
 
 
 def seconds(value: Any) -> float:
-    """Bound a duration: 0, or what a clock can measure."""
-    if type(value) not in (int, float) or not 0 <= value <= MAX_DURATION_S:  # NaN neither
+    """Bound a duration in seconds: 0, or at least one tick of a clock."""
+    if type(value) not in (int, float) or not 0 <= value <= MAX_DURATION_S:  # false for NaN
         raise unexpected(value, f"seconds from 0 to {MAX_DURATION_S:g}")
     return float(value) if value >= TICK_S else 0.0
 
 
 def boolean(value: Any) -> bool:
-    """Bound yes or no."""
+    """Bound true and false."""
     if type(value) is not bool:
         raise unexpected(value, "true or false")
     return value
 
 
 def text(limit: int = MAX_NAME_CHARS) -> Bound:
-    """Bound text, which is made printable and cut to `limit` characters."""
+    """Bound text, which is made printable and truncated to `limit` characters."""
 
     def take(value: Any) -> str:
         if type(value) is not str:
@@ -102,7 +102,7 @@ def text(limit: int = MAX_NAME_CHARS) -> Bound:
 
 
 def list_of(each: Bound, most: int, what: str = "") -> Bound:
-    """Bound lists of at most `most` values that `each` takes, `what` they are in an error."""
+    """Bound lists of at most `most` values, each bounded by `each`; error messages call them `what`."""
 
     def take(value: Any) -> tuple[Any, ...]:
         if type(value) not in (list, tuple) or len(value) > most:
@@ -113,19 +113,19 @@ def list_of(each: Bound, most: int, what: str = "") -> Bound:
 
 
 def optional(bound: Bound) -> Bound:
-    """Bound what `bound` does, and null."""
+    """Bound null, or a value of `bound`."""
     return lambda value: None if value is None else bound(value)
 
 
 def object_of(make: Callable[..., Any], fields: Mapping[str, Bound]) -> Bound:
-    """Bound objects with exactly these fields, of which `make` makes a value."""
+    """Bound objects with exactly these fields, which are passed to `make`."""
 
     def take(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise unexpected(value, "an object")
         if differ := value.keys() ^ fields.keys():
             names = printable(reprlib.repr(sorted(differ, key=str)), MAX_NAME_CHARS)
-            raise ValueError(f"it lacks, or has beyond what is expected, the fields {names}")
+            raise ValueError(f"missing or unexpected fields: {names}")
         taken = {}
         for name, bound in fields.items():
             try:
@@ -138,12 +138,12 @@ def object_of(make: Callable[..., Any], fields: Mapping[str, Bound]) -> Bound:
 
 
 def unexpected(value: Any, expected: str) -> ValueError:
-    """Return the error for a value that is not as expected."""
+    """Return the error for an unexpected value."""
     return ValueError(f"got {printable(reprlib.repr(value), MAX_NAME_CHARS)}, expected {expected}")
 
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_MOVED = itertools.count()  # folders, in this process's life
+_MOVED = itertools.count()  # makes the temporary names of moved folders unique within this process
 FOREIGN_ERRNOS = frozenset(
     {
         errno.ELOOP,
@@ -159,24 +159,24 @@ FOREIGN_ERRNOS = frozenset(
         errno.ENAMETOOLONG,
     }
 )
-"""Errors that say something of a file that others could put there, and nothing of this machine or its disk."""
+"""Errors caused by the file that another user put there; all other errors are faults of this machine or its disk."""
 
 
 class ForeignFile(ValueError):
-    """What lies there is nothing that was agreed: no regular file, too long, or not to be opened."""
+    """The file is unusable: not a regular file, too long, or cannot be opened."""
 
 
 def read_regular(path: Path, longest: int) -> bytes:
     """Return the content of a regular file of at most `longest` bytes.
 
-    Raises FileNotFoundError where there is nothing, ForeignFile for anything else, and OSError for what this machine or
-    its disk refuses. Reads nothing of what is too long.
+    Raises FileNotFoundError where no file exists, ForeignFile for an unusable one, which is not read, and OSError for a
+    fault of this machine or its disk.
     """
     return bytes(receive_regular(path, longest))
 
 
 def receive_regular(path: Path, longest: int) -> Received:
-    """Return what `read_regular` does, hashed while it is read. Raises as that does."""
+    """Return what `read_regular` does, hashed while it is read. Raises the same errors."""
     with _opened(path) as (handle, size):
         if size > longest:
             raise ForeignFile(f"{path.name} has {size:,} bytes, expected at most {longest:,}")
@@ -188,7 +188,7 @@ def receive_regular(path: Path, longest: int) -> Received:
 
 
 def read_end(path: Path, longest: int) -> bytes:
-    """Return the last `longest` bytes of a regular file, or all where it has fewer. Raises as `read_regular` does."""
+    """Return the last `longest` bytes of a regular file, or all of a shorter one. Raises as `read_regular` does."""
     with _opened(path) as (handle, size):
         os.lseek(handle, max(0, size - longest), os.SEEK_SET)
         content = Received(min(size, longest))
@@ -197,9 +197,9 @@ def read_end(path: Path, longest: int) -> bytes:
 
 
 def remove(path: Path) -> None:
-    """Remove what lies there without following it; of a folder all that can be. Nothing there is no error.
+    """Remove a file, a link (not its target) or, as far as possible, a folder. A missing path is no error.
 
-    Raises OSError for what this machine or its disk refuses.
+    Raises OSError for a fault of this machine or its disk.
     """
     try:
         path.unlink(missing_ok=True)
@@ -212,7 +212,7 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, int]]:
-    """A handle of a regular file, which was neither followed nor waited for, and its bytes."""
+    """Yield (descriptor, bytes) of a regular file, opened without following a link and without blocking."""
     try:
         handle = os.open(path, _FLAGS)
     except OSError as error:
@@ -229,8 +229,8 @@ def _opened(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove a folder with all that is in it. Folders in it are moved beside it first, so that however deep they lie
-    takes neither stack nor handles."""
+    """Remove a folder with its content."""
+    # Subfolders are moved next to it first, so that a deep tree exhausts neither the stack nor the descriptors.
     parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         names = [path.name]

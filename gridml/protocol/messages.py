@@ -1,6 +1,7 @@
-"""The words of the one verb between worker and master, `sync`: what a worker says and what the master answers.
+"""The messages of the only exchange between worker and master, `sync`: Sync from the worker, Reply from the master.
 
-Each travels as the JSON message of a bundle; tensors travel beside it. Positions are places in the order of an epoch.
+Each is the JSON message of a bundle; the tensors are in the same bundle. Positions are places in the order of an epoch.
+Field names are part of the wire format.
 """
 
 from __future__ import annotations
@@ -29,46 +30,43 @@ from gridml.protocol.foreign import (
     unexpected,
 )
 
-MAX_PUSH_INTERVAL_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded
-NO_PUSH = 2**40  # as Pace.push_every, which no chunk has: push where a lease ends, and not before
-MAX_CACHED, CACHED_DIGITS = 256, 16  # payloads of chunks that a worker names, and digits of each one's SHA-256
-MAX_LOGGED, MAX_LOGGED_NAME_CHARS = 32, 64  # names of what f logs that a push takes along, and characters of one
-MAX_LOGGED_MEAN = 1e40  # of a mean: a float32 holds no more
+MAX_PUSH_INTERVAL_S = 30.0  # a slow f pushes by the clock, which bounds the work that a kill loses
+NO_PUSH = 2**40  # of Pace.push_every, more vertices than any chunk has: push only at the end of a lease
+MAX_CACHED, CACHED_DIGITS = 256, 16  # chunk payloads that a sync names; digits of each SHA-256
+MAX_LOGGED, MAX_LOGGED_NAME_CHARS = 32, 64  # names of logged values in a push; characters of a name
+MAX_LOGGED_MEAN = 1e40  # more than a float32 holds
 
 
 class Verdict(StrEnum):
-    """What became of a push."""
+    """The outcome of a push."""
 
     MERGED = "merged"  # merged and credited in the version that the reply names
-    REPEATED = "repeated"  # was merged before; nothing was merged again
-    REFUSED = "refused"  # not merged, never will be; the reason says why
+    REPEATED = "repeated"  # was merged before, and not merged again
+    REFUSED = "refused"  # not merged, and never will be: the worker drops the work
 
 
 class Logged(NamedTuple):
-    """What f logged under a name: the sum over so many vertices."""
+    """A value that f logged, summed over the vertices of a push."""
 
     name: str
-    total: float
+    total: float  # the sum over `vertices`
     vertices: int
 
 
 class Push(NamedTuple):
-    """Work of one lease: `sequence` counts the pushes of the lease from 1, `term` fences late writers, `base` is the
-    version it was trained from, `upto` the position up to which the range is now trained, `vertices` the number of new
-    ones, `logged` what f logged of them."""
+    """Trained work of one lease. The key (lease, term, sequence) makes its merge exactly-once."""
 
     lease: int
-    term: int
-    sequence: int
-    base: int
-    upto: int
-    vertices: int
+    term: int  # fences late writers: a reassigned lease has a higher term
+    sequence: int  # counts the pushes of the lease from 1
+    base: int  # the replica version that the push was trained from
+    upto: int  # the position up to which the lease is now trained
+    vertices: int  # newly trained since the last push
     logged: tuple[Logged, ...] = ()
 
 
 class Copies(NamedTuple):
-    """Module tensors that a worker has though it holds no lease: those of the vertices that `lease` touched, as they
-    are in `version`."""
+    """Module tensors that a worker still has after its last lease: the vertices that `lease` touched, in `version`."""
 
     lease: int
     version: int
@@ -76,136 +74,107 @@ class Copies(NamedTuple):
 
 @dataclass(frozen=True)
 class Failure:
-    """Work of a lease failed; if f raised, on vertices `first`..`last` (else -1), with the user's traceback."""
+    """Failed work of a lease."""
 
     lease: int
     term: int
     message: str
-    traceback: str
-    first: int
-    last: int
+    traceback: str  # of the user's code; empty where f did not raise
+    first: int  # position of the first vertex of the batch on which f raised, else -1
+    last: int  # position of its last vertex, else -1
 
 
 class Sync(NamedTuple):
-    """What a worker says. `have` is the version it holds, `holds` the leases it works on, `copies` what it has left of
-    the last when it holds none.
-
-    A push's tensors travel beside the message. `leaving` means that nothing will come after this. `process` tells the
-    processes of one worker apart, and comes back in the reply. `heard` is the answer that it took last, as that was
-    called. `kind` says in a few words what machine it is. `cached` are the first CACHED_DIGITS of the SHA-256 of the
-    chunks whose payloads it has kept, said when it wants work; None where it keeps none. `note` is for the user:
-    in each line something that it could not do, and went on without.
-
-    What its work costs it: `trained` and `train_s` count vertices and seconds of training in this process's life. The
-    last of the `begun` chunks had `begun_vertices` and took `begin_s` seconds from the lease in hand to the first
-    batch; before it the worker had waited `end_s` at the end of another. Its last push kept it from training for
-    `push_s`, and was answered after `travel_s`.
-    """
+    """A message from a worker. The tensors of its push are in the same bundle."""
 
     worker: str
-    process: str = ""
-    have: int = -1
-    holds: tuple[int, ...] = ()
-    heard: str = ""
-    copies: Copies | None = None
-    wants: bool = False
-    leaving: bool = False
+    process: str = ""  # distinguishes the processes of one worker; the reply returns it
+    have: int = -1  # the replica version of the worker; -1 for none
+    holds: tuple[int, ...] = ()  # ids of the leases in hand and ahead
+    heard: str = ""  # `Reply.answer` of the last reply that the worker took
+    copies: Copies | None = None  # only where it holds no lease
+    wants: bool = False  # a lease
+    leaving: bool = False  # the last message of this process
     push: Push | None = None
     failure: Failure | None = None
-    trained: int = 0
-    train_s: float = 0.0
-    push_s: float = 0.0
-    travel_s: float = 0.0
-    kind: str = ""
-    begun: int = 0
-    begun_vertices: int = 0
-    begin_s: float = 0.0
-    end_s: float = 0.0
-    cached: tuple[str, ...] | None = None
-    note: str = ""
+    trained: int = 0  # vertices in the life of this process
+    train_s: float = 0.0  # seconds of training in the life of this process
+    push_s: float = 0.0  # for which the last push kept the worker from training
+    travel_s: float = 0.0  # from sending the last push to its reply
+    kind: str = ""  # of machine, such as "x86_64 avx2"
+    begun: int = 0  # chunks in the life of this process
+    begun_vertices: int = 0  # of the last chunk
+    begin_s: float = 0.0  # from the last lease to its first batch
+    end_s: float = 0.0  # for which the worker waited at the end of the lease before
+    cached: tuple[str, ...] | None = None  # first CACHED_DIGITS of the SHA-256 of cached chunks; sent with `wants`
+    note: str = ""  # for the user: one line for each thing that the worker could not do and continued without
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Positions [start, stop) of `epoch` to train; their rows are in the chunk file `chunk` of that SHA-256.
-
-    One to be trained `afresh` starts from the replica that comes with it, with optimisers that remember nothing. No
-    batch of it has fewer than `fewest` vertices, and its last `untrained` ones are credited without being trained.
-
-    `modules` are the module vertices that it touches, by type, where a program has several: a worker has those of the
-    leases that it names, and of no others. None where there are no two.
-    """
+    """Positions [start, stop) of `epoch` to train."""
 
     id: int
     term: int
     epoch: int
     start: int
     stop: int
-    chunk: str
-    sha256: str
-    afresh: bool = False
-    fewest: int = 1
-    untrained: int = 0
+    chunk: str  # name of the chunk file that holds the rows
+    sha256: str  # of that file
+    afresh: bool = False  # start from the replica in the reply, with new optimiser state
+    fewest: int = 1  # vertices of a batch, at least
+    untrained: int = 0  # the last vertices, which are credited without training
+    #: The module vertices that the lease touches, by type; None where the program has fewer than two. A worker keeps
+    #: the module vertices of the leases that it names in `Sync.holds`, and no others.
     modules: Mapping[str, Sequence[int]] | None = None
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How to train: `live` workers hold leases, `credited` of `total` vertices of the whole run are credited at the
-    reply's version, an epoch has `per_epoch` of them (0: there is but one), and a push is due every `push_every`
-    vertices, or after `push_s` seconds if that is sooner, its steps compressed in a format of
-    `gridml.protocol.compression` or not."""
+    """The progress of the run, and how often to push."""
 
-    live: int = 1
-    credited: int = 0
-    total: int = 1
-    push_every: int = 512
-    compress: str = NONE
-    push_s: float = MAX_PUSH_INTERVAL_S
-    per_epoch: int = 0
+    live: int = 1  # workers that hold leases
+    credited: int = 0  # vertices of the run, in the version of the reply
+    total: int = 1  # vertices of the run
+    push_every: int = 512  # vertices
+    compress: str = NONE  # a format of `gridml.protocol.compression`
+    push_s: float = MAX_PUSH_INTERVAL_S  # a push is due after this time, if that is sooner than `push_every`
+    per_epoch: int = 0  # vertices; 0 where the run has one epoch
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Tensors that belong to an answer and need not be written for it: they are in a file that is published as chunks
-    are, under `name`, of that SHA-256."""
+    """Tensors of a reply that are in a file which the master has already published like a chunk."""
 
-    name: str
+    name: str  # of the published file
     sha256: str
-    tensors: Sequence[str]
+    tensors: Sequence[str]  # the names of those that belong to the reply
 
 
 class Reply(NamedTuple):
-    """What the master answers. The newest replica travels beside it, or is `stored`, unless the worker has it.
-
-    `fast_forward`: the version is exactly what was pushed. `lease`: work to add to the worker's. `stop_at`: the end of
-    the pushed lease where it was cut. `drop_optimiser`: the refused work had spoilt it. `forget_rows`: those of other
-    chunks than the one in hand are too many to keep. `ready`: of leases whose rows come piece by piece, how far they
-    have come: batches that begin before that position may be trained. `moments`: the next push is to bring what its
-    optimisers have gathered, too. `answer`: what this reply is called, of several to one sync perhaps. `leave`: there
-    is nothing more to do.
-    """
+    """The answer to a sync. The newest replica is in the same bundle, or `stored`, unless the worker has it."""
 
     version: int
     pace: Pace = Pace()
-    verdict: Verdict | None = None
-    reason: str = ""
-    fast_forward: bool = False
-    lease: Lease | None = None
-    stop_at: int | None = None
-    drop_optimiser: bool = False
-    forget_rows: bool = False
+    verdict: Verdict | None = None  # on the push of the sync
+    reason: str = ""  # of a refusal
+    fast_forward: bool = False  # the version is exactly the pushed replica
+    lease: Lease | None = None  # in addition to those that the worker holds
+    stop_at: int | None = None  # the new end of the pushed lease, where it was shortened
+    drop_optimiser: bool = False  # the refused work has tainted its state
+    forget_rows: bool = False  # the worker's row cache is full: keep the rows of the chunk in hand only
+    #: (lease, position) for leases whose rows arrive in parts: batches that begin before the position may be trained.
     ready: tuple[tuple[int, int], ...] = ()
-    moments: bool = False
-    answer: str = ""
-    leave: bool = False
-    wait_s: float = 0.1
-    process: str = ""
+    moments: bool = False  # the next push is to include the moments of the optimisers
+    answer: str = ""  # identifies this reply, as a sync may be answered more than once; echoed in `Sync.heard`
+    leave: bool = False  # no work is left
+    wait_s: float = 0.1  # before the worker asks for a lease again
+    process: str = ""  # of the sync
     stored: Stored | None = None
 
 
 def to_json(message: Sync | Reply) -> dict[str, Any]:
-    """A message as JSON can hold it."""
+    """Return a message as JSON-compatible values."""
     parts = message._asdict()
     for name, part in parts.items():
         if isinstance(part, Push | Copies):
@@ -216,7 +185,7 @@ def to_json(message: Sync | Reply) -> dict[str, Any]:
 
 
 def sync_from(message: object) -> Sync:
-    """A Sync from its JSON, within its bounds. Raises ValueError when a field is missing, unknown or beyond them."""
+    """Return a Sync from its JSON. Raises ValueError when a field is missing, unknown or out of bounds."""
     try:
         return cast(Sync, _SYNC(message))
     except ValueError as error:
@@ -224,7 +193,7 @@ def sync_from(message: object) -> Sync:
 
 
 def reply_from(message: dict[str, Any]) -> Reply:
-    """A Reply from its JSON. Raises ValueError when a field is missing or unknown."""
+    """Return a Reply from its JSON. Raises ValueError when a field is missing or unknown."""
     try:
         lease, verdict, stored = message["lease"], message["verdict"], message["stored"]
         return Reply(
@@ -241,21 +210,21 @@ def reply_from(message: dict[str, Any]) -> Reply:
         raise ValueError(f"not a reply: {error}") from error
 
 
-# What the master takes from a worker, which may be anything: every field has its bound.
+# A worker may send anything, so every field of a Sync has a bound.
 _DIGITS = re.compile(rf"[0-9a-f]{{{CACHED_DIGITS}}}")
-MAX_HELD_LEASES = 256  # leases that a worker names: it works on one, and one comes ahead
+MAX_HELD_LEASES = 256  # of a sync; an honest worker holds two: one in hand and one ahead
 
 
 def _logged(value: object) -> tuple[Logged, ...]:
-    """Bound what f logged: names once each, means within what a float32 holds."""
+    """Bound logged values: unique names, and means that a float32 holds."""
     logged: tuple[Logged, ...] = list_of(_one_logged, MAX_LOGGED)(value)
     if len({each.name for each in logged}) < len(logged):
-        raise ValueError("a name stands twice in what was logged")
+        raise ValueError("a name is logged twice")
     return logged
 
 
 def _digits(value: object) -> str:
-    """Bound what a worker names a payload by."""
+    """Bound the digits by which a worker names a payload."""
     if type(value) is not str or not _DIGITS.fullmatch(value):
         raise unexpected(value, f"{CACHED_DIGITS} hexadecimal digits")
     return value
@@ -266,7 +235,7 @@ def _one_logged(value: object) -> Logged:
         name, total, vertices = value
         named = type(name) is str and 1 <= len(name) <= MAX_LOGGED_NAME_CHARS and name.isprintable()
         counted = type(total) in (int, float) and type(vertices) is int and 1 <= vertices <= MAX_INTEGER
-        if named and counted and abs(total) <= MAX_LOGGED_MEAN * vertices:  # NaN neither
+        if named and counted and abs(total) <= MAX_LOGGED_MEAN * vertices:  # false for NaN
             return Logged(name, float(total), vertices)
     raise unexpected(value, f"a name of at most {MAX_LOGGED_NAME_CHARS} characters, a sum and its vertices")
 
@@ -275,7 +244,7 @@ _OF_TYPE: dict[type, Bound] = {int: integer(), float: seconds, bool: boolean, st
 
 
 def _bounds(of: type, **own: Bound) -> dict[str, Bound]:
-    """A bound for every field: its own, else that of its type."""
+    """Return a bound for every field: its own, else that of its type."""
     return {name: own.get(name) or _OF_TYPE[kind] for name, kind in get_type_hints(of).items()}
 
 
@@ -296,14 +265,14 @@ SYNC_BOUNDS = _bounds(
 )
 
 
-def _possible(**fields: Any) -> Sync:
+def _consistent(**fields: Any) -> Sync:
     sync = Sync(**fields)
     if 0 < sync.train_s < MIN_VERTEX_S * sync.trained:
-        raise ValueError(f"{sync.trained:,} vertices trained in {sync.train_s:g} s, which nobody can")
+        raise ValueError(f"{sync.trained:,} vertices trained in {sync.train_s:g} s, which is impossible")
     for each in () if sync.push is None else sync.push.logged:
         if each.vertices > sync.push.vertices:  # type: ignore[union-attr]
             raise ValueError(f"{each.name} is logged of {each.vertices:,} vertices, more than the push has")
     return sync
 
 
-_SYNC = object_of(_possible, SYNC_BOUNDS)
+_SYNC = object_of(_consistent, SYNC_BOUNDS)

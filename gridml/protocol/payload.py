@@ -1,11 +1,11 @@
-"""Payloads as carriers take them, memory aligned as torch aligns its own, and the kind of disk a path is on.
+"""Payloads of carriers, arrays aligned as torch aligns its own, and detection of network disks.
 
-A payload is bytes, or pieces on the memory of the arrays that travel, hashed as they are read; and, where it is
-received, hashed as it comes.
+A payload to send is bytes, or pieces on the memory of arrays, hashed while they are read. A received payload is hashed
+while it arrives.
 
-Kernels of matrix products and sums cut their loops by where an operand begins, and so round by it: the same rows at
-another address give other bits. A loop that reads `x[rows]` has a tensor that torch has just allocated. What f
-reads begins at the same boundary, whatever the chunk and the batch are that it was cut from.
+Alignment matters for reproducibility: kernels of matrix products and sums split their loops by the address of an
+operand, so the same rows at another alignment may round differently. Everything that f reads is aligned like a tensor
+that torch has just allocated, whatever chunk and batch it comes from.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ Array = NDArray[Any]
 
 
 Piece = bytes | bytearray | memoryview
-BLOCK = 1 << 20  # bytes that are hashed and then written: a processor's cache holds them
+BLOCK = 1 << 20  # bytes that are hashed and then written, while they are in the processor's cache
 
 
 @final
 class Pieces:
-    """A payload that is nowhere in one piece: the replica that travels in it is not copied for that.
+    """A payload of several buffers, so that the replica in it need not be copied into one.
 
-    It has `len` bytes, and may be read more than once, but the arrays that it is on must stay as they are until then.
-    Its SHA-256 is worked out while it is first read from end to end. Not iterable: `*payload` would ask for as many
-    items as it has bytes.
+    It has `len` bytes and may be read more than once; the arrays must not change in between. Its SHA-256 is computed
+    during the first complete read.
     """
 
-    __iter__ = None
+    __iter__ = None  # with `__len__` alone, `*payload` would iterate over single bytes
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self.pieces = tuple(piece for one in pieces if (piece := memoryview(one).cast("B")).nbytes)
@@ -51,7 +50,7 @@ class Pieces:
 
     @property
     def sha256(self) -> str:
-        """In hexadecimal."""
+        """The SHA-256 in hexadecimal."""
         if self._sha256 is None:
             hashed = hashlib.sha256()
             for piece in self.pieces:
@@ -60,8 +59,8 @@ class Pieces:
         return self._sha256
 
     def blocks(self, size: int = BLOCK, start: int = 0) -> Iterator[memoryview]:
-        """Yield all from byte `start` on, in blocks of `size` bytes; the last may be shorter. Long pieces are cut, and
-        only short ones are put together."""
+        """Yield the payload from byte `start` on, in blocks of `size` bytes; the last may be shorter. Only pieces
+        shorter than a block are copied."""
         hashed = hashlib.sha256() if self._sha256 is None and not start else None
         for block in self._cut(size, start):
             if hashed is not None:
@@ -71,7 +70,7 @@ class Pieces:
             self._sha256 = hashed.hexdigest()
 
     def _cut(self, size: int, start: int) -> Iterator[memoryview]:
-        together = bytearray()  # what is shorter than a block
+        together = bytearray()  # pending bytes, fewer than a block
         for whole in self.pieces:
             skipped = min(start, whole.nbytes)
             piece, start = whole[skipped:], start - skipped
@@ -93,27 +92,25 @@ class Pieces:
 
 @final
 class Received(bytearray):
-    """A payload as it is received, in one piece: of `size` bytes at most, hashed part by part as these come, so that
-    nobody goes through all of it once more for its SHA-256.
-    """
+    """A payload being received into one buffer of at most `size` bytes, hashed part by part while it arrives."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.received = 0  # bytes that have come
+        self.received = 0  # bytes; the buffer beyond them is not valid yet
         self._hashed = hashlib.sha256()
 
     @property
     def missing(self) -> int:
-        """Bytes that have not come."""
+        """Bytes that have not arrived."""
         return len(self) - self.received
 
     @property
     def sha256(self) -> str:
-        """Of what has come, in hexadecimal: whoever writes to the memory later does not change it."""
+        """The SHA-256 of the received bytes in hexadecimal; later writes to the buffer do not change it."""
         return self._hashed.hexdigest()
 
     def take(self, part: Piece) -> None:
-        """Take the next bytes in. Raises ValueError for more than are missing."""
+        """Append the next bytes. Raises ValueError for more than are missing."""
         if len(part) > self.missing:
             raise ValueError(f"{len(part):,} bytes came, expected at most {self.missing:,}")
         self[self.received : self.received + len(part)] = part
@@ -121,8 +118,8 @@ class Received(bytearray):
         self.received += len(part)
 
     def read(self, handle: int) -> None:
-        """Take what an open file has from where it stands on, in blocks, until nothing is missing or it ends; then
-        there is no more. Raises OSError."""
+        """Read from an open file, at its position, until nothing is missing or the file ends; then call `end`. Raises
+        OSError."""
         with memoryview(self) as memory:
             while part := os.readv(handle, [memory[self.received : self.received + BLOCK]]) if self.missing else 0:
                 self._hashed.update(memory[self.received : self.received + part])
@@ -130,25 +127,25 @@ class Received(bytearray):
         self.end()
 
     def end(self) -> None:
-        """There is no more than has come."""
+        """Truncate the payload to the received bytes."""
         del self[self.received :]
 
 
 Payload = bytes | Pieces
-Arrived = bytes | bytearray  # a payload as it is received, in one piece: `Received` by those who hash it on the way
+Arrived = bytes | bytearray  # a received payload; a `Received` where it was hashed on arrival
 
 
 def in_pieces(payload: Payload) -> Pieces:
-    """Return a payload in pieces."""
+    """Return a payload as pieces."""
     return payload if isinstance(payload, Pieces) else Pieces([payload])
 
 
-ALIGNMENT_BYTES = 64  # of torch on the host (c10::gAlignment)
-DEVICE_ALIGNMENT_BYTES = 512  # of its allocators on devices: no device's is coarser
+ALIGNMENT_BYTES = 64  # of torch's host allocator (c10::gAlignment)
+DEVICE_ALIGNMENT_BYTES = 512  # of torch's device allocators, at most
 
 
 def aligned_empty(shape: Sequence[int], dtype: DTypeLike) -> Array:
-    """Return an array with any values that begins at the boundary: numpy's own begin at multiples of 16 bytes."""
+    """Return an uninitialised aligned array; numpy itself aligns to 16 bytes only."""
     of = np.dtype(dtype)
     nbytes = int(np.prod(shape, dtype=np.int64)) * of.itemsize
     memory = np.empty(nbytes + ALIGNMENT_BYTES, np.uint8)
@@ -157,31 +154,31 @@ def aligned_empty(shape: Sequence[int], dtype: DTypeLike) -> Array:
 
 
 def is_aligned(values: Array) -> bool:
-    """Whether an array begins at the boundary; one without values does."""
+    """Return whether an array is aligned; an empty one is."""
     return not values.size or _address(values) % ALIGNMENT_BYTES == 0
 
 
 def aligned_copy(values: Array) -> Array:
-    """Return a copy in C order that begins at the boundary, writable."""
+    """Return an aligned, writable copy in C order."""
     copy = aligned_empty(values.shape, values.dtype)
     np.copyto(copy, values)
     return copy
 
 
 def aligned_rows(column: Array, rows: NDArray[np.int64]) -> Array:
-    """Return a copy of some rows that begins at the boundary. Raises IndexError for a row that is not there."""
+    """Return an aligned copy of some rows. Raises IndexError for a row that does not exist."""
     if len(rows) and not (-len(column) <= rows.min() and rows.max() < len(column)):
         raise IndexError(
             f"rows {rows.min()} to {rows.max()} were asked for; expected rows of a column of {len(column)}"
         )
     copy = aligned_empty((len(rows), *column.shape[1:]), column.dtype)
     if len(rows):
-        np.take(column, rows, axis=0, out=copy, mode="wrap")  # "raise" would buffer all of it
+        np.take(column, rows, axis=0, out=copy, mode="wrap")  # mode "raise" would buffer the output
     return copy
 
 
 def aligned_tensor(tensor: Any) -> Any:
-    """Return a tensor as it is where it begins at the boundary of the memory it is in, otherwise a copy."""
+    """Return a tensor itself if it is aligned in its memory, host or device, else a copy."""
     if tensor.device.type == "cpu":
         begins = tensor.data_ptr() % ALIGNMENT_BYTES == 0
     else:
@@ -200,8 +197,7 @@ MOUNTS = Path("/proc/mounts")
 
 
 def network_disk(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """Return the kind of network file system that a path is on, None for a local disk (or where that cannot be
-    told)."""
+    """Return the kind of network file system that a path is on; None for a local disk, or where it is unknown."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
@@ -210,5 +206,5 @@ def network_disk(path: Path, mounts: Path = MOUNTS) -> str | None:
     mounted = [line.split(" ", 3) for line in lines if line.count(" ") > 1]
     for _, point, kind, *_ in sorted(mounted, key=lambda parts: len(parts[1])):
         if here.is_relative_to(point.replace("\\040", " ")):
-            file_system = kind  # of the innermost, and of those at one place the last
+            file_system = kind  # the innermost mount wins, and of several at one place the last
     return file_system if _NETWORK.fullmatch(file_system) else None

@@ -1,4 +1,4 @@
-"""What travels in a push and in a reply beside the message, as values; and the one place that writes and reads names.
+"""The tensors of a push and of a reply: their values, and the only code that writes and parses their names.
 
 A bundle holds flat named tensors. Their names:
 
@@ -10,8 +10,8 @@ A bundle holds flat named tensors. Their names:
     @ids/Type                     ids (n,) of local vertices, with the fields that f changed
     Type/field                    (n, *shape), a field of the rows that `@rows/Type` or `@ids/Type` names
 
-Ids are int32 where they fit, else int64. Whether a value fits the graph is for the master to say; here only its
-structure is checked.
+Ids are int32 where they fit, else int64. Only the structure is checked here; the master checks the values against the
+graph.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from gridml.protocol.foreign import MAX_NAME_CHARS, printable
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
-VertexKey = tuple[str, int]  # (type name, index): a VertexId is one
-ModuleTensors = Mapping[str, Array]  # of one module vertex, by whole tensor name
+VertexKey = tuple[str, int]  # (type name, index), as in a VertexId
+ModuleTensors = Mapping[str, Array]  # of one module vertex, by full tensor name
 
-MAX_TENSOR_NAME_CHARS = 1_000  # characters
+MAX_TENSOR_NAME_CHARS = 1_000
 _ROWS, _IDS, _SHORT, _MOMENTS = "@rows/", "@ids/", f"@{BFLOAT16}/", "@moments/"
 
 
 @dataclass(frozen=True)
 class RowValues:
-    """Rows of one type: `ids` int64 (n,) are their indices in the graph, `fields[name]` has shape (n, *shape)."""
+    """Rows of one type."""
 
-    ids: Ids
-    fields: Mapping[str, Array]
+    ids: Ids  # int64 (n,), indices in the graph, each once
+    fields: Mapping[str, Array]  # by name, each (n, *shape)
 
     def take(self, positions: Ids | slice) -> RowValues:
-        """Return the rows at some positions."""
+        """Return the rows at `positions` of this object, which are not ids."""
         return RowValues(self.ids[positions], {name: values[positions] for name, values in self.fields.items()})
 
 
@@ -53,47 +53,41 @@ Fields = Mapping[str, RowValues]  # fields of local vertices, by type name
 
 @dataclass(frozen=True)
 class ReplicaPart:
-    """Some vertices of the replica: modules with those of their tensors that changed, rows of array fields by type.
+    """A part of the replica: some module vertices and some rows."""
 
-    The float32 tensors that `short` names travel in bfloat16. Beside them stand `moments`, by "entry/NAME": what
-    optimisers remember of modules' weights (`gridml.engine.optimisers`).
-    """
-
-    modules: Mapping[VertexKey, ModuleTensors] = field(default_factory=dict)
-    rows: Mapping[str, RowValues] = field(default_factory=dict)
-    short: Collection[str] = ()
-    moments: Mapping[str, Array] = field(default_factory=dict)
+    modules: Mapping[VertexKey, ModuleTensors] = field(default_factory=dict)  # changed tensors only
+    rows: Mapping[str, RowValues] = field(default_factory=dict)  # by type
+    short: Collection[str] = ()  # names of float32 tensors that are sent in bfloat16
+    moments: Mapping[str, Array] = field(default_factory=dict)  # optimiser state of weights, by "entry/NAME"
 
     def __bool__(self) -> bool:
-        """Say whether anything of the replica is in it."""
+        """Return whether it holds any tensor or row; moments do not count."""
         return bool(self.modules or self.rows)
 
     def updated(self, newer: ReplicaPart) -> ReplicaPart:
-        """Return this part with what is in `newer` instead of its own: by tensor for modules, by type for rows."""
+        """Return this part with the values of `newer` in place of its own: by tensor for modules, by type for rows."""
         modules = {key: {**self.modules.get(key, {}), **tensors} for key, tensors in newer.modules.items()}
         moments = {**self.moments, **newer.moments}
         return ReplicaPart({**self.modules, **modules}, {**self.rows, **newer.rows}, moments=moments)
 
 
-Steps = Mapping[VertexKey, Mapping[str, TensorStep]]  # of module vertices, by whole tensor name
+Steps = Mapping[VertexKey, Mapping[str, TensorStep]]  # of module vertices, by full tensor name
 
 
 @dataclass(frozen=True)
 class PushContent:
-    """What travels beside a sync: the trained part of the replica, by value or in compressed `steps`, and the changed
-    fields of local vertices."""
+    """The tensors of a sync."""
 
-    replica: ReplicaPart = field(default_factory=ReplicaPart)
-    fields: Fields = field(default_factory=dict)
-    steps: Steps = field(default_factory=dict)
+    replica: ReplicaPart = field(default_factory=ReplicaPart)  # the trained part that is sent by value
+    fields: Fields = field(default_factory=dict)  # changed fields of local vertices
+    steps: Steps = field(default_factory=dict)  # the trained part that is sent as compressed steps
 
 
-NOTHING = PushContent()  # beside a sync without a push
+NOTHING = PushContent()  # of a sync without a push
 
 
 def module_key(name: str) -> VertexKey | None:
-    """Return the vertex of a module tensor's name, None for the name of an array field. Raises ValueError for
-    others."""
+    """Return the vertex that a tensor name refers to, None for an array field. Raises ValueError for other names."""
     parts = name.split("/", 2)
     if len(parts) == 3 and parts[1].isdecimal():
         return parts[0], int(parts[1])
@@ -127,14 +121,14 @@ def _encode_rows(prefix: str, types: Mapping[str, RowValues]) -> dict[str, Array
 
 
 def decode(tensors: Mapping[str, Array]) -> PushContent:
-    """Return the push of named tensors. Raises ValueError for names or shapes that are none of a push."""
+    """Return the push in named tensors. Raises ValueError for names or shapes that a push cannot have."""
     modules: dict[VertexKey, dict[str, Array]] = {}
     ids: dict[str, dict[str, Array]] = {_ROWS: {}, _IDS: {}}
     fields: dict[str, dict[str, Array]] = {}
     steps: dict[VertexKey, dict[str, TensorStep]] = {}
     moments: dict[str, Array] = {}
     for name, tensor in tensors.items():
-        if len(name) > MAX_TENSOR_NAME_CHARS or not name.isprintable():  # reasons name them
+        if len(name) > MAX_TENSOR_NAME_CHARS or not name.isprintable():  # error messages quote them
             raise ValueError(f"a tensor is called {printable(repr(name), MAX_NAME_CHARS)}; expected a name that prints")
         prefix = _ROWS if name.startswith(_ROWS) else _IDS if name.startswith(_IDS) else None
         if prefix is not None:
@@ -163,7 +157,7 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
 
 
 def _moment(name: str, values: Array) -> str:
-    """Return what is remembered of which tensor, as "entry/NAME", of a name."""
+    """Return the key "entry/NAME" of a tensor of moments. Raises ValueError for a wrong name or dtype."""
     whole = name.removeprefix(_MOMENTS)
     if module_key(whole.partition("/")[2]) is None:
         raise ValueError(f"a tensor is called {name!r}; expected {_MOMENTS}ENTRY/ and a module's tensor")
@@ -173,7 +167,7 @@ def _moment(name: str, values: Array) -> str:
 
 
 def _step(name: str, codes: Array) -> tuple[VertexKey, str, TensorStep]:
-    """Return the vertex, the tensor and the step of a compressed tensor's name."""
+    """Return (vertex, full tensor name, step) of a compressed tensor."""
     form, _, whole = name.removeprefix("@").partition("/")
     key = module_key(whole) if form in FORMATS else None
     if key is None:
@@ -195,7 +189,7 @@ def decode_replica(tensors: Mapping[str, Array]) -> ReplicaPart:
 def _row_values(type_name: str, ids: Array, fields: dict[str, Array]) -> RowValues:
     if ids.dtype not in (np.int32, np.int64) or ids.ndim != 1:
         raise ValueError(f"the ids of {type_name} are {ids.dtype} {ids.shape}; expected int32 or int64 (n,)")
-    if not ((ids[1:] > ids[:-1]).all() or len(np.unique(ids)) == len(ids)):  # most are in order
+    if not ((ids[1:] > ids[:-1]).all() or len(np.unique(ids)) == len(ids)):  # sorting only where needed
         raise ValueError(f"the ids of {type_name} name a row twice; expected each once")
     for name, values in fields.items():
         if values.ndim < 1 or len(values) != len(ids):
@@ -206,7 +200,7 @@ def _row_values(type_name: str, ids: Array, fields: dict[str, Array]) -> RowValu
 
 
 def encode_patch(pushes: Sequence[Fields]) -> dict[str, Array]:
-    """Return the named tensors of the local fields of several pushes, in order."""
+    """Return the local fields of several pushes as named tensors, in order."""
     return {f"{i}/{name}": t for i, fields in enumerate(pushes) for name, t in _encode_rows(_IDS, fields).items()}
 
 

@@ -1,7 +1,7 @@
-"""What a worker's protocol asks of whoever drives it (actions), and what the driver reports to it (events).
+"""Actions that a worker's state machine asks its driver for, and events that the driver reports back.
 
-`gridml.protocol.worker_state.WorkerState` gives the actions and takes the events. Rows count from 0 at the beginning of
-a lease's chunk; times are seconds of the driver's clock.
+`gridml.protocol.worker_state.WorkerState` returns the actions and handles the events. Rows count from 0 at the start of
+the lease's chunk; times are seconds of the driver's clock.
 """
 
 from __future__ import annotations
@@ -14,79 +14,72 @@ from gridml.protocol.push import VertexKey
 
 
 class Content(Enum):
-    """What travels beside a sync."""
+    """The tensors to send with a sync."""
 
     NOTHING = auto()
-    SNAPSHOT = auto()  # the snapshot that was taken last, and the changed fields of its rows
-    OUTBOX = auto()  # the push that an earlier process of this worker's job had no answer to
+    SNAPSHOT = auto()  # the last snapshot, and the changed fields of its rows
+    OUTBOX = auto()  # the unanswered push of an earlier process of the job
 
 
 class Use(Enum):
-    """What becomes of replicas that came beside replies."""
+    """The use of a replica that came with a reply."""
 
-    KEEP = auto()  # nothing has been trained since: the next chunk starts from it
-    REBASE = auto()  # what was trained since the last snapshot goes on top of it
-    DROP = auto()  # it is not used, nor is any that was kept
+    KEEP = auto()  # nothing was trained in between: the next chunk starts from it
+    REBASE = auto()  # what was trained since the last snapshot is rebased onto it
+    DROP = auto()  # discard it, and any replica that was kept before
 
 
 class Reason(Enum):
-    """Why a worker leaves."""
+    """The reason for which a worker leaves."""
 
-    DISMISSED = auto()  # the master said so
-    CHUNKS_DONE = auto()  # it has trained as many chunks as it was to
-    EVICTED = auto()  # the machine is being taken away
+    DISMISSED = auto()  # the master asked it to
+    CHUNKS_DONE = auto()  # it has trained the number of chunks that it was started for
+    EVICTED = auto()  # the machine is being reclaimed
     MAILBOX_CLOSED = auto()  # the master has given it up
-    SAVING = auto()  # its push has no answer and is to be put where it outlives the machine
-    NO_ANSWER = auto()  # it has waited too long
+    SAVING = auto()  # its push is unanswered, and is saved where it outlives the machine
+    NO_ANSWER = auto()  # it has waited for `MAX_WAIT_S`
 
 
 # --- actions
 
 
 class BeginChunk(NamedTuple):
-    """Fetch the chunk of `lease`, begin it, and start from the replica that was kept. Report Began,
-    ChunkFailed, or Failed where this machine lacks what the chunk refers to."""
+    """Fetch the chunk of `lease` and begin it from the kept replica. Report Began, ChunkFailed, or TrainingFailed where
+    this machine lacks a file that the chunk refers to."""
 
     lease: Lease
 
 
 class Train(NamedTuple):
-    """Train rows of the chunk of `lease` from `start`, one batch or several, none beyond `stop`. Report Trained or
-    Failed.
-
-    The next push is due at row `due` or at the time `due_s`, whichever comes first. `overdue` says that it is due and
-    waits only for the answer to the last one. `live` workers train; `credited` of `total` vertices of the run are
-    credited or trained here, of `per_epoch` in each epoch, and the replica is that of `version` and what was trained on
-    top.
-    """
+    """Train batches of the chunk of `lease`, within rows [start, stop). Report Trained or TrainingFailed."""
 
     lease: Lease
     start: int
     stop: int
-    due: int
-    due_s: float
-    overdue: bool
-    live: int
-    credited: int
-    total: int
+    due: int  # row at which the next push is due,
+    due_s: float  # or time, whichever comes first
+    overdue: bool  # a push is due, and waits only for the reply to the last one
+    live: int  # workers that train
+    credited: int  # vertices of the run that are credited, or trained here
+    total: int  # vertices of the run
     per_epoch: int
-    version: int
+    version: int  # of the replica that the training is based on
 
     @property
     def share(self) -> float:
-        """How much of the run (0 to 1) is credited."""
+        """The credited share of the run, 0 to 1."""
         return self.credited / self.total
 
 
 class EndChunk(NamedTuple):
-    """The chunk of `lease` is trained to its end: let go of it."""
+    """Release the chunk of `lease`, which is trained to its end."""
 
     lease: Lease
 
 
 class TakeSnapshot(NamedTuple):
-    """Copy the replica, and the changed fields of the rows [start, stop), which are pushed next. Report Copied, or
-    Failed where it shows only now that f failed."""
+    """Copy the replica, and the changed fields of the rows [start, stop), for the next push. Report Copied, or
+    TrainingFailed where a failure of f only shows now (devices work asynchronously)."""
 
     lease: Lease
     start: int
@@ -101,7 +94,7 @@ class Send(NamedTuple):
 
 
 class Adopt(NamedTuple):
-    """Use the replica beside the last reply, if one came; forget the state of optimisers where it may be spoilt."""
+    """Use the replica of the last reply, if it had one; reset the optimisers where their state may be tainted."""
 
     use: Use
     live: int
@@ -109,20 +102,19 @@ class Adopt(NamedTuple):
 
 
 class KeepOnly(NamedTuple):
-    """Let go of all module vertices but these: no lease in hand or ahead touches others, and what was trained of them
-    is merged."""
+    """Release all module vertices but these. No lease in hand or ahead touches others, and their training is merged."""
 
     modules: frozenset[VertexKey]
 
 
 class Wait(NamedTuple):
-    """Do nothing for `seconds`, or until there is an event."""
+    """Do nothing for `seconds`, or until an event."""
 
     seconds: float
 
 
 class Leave(NamedTuple):
-    """Stop: there will be no other action."""
+    """Stop. No action follows."""
 
     reason: Reason
 
@@ -130,28 +122,28 @@ class Leave(NamedTuple):
 Action = BeginChunk | Train | EndChunk | TakeSnapshot | Send | Adopt | KeepOnly | Wait | Leave
 
 
-# --- what actions cost in time, for simulations
+# --- the duration of actions, for simulations
 
 
 class Prices(Protocol):
-    """What things cost, in seconds of a machine of speed 1."""
+    """Durations in seconds on a machine of speed 1."""
 
     @property
     def exec_s(self) -> float: ...  # to train a vertex
     @property
-    def copy_s(self) -> float: ...  # to copy one,
+    def copy_s(self) -> float: ...  # to copy a vertex at the start of a chunk
     @property
-    def start_s(self) -> float: ...  # and to begin a chunk,
+    def start_s(self) -> float: ...  # to begin a chunk
     @property
-    def end_s(self) -> float: ...  # and to end it
+    def end_s(self) -> float: ...  # to end a chunk
     @property
     def push_s(self) -> float | None: ...  # to push
     @property
-    def boot_s(self) -> float: ...  # to come up
+    def boot_s(self) -> float: ...  # to start a worker
 
 
 def busy_seconds(action: Action, prices: Prices) -> float:
-    """How long a worker is busy with an action; training is priced by its driver, who knows how many rows it was."""
+    """Return the seconds that an action takes; 0 for Train, whose rows only the driver knows."""
     if isinstance(action, TakeSnapshot):
         return prices.push_s or 0.0
     if isinstance(action, BeginChunk):
@@ -163,48 +155,46 @@ def busy_seconds(action: Action, prices: Prices) -> float:
 
 
 class Began(NamedTuple):
-    """The chunk is begun."""
+    """The chunk was begun."""
 
 
 class ChunkFailed(NamedTuple):
-    """The chunk cannot be had: its lease has ended meanwhile, or the file is damaged."""
+    """The chunk is unavailable: its lease has ended in between, or the file is damaged."""
 
 
 class Trained(NamedTuple):
-    """Rows up to `stop` are trained. `whole`: no component is cut there, so that a push may end there. `gathering`:
-    gradients are gathered whose step comes with later rows, so that a push had better end there."""
+    """Rows before `stop` are trained."""
 
     stop: int
-    whole: bool = True
-    gathering: bool = False
+    whole: bool = True  # no component is cut at `stop`, so a push may end there
+    gathering: bool = False  # gradients are accumulated for a later step, so a push should not end there yet
 
 
 class TrainingFailed(NamedTuple):
-    """f failed. What was trained since the last push is dropped."""
+    """f failed. The training since the last push is dropped."""
 
     failure: Failure
 
 
 class Copied(NamedTuple):
-    """The snapshot is taken."""
+    """The snapshot was taken."""
 
 
 class Replied(NamedTuple):
-    """The reply to the sync under way; `brings` says whether a replica came beside it. Sending the sync took `carry_s`
-    CPU seconds; a push was answered after `travel_s`."""
+    """The reply to the sync under way."""
 
     reply: Reply
-    brings: bool = False
-    carry_s: float = 0.0
-    travel_s: float = 0.0
+    brings: bool = False  # a replica
+    carry_s: float = 0.0  # CPU time of sending the last push and decoding its reply
+    travel_s: float = 0.0  # from sending the last push to its reply
 
 
 class Evicted(NamedTuple):
-    """The machine is being taken away. May be reported again."""
+    """The machine is being reclaimed. May be reported repeatedly."""
 
 
 class MailboxClosed(NamedTuple):
-    """There will be no reply any more."""
+    """The master has removed the mailbox: no reply will come."""
 
 
 Event = Began | ChunkFailed | Trained | TrainingFailed | Copied | Replied | Evicted | MailboxClosed

@@ -49,7 +49,7 @@ def test_a_push_that_is_longer_than_may_be_kept_is_left_and_said(
     assert path.stat().st_size == kept
     worker._leave_behind(KEPT, kept - 1)
     assert path.read_bytes() == b"", "the file stays: HTCondor expects it"
-    assert f"it has {kept:,} bytes, and {kept - 1:,} are kept of a worker" in capsys.readouterr().err
+    assert f"it has {kept:,} bytes, expected at most {kept - 1:,} per worker" in capsys.readouterr().err
 
 
 def test_an_empty_file_holds_nothing_and_stays(path: Path) -> None:

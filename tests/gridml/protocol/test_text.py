@@ -54,5 +54,5 @@ class Unspeakable(Exception):
 
 
 def test_an_error_that_has_no_words_is_described_all_the_same() -> None:
-    assert described(Unspeakable()) == "Unspeakable: (what it says cannot be had: RuntimeError)"
+    assert described(Unspeakable()) == "Unspeakable: (its message is unavailable: RuntimeError)"
     assert described(ValueError(os.fsdecode(b"caf\xe9"))) == "ValueError: caf\\udce9"
