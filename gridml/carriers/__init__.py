@@ -1,1 +1,1 @@
-"""Carriers: how syncs, replies and chunks travel. One file each behind the contract of `base`."""
+"""Carriers: transports of syncs, replies and chunks. One file each behind the contract of `base`."""

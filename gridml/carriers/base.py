@@ -1,13 +1,12 @@
 """The contract of a carrier: it moves numbered payloads between a worker and the master, and chunks to workers.
 
-A carrier may lose, delay, repeat or reorder payloads. It must not deliver an altered or a torn one: the SHA-256
-beside each shows it. A payload that is sent may lie in memory that others own (`Pieces`); it is read before the
-call returns. Everything else, from exactly-once credit to fencing, belongs to the protocol. The contract as checks
-is `gridml.testing.carriers`.
+A carrier may lose, delay, duplicate or reorder payloads. It must not deliver an altered or a torn one; the SHA-256 of
+each detects that. The memory of a payload to send may belong to others (`Pieces`), so it is read before the call
+returns. Exactly-once credit and fencing are the protocol's. `gridml.testing.carriers` checks this contract.
 
-The files of a mailbox are named alike in every carrier: `<direction>-<number>-<sha256>.safetensors`. Files appear
-by rename, so a reader sees a whole file or none; the digest in the name shows damage all the same. `Forwarding`
-passes every call on to other mailboxes, for carriers that add something to a few calls.
+All carriers name the files of a mailbox alike: `<direction>-<number>-<sha256>.safetensors`. Files appear by rename, so
+a reader sees a complete file or none; the digest in the name detects damage on the disk. `Forwarding` passes every call
+on to other mailboxes, for carriers that override a few calls.
 """
 
 from __future__ import annotations
@@ -27,42 +26,40 @@ from gridml.protocol.payload import Arrived, Payload, Piece
 
 @dataclass(frozen=True)
 class Message:
-    """A sync as it reached the master; where `problem` says why none could be read, the payload is empty. What
-    concerns a mailbox as a whole has number 0, which no sync has."""
+    """A sync as it reached the master."""
 
     worker: str
-    number: int
-    payload: Arrived
-    problem: str = ""
+    number: int  # from 1; 0 for a problem of the mailbox as a whole
+    payload: Arrived  # empty where `problem` is set
+    problem: str = ""  # the reason for which no sync could be read
 
 
-BEGUN, LEFT = 0, -1  # in place of the number of a lease, which is 1 or more
+BEGUN, LEFT = 0, -1  # in `Heartbeat.lease`, in place of a lease, whose id is 1 or more
 
 
 class Heartbeat(NamedTuple):
-    """What a worker's process last recorded of itself: vertices below `upto` of lease number `lease` are trained, or it
-    has only BEGUN its life, or has LEFT. It is its heartbeat `number`: another one shows that the process lives."""
+    """The last heartbeat of a worker process."""
 
-    lease: int
-    upto: int
-    number: int
+    lease: int  # the lease in hand; BEGUN before the first one, LEFT at the end
+    upto: int  # vertices of the lease before this position are trained
+    number: int  # counts the heartbeats of the process: a new number shows that it is alive
 
 
 class WorkerMailbox(ABC):
-    """What a worker holds. It starts every exchange; nothing ever connects to it."""
+    """A worker's end of a carrier. The worker starts every exchange; nothing ever connects to it."""
 
     poll_s: tuple[float, float] = (0.005, 0.02)
-    """Seconds between two looks for a reply, at first and at most."""
+    """The poll interval for a reply in seconds: the first and the longest."""
 
     @abstractmethod
     def send(self, number: int, payload: Payload) -> None:
-        """Send sync `number`; sending a number again replaces it. Raises OSError when it cannot be stored."""
+        """Send sync `number`, replacing any of that number. Raises OSError when it cannot be stored."""
 
     @abstractmethod
     def receive(self, number: int) -> Arrived | None:
-        """Return the reply to sync `number`, None while there is none; never block. A torn reply counts as none.
+        """Return the reply to sync `number`, None until it has come. Never blocks. A torn reply counts as none.
 
-        Raises FileNotFoundError when the mailbox does not exist any more: there will be no reply.
+        Raises FileNotFoundError when the mailbox no longer exists, so no reply will come.
         """
 
     @abstractmethod
@@ -70,79 +67,77 @@ class WorkerMailbox(ABC):
         """Return a published chunk. Raises ValueError when its SHA-256 is another, OSError when it cannot be read."""
 
     def view(self, name: str, sha256: str) -> Piece:
-        """Return what `fetch` does, perhaps on the memory of its file and not to be written to: it then takes none of
-        this process's own. Raises as `fetch` does."""
+        """Return what `fetch` does, read-only and mapped from the file where the carrier can, which takes no memory of
+        this process. Raises as `fetch` does."""
         return self.fetch(name, sha256)
 
     @abstractmethod
     def beat(self, lease: int, upto: int) -> None:
-        """Record that vertices below `upto` of lease number `lease` are trained, where it survives this process.
+        """Record that the vertices of lease `lease` before `upto` are trained, where the record survives this process.
 
-        Said again it is another heartbeat, and a sign of life.
-        Raises nothing that a broken line causes, and is cheap enough for every batch: a carrier to which a heartbeat
-        costs more may leave out those that come within a second of the last one.
+        Every call is a new heartbeat, also with the same values. It raises nothing for a broken connection, and is
+        cheap enough for every batch: a carrier with expensive heartbeats may drop those within a second of the last.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is held. Idempotent."""
+        """Release all resources. Idempotent."""
 
 
 class MasterMailboxes(ABC):
-    """What the master holds: the mailboxes of all workers and the published chunks."""
+    """The master's end of a carrier: the mailboxes of all workers and the published chunks."""
 
     carries_chunks = True
-    """Whether chunks are worth cutting: not where workers only pass the time."""
+    """Whether chunks must be written; False for simulated workers that only consume time."""
 
     longest = sys.maxsize
-    """Bytes of the longest sync that is read."""
+    """The limit of a sync in bytes. Set by `limit` only."""
 
     @property
     def more(self) -> bool:
-        """Whether some that had arrived at the last `collect` are left for the next, because together they are more
-        than memory should hold."""
+        """Whether the last `collect` left messages for the next one, to bound the memory that they take together."""
         return False
 
     def limit(self, longest: int) -> None:
-        """Read no sync of more than `longest` bytes from now on: such a one is collected with a problem, unread."""
+        """Set the limit of a sync in bytes. A longer one is collected unread, with a problem."""
         self.longest = longest
 
     @abstractmethod
     def open(self, worker: str) -> None:
-        """Make a mailbox, before the worker starts; one that is there is kept with what is in it."""
+        """Create a mailbox before its worker starts. An existing one keeps its messages."""
 
     @abstractmethod
     def collect(self) -> list[Message]:
-        """Return the newest sync of each worker that arrived whole and is not yet answered; never block.
+        """Return the newest complete, unanswered sync of each worker. Never blocks.
 
-        A worker writes again only when it has been answered, so an older one is a late copy. What cannot be a sync is
-        returned with its `problem` until it is discarded; nothing that a worker does to its mailbox raises.
+        A worker sends the next sync only after a reply, so an older one is a late duplicate. An invalid message is
+        returned with its `problem` until it is discarded. Nothing that a worker does to its mailbox raises.
         """
 
     @abstractmethod
     def answer(self, worker: str, number: int, payload: Payload) -> None:
-        """Reply to a sync, which is then no longer collected, nor are those before it."""
+        """Reply to a sync. It and all earlier ones are no longer collected."""
 
     @abstractmethod
     def discard(self, worker: str, number: int) -> None:
-        """Collect sync `number`, and those before it, no longer; answer nothing."""
+        """Drop sync `number` and all earlier ones without a reply."""
 
     @abstractmethod
     def publish(self, name: str, payload: Payload) -> None:
-        """Make a chunk available to workers."""
+        """Publish a chunk for workers."""
 
     def share(self, name: str, path: Path) -> bool:
-        """Make a file that will not change available as a chunk is, without a copy of it, until it is retracted; return
-        False where that cannot be."""
+        """Publish an immutable file like a chunk, without a copy, until it is retracted. Returns False where the
+        carrier cannot do that."""
         return False
 
     @abstractmethod
     def retract(self, name: str) -> None:
-        """Take a chunk away. A name that is not there is ignored."""
+        """Remove a published chunk. An unknown name is ignored."""
 
     @abstractmethod
     def heartbeat(self, worker: str) -> Heartbeat | None:
-        """Return the worker's last heartbeat, None when it never did or has no mailbox."""
+        """Return the worker's last heartbeat; None without one, or without a mailbox."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -150,24 +145,24 @@ class MasterMailboxes(ABC):
 
     @abstractmethod
     def close(self, worker: str) -> None:
-        """Remove a mailbox: what arrives later from that worker is lost, and was fenced anyway. Idempotent."""
+        """Remove a mailbox. Later messages of that worker are lost; the protocol fences them anyway. Idempotent."""
 
     def stop(self) -> None:  # noqa: B027
-        """End what serves the mailboxes, which stay for the next master. Idempotent."""
+        """Stop serving the mailboxes, which stay for the next master. Idempotent."""
 
 
 Direction = Literal["sync", "reply"]  # worker to master, master to worker
 DIRECTIONS: tuple[Direction, ...] = ("sync", "reply")
-MAX_MAILBOX_FILES = 64  # files in a mailbox at most; an honest worker leaves a handful there
-SUFFIX = ".safetensors"  # of chunks too
-HEARTBEAT = "progress"  # the file with a worker's last heartbeat: three int64, lease, upto and number
+MAX_MAILBOX_FILES = 64  # an honest worker leaves a handful
+SUFFIX = ".safetensors"  # of messages and chunks
+HEARTBEAT = "progress"  # file of the last heartbeat: three little-endian int64, lease, upto and number
 _MESSAGE = re.compile(r"(sync|reply)-(\d{8})-([0-9a-f]{64})\.safetensors")
 _HEARTBEAT = struct.Struct("<qqq")
 HEARTBEAT_BYTES = _HEARTBEAT.size
 
 
 class MessageFile(NamedTuple):
-    """What the name of a message's file says."""
+    """The parts of a message file's name."""
 
     number: int
     name: str
@@ -175,12 +170,12 @@ class MessageFile(NamedTuple):
 
 
 def name_of(direction: Direction, number: int, sha256: str) -> str:
-    """Return the name of the file of a message of that SHA-256."""
+    """Return the file name of a message."""
     return f"{direction}-{number:08d}-{sha256}{SUFFIX}"
 
 
 def message_files(names: Iterable[str], direction: Direction) -> list[MessageFile]:
-    """Return the messages of one direction among the names in a mailbox, oldest first; pass over other names."""
+    """Return the messages of one direction among the file names of a mailbox, oldest first."""
     matches = [match for name in names if (match := _MESSAGE.fullmatch(name)) and match[1] == direction]
     return sorted(MessageFile(int(match[2]), match[0], match[3]) for match in matches)
 
@@ -191,7 +186,7 @@ def pack_heartbeat(heartbeat: Heartbeat) -> bytes:
 
 
 def unpack_heartbeat(raw: bytes) -> Heartbeat | None:
-    """Return the heartbeat in a file, None for what is not whole, or cannot be."""
+    """Return the heartbeat in the content of a file; None where it is torn or out of bounds."""
     if len(raw) != HEARTBEAT_BYTES:
         return None
     heartbeat = Heartbeat(*_HEARTBEAT.unpack(raw))
@@ -199,7 +194,7 @@ def unpack_heartbeat(raw: bytes) -> Heartbeat | None:
 
 
 class Forwarding(MasterMailboxes):
-    """Does what `mailboxes` does; a subclass overrides the calls to which it adds something."""
+    """Passes every call on to `mailboxes`; a subclass overrides some of them."""
 
     def __init__(self, mailboxes: MasterMailboxes) -> None:
         self._mailboxes = mailboxes

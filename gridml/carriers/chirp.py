@@ -1,11 +1,11 @@
-"""The Chirp carrier: a job's mailbox is a folder on the submit host, reached through the job's own shadow.
+"""The Chirp carrier: the mailbox of a job is a folder on the submit host, accessed through the job's shadow.
 
-The batch system relays: worker → starter (a loopback socket beside the job) → shadow → files, as the user who
-submitted. No port of ours is opened and nothing connects to the worker, so it works behind firewalls. The job must ask
-for it with `want_io_proxy`. The master's side is the directory carrier's: layout and names are the same.
+The batch system relays: worker → starter (a loopback socket on the job's machine) → shadow → files, as the user who
+submitted the job. gridml opens no port and nothing connects to the worker, so it works behind firewalls. The job must
+set `want_io_proxy`. The master's side is that of the directory carrier, with the same layout and names.
 
-The protocol is spoken here, in the few commands needed, because the client that comes with the batch system waits for
-ever when the connection ends, and needs a file for every payload. Protocol: chapter "Chirp" of its manual.
+This module implements the few commands that it needs: the client that comes with the batch system blocks forever when
+the connection ends, and needs a file for every payload. Protocol: chapter "Chirp" of its manual.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gridml.carriers.registry import Carrier, Connection
 from gridml.errors import RunError
 from gridml.protocol.payload import Payload, Received, in_pieces
 
-TIMEOUT_S = 20.0  # of a small answer; a shadow that is out of reach for longer is tried again on a new connection
-MIN_BYTES_PER_S = 1e5  # bytes per second of the slowest line that is waited for
-MAX_PIECE_BYTES = 1 << 23  # of one command: starter and shadow each hold up to three copies of it in memory
+TIMEOUT_S = 20.0  # of a small answer; after that the command fails, and the next one reconnects
+MIN_BYTES_PER_S = 1e5  # the slowest connection that transfers wait for
+MAX_PIECE_BYTES = 1 << 23  # of one command: starter and shadow each hold up to three copies in memory
 _MAX_LINE_BYTES = 5120
-CONFIG = "GRIDML_CHIRP_CONFIG"  # the back end says with it where the starter wrote host, port and cookie
+CONFIG = "GRIDML_CHIRP_CONFIG"  # environment variable: path of the file in which the starter wrote host, port, cookie
 _GONE = "the job's Chirp proxy has gone"
-_SIZE = 7  # where a file's size stands in what stat says: device, inode, mode, links, user, group, device, size, ...
-_OWNERS = 0o600  # the mode of what is written; the protocol wants it in decimal
+_SIZE = 7  # index of the size in a stat answer: device, inode, mode, links, user, group, device, size, ...
+_OWNERS = 0o600  # mode of written files; sent in decimal
 _ERRORS = {
     -1: errno.EACCES,
     -2: errno.EACCES,
@@ -58,8 +58,8 @@ _ERRORS = {
 class ChirpLink(FileLink):
     """A connection to the job's Chirp proxy.
 
-    `config` holds host, port and cookie, as the starter writes it. Paths are relative to the directory the job was
-    submitted from. Larger files travel in pieces of `piece` bytes.
+    The file `config` holds host, port and cookie, as the starter writes it. Paths are relative to the directory the job
+    was submitted from. Larger files are transferred in pieces of `piece` bytes.
     """
 
     def __init__(self, config: Path, timeout_s: float = TIMEOUT_S, *, piece: int = MAX_PIECE_BYTES) -> None:
@@ -68,7 +68,8 @@ class ChirpLink(FileLink):
         self._timeout_s = timeout_s
         self._piece = piece
         self._socket: socket.socket | None = None
-        self._received: BinaryIO = io.BytesIO()  # what comes on the socket
+        self._received: BinaryIO = io.BytesIO()  # reads from `_socket`
+        # Guards the connection: one command and its answer at a time.
         self._lock = threading.Lock()
 
     def list(self, folder: str) -> list[str]:
@@ -101,7 +102,7 @@ class ChirpLink(FileLink):
 
     @contextlib.contextmanager
     def _exchange(self, path: str) -> Iterator[None]:
-        """The connection to oneself, for commands that concern `path`; what goes wrong becomes an OSError."""
+        """Hold the connection exclusively for commands on `path`; any failure becomes an OSError."""
         with self._lock:
             try:
                 self._connect()
@@ -109,7 +110,7 @@ class ChirpLink(FileLink):
             except _Refused as refused:
                 raise OSError(*refused.args, os.strerror(*refused.args), path) from None
             except (OSError, ValueError) as error:
-                self.close()  # what is still to come of this answer must not be taken for the next one's
+                self.close()  # the rest of this answer must not be read as the next one
                 raise error if isinstance(error, OSError) else OSError(errno.EPROTO, str(error)) from error
 
     def _connect(self) -> None:
@@ -137,19 +138,19 @@ class ChirpLink(FileLink):
         return answer
 
     def _size(self, path: str) -> int:
-        """How many bytes a file has."""
+        """Return the bytes of a file."""
         self._ask(f"stat {_quoted(path)}")
         return self._read_size()
 
     def _read_size(self) -> int:
         status = self._line().split()
         if len(status) <= _SIZE:
-            raise ValueError(f"got {len(status)} numbers of a file's stat, expected 13")
+            raise ValueError(f"got {len(status)} numbers in a stat answer, expected 13")
         return int(status[_SIZE])
 
     def _get_whole(self, path: str, size: int) -> Received:
         with self._patient(size):
-            count = self._ask(f"getfile {_quoted(path)}")  # another number than `size` where it was replaced since
+            count = self._ask(f"getfile {_quoted(path)}")  # not `size`: the file may have been replaced in between
             content = Received(count)
             content.take(self._read(count))
         return content
@@ -157,24 +158,24 @@ class ChirpLink(FileLink):
     def _get_in_pieces(self, path: str) -> Received:
         with self._opened(path, "r", 0) as (file, size):
             content = Received(size)
-            # `read` and `write` go on where the last one ended; offsets, which `pread` takes, end at 2 GB.
+            # `read` and `write` continue where the last one ended; not `pread`, whose offsets end at 2 GB.
             while content.missing:
                 with self._patient(self._piece):
                     part = self._read(self._ask(f"read {file} {min(content.missing, self._piece)}"))
                 if not part:
-                    break  # it has become shorter
+                    break  # the file was truncated
                 content.take(part)
             content.end()
         return content
 
     def _store(self, path: str, payload: Payload) -> None:
-        """Send a file that the server agrees to take; it answers when the shadow has it, over any line there is."""
+        """Send a file. The server answers before the content, and again when the shadow has it."""
         blocks = in_pieces(payload).blocks(self._piece)
         if len(payload) > self._piece:
             self._put_in_pieces(path, blocks)
             return
         self._ask(f"putfile {_quoted(path)} {_OWNERS} {len(payload)}")
-        for block in blocks:  # one; of nothing there is none, and no second answer
+        for block in blocks:  # at most one; an empty payload has none, and no second answer
             self._send_whole(block)
 
     def _send_whole(self, payload: bytes | memoryview) -> None:
@@ -186,15 +187,15 @@ class ChirpLink(FileLink):
 
     def _put_in_pieces(self, path: str, blocks: Iterable[memoryview]) -> None:
         with self._opened(path, "wct", _OWNERS) as (file, _):  # write, create, truncate
-            for block in blocks:  # none is empty: the starter takes that for an error of its own, and ends
+            for block in blocks:  # never empty: an empty write makes the starter exit
                 self._send(f"write {file} {len(block)}\n".encode())
                 self._send_whole(block)
 
     @contextlib.contextmanager
     def _opened(self, path: str, flags: str, mode: int) -> Iterator[tuple[int, int]]:
-        """A file of the shadow's, by its number, and how many bytes it has."""
-        # Without its shadow a starter takes `open`, and no other command, for an error of its own, and ends together
-        # with its job: it is asked behind another command that the shadow has just answered.
+        """Yield (descriptor, bytes) of a file that the shadow has opened."""
+        # A starter without its shadow treats an `open`, and no other command, as its own error, and exits with its
+        # job. So `open` follows directly on another command that the shadow has answered.
         self._size(".")
         file = self._ask(f"open {_quoted(path)} {flags} {mode}")
         size = self._read_size()
@@ -203,11 +204,11 @@ class ChirpLink(FileLink):
         except _Refused:
             self._ask(f"close {file}")
             raise
-        self._ask(f"close {file}")  # here a full disk may show
+        self._ask(f"close {file}")  # a full disk may be reported here
 
     @contextlib.contextmanager
     def _patient(self, count: int) -> Iterator[None]:
-        """Time for `count` bytes over the slowest line, for what is asked inside only, refused or not."""
+        """Raise the timeout inside `with` to that of `count` bytes over the slowest connection."""
         link = self._socket
         assert link is not None
         link.settimeout(self._timeout_s + count / MIN_BYTES_PER_S)
@@ -230,14 +231,14 @@ class ChirpLink(FileLink):
 
 
 class _Refused(Exception):
-    """The server refused a command, with this errno; the connection is as good as before."""
+    """The server refused a command with this errno; the connection stays usable."""
 
 
 class Chirp(Carrier):
-    """What is to be known of Chirp where carriers are chosen."""
+    """The registered Chirp carrier."""
 
     name = "chirp"
-    hint = "See whether the job's shadow still runs."
+    hint = "Check whether the job's shadow still runs."
 
     def connect(self, job: str, directory: Path | None) -> Connection:
         link = proxy_of_job()
@@ -245,7 +246,7 @@ class Chirp(Carrier):
 
 
 def proxy_of_job(config: Path | None = None) -> ChirpLink:
-    """A connection to the proxy of the job that this process is. Raises RunError when it has none."""
+    """Return a connection to the proxy of the job that this process runs in. Raises RunError without a proxy."""
     path = config or Path(os.environ.get(CONFIG, ".chirp.config"))
     try:
         return ChirpLink(path)

@@ -1,13 +1,13 @@
-"""The directory carrier: mailboxes are folders of a disk that master and workers share.
+"""The directory carrier: mailboxes are folders on a disk that master and workers share.
 
     mail/<worker>/sync-00000012-<sha256>.safetensors    worker to master
     mail/<worker>/reply-00000012-<sha256>.safetensors   master to worker
     mail/<worker>/progress                              the last heartbeat, three int64: lease, upto, number
     chunks/<name>.safetensors
 
-Nothing here is fsynced: replies and chunks the master can make again from what is durable, and a sync that a power cut
-took is sent again, or lost as by any carrier; a push of 500 MB would wait seconds for a disk that it leaves at once.
-Files appear by rename, so a reader sees a whole file or none; the digest in the name shows damage all the same.
+Nothing here is fsynced. The master can rebuild replies and chunks from durable state, and a sync lost to a power cut is
+sent again, or lost as by any carrier. An fsync would delay a push of 500 MB by seconds, for a file that is removed soon
+after. Files appear by rename, so a reader sees a complete file or none; the digest in the name detects damage.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from gridml.protocol.foreign import FOREIGN_ERRNOS, ForeignFile, read_regular, r
 from gridml.protocol.outbox import is_attempt, job_of
 from gridml.protocol.payload import Payload, Piece, Pieces, Received, network_disk
 
-SETTLED_S = 0.1  # a mailbox may change again without another mtime; clocks of local disks tick every 4 to 10 ms
-GROUP_BYTES = 1 << 27  # of messages collected together, which are in memory at once; but one at least
-LIST_S = 1.0  # how often a mailbox is listed whatever its mtime says: some disks cache it, or keep none
+SETTLED_S = 0.1  # age from which an mtime is trusted: file system clocks tick every 4 to 10 ms, so it may hide changes
+GROUP_BYTES = 1 << 27  # of the messages of one `collect`, which are in memory at once; at least one message
+LIST_S = 1.0  # a mailbox is listed this often even with an unchanged mtime: some disks cache mtimes, or have none
 
 
 class DirectoryLink(FileLink):
-    """The files of run directory `root` on a disk that this machine mounts. Nothing is held open."""
+    """The files of run directory `root` on a mounted disk. Holds no file open."""
 
     def __init__(self, root: Path) -> None:
-        self._root = f"{root}/"  # joined as text: a look for a reply costs half of what it does by Path
+        self._root = f"{root}/"  # joined as text: a poll costs half of what it does with Path
 
     def list(self, folder: str) -> list[str]:
         return os.listdir(self._root + folder)
@@ -78,7 +78,7 @@ class DirectoryLink(FileLink):
 
 
 class DirectoryMailbox(LinkedMailbox):
-    """The mailbox of worker `worker` in run directory `root`. Raises OSError when it is not there."""
+    """The mailbox of worker `worker` in run directory `root`. Raises OSError when it does not exist."""
 
     poll_s = WorkerMailbox.poll_s
 
@@ -86,7 +86,7 @@ class DirectoryMailbox(LinkedMailbox):
         link = DirectoryLink(root)
         super().__init__(worker, link, link)
         self._chunks_folder = root / "chunks"
-        # Elsewhere a file that its last name is taken from may be gone for whoever maps it.
+        # On a network disk a mapping may become invalid when the file is unlinked.
         self._maps = network_disk(root) is None
         self._beats = itertools.count(1)
         self._heartbeat = os.open(root / self._folder / HEARTBEAT, os.O_RDWR | os.O_CREAT, 0o600)
@@ -97,7 +97,7 @@ class DirectoryMailbox(LinkedMailbox):
         with (self._chunks_folder / f"{name}{SUFFIX}").open("rb") as file:
             payload = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         if bundle.digest(payload) != sha256:
-            raise ValueError(f"{name} has another SHA-256 than the answer says")
+            raise ValueError(f"{name} does not have the SHA-256 that the reply names")
         return payload
 
     def beat(self, lease: int, upto: int) -> None:
@@ -112,15 +112,14 @@ class DirectoryMailbox(LinkedMailbox):
 
 @dataclass
 class _EmptyMailbox:
-    """A mailbox that was empty when last listed: its mtime, when that mtime was first seen and when it was last listed,
-    in seconds of our clock."""
+    """A mailbox that was empty when last listed. Times are those of this process's clock."""
 
-    changed_ns: int
-    since_s: float
-    listed_s: float
+    changed_ns: int  # mtime of the folder
+    since_s: float  # when that mtime was first seen
+    listed_s: float  # when the folder was last listed
 
     def still_empty(self, now_s: float) -> bool:
-        """Whether what came after the last listing would show in the mtime."""
+        """Return whether any message after the last listing must have changed the mtime."""
         return self.listed_s - self.since_s >= SETTLED_S and now_s - self.listed_s < LIST_S
 
 
@@ -131,16 +130,16 @@ class DirectoryMailboxes(MasterMailboxes):
         self._mail = root / "mail"
         self._chunks = root / "chunks"
         self._clock = clock
-        self._empty: dict[str, _EmptyMailbox] = {}
-        self._problems: list[Message] = []  # with mailboxes, not yet collected
-        self._left: deque[str] = deque()  # workers whose mailboxes changed, not yet looked into
+        self._empty: dict[str, _EmptyMailbox] = {}  # by worker; a mailbox with a message has no entry
+        self._problems: list[Message] = []  # of mailboxes as a whole, not collected yet
+        self._left: deque[str] = deque()  # workers whose mailboxes changed, not read yet
         for folder in (self._mail, self._chunks):
             folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, worker: str) -> None:
         mailbox = self._mail / worker
         if mailbox.is_symlink() or not mailbox.is_dir():
-            remove(mailbox)  # whatever it is, it is no mailbox
+            remove(mailbox)  # a link or a file in its place
             mailbox.mkdir(mode=0o700)
 
     def collect(self) -> list[Message]:
@@ -161,7 +160,7 @@ class DirectoryMailboxes(MasterMailboxes):
         return bool(self._left)
 
     def _newest(self, worker: str) -> Message | None:
-        """Return the newest sync in a mailbox that is whole, or what lies there in place of one."""
+        """Return the newest complete sync in a mailbox, or the problem of an unusable one."""
         for sync in reversed(self._syncs(worker)):
             path = self._mail / worker / sync.name
             try:
@@ -172,20 +171,20 @@ class DirectoryMailboxes(MasterMailboxes):
                 return Message(worker, sync.number, b"", str(error))
             if bundle.digest(payload) == sync.sha256:
                 return Message(worker, sync.number, payload)
-            self._remove(worker, sync.name)  # damaged: the worker will send it again
+            self._remove(worker, sync.name)  # damaged: the worker sends it again
         return None
 
     def _changed(self) -> list[str]:
-        """Return the workers whose mailbox may hold a message: to list one costs several times what its mtime does."""
+        """Return the workers whose mailboxes may hold a message, by mtime, as listing costs several times more."""
         changed, mtimes = [], dict[str, int]()
         with os.scandir(self._mail) as mailboxes:
             for mailbox in mailboxes:
-                # One with a dot is being removed; whatever is no folder, or has another name, is no mailbox.
+                # A name with a leading dot is being removed. Anything else that is no folder or no worker is ignored.
                 name = mailbox.name
                 if (name in self._empty or is_attempt(name, job_of(name))) and mailbox.is_dir(follow_symlinks=False):
                     with contextlib.suppress(FileNotFoundError):
                         mtimes[mailbox.name] = mailbox.stat(follow_symlinks=False).st_mtime_ns
-        now_s = self._clock()  # later than the mtimes, earlier than the listings: a message cannot slip between
+        now_s = self._clock()  # after the mtimes and before the listings, so that no message is missed
         for worker, changed_ns in mtimes.items():
             empty = self._empty.get(worker)
             if empty is None or empty.changed_ns != changed_ns:
@@ -197,12 +196,12 @@ class DirectoryMailboxes(MasterMailboxes):
         return sorted(changed)
 
     def _syncs(self, worker: str) -> list[MessageFile]:
-        """Return the syncs in a mailbox, oldest first; one that is gone holds none. More files than an honest worker
-        could leave there are cleared away at once: every look would cost what they do."""
+        """Return the syncs in a mailbox, oldest first; none where it no longer exists. Surplus files beyond
+        `MAX_MAILBOX_FILES` are removed at once, because every listing would pay for them."""
         try:
             names = os.listdir(self._mail / worker)
         except OSError as error:
-            self._blame(worker, error)
+            self._handle_error(worker, error)
             return []
         if len(names) <= MAX_MAILBOX_FILES:
             return message_files(names, "sync")
@@ -216,10 +215,10 @@ class DirectoryMailboxes(MasterMailboxes):
         try:
             remove(self._mail / worker / name)
         except OSError as error:
-            self._blame(worker, error)
+            self._handle_error(worker, error)
 
-    def _blame(self, worker: str, error: OSError) -> None:
-        """Take what a worker did to its own mailbox for its problem. Raises what our disk is to blame for."""
+    def _handle_error(self, worker: str, error: OSError) -> None:
+        """Report an error that the worker caused in its own mailbox. Raises errors of the master's disk."""
         if isinstance(error, FileNotFoundError):
             return  # the mailbox was closed
         if error.errno not in FOREIGN_ERRNOS:
@@ -234,7 +233,7 @@ class DirectoryMailboxes(MasterMailboxes):
         try:
             bundle.write_named(lambda sha256: mailbox / name_of("reply", number, sha256), payload, durable=False)
         except OSError as error:
-            self._blame(worker, error)  # where the mailbox was closed nobody waits for this reply
+            self._handle_error(worker, error)  # a closed mailbox needs no reply
         self.discard(worker, number)
 
     def discard(self, worker: str, number: int) -> None:
@@ -271,7 +270,7 @@ class DirectoryMailboxes(MasterMailboxes):
         removed = self._mail / f".{worker}"
         self._empty.pop(worker, None)
         with contextlib.suppress(OSError):
-            # The name goes first: a worker that still writes cannot keep its mailbox alive.
+            # Renamed first, so that a worker that still writes cannot keep the mailbox alive.
             (self._mail / worker).rename(removed)
         with contextlib.suppress(OSError):
             remove(removed)

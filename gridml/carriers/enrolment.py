@@ -1,9 +1,9 @@
-"""How a machine that has no key yet enrols with the master: it makes one, shows who it is, and is told its work.
+"""Enrolment with the master, the machine's side: it makes a key, proves its identity, and receives an assignment.
 
-All machines of a fleet are started alike, so nothing that they are started with can tell one from the other. Each makes
-a key of its own, connects as SSH user `enrol` to the master's server, whose key it knows, and opens the subsystem
-`enrol`. There one line of JSON is a request, and one line the answer. From then on the key is that of the job that it
-was assigned (`gridml/carriers/sftp.py`), and as the job's user it says goodbye in the same way.
+All machines of a fleet start with the same data, so none starts with a key of its own. Each makes one, connects as SSH
+user `enrol` to the master's server, whose key it knows, and opens the subsystem `enrol`. A request is one line of JSON,
+and so is its answer. From then on the key is that of the assigned job (`gridml/carriers/sftp.py`), and the machine
+sends its goodbye message as the job's user in the same way.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gridml.errors import RunError
 from gridml.protocol.foreign import printable
 
 USER = SUBSYSTEM = "enrol"
-MAX_LINE_BYTES = 64 << 10  # bytes of a line, in either direction
-MAX_LOG_CHARS = 8 << 10  # characters of a worker's log, each of them four bytes of a line at worst
-MAX_BUNDLE_FILES = 256  # of a bundle; their names and digests fit into a line
-BUNDLE = "bundle"  # the folder of a run that holds them
-BUNDLE_DESCRIPTION = "bundle.json"  # in it, what is told with an assignment
+MAX_LINE_BYTES = 64 << 10  # of a request or an answer
+MAX_LOG_CHARS = 8 << 10  # of a worker's log; each takes at most four bytes of a line
+MAX_BUNDLE_FILES = 256  # their names and digests fit into one line
+BUNDLE = "bundle"  # folder of the run directory that holds the files
+BUNDLE_DESCRIPTION = "bundle.json"  # file in it with the content of an assignment
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}"
 FILE_NAME = re.compile(rf"{_PART}(?:/{_PART}){{0,15}}")
@@ -36,32 +36,30 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class BundleFile:
-    """A file that a worker runs on: its name in the worker's folder, in folders of that where it has any, and its
-    SHA-256 as hex."""
+    """A file that a worker needs."""
 
-    name: str
-    sha256: str
+    name: str  # relative to the worker's folder, may contain folders
+    sha256: str  # hexadecimal
 
     @property
     def path(self) -> str:
-        """Where it lies in the run's directory, whatever it is called: in one folder."""
+        """Its path in the run directory: all files are in one folder, by digest."""
         return f"{BUNDLE}/{self.sha256}"
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The job that a machine is to work for, the files it takes, and what is run: the program's name among them, its
-    arguments, and what is set in its environment."""
+    """The work of an enrolled machine."""
 
     job: str
-    files: tuple[BundleFile, ...]
-    program: str
-    arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[BundleFile, ...]  # to fetch
+    program: str  # the name of one of the files
+    arguments: tuple[str, ...] = ()  # of the worker
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables to set for the worker
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> Assignment:
-        """Raises ValueError for what cannot be an assignment: an odd name, no digest, ..."""
+        """Return the assignment in an answer. Raises ValueError for an invalid one."""
         try:
             files = tuple(BundleFile(each["name"], each["sha256"]) for each in values["files"])
             program, arguments = values["program"], tuple(values.get("arguments", ()))
@@ -76,12 +74,12 @@ class Assignment:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"not an assignment: {error!r}") from None
         if not fits:
-            raise ValueError("not an assignment: a name or a digest in it cannot be one")
+            raise ValueError("not an assignment: a name or a digest is invalid")
         return Assignment(values["job"], files, program, arguments, environment)
 
 
 class Refused(RunError):
-    """The master does not want this machine: `why`, in words. It may ask again after `retry_s` seconds, never where
+    """The master refused this machine, for the reason `why`. A retry may succeed after `retry_s` seconds; never where
     that is None."""
 
     def __init__(self, why: str, retry_s: float | None = None) -> None:
@@ -90,7 +88,7 @@ class Refused(RunError):
 
 
 def new_key() -> str:
-    """Return a new private key (ed25519) as in OpenSSH's files."""
+    """Return a new private key (ed25519) in OpenSSH's format."""
     serialization = importlib.import_module("cryptography.hazmat.primitives.serialization")
     ed25519 = importlib.import_module("cryptography.hazmat.primitives.asymmetric.ed25519")
     private = ed25519.Ed25519PrivateKey.generate().private_bytes(
@@ -100,7 +98,7 @@ def new_key() -> str:
 
 
 def is_key(text: str) -> bool:
-    """Whether a text is a private key as `new_key` makes them."""
+    """Return whether a text is a private key in the format of `new_key`."""
     serialization = importlib.import_module("cryptography.hazmat.primitives.serialization")
     ed25519 = importlib.import_module("cryptography.hazmat.primitives.asymmetric.ed25519")
     unsupported = importlib.import_module("cryptography.exceptions").UnsupportedAlgorithm
@@ -111,19 +109,19 @@ def is_key(text: str) -> bool:
 
 
 class EnrolmentClient:
-    """What a machine with key `private_key` says to the master at `address`: each request on a connection of its own,
-    which takes `timeout_s` seconds at each step at most.
+    """Requests of a machine with key `private_key` to the master at `address`, each on a connection of its own;
+    `timeout_s` limits each step of it.
 
-    Every method raises PermissionError where another server answers than the one whose key is known, or this one does
-    not know the machine's; another OSError where the master is out of reach or makes no sense; and Refused.
+    Every method raises PermissionError where the server has another key than the known one, or refuses the machine's;
+    another OSError where the master is unreachable or its answer invalid; and Refused.
     """
 
     def __init__(self, address: Address, private_key: str, timeout_s: float = TIMEOUT_S) -> None:
         self._address, self._private_key, self._timeout_s = address, private_key, timeout_s
 
     def enrol(self, token: str, document: str, signature: str) -> Assignment:
-        """Show the fleet's token, and this machine's identity document with its signature (base64), as the metadata
-        service gave them. To ask again with the same key brings the same answer."""
+        """Enrol with the fleet's token, and this machine's identity document and its signature (base64) as the metadata
+        service returns them. Idempotent for the same key."""
         request = {"op": "enrol", "fleet_token": token, "document": document, "signature": signature}
         answer = self._ask(USER, request)
         try:
@@ -132,16 +130,16 @@ class EnrolmentClient:
             raise OSError(errno.EPROTO, f"the master's answer is {error}", str(self._address)) from None
 
     def goodbye(self, job: str, exit_status: int, why: str, evicted: bool, log: str = "") -> None:
-        """Say how the worker of `job` ended, whether this machine is being taken away, and the end of what the worker
-        wrote, as much of it as a line takes."""
+        """Report how the worker of `job` ended, whether this machine is being reclaimed, and the end of the worker's
+        log, truncated to `MAX_LOG_CHARS`."""
         request = {"op": "farewell", "exit_status": exit_status, "why": printable(why), "evicted": evicted}
         self._ask(job, {**request, "log": printable(log, MAX_LOG_CHARS)})
 
     def _ask(self, user: str, request: Mapping[str, Any]) -> dict[str, Any]:
         paramiko = importlib.import_module("paramiko")
-        line = json.dumps(request, ensure_ascii=False).encode() + b"\n"  # of what is escaped a sign takes twelve bytes
+        line = json.dumps(request, ensure_ascii=False).encode() + b"\n"  # escaped, a character takes up to 12 bytes
         if len(line) > MAX_LINE_BYTES:
-            raise ValueError(f"got a request of {len(line)} bytes, expected {MAX_LINE_BYTES} at most")
+            raise ValueError(f"got a request of {len(line)} bytes, expected at most {MAX_LINE_BYTES}")
         with as_oserror(paramiko, str(self._address)):
             transport = connected(self._address, user, self._private_key, self._timeout_s)
             try:
@@ -157,15 +155,15 @@ class EnrolmentClient:
         except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
-            raise OSError(errno.EPROTO, "the master's answer is no line of JSON", str(self._address))
+            raise OSError(errno.EPROTO, "the master's answer is not a line of JSON", str(self._address))
         if "refused" in values:
             raise Refused(str(values["refused"])[:MAX_LINE_BYTES], _seconds(values.get("retry_s")))
         return values
 
 
 def read_line(channel: Any, within_s: float) -> bytes | None:
-    """Return what comes on a paramiko.Channel before the next end of a line, None where it ends before. Raises OSError
-    for a line of more than `MAX_LINE_BYTES` bytes, TimeoutError for one that takes longer than `within_s`."""
+    """Return the next line of a paramiko.Channel, None where the channel ends before. Raises OSError for a line of more
+    than `MAX_LINE_BYTES`, TimeoutError for one that takes longer than `within_s` seconds."""
     line, deadline = bytearray(), time.monotonic() + within_s
     while not line.endswith(b"\n"):
         channel.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -174,7 +172,7 @@ def read_line(channel: Any, within_s: float) -> bytes | None:
             return None
         line += got
         if b"\n" in line[:-1] or len(line) > MAX_LINE_BYTES:
-            raise OSError(errno.EMSGSIZE, f"expected one line of {MAX_LINE_BYTES} bytes at most")
+            raise OSError(errno.EMSGSIZE, f"expected one line of at most {MAX_LINE_BYTES} bytes")
     return bytes(line[:-1])
 
 

@@ -1,6 +1,6 @@
-"""A worker's mailbox over any way to reach the files of the run directory: a link lists, gets, puts and unlinks them.
+"""A worker's mailbox over any access to the files of the run directory: a link lists, gets, puts and unlinks them.
 
-Layout and names are the directory carrier's, which also has the master's mailboxes.
+Layout and names are those of the directory carrier, which also implements the master's mailboxes.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from gridml.carriers.base import HEARTBEAT, SUFFIX, Heartbeat, WorkerMailbox, me
 from gridml.protocol import bundle
 from gridml.protocol.payload import Arrived, Payload, Pieces, Received, in_pieces
 
-HEARTBEAT_S = 0.2  # seconds between two heartbeats: each is a round trip to the submit host
+HEARTBEAT_S = 0.2  # between two heartbeats, each of which is a round trip to the submit host
 
 
 class FileLink(ABC):
     """Files of the run directory, by paths relative to it.
 
-    A link connects when it is first used, and anew after its connection broke. Every method raises OSError with its
-    errno, FileNotFoundError for what is not there, and none waits for ever. Threads may share a link; what they ask
-    is done one after the other.
+    A link connects on first use, and reconnects after a broken connection. Every method raises OSError with an errno,
+    and FileNotFoundError for a missing file; none blocks forever. Threads may share a link: calls are serialised.
     """
 
     @abstractmethod
@@ -32,37 +31,37 @@ class FileLink(ABC):
 
     @abstractmethod
     def get(self, path: str) -> Received:
-        """Return a file's content, hashed while it came."""
+        """Return a file's content, hashed while it is received."""
 
     @abstractmethod
     def put(self, path: str, payload: Payload) -> None:
-        """Write a file so that it is there whole or not at all."""
+        """Write a file atomically."""
 
     def put_named(self, path: Callable[[str], str], payload: Pieces) -> None:
-        """Write a file as `put` does, to the path that its SHA-256 makes."""
+        """Write a file as `put` does, to a path derived from its SHA-256."""
         self.put(path(payload.sha256), payload)
 
     def write(self, path: str, payload: Payload) -> None:
-        """Write a file in the fewest round trips; a reader may meanwhile see it empty."""
+        """Write a file in the fewest round trips. Not atomic: a reader may see it empty."""
         self.put(path, payload)
 
     @abstractmethod
     def unlink(self, path: str) -> None:
-        """Remove a file. One that is not there is no error."""
+        """Remove a file. A missing one is no error."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release the connection. Idempotent; whatever is asked later makes another one."""
+        """Close the connection. Idempotent; a later call reconnects."""
 
 
 def temporary_path(path: str) -> str:
-    """Return where a file is written before it gets its name: `box/.message.tmp` for `box/message`."""
+    """Return the path under which a file is written before its rename: `box/.message.tmp` for `box/message`."""
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name}.tmp"
 
 
 class LinkedMailbox(WorkerMailbox):
-    """Messages and chunks of worker `worker` over two links; a subclass says how its heartbeats are written."""
+    """Messages and chunks of worker `worker` over two links; a subclass writes the heartbeats."""
 
     def __init__(self, worker: str, messages: FileLink, chunks: FileLink) -> None:
         self._folder = f"mail/{worker}"
@@ -72,8 +71,8 @@ class LinkedMailbox(WorkerMailbox):
         pieces = in_pieces(payload)
         for sync in message_files(self._messages.list(self._folder), "sync"):
             if sync.number == number and sync.sha256 == pieces.sha256:
-                return  # it lies there still, whole: a large one is not carried twice because the master is busy
-            if sync.number == number:  # removed first: the master must never see both
+                return  # not sent twice while the master is busy
+            if sync.number == number:  # first, so that the master never sees both
                 self._messages.unlink(f"{self._folder}/{sync.name}")
         self._messages.put_named(lambda sha256: f"{self._folder}/{name_of('sync', number, sha256)}", pieces)
 
@@ -83,7 +82,7 @@ class LinkedMailbox(WorkerMailbox):
         except FileNotFoundError:
             raise
         except OSError:
-            return None  # out of reach for the moment
+            return None  # unreachable for now
         with contextlib.suppress(OSError):
             for reply in message_files(names, "reply"):
                 path = f"{self._folder}/{reply.name}"
@@ -98,7 +97,7 @@ class LinkedMailbox(WorkerMailbox):
     def fetch(self, name: str, sha256: str) -> Arrived:
         payload = self._chunks.get(f"chunks/{name}{SUFFIX}")
         if bundle.digest(payload) != sha256:
-            raise ValueError(f"chunk {name} has another SHA-256 than its lease says")
+            raise ValueError(f"chunk {name} does not have the SHA-256 of its lease")
         return payload
 
     def close(self) -> None:
@@ -107,10 +106,10 @@ class LinkedMailbox(WorkerMailbox):
 
 
 class FileMailbox(LinkedMailbox):
-    """The mailbox of worker `worker` over the links that `connect` makes.
+    """The mailbox of worker `worker` over links from `connect`. Raises what `connect` raises.
 
-    Messages and chunks have a link each, and heartbeats a third and a thread: a link does one thing at a time, so that
-    a heartbeat would wait while a push is under way. Raises what `connect` raises.
+    Messages, chunks and heartbeats have a link each, and heartbeats a thread: a link serialises its calls, so a
+    heartbeat on a shared one would wait for a push under way.
     """
 
     poll_s = (0.03, 0.2)
@@ -129,11 +128,11 @@ class FileMailbox(LinkedMailbox):
 
 
 class _HeartbeatWriter:
-    """Writes the newest heartbeat, every `every_s` seconds at most, on its own thread: training never waits for it."""
+    """Writes the newest heartbeat on a thread, at most every `every_s` seconds, so that training never waits for it."""
 
     def __init__(self, link: FileLink, path: str, every_s: float) -> None:
         self._link, self._path, self._every_s = link, path, every_s
-        self._newest: bytes | None = None
+        self._newest: bytes | None = None  # not written yet; guarded, like `_closed`, by `_changed`
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="heartbeats", daemon=True)
@@ -145,7 +144,7 @@ class _HeartbeatWriter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Stop; the last heartbeat is written if that takes no longer than a second."""
+        """Stop. The last heartbeat is still written if that takes at most a second."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -160,7 +159,7 @@ class _HeartbeatWriter:
                 heartbeat, self._newest = self._newest, None
             if heartbeat is None:
                 return
-            with contextlib.suppress(OSError):  # the next one says the same
+            with contextlib.suppress(OSError):  # the next heartbeat replaces it
                 self._link.write(self._path, heartbeat)
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, self._every_s)

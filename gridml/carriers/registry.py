@@ -1,6 +1,6 @@
-"""Carriers by name, and what each brings: the worker's way to the mailboxes, and where the master's side is.
+"""The registry of carriers, and the class that describes one: the worker's connection and the master's side.
 
-Another package adds one with an entry point of the group `gridml.carriers` that names a subclass of `Carrier`.
+Another package adds a carrier by an entry point of the group `gridml.carriers` that names a subclass of `Carrier`.
 """
 
 from __future__ import annotations
@@ -20,54 +20,48 @@ from gridml.registry import Registry
 
 @dataclass(frozen=True)
 class Connection:
-    """A worker's way to the mailboxes of its run. `list` gives the names of those that are open, of any worker;
-    it raises OSError where they are out of reach for the moment. `open` makes one worker's mailbox."""
+    """A worker's connection to the mailboxes of its run."""
 
-    list: Callable[[], list[str]]
-    open: Callable[[str], WorkerMailbox]
+    list: Callable[[], list[str]]  # names of all open mailboxes; raises OSError where they are unreachable for now
+    open: Callable[[str], WorkerMailbox]  # by the worker's name
 
 
 class Carrier(ABC):
-    """What gridml must know of a way for messages to travel.
-
-    `remote`: its workers are jobs on machines that nobody has looked at, in folders of their own where an outbox is
-    kept, and may be started again as another attempt. `anywhere`: it works on every back end that carries files.
-    `has_address`: workers are told where to reach the master. `job_file` is a file of the run directory that goes with
-    each job, under the job's name; `{job}` stands for it. `modules` must be importable at both ends, and `install` is
-    how a person gets them. `hint` is what a person can do where the mailboxes are out of reach. `mailboxes` names the
-    master's side as `module:callable`, which is given the run directory, and the address where there is one, and
-    makes `MasterMailboxes`.
-    """
+    """A transport of messages, as gridml selects and uses it. Class variables describe it."""
 
     name: ClassVar[str]
+    #: Workers are jobs on machines of unknown fitness, each in a folder of its own that holds an outbox, and may be
+    #: started again as another attempt.
     remote: ClassVar[bool] = True
-    anywhere: ClassVar[bool] = False
-    has_address: ClassVar[bool] = False
-    job_file: ClassVar[str | None] = None
-    modules: ClassVar[tuple[str, ...]] = ()
-    install: ClassVar[str] = ""
-    hint: ClassVar[str] = ""
+    anywhere: ClassVar[bool] = False  # works on every back end that transfers files
+    has_address: ClassVar[bool] = False  # workers need the master's address
+    job_file: ClassVar[str | None] = None  # file of the run directory to send with each job; `{job}` is its name
+    modules: ClassVar[tuple[str, ...]] = ()  # must be importable at both ends
+    install: ClassVar[str] = ""  # command that installs them
+    hint: ClassVar[str] = ""  # advice for the user where the mailboxes are unreachable
+    #: The master's side as `module:callable`, called with the run directory and, with `has_address`, the address;
+    #: returns `MasterMailboxes`.
     mailboxes: ClassVar[str] = "gridml.carriers.directory:DirectoryMailboxes"
 
     @abstractmethod
     def connect(self, job: str, directory: Path | None) -> Connection:
-        """Return the way of job `job`; `directory` is the run directory where the worker shares a disk with the
-        master. Raises UsageError or RunError where there is none."""
+        """Return the connection of job `job`; `directory` is the run directory where the worker shares a disk with the
+        master. Raises UsageError or RunError where it cannot connect."""
 
     def check_address(self, address: str | None) -> None:  # noqa: B027
-        """Raise UsageError for an address that is none."""
+        """Raise UsageError for an invalid address."""
 
     def check_advertised(self, address: str | None, *, nearby: bool) -> None:  # noqa: B027
-        """Raise UsageError for a place where workers cannot reach a master of this machine, as far as that can be seen
-        from here; they are `nearby` where all of them run on it."""
+        """Raise UsageError for an address at which workers certainly cannot reach this machine. `nearby`: all workers
+        run on this machine."""
 
     def missing_modules(self) -> tuple[str, ...]:
-        """Return what of `modules` is not installed here."""
+        """Return those of `modules` that are not installed here."""
         return tuple(name for name in self.modules if importlib.util.find_spec(name) is None)
 
 
 class Directory(Carrier):
-    """A disk that master and workers share."""
+    """The directory carrier, over a disk that master and workers share."""
 
     name = "directory"
     remote = False

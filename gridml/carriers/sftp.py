@@ -1,9 +1,8 @@
-"""The SFTP carrier: a worker reaches the run directory through the master's own SSH server.
+"""The SFTP carrier: a worker accesses the run directory through the master's own SSH server.
 
-It is for pools whose machines may connect to the submit host. The worker holds a key that belongs to its job, pins
-the server's key, and sees its mailboxes and the chunks, nothing else (`master/sftp`). The algorithms that both ends
-speak, the connection to a server whose key is known, and its end are here, too. paramiko is imported when the first
-connection is made, so that other carriers do without it.
+For pools whose machines may connect to the submit host. The worker has the key of its job, pins the server's key, and
+sees only its own mailboxes and the chunks (`master/sftp`). The algorithms of both ends, and the connection to a server
+with a known key, are here as well. paramiko is imported on the first connection, so that other carriers do not need it.
 
 SFTP: draft-ietf-secsh-filexfer-02, with OpenSSH's posix-rename.
 """
@@ -31,11 +30,11 @@ from gridml.carriers.registry import Carrier, Connection
 from gridml.errors import RunError, UsageError
 from gridml.protocol.payload import Payload, Received, in_pieces
 
-TIMEOUT_S = 20.0  # without any progress, at each step; the connection then counts as broken
-ALIVE_S = 30  # of silence, after which it is asked whether the other end is there
+TIMEOUT_S = 20.0  # of a step without any progress; the connection then counts as broken
+ALIVE_S = 30  # of silence before a keepalive probe
 _LOGGER = "gridml.sftp"
-# Both ends are gridml's, so only what is beyond doubt is spoken: ciphers with authentication, or in counter mode with
-# encrypt-then-mac; no SHA-1, no MD5, no CBC; keys and signatures are ed25519.
+# Both ends are gridml's, so only algorithms beyond doubt are offered: authenticated ciphers, or counter mode with
+# encrypt-then-mac; no SHA-1, MD5 or CBC; ed25519 keys and signatures.
 _ALGORITHMS = {
     "ciphers": ("aes128-ctr", "aes192-ctr", "aes256-ctr", "aes128-gcm@openssh.com", "aes256-gcm@openssh.com"),
     "digests": ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com"),
@@ -48,19 +47,20 @@ _KEEPALIVE = (("TCP_KEEPIDLE", ALIVE_S), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the master's server is reached, and its public key (ed25519, base64 as in OpenSSH's files)."""
+    """The address of the master's server."""
 
     host: str
     port: int
-    host_key: str
+    host_key: str  # its public key: ed25519, base64 as in OpenSSH's files
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
 
 def connected(address: Address, user: str, private_key: str, timeout_s: float = TIMEOUT_S) -> Any:
-    """Return a paramiko.Transport on which `user` has shown a key (OpenSSH's text, ed25519), once the server at
-    `address` has shown its own. Raises PermissionError where another server answers, and what paramiko raises."""
+    """Return a paramiko.Transport authenticated as `user` with a private key (ed25519, OpenSSH's format), after the
+    server has proved the host key of `address`. Raises PermissionError for another host key, and what paramiko
+    raises."""
     paramiko = importlib.import_module("paramiko")
     connection = socket.create_connection((address.host, address.port), timeout_s)
     keep_alive(connection, timeout_s)
@@ -78,8 +78,8 @@ def connected(address: Address, user: str, private_key: str, timeout_s: float = 
 
 
 def _authenticate(transport: Any, user: str, key: Any, timeout_s: float) -> None:
-    """Show a key. For paramiko a connection that breaks meanwhile, and an answer that does not come, are refusals, too;
-    here only what the server says is one."""
+    """Authenticate with a key. Raises AuthenticationException only for a refusal by the server."""
+    # paramiko's own call treats a broken connection and a timeout as refusals as well.
     paramiko = importlib.import_module("paramiko")
     answered = threading.Event()
     transport.auth_publickey(user, key, answered)
@@ -92,11 +92,10 @@ def _authenticate(transport: Any, user: str, key: Any, timeout_s: float) -> None
 
 
 def subsystem(transport: Any, name: str, timeout_s: float) -> Any:
-    """Return a new paramiko.Channel of a transport, on which a subsystem answers; where none does in time the transport
-    is ended. paramiko itself would wait for ever, as for a master that is stopped and not gone. Raises what paramiko
-    raises."""
+    """Return a new paramiko.Channel with a subsystem; on a timeout close the transport. Raises what paramiko raises."""
     channel = transport.open_session(timeout=timeout_s)
     channel.settimeout(timeout_s)
+    # `invoke_subsystem` has no timeout: it blocks forever where the master's process is stopped but not dead.
     limit = threading.Timer(timeout_s, hang_up, (transport,))
     limit.daemon = True
     limit.start()
@@ -108,8 +107,7 @@ def subsystem(transport: Any, name: str, timeout_s: float) -> Any:
 
 
 def prepare(transport: Any, timeout_s: float) -> None:
-    """Limit how long a paramiko.Transport waits and which algorithms it speaks, and keep what it logs from the
-    terminal."""
+    """Set the timeouts and the algorithms of a paramiko.Transport, and keep its log off the terminal."""
     logger = logging.getLogger(_LOGGER)
     logger.propagate = False
     if not logger.handlers:
@@ -118,21 +116,22 @@ def prepare(transport: Any, timeout_s: float) -> None:
     transport.banner_timeout = transport.handshake_timeout = timeout_s
     transport.auth_timeout = transport.channel_timeout = timeout_s
     options = transport.get_security_options()
-    for what, spoken in _ALGORITHMS.items():  # of those that this paramiko has, in its order
-        setattr(options, what, tuple(name for name in getattr(options, what) if name in spoken))
+    for kind, allowed in _ALGORITHMS.items():  # those that this version of paramiko has, in its order
+        setattr(options, kind, tuple(name for name in getattr(options, kind) if name in allowed))
 
 
 def keep_alive(connection: socket.socket, timeout_s: float) -> None:
-    """Let the system end a connection whose other end is gone, or takes nothing for `timeout_s`."""
+    """Let the kernel close a connection whose peer is gone, or acknowledges nothing for `timeout_s`."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (*_KEEPALIVE, ("TCP_USER_TIMEOUT", int(1e3 * timeout_s))):
-        if hasattr(socket, name):  # some systems lack some of them
+        if hasattr(socket, name):  # not all systems have all of them
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def hang_up(transport: Any) -> None:
-    """End a paramiko.Transport at once. Its thread looks every 0.1 s only, unless its socket has ended."""
+    """Close a paramiko.Transport at once."""
+    # Its thread notices `close` within 0.1 s only, but a shut down socket immediately.
     with contextlib.suppress(OSError):
         transport.sock.shutdown(socket.SHUT_RDWR)
     transport.close()
@@ -141,7 +140,7 @@ def hang_up(transport: Any) -> None:
 
 @contextlib.contextmanager
 def as_oserror(paramiko: Any, what: str) -> Iterator[None]:
-    """Whatever paramiko raises, as an OSError with an errno; a connection that broke as a ConnectionError."""
+    """Translate everything that paramiko raises to OSError with an errno; a broken connection to ConnectionError."""
     try:
         yield
     except paramiko.AuthenticationException as error:
@@ -157,51 +156,51 @@ def as_oserror(paramiko: Any, what: str) -> Iterator[None]:
         raise
 
 
-READ = 1 << 20  # bytes asked for at once; an SFTP server may send less
-WRITE = 255 << 10  # bytes sent in one request: the most that OpenSSH's server takes
+READ = 1 << 20  # bytes per request; an SFTP server may send less
+WRITE = 255 << 10  # bytes per request, at most: the limit of OpenSSH's server
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 
 
 @dataclass(frozen=True)
 class Credential(Address):
-    """What lets one job into its mailboxes at an address. `private_key` is whole as in OpenSSH's files, ed25519."""
+    """The credential of one job for the server at an address."""
 
     user: str
-    private_key: str
+    private_key: str  # ed25519, OpenSSH's format; empty where the job's machine has its own
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @staticmethod
     def read(path: Path) -> Credential:
-        """Raises OSError when it cannot be read, ValueError for what is no credential."""
+        """Read a file. Raises OSError when it cannot be read, ValueError for an invalid credential."""
         values = json.loads(path.read_text())
         try:
             return Credential(**{**values, "port": int(values["port"])})
         except (TypeError, KeyError) as error:
             raise ValueError(f"not a credential: {error}") from None
 
-    def __repr__(self) -> str:  # a traceback or a log must not show the key
+    def __repr__(self) -> str:  # keeps the key out of tracebacks and logs
         return f"Credential({self.user!r} at {self})"
 
 
 class SftpConnection:
-    """One SSH connection, which links share; made when it is first needed, and anew after it broke."""
+    """One SSH connection, shared by links. Connects on first use, and reconnects after a broken connection."""
 
     def __init__(self, credential: Credential, timeout_s: float = TIMEOUT_S) -> None:
         self.credential = credential
         self.timeout_s = timeout_s
-        self._transport: Any = None
+        self._transport: Any = None  # guarded by `_lock`
         self._lock = threading.Lock()
 
     def session(self) -> Any:
-        """A new SFTP session, a paramiko.SFTPClient. Raises OSError."""
+        """Return a new paramiko.SFTPClient. Raises OSError."""
         paramiko = importlib.import_module("paramiko")
         wanted = self.credential
         with self._lock, as_oserror(paramiko, str(wanted)):
             if self._transport is None or not self._transport.is_active():
-                self._transport = None  # nothing is left of it when the next line fails
+                self._transport = None  # no dead transport is left if `connected` raises
                 self._transport = connected(wanted, wanted.user, wanted.private_key, self.timeout_s)
             try:
                 return paramiko.SFTPClient(subsystem(self._transport, "sftp", self.timeout_s))
@@ -209,14 +208,14 @@ class SftpConnection:
                 self._hang_up()
                 raise
 
-    def give_up(self, session: Any) -> None:
-        """Ends the connection of a session on which nothing comes any more; one made since then is left alone."""
+    def abandon(self, session: Any) -> None:
+        """Close the connection of a session that no longer answers, unless the connection has been replaced since."""
         with self._lock:
             if self._transport is session.get_channel().get_transport():
                 self._hang_up()
 
     def close(self) -> None:
-        """Ends every session. Idempotent; the next session makes another connection."""
+        """Close the connection and all its sessions. Idempotent; the next session reconnects."""
         with self._lock:
             self._hang_up()
 
@@ -228,25 +227,25 @@ class SftpConnection:
 
 @dataclass
 class _PartialFile:
-    """A file of so many bytes, written at a time, and the beginning of it that has arrived."""
+    """An interrupted download, to be resumed if the file is still the same."""
 
     path: str
     size: int
-    written: Any
-    arrived: Received
+    written: Any  # mtime
+    arrived: Received  # the beginning of the file
 
 
 class SftpLink(FileLink):
-    """A session of its own on a line that others may share.
+    """One SFTP session on a connection that links may share.
 
-    What a broken connection leaves half done is gone on with when it is asked for again. A file that is put may be gone
-    on with by whoever has the same to put, another process too, where its name says what it holds, by its SHA-256: so
-    what lies there can be nothing else's beginning. Whether all of it is right only the reader sees, by that SHA-256.
+    A transfer that a broken connection interrupts is resumed by the next call. An upload is resumed, also by another
+    process, if the path contains the SHA-256 of the content, because a partial file under it can only be a prefix of
+    that content. Only the reader verifies the digest.
     """
 
-    def __init__(self, line: SftpConnection) -> None:
-        self._line = line
-        self._half: _PartialFile | None = None  # of what was got last
+    def __init__(self, connection: SftpConnection) -> None:
+        self._connection = connection
+        self._half: _PartialFile | None = None  # of the last `get`
         self._sftp: Any = None
         self._lock = threading.Lock()
 
@@ -284,7 +283,7 @@ class SftpLink(FileLink):
             sftp.remove(path)
 
     def close(self) -> None:
-        """The session ends; the line stays up for the others on it."""
+        """Close the session; the connection stays open for other links."""
         with self._lock:
             self._half = None
             self._drop()
@@ -297,7 +296,7 @@ class SftpLink(FileLink):
         file.seek(arrived)
         for block in in_pieces(payload).blocks(WRITE, arrived):
             file.write(block)
-        # Of requests under way together paramiko drops the answers, so that a full disk would not show.
+        # paramiko discards the answers to pipelined requests, so a full disk shows only in the size.
         stored = file.stat().st_size if len(payload) > WRITE else len(payload)
         file.close()
         if stored != len(payload):
@@ -305,34 +304,34 @@ class SftpLink(FileLink):
 
     @contextlib.contextmanager
     def _exchange(self, path: str) -> Iterator[Any]:
-        """The session to oneself, for what concerns `path`; what goes wrong becomes an OSError.
+        """Hold the session exclusively for calls on `path`; any failure becomes an OSError.
 
-        A file that is open when something goes wrong is left to the session's end: to close it would be to wait again.
+        A file that is open at a failure is closed with the session: closing it here would block again.
         """
         paramiko = importlib.import_module("paramiko")
         with self._lock:
             try:
                 with as_oserror(paramiko, path):
                     if self._sftp is None:
-                        self._sftp = self._line.session()
+                        self._sftp = self._connection.session()
                     yield self._sftp
             except (FileNotFoundError, PermissionError):
-                raise  # the server's answer; the session is as good as before
+                raise  # an answer of the server: the session stays usable
             except OSError as error:
                 if self._sftp is not None and isinstance(error, ConnectionError | TimeoutError):
-                    self._line.give_up(self._sftp)
-                self._drop()  # what is still to come of this answer must not be taken for the next one's
+                    self._connection.abandon(self._sftp)
+                self._drop()  # the rest of this answer must not be read as the next one
                 raise
 
     def _drop(self) -> None:
         sftp, self._sftp = self._sftp, None
         if sftp is not None:
-            with contextlib.suppress(Exception):  # of a session that is over, whatever paramiko says of it
+            with contextlib.suppress(Exception):  # the session may be broken already
                 sftp.close()
 
 
 def _opened(sftp: Any, path: str, longest: int) -> tuple[Any, int]:
-    """A file to be written and where to begin: after what arrived before, where its name says what that is."""
+    """Return (open file, offset) for an upload: the end of a partial file if its path contains a SHA-256, else 0."""
     if longest > WRITE and _SHA256.search(path):
         with contextlib.suppress(FileNotFoundError):
             file = sftp.open(path, "r+b")
@@ -344,7 +343,7 @@ def _opened(sftp: Any, path: str, longest: int) -> tuple[Any, int]:
 
 
 class Sftp(Carrier):
-    """What is to be known of SFTP where carriers are chosen."""
+    """The registered SFTP carrier."""
 
     name = "sftp"
     anywhere = True
@@ -356,9 +355,9 @@ class Sftp(Carrier):
     mailboxes = "master.sftp.server:SftpMailboxes"
 
     def connect(self, job: str, directory: Path | None) -> Connection:
-        line = connection_of_job(Path(job))  # it lies in the job's folder under the job's name
-        link = SftpLink(line)
-        return Connection(lambda: link.list("mail"), lambda worker: FileMailbox(worker, lambda: SftpLink(line)))
+        connection = connection_of_job(Path(job))  # the credential is in the job's folder, under the job's name
+        link = SftpLink(connection)
+        return Connection(lambda: link.list("mail"), lambda worker: FileMailbox(worker, lambda: SftpLink(connection)))
 
     def check_address(self, address: str | None) -> None:
         if address is not None:
@@ -375,17 +374,18 @@ class Sftp(Carrier):
 
 
 def unreachable(host: str, *, asked: bool) -> str | None:
-    """Return why workers on other machines cannot reach this one at `host`, None where they may. What nobody `asked`
-    for must be a full name."""
+    """Return the reason for which workers on other machines cannot reach this one at `host`, None where they may. A
+    host that the user has not `asked` for must be a fully qualified name."""
     try:
         addresses = {ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError, ValueError) as error:
         return f"which is not known here ({error})"
     useless = [ip for ip in addresses if ip.is_loopback or ip.is_unspecified or ip.is_link_local or ip.is_multicast]
     if len(useless) == len(addresses):
-        return f"which is {', '.join(sorted(map(str, useless)))}: another machine gets to itself there, or nowhere"
+        own = ", ".join(sorted(map(str, useless)))
+        return f"which is {own}: on another machine that is the machine itself, or nothing"
     if not asked and "." not in host and ":" not in host:
-        return "a name without a domain, which machines elsewhere do not know"
+        return "a name without a domain, which other machines cannot resolve"
     return None
 
 
@@ -399,7 +399,7 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def connection_of_job(path: Path) -> SftpConnection:
-    """The line of the job that this process is; `path` is the credential that was sent with it. Raises RunError."""
+    """Return the connection of the job that this process runs in; `path` is its credential. Raises RunError."""
     try:
         return SftpConnection(Credential.read(path))
     except (OSError, ValueError) as error:

@@ -215,13 +215,13 @@ def test_a_master_that_starts_again_is_found_again(
     server.close()
     with pytest.raises(OSError):
         link.list("mail")
-    with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{link._line.credential.port}"):
+    with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{link._connection.credential.port}"):
         link.list("mail")
     again = MailServer(tmp_path, "127.0.0.1")
     try:
         assert link.list("mail") == ["w1"]
     finally:
-        link._line.close()
+        link._connection.close()
         again.close()
     assert capfd.readouterr() == ("", "")
 
@@ -316,8 +316,8 @@ def test_a_worker_of_another_carrier_does_without_paramiko() -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("127.0.0.1:2222", "127.0.0.1: another machine gets to itself there"),
-        ("localhost", "another machine gets to itself there"),
+        ("127.0.0.1:2222", "127.0.0.1: on another machine that is the machine itself"),
+        ("localhost", "on another machine that is the machine itself"),
         ("0.0.0.0", "or nowhere"),
         ("[fe80::1]:22", "fe80::1"),
         ("no-such-host.invalid", "not known here"),
@@ -387,7 +387,7 @@ def test_another_process_goes_on_with_it(
     later.put(message_of(payload), payload)
     assert relay.carried - before < 15_000_000
     assert (tmp_path / message_of(payload)).read_bytes() == payload
-    later._line.close()
+    later._connection.close()
 
 
 def test_a_name_that_says_nothing_of_its_content_is_begun_anew(broken: SftpLink, relay: Relay, tmp_path: Path) -> None:

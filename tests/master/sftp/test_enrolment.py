@@ -122,7 +122,7 @@ def test_a_machine_enrols_and_its_key_is_its_jobs(
     assert [link.get(file.path) for file in found.files] == [program]
     link.put("mail/w7/message", b"a push")
     assert link.get("mail/w7/message") == b"a push"
-    link._line.close()
+    link._connection.close()
 
 
 def test_each_machine_reaches_its_own_mailbox_alone(server: MailServer, enrol: Callable[..., Assignment]) -> None:
@@ -144,7 +144,7 @@ def test_each_machine_reaches_its_own_mailbox_alone(server: MailServer, enrol: C
     ):
         with pytest.raises(PermissionError):
             ask()
-    link._line.close()
+    link._connection.close()
 
 
 def test_a_daemon_that_starts_again_asks_again_with_the_same_key(
@@ -168,7 +168,7 @@ def test_the_next_master_knows_who_enrolled(
         assert later.address == before
         link = link_of(later, "w7", key)
         assert link.list("mail") == ["w7"]
-        link._line.close()
+        link._connection.close()
     finally:
         later.close()
 
@@ -282,7 +282,7 @@ def test_a_machine_that_has_ended_is_refused_and_its_connections_end(
     enrol(other, "i-8")
     link, stays = link_of(server, "w7", key), link_of(server, "w8", other)
     assert link.list("mail") == ["w7"] and stays.list("mail") == ["w8"]
-    transport = link._line._transport
+    transport = link._connection._transport
     roster.keep(End("i-7", 1.0, "interrupted", taken=True))
     wait_until(lambda: not transport.is_active())
     with pytest.raises(PermissionError):
@@ -292,7 +292,7 @@ def test_a_machine_that_has_ended_is_refused_and_its_connections_end(
     with pytest.raises(Refused, match="has ended"):
         enrol(key)
     assert stays.list("mail") == ["w8"] and roster.goodbye("i-7") is None
-    stays._line.close()
+    stays._connection.close()
 
 
 def test_of_two_keys_at_once_one_is_the_first(roster: Roster, enrol: Callable[..., Assignment]) -> None:
@@ -322,7 +322,7 @@ def test_a_job_that_is_over_has_no_files_and_only_says_goodbye(
     for ask in (lambda: link.list("mail"), lambda: link.list("mail"), lambda: link.get("bundle/mnist.py")):
         with pytest.raises(OSError):
             ask()
-    link._line.close()
+    link._connection.close()
     EnrolmentClient(server.address, key, TIMEOUT_S).goodbye("w7", 0, "the master said it was over", evicted=False)
     assert roster.goodbye("i-7") is not None  # the machine hears of it first, and says goodbye after that
 
@@ -466,7 +466,7 @@ def test_who_says_nothing_is_shown_out(
     clock.now_s = LOGIN_TIMEOUT_S + 1
     wait_until(lambda: not inside.is_active())
     assert link.list("mail") == ["w7"]
-    link._line.close()
+    link._connection.close()
 
 
 def test_strangers_that_hold_the_door_open_keep_no_machine_out(

@@ -95,7 +95,7 @@ def test_connections_on_which_nothing_is_said_make_no_more_threads(server: MailS
         assert threading.active_count() - before <= MAX_ANONYMOUS + 5  # those that end
     link = SftpLink(SftpConnection(wanted, TIMEOUT_S))
     assert sorted(link.list("mail")) == ["w7", "w7.1"]
-    link._line.close()
+    link._connection.close()
     for connection in silent:
         connection.close()
 

@@ -416,7 +416,7 @@ def test_who_shows_no_key_in_time_is_shown_out(server: MailServer, root: Path, c
     assert all(ended(connection) for connection in silent)
     assert link.list("mail")
     wait_until(lambda: len(server._connections) == 1)
-    link._line.close()
+    link._connection.close()
     for connection in silent:
         connection.close()
 
@@ -439,7 +439,7 @@ def test_of_a_jobs_many_connections_the_oldest_end(connect: Callable[..., SftpLi
     links = [connect() for _ in range(MAX_JOB_CONNECTIONS + 2)]
     for link in links:
         assert link.list("mail")
-    transports = [link._line._transport for link in links]
+    transports = [link._connection._transport for link in links]
     wait_until(lambda: not any(transport.is_active() for transport in transports[:2]))
     assert all(transport.is_active() for transport in transports[2:])
     for link in links[2:]:
@@ -481,7 +481,7 @@ def test_a_master_that_starts_again_is_the_same_server(server: MailServer, root:
             link.list("mail")
         assert link.list("mail")
     finally:
-        link._line.close()
+        link._connection.close()
         again.close()
 
 
@@ -499,7 +499,7 @@ def test_where_its_port_is_taken_meanwhile_it_takes_another_and_says_so_to_all(s
             assert not (root / "sftp" / "w8").exists()
             link = SftpLink(SftpConnection(after["w7"], TIMEOUT_S))
             assert link.list("mail")
-            link._line.close()
+            link._connection.close()
         finally:
             again.close()
 

@@ -152,7 +152,7 @@ def test_no_link_leads_out_and_none_is_made(link: SftpLink, root: Path) -> None:
     for name in ("out", "passwords"):
         with pytest.raises(OSError):
             link.get(f"mail/w7/{name}")
-    session = link._line.session()
+    session = link._connection.session()
     for ask in (
         lambda: session.symlink("/etc/passwd", "mail/w7/link"),
         lambda: session.mkdir("mail/w7/folder"),
@@ -165,7 +165,7 @@ def test_no_link_leads_out_and_none_is_made(link: SftpLink, root: Path) -> None:
 
 def test_there_is_no_shell_no_command_and_no_port(link: SftpLink, root: Path) -> None:
     assert link.list("mail")
-    transport: Any = link._line._transport
+    transport: Any = link._connection._transport
     for ask in (
         lambda channel: channel.exec_command("touch /mail/w7/here"),
         lambda channel: channel.invoke_shell(),
@@ -185,7 +185,7 @@ def test_there_is_no_shell_no_command_and_no_port(link: SftpLink, root: Path) ->
 
 
 def test_a_key_opens_its_own_account_alone(link: SftpLink, jails: Jails) -> None:
-    credential = link._line.credential
+    credential = link._connection.credential
     for altered in ({"user": "gridml-w70"}, {"user": "root"}, {"private_key": new_key()}):
         with pytest.raises(PermissionError):
             SftpLink(SftpConnection(replace(credential, **altered), TIMEOUT_S)).list("mail")
@@ -208,9 +208,9 @@ def test_a_job_is_dismissed_while_its_master_runs(link: SftpLink, jails: Jails, 
     with subprocess.Popen(["sleep", "600"], user=OWNER) as master:
         try:
             sshd.dismiss("w7")
-            for user in (link._line.credential.user, "root"):
+            for user in (link._connection.credential.user, "root"):
                 with pytest.raises(PermissionError):
-                    SftpLink(SftpConnection(replace(link._line.credential, user=user), TIMEOUT_S)).list("mail")
+                    SftpLink(SftpConnection(replace(link._connection.credential, user=user), TIMEOUT_S)).list("mail")
             assert master.poll() is None
             jails.lines.pop("w7")
             jails.open("w7")  # the account that stayed is used again
@@ -259,7 +259,7 @@ def test_an_interrupted_put_goes_on_there_too(link: SftpLink, root: Path) -> Non
 
 
 def test_fifty_strangers_are_not_turned_away(link: SftpLink) -> None:
-    credential = link._line.credential
+    credential = link._connection.credential
     silent = [socket.create_connection((credential.host, credential.port), TIMEOUT_S) for _ in range(50)]
     assert all(connection.recv(4) == b"SSH-" for connection in silent)
     hang_up(connected(credential, credential.user, credential.private_key, TIMEOUT_S))

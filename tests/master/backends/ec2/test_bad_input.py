@@ -134,7 +134,7 @@ def test_a_budget_below_an_instance_hour(launch: Callable[..., Answer]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "said"), [("somewhere else", "expected HOST or HOST:PORT"), ("127.0.0.1", "gets to itself there")]
+    ("address", "said"), [("somewhere else", "expected HOST or HOST:PORT"), ("127.0.0.1", "the machine itself")]
 )
 def test_an_address_where_no_instance_reaches_the_master(
     launch: Callable[..., Answer], address: str, said: str
