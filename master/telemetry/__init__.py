@@ -1,1 +1,1 @@
-"""What the master has seen of its workers."""
+"""Measurements of workers, decisions about their number, and loggers of a run."""

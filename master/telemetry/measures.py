@@ -1,9 +1,8 @@
-"""Measurements of a run's workers: the cost of their chunks, their speed, and how long they live.
+"""Measurements of a run's workers: the cost of their chunks, their speed, and their lifetimes.
 
-They are kept by kind of machine, as workers name it, and for all together. Only the last few dozen measures of each
-sort are remembered, and a few hundred lives: memory grows with the workers that live, and with nothing else.
-`CopyCosts` measures what it takes to copy vertices: bytes of a vertex in a chunk, and the master's seconds per byte
-and per chunk.
+Each is kept per kind of machine, as workers report it, and for all kinds together. Only the last few dozen values of a
+measurement and a few hundred lives are kept, so memory grows only with the number of live workers. `CopyCosts` holds
+the bytes of a vertex in a chunk, and the master's seconds per byte and per chunk.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from master.store.reader import PushCosts
 from master.store.rundir import ORPHANED
 from master.telemetry.staffing import RECENT_S, Queue
 
-BYTE_S = 1e-8  # seconds for a byte, where measures cannot tell it from what is alike for every chunk: 100 MB/s
-_COPYING_FADING = 0.9  # bytes are weighed over the last ten chunks or so
+BYTE_S = 1e-8  # seconds per byte (100 MB/s), where measurements cannot separate it from the fixed cost of a chunk
+_COPYING_FADING = 0.9  # weight of older chunks in the mean bytes of a vertex: about the last ten count
 
 
 def fit_line(points: Sequence[tuple[float, float]], usual: float = 0.0) -> tuple[float, float]:
-    """(t_s, t_c) of the points (n, seconds): the least squares of t_s + n·t_c, neither negative.
+    """Return (t_s, t_c), the non-negative least-squares fit of t_s + n·t_c to the points (n, seconds).
 
-    Where all n are alike, or more take less time, they cannot be told apart: t_c is then as `usual`, as far as that
-    explains the seconds, and the rest is t_s. (0, 0) without points.
+    If all n are equal, or larger n took less time, the two cannot be separated: then t_c is `usual`, or less if that
+    alone would exceed the mean, and t_s is the rest. Without points, (0, 0).
     """
     if not points:
         return 0.0, 0.0
@@ -42,68 +41,69 @@ def fit_line(points: Sequence[tuple[float, float]], usual: float = 0.0) -> tuple
     mean_s = sum(s for _, s in points) / len(points)
     spread = sum((n - mean_n) ** 2 for n, _ in points)
     slope = 0.0
+    # Sizes that differ by less than 0.1% fit only the noise of the clock.
     if spread > 1e-6 * mean_n**2 * len(points):
         slope = sum((n - mean_n) * (s - mean_s) for n, s in points) / spread
     if slope <= 0:
         slope = min(usual, mean_s / mean_n) if mean_n > 0 else 0.0
         return max(0.0, mean_s - slope * mean_n), slope
-    if mean_s - slope * mean_n < 0:
+    if mean_s - slope * mean_n < 0:  # a negative intercept: fit again through the origin
         return 0.0, sum(n * s for n, s in points) / sum(n * n for n, _ in points)
     return mean_s - slope * mean_n, slope
 
 
 class CopyCosts:
-    """One master's measures. `vertex_bytes` are guessed from the graph until chunks were cut."""
+    """Costs of copying vertices into chunks, measured by one master."""
 
     def __init__(self, vertex_bytes: float = 0.0) -> None:
-        self.vertex_bytes = vertex_bytes
-        self._vertices = self._bytes = 0.0  # of late
-        self.nbytes = 0  # of all chunks
-        self._grants: deque[tuple[float, float]] = deque(maxlen=MAX_MEASURES)  # (bytes, seconds)
+        self.vertex_bytes = vertex_bytes  # estimated from the graph until the first chunk was cut
+        self._vertices = self._bytes = 0.0  # faded sums over recent chunks
+        self.nbytes = 0  # total of all chunks
+        self._grants: deque[tuple[float, float]] = deque(maxlen=MAX_MEASURES)  # (bytes, seconds) of one lease
 
     @property
     def vertex_s(self) -> float:
-        """Seconds for a vertex, where they were not measured."""
+        """Estimated seconds to copy a vertex, used until workers have measured it."""
         return self.vertex_bytes * BYTE_S
 
     @property
     def grant_s(self) -> float:
-        """The master's seconds for a lease, however large it is: those for its bytes are not among them."""
+        """The master's fixed seconds for a lease, without those that its bytes take."""
         return fit_line(self._grants, BYTE_S)[0]
 
     def cut(self, vertices: int, nbytes: int) -> None:
-        """Take note of a chunk that was cut."""
+        """Record a chunk that was cut."""
         if not nbytes:
-            return  # none travels
+            return  # workers have the data already, so this says nothing about bytes per vertex
         self.nbytes += nbytes
         self._vertices = _COPYING_FADING * self._vertices + vertices
         self._bytes = _COPYING_FADING * self._bytes + nbytes
         self.vertex_bytes = self._bytes / self._vertices
 
     def grant(self, leases: int, nbytes: int, seconds: float) -> None:
-        """Take note of what it took the master to grant so many leases, with so many bytes of chunks."""
+        """Record the time that the master took to grant `leases` together, with `nbytes` of chunks."""
         if leases:
             self._grants.append((nbytes / leases, seconds / leases))
 
 
-MAX_MEASURES = 64  # measures of one sort
-MIN_MEASURES = 3  # measures of a kind's own; with fewer those of all kinds are believed
-MAX_KINDS = 16  # that are told apart: their names come from other machines
-MAX_LIVES = 512  # in a sample
-UNMEASURED_PUSH_S = 0.1  # seconds of training that a push costs, until a worker has told,
-UNMEASURED_TRAVEL_S = 10.0  # and from sending it to its answer: a worker is taken for late only after that
-SLACK, SLACK_S = 1.1, 1.0  # by which a worker's clock and ours may differ
-_FADING = 0.999  # training is weighed over the last thousand or so syncs
+MAX_MEASURES = 64  # values kept of one measurement
+MIN_MEASURES = 3  # values of a kind's own that are needed; with fewer, those of all kinds are used
+MAX_KINDS = 16  # kinds measured separately; bounded because their names come from other machines
+MAX_LIVES = 512  # lives in the sample
+UNMEASURED_PUSH_S = 0.1  # assumed training time lost per push, until a worker reports it
+UNMEASURED_TRAVEL_S = 10.0  # assumed time from a push to its answer; large, so that no worker counts as late too soon
+SLACK, SLACK_S = 1.1, 1.0  # factor and seconds by which a worker's clock may differ from the master's
+_FADING = 0.999  # weight of older syncs in a training speed: about the last thousand count
 
 
 def died(state: str, cancelled: bool, detail: str) -> bool:
-    """Whether the end of a worker is one of its machine's: not when the master ended it, its work was done, or a master
-    left it behind."""
+    """Return whether a worker's end was its machine's doing: not if the master ended it, its work was done, or it was
+    orphaned by an earlier master."""
     return not cancelled and (state == State.EVICTED or (state == State.LOST and detail != ORPHANED))
 
 
 def _is_plausible_speed(vertices: int, seconds: float) -> bool:
-    """Whether so many vertices can have been trained in that time."""
+    """Return whether `vertices` can have been trained in `seconds`."""
     return vertices > 0 and MIN_VERTEX_S * vertices <= seconds <= MAX_DURATION_S
 
 
@@ -113,16 +113,17 @@ def _recent() -> deque[float]:
 
 @dataclass
 class KindMeasures:
-    """What was measured of one kind of worker, in seconds; `begun` are (vertices, seconds) of chunks begun."""
+    """Measurements of one kind of worker, in seconds."""
 
+    #: (vertices, seconds) to start each chunk
     begun: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_MEASURES))
-    ends: deque[float] = field(default_factory=_recent)
-    pushes: deque[float] = field(default_factory=_recent)
-    travels: deque[float] = field(default_factory=_recent)
-    boots: deque[float] = field(default_factory=_recent)
-    waits: deque[float] = field(default_factory=_recent)
-    trained: float = 0.0  # vertices, and
-    train_s: float = 0.0  # what they took; both of late
+    ends: deque[float] = field(default_factory=_recent)  #: to end a chunk
+    pushes: deque[float] = field(default_factory=_recent)  #: training time that a push costs its worker
+    travels: deque[float] = field(default_factory=_recent)  #: from sending a push to its answer
+    boots: deque[float] = field(default_factory=_recent)  #: from RUNNING to the first message
+    waits: deque[float] = field(default_factory=_recent)  #: from submission to RUNNING
+    trained: float = 0.0  #: vertices trained recently, a faded sum
+    train_s: float = 0.0  #: seconds that these took, faded alike
 
     def train(self, vertices: int, seconds: float) -> None:
         self.trained = _FADING * self.trained + vertices
@@ -130,33 +131,33 @@ class KindMeasures:
 
     @property
     def exec_s(self) -> float | None:
-        """t_x, seconds to train a vertex; None before any was."""
+        """t_x, the seconds to train a vertex; None before any was trained."""
         return self.train_s / self.trained if self.trained > 0 and self.train_s > 0 else None
 
 
 class Speeds:
-    """The sum of the speeds of the workers that live; each is in its worker's record."""
+    """Running sum of the live workers' speeds. Each speed is stored in its worker's record and set only here."""
 
     def __init__(self) -> None:
-        self.count = 0  # of workers that have a speed
-        self._total = self._rounded = 0.0
+        self.count = 0  # workers whose record has a speed
+        self._total = self._rounded = 0.0  # the sum, and its rounding error (see `_add`)
 
     def put(self, record: WorkerRecord, speed: float) -> None:
-        """Take note that a worker trains `speed` vertices per second."""
+        """Set a worker's speed, in vertices per second."""
         self.drop(record)
         record.measured.speed = speed
         self.count += 1
         self._add(speed)
 
     def drop(self, record: WorkerRecord) -> None:
-        """Leave out a worker that trains no more. Idempotent."""
+        """Remove the speed of a worker that no longer trains. Idempotent."""
         if record.measured.speed is not None:
             self.count -= 1
             self._add(-record.measured.speed)
             record.measured.speed = None
 
     def _add(self, speed: float) -> None:
-        """Keep what rounding takes from the sum (Neumaier's summation): over a long run it would add up."""
+        """Add with Neumaier's compensated summation: over a long run, rounding errors of a plain sum accumulate."""
         total = self._total + speed
         lost = (self._total - total) + speed if abs(self._total) >= abs(speed) else (speed - total) + self._total
         self._total, self._rounded = total, self._rounded + lost
@@ -167,30 +168,30 @@ class Speeds:
 
     @property
     def mean(self) -> float | None:
-        """None before any worker has trained."""
+        """Mean speed of the workers that have one; None before any has trained."""
         return self.total / self.count if self.total > 0 else None
 
 
 class Lives:
-    """Lives from RUNNING to their end: all are counted, and every k-th in the order of their beginnings is remembered.
+    """Lifetimes of workers, from RUNNING to their end: totals over all lives, and a sample of every k-th one.
 
-    That sample is fair: whether a life is in it has nothing to do with how long it lasts. The newest ones, say, would
-    all be young where thousands live at once. k is doubled whenever there are more than `limit`. A life that goes on
-    is in its worker's record.
+    k doubles whenever the sample exceeds `limit`. Sampling by start order is unbiased, because whether a life is in the
+    sample does not depend on how long it lasts; keeping the newest lives would keep young ones only.
     """
 
     def __init__(self, limit: int = MAX_LIVES) -> None:
-        self.deaths = 0
+        self.deaths = 0  # lives that their machine ended
         self._limit = limit
-        self._every = 1
+        self._every = 1  # k, a power of two, so that a smaller sample is a subset of the larger one
         self._begun = 0
-        self._sample: dict[int, WorkerLife] = {}  # by number, in the order of their beginnings
-        self._living = 0
-        self._sum_s = 0.0  # of the beginnings of all that live
-        self._past_s = 0.0  # lived by all that have ended
+        self._sample: dict[int, WorkerLife] = {}  # by number in start order; holds the same objects as the records
+        # Sums, so that `exposure_s` needs no pass over the workers:
+        self._living = 0  # lives under way
+        self._sum_s = 0.0  # sum of their start times
+        self._past_s = 0.0  # total seconds of all lives that have ended
 
     def begin(self, record: WorkerRecord, at_s: float) -> None:
-        """Begin the life of a worker that runs for the first time; it counts once."""
+        """Begin a worker's life, unless it has begun already."""
         if record.measured.life is not None:
             return
         record.measured.life = WorkerLife(at_s, record.measured.kind)
@@ -204,7 +205,7 @@ class Lives:
             self._sample = {n: life for n, life in self._sample.items() if n % self._every == 0}
 
     def end(self, record: WorkerRecord, at_s: float, *, died: bool) -> None:
-        """End a worker's life. One that never ran, or has ended before, does not count."""
+        """End a worker's life. Does nothing if the worker never ran or its life has ended."""
         life = record.measured.life
         if life is None:
             return
@@ -216,11 +217,11 @@ class Lives:
         life.ended_s, life.died = max(at_s, life.began_s), died
 
     def exposure_s(self, now: float) -> float:
-        """Seconds lived by all workers together."""
+        """Return the total seconds that all workers have lived."""
         return max(0.0, self._past_s + self._living * now - self._sum_s)
 
     def observations(self, now: float, kind: str | None = None) -> Observations:
-        """The sample, or those in it that are of one kind; the living are censored."""
+        """Return the sampled lives, or those of one kind; lives under way are censored at `now`."""
         lives = [life for life in self._sample.values() if kind is None or life.kind == kind]
         end = [now if life.ended_s is None else life.ended_s for life in lives]
         lasted = [max(0.0, end_s - life.began_s) for life, end_s in zip(lives, end, strict=True)]
@@ -228,7 +229,7 @@ class Lives:
 
 
 class Measures:
-    """All of it, for one master. What was last heard of a worker is in its record."""
+    """All measurements of one master. The last values that a worker reported are in its record."""
 
     def __init__(self, vertex_bytes: float = 0.0) -> None:
         self.copying = CopyCosts(vertex_bytes)
@@ -236,14 +237,14 @@ class Measures:
         self.kinds: dict[str, KindMeasures] = {}
         self.speeds = Speeds()
         self.lives = Lives()
-        self._starts: deque[float] = deque()  # of workers, within the last `RECENT_S`
+        self._starts: deque[float] = deque()  # start times of workers in the last `RECENT_S`, oldest first
 
     def submit(self, record: WorkerRecord, now: float) -> None:
         if record.measured.submitted_s is None:
             record.measured.submitted_s = now
 
     def run(self, record: WorkerRecord, now: float) -> None:
-        """Begin the worker's life, unless it runs on: its wait and its boot are measured the first time."""
+        """Begin a worker's life when it runs; on its first start also measure its wait and its boot."""
         own = record.measured
         self.lives.begin(record, now if own.started_s is None else own.started_s)
         if own.started_s is None:
@@ -251,12 +252,12 @@ class Measures:
             self._starts.append(now)
             self._forget_starts(now)
             if own.submitted_s is not None:
-                self.all.waits.append(max(0.0, now - own.submitted_s))  # clocks are set back at times
-            if own.message_s is not None:  # before the back end told of it
+                self.all.waits.append(max(0.0, now - own.submitted_s))  # the clock may have been set back
+            if own.message_s is not None:  # its first message came before the back end's event
                 self._boot(record, own.message_s - now)
 
     def queue(self, queue: Queue, now: float) -> Queue:
-        """Return a queue with what has been seen of how jobs leave it."""
+        """Return the queue with the measured rates at which jobs start, wait and end."""
         self._forget_starts(now)
         deaths, waits = self.lives.deaths, self.all.waits
         return replace(
@@ -271,9 +272,9 @@ class Measures:
             self._starts.popleft()
 
     def recall(self, record: WorkerRecord, row: Mapping[str, Any]) -> None:
-        """Take up the life of a worker that an earlier master saw start, as its ledger row has it."""
+        """Restore the measurements of a worker that an earlier master started, from its ledger row."""
         if row["state"] == State.HELD:
-            return  # its life ended when it was held, and begins anew when it is released
+            return  # its life ended when it was held; release begins a new one
         own = record.measured
         own.submitted_s, own.started_s = row["submitted_s"], row["started_s"]
         own.message_s = row["first_sync_s"]
@@ -285,7 +286,7 @@ class Measures:
             self.lives.end(record, row["ended_s"], died=by_machine)
 
     def hold(self, record: WorkerRecord, now: float) -> None:
-        """End a life that its machine did not end: the worker lives anew when it is released."""
+        """End the life of a held worker, not as a death; its release begins a new one."""
         self.end(record, now, died=False)
         own = record.measured
         own.submitted_s = own.started_s = own.message_s = None
@@ -296,13 +297,16 @@ class Measures:
         self.lives.end(record, now, died=died)
 
     def give_up(self, record: WorkerRecord, now: float, *, died: bool = True) -> None:
-        """End a life that nobody saw end: a silent worker lived until it was last heard."""
+        """End the life of a worker that was given up: a silent one counts as alive until its last message."""
         last_s = record.measured.message_s or record.measured.started_s or now
         self.end(record, last_s, died=died)
 
     def handle_sync(self, record: WorkerRecord, sync: Sync, now: float, *, worked: bool = True) -> None:
-        """Take what a worker says of itself, as far as it can be true. What it says of its costs is believed only when
-        it has `worked`, and its work came with it; and nothing has taken longer than the worker lives."""
+        """Record what a worker reports about itself, if plausible.
+
+        Costs count only if the worker has `worked`, that is, its work came with the message and was merged; and no cost
+        can be longer than the worker's life.
+        """
         own = record.measured
         if sync.kind != own.kind:
             own.kind = self._kind(sync.kind)
@@ -312,12 +316,12 @@ class Measures:
         if own.message_s is None and own.started_s is not None:
             self._boot(record, now - own.started_s)
         own.message_s = now
-        if sync.travel_s > 0:  # a push was answered: what it cost is known in full
+        if sync.travel_s > 0:  # its last push was answered, so that push's cost is final
             own.push_s = sync.push_s
         if not worked:
             return
         most_s = MAX_DURATION_S if own.started_s is None else SLACK * max(0.0, now - own.started_s) + SLACK_S
-        if sync.trained < own.trained:  # another process of the same worker
+        if sync.trained < own.trained:  # counters went back: another process of the same worker
             own.trained, own.train_s, own.begun = 0, 0.0, 0
         if _is_plausible_speed(sync.trained - own.trained, sync.train_s - own.train_s):
             for kind in kinds:
@@ -338,10 +342,10 @@ class Measures:
                     kind.pushes.append(sync.push_s)
 
     def costs(self, name: str = "", *, many: bool = True) -> Costs | None:
-        """What a chunk costs workers of a kind ("": all together); None while nobody has trained.
+        """Return the costs of a chunk for a kind of worker ("": all kinds); None before any has trained.
 
-        A push travels while its worker trains on, so its cost is what it takes of the worker's own time. Where a
-        worker has one chunk only (not `many`), its boot is part of that chunk's start.
+        A push travels while its worker keeps training, so its cost is only the training time that it takes. If a
+        worker trains a single chunk (not `many`), its boot is part of that chunk's start.
         """
         exec_s = self.exec_s(name)
         if exec_s is None:
@@ -359,24 +363,24 @@ class Measures:
         )
 
     def exec_s(self, name: str = "") -> float | None:
-        """Seconds in which a worker of a kind trains a vertex; None while nobody has."""
+        """Return the seconds in which a kind of worker trains a vertex; None before any has."""
         return self.kinds.get(name, self.all).exec_s or self.all.exec_s
 
     def push_s(self, name: str = "") -> float | None:
-        """What a push keeps a worker of a kind from training; None while nobody has told."""
+        """Return the training time that a push costs a kind of worker; None before any has reported it."""
         return self._mean(name, "pushes")
 
     def push_costs(self, merge_s: float) -> PushCosts | None:
-        """What a push costs all together, the master `merge_s`; None before one was answered."""
+        """Return the mean costs of a push, given the master's `merge_s`; None before any was answered."""
         push_s = self.push_s()
         return None if push_s is None else PushCosts(push_s, self.travel_s(), merge_s)
 
     def travel_s(self, name: str = "") -> float:
-        """From sending a push to its answer: a worker cannot push more often."""
+        """Return the seconds from sending a push to its answer: a worker cannot push more often."""
         return self._mean(name, "travels") or 0.0
 
     def delay(self, name: str = "") -> Delay:
-        """What passes beside training until a lease of such a worker is credited."""
+        """Return the time in addition to training until a lease of such a worker is credited."""
         start_s, copy_s = self._begin(name)
         push_s, travel_s = self._mean(name, "pushes"), self._mean(name, "travels")
         return Delay(
@@ -387,7 +391,7 @@ class Measures:
         )
 
     def _begin(self, name: str) -> tuple[float, float]:
-        """(t_s, t_c) of the chunks that workers of a kind have begun."""
+        """Return (t_s, t_c), fitted to the chunks that a kind of worker has started."""
         begun = self.kinds.get(name, self.all).begun
         return fit_line(begun if len(begun) >= MIN_MEASURES else self.all.begun, self.copying.vertex_s)
 
@@ -405,7 +409,7 @@ class Measures:
         return sum(measured) / len(measured) if measured else None
 
     def _kind(self, kind: str) -> str:
-        """Return the name by which a kind is told apart from others, "" where it is not."""
+        """Return the name under which a kind is measured; "" if it is unnamed or there are too many kinds."""
         if kind not in self.kinds:
             if not kind or len(self.kinds) >= MAX_KINDS:
                 return ""

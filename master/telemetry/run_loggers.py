@@ -1,7 +1,7 @@
-"""Keeps a run's loggers up to what its ledger says, beside the run: no turn of the master waits for one of them.
+"""Feeds a run's loggers from its ledger in background threads; the master's loop never waits for a logger.
 
-Each has the points up to a step of its own; what came since is one more point for it. So a logger that is slow gets
-fewer points, and one whose master was killed goes on at the next step.
+Each logger has its own last step, and everything after it becomes its next point. So a slow logger gets fewer points,
+and after a master was killed, the next one continues where the logger stopped.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from master.store.ledger import Ledger
 from master.store.spec import RunSpec
 from master.telemetry.loggers.base import ALWAYS, LOGGED, LOGGERS, METRICS, Logger, LoggerPlugin, Point
 
-EVERY_S = 10.0  # between two points of what f logs
-MAX_FLUSH_S, MAX_CLOSE_S = 30.0, 5.0  # that loggers may take for the last points, and to close
-MAX_POINTS = 1_000  # of evaluate that a logger is given at once; one that begins late gets the others next
+EVERY_S = 10.0  # interval between two points of what f logs
+MAX_FLUSH_S, MAX_CLOSE_S = 30.0, 5.0  # time for loggers to write their last points, and to close
+MAX_POINTS = 1_000  # evaluation points in one call, which bounds memory; a logger that starts late gets the rest next
 Warn = Callable[[str], None]
 
 
 @dataclass
 class _LoggerState:
-    """One logger: what it is at, and the last step of each kind that it was given."""
+    """One logger, and what it was given."""
 
     plugin: LoggerPlugin
     executor: Executor
-    under_way: Future[Logger] | None
-    logger: Logger | None = None
-    last: dict[str, int] = field(default_factory=dict)
+    pending: Future[Logger] | None  #: its current call; None: idle
+    logger: Logger | None = None  #: None until it is open
+    last: dict[str, int] = field(default_factory=dict)  #: last step given, by kind of point
 
 
 class RunLoggers:
-    """The loggers of one run: the files that every run has share a thread, each other has its own, so that one that is
-    slow holds up no other. `warn` is told once of a logger that fails."""
+    """The loggers of one run. The built-in file loggers share a thread; each other logger has its own, so that a slow
+    one delays no other. `warn` is called once for a logger that fails."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class RunLoggers:
         self._warn = warn
         self._due_s = 0.0
         self._evaluated = (0, 0)
-        self._behind = False  # whether a logger was just given all that it may be at once, and lacks more perhaps
+        self._has_more = False  # a logger was just given MAX_POINTS, so the ledger may have more for it
         files = thread()
         threads = [(each, files if each.name in ALWAYS else thread()) for each in plugins]
         self._executors = list(dict.fromkeys([files, *(executor for _, executor in threads)]))
@@ -60,32 +60,32 @@ class RunLoggers:
         ]
 
     def step(self, now: float) -> None:
-        """Give loggers what they lack, where that is due: every ten seconds, and when there are other metrics."""
+        """Dispatch new points to loggers every `EVERY_S` seconds, and at once after a new evaluation."""
         evaluated = self._ledger.newest_evaluation()
         if now < self._due_s <= now + EVERY_S and evaluated == self._evaluated:
             return
         self._due_s, self._evaluated = now + EVERY_S, evaluated
-        self._give()
+        self._dispatch()
 
     def finish(self) -> None:
-        """Give loggers all that they lack, and wait for them, but not for ever."""
-        least = 2  # what is under way, and what came since
-        while least > 0 or self._behind:
-            pending = [each.under_way for each in self._loggers if each.under_way is not None]
+        """Dispatch all remaining points and wait for the loggers, each round at most `MAX_FLUSH_S` seconds."""
+        least = 2  # rounds: the pending calls, then the points that came since
+        while least > 0 or self._has_more:
+            pending = [each.pending for each in self._loggers if each.pending is not None]
             wait_for(pending, MAX_FLUSH_S)
-            self._give()
+            self._dispatch()
             least -= 1
 
     def close(self) -> None:
-        """Take leave of all loggers. Those that do not get on are left."""
+        """Close all loggers. One that does not finish in time is abandoned."""
         closing = [each.executor.submit(each.logger.close) for each in self._loggers if each.logger is not None]
         wait_for(closing, MAX_CLOSE_S)
         for executor in self._executors:
             executor.shutdown(wait=False, cancel_futures=True)
 
-    def _give(self) -> None:
-        self._behind = False
-        made: dict[tuple[int, int], list[Point]] = {}
+    def _dispatch(self) -> None:
+        self._has_more = False
+        made: dict[tuple[int, int], list[Point]] = {}  # loggers at the same steps share one query
         for each in [*self._loggers]:
             if not self._is_ready(each):
                 continue
@@ -94,29 +94,29 @@ class RunLoggers:
                 made[last] = self._points(*last)
             if points := made[last]:
                 assert each.logger is not None
-                each.under_way = each.executor.submit(_write, each.logger, points)
+                each.pending = each.executor.submit(_write, each.logger, points)
                 each.last |= {point.kind: point.step for point in points}
-                self._behind |= len(points) >= MAX_POINTS
+                self._has_more |= len(points) >= MAX_POINTS
 
     def _is_ready(self, each: _LoggerState) -> bool:
-        """Whether a logger has done what it was given; one that failed is left out from now on, with a warning."""
-        if each.under_way is not None:
-            if not each.under_way.done():
+        """Return whether a logger has finished its last call; one that failed is dropped with a warning."""
+        if each.pending is not None:
+            if not each.pending.done():
                 return False
             try:
-                logger = each.under_way.result()
-            except Exception as error:  # whatever it is, the training is worth more
+                logger = each.pending.result()
+            except Exception as error:  # third-party code may raise anything; a logger must not end the run
                 self._loggers.remove(each)
-                self._warn(f"the logger {each.plugin.name} is left out from now on: {described(error)}")
+                self._warn(f"the logger {each.plugin.name} failed and is dropped: {described(error)}")
                 return False
             if each.logger is None:
                 each.logger, each.last = logger, dict(logger.last())
-            each.under_way = None
+            each.pending = None
         return True
 
     def _points(self, logged: int, metrics: int) -> list[Point]:
-        """Return what the ledger has beyond these steps: the oldest evaluations, where there are more than a logger is
-        given at once, and the newest mean of what f logged."""
+        """Return the ledger's points after these steps: evaluations, oldest first, at most `MAX_POINTS`; and the mean
+        of everything that f logged since, as one point."""
         points = [
             Point(METRICS, step, epoch + 1, at_s, numbers)
             for step, epoch, at_s, values in self._ledger.evaluated_since(metrics)
@@ -130,29 +130,30 @@ class RunLoggers:
 
 
 def names_of(spec: RunSpec) -> list[str]:
-    """The loggers of a run by name: those that every run has, and those that its program or who began it asks for."""
+    """Return the names of a run's loggers: the built-in ones, the program's, and those of the settings."""
     return list(dict.fromkeys([*ALWAYS, *spec.program.loggers, *spec.settings.loggers]))
 
 
 def check_loggers(spec: RunSpec) -> None:
-    """Raise UsageError for a logger that there is not, RunError for one whose package is not installed."""
+    """Raise UsageError for an unknown logger, RunError for one whose package is not installed."""
     check_named(names_of(spec))
 
 
 def check_named(names: Sequence[str]) -> None:
-    """Raise as `check_loggers` does, of loggers by name."""
+    """Check loggers by name, like `check_loggers`."""
     for name in names:
         LOGGERS.find(name).check()
 
 
 def loggers_of(spec: RunSpec, warn: Warn) -> list[LoggerPlugin]:
-    """Return the loggers of a run that begins or goes on; on a machine that lacks one it goes on without."""
+    """Return the loggers of a run. One that this machine lacks is skipped with a warning, so that a run can be resumed
+    anywhere."""
     plugins = []
     for name in names_of(spec):
         try:
             plugins.append(LOGGERS.find(name))
         except GridmlError as error:
-            warn(f"the logger {name} is left out: {error}")
+            warn(f"the logger {name} is skipped: {error}")
     return plugins
 
 
@@ -167,5 +168,5 @@ def _write(logger: Logger, points: Sequence[Point]) -> Logger:
 
 
 def _numbers(values: Mapping[str, object]) -> dict[str, float]:
-    """Return the metrics that are one number; lists are for the report."""
+    """Return the metrics that are numbers; lists are shown in the report only."""
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}

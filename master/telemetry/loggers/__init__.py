@@ -1,1 +1,1 @@
-"""Where a run's figures are written to, beside its ledger: one small contract, and a file for each kind of logger."""
+"""Loggers that export a run's figures from its ledger: one contract, and a file for each kind of logger."""

@@ -1,8 +1,8 @@
-"""The contract of a logger: it takes points of a run's figures, and says which it has.
+"""Contract and registry of loggers: a logger writes points of a run's figures, and reports which it has.
 
-No point is written twice. The ledger is the truth, and points are made of it: a logger that lacks some, because its
-master was killed, gets them from the next one, at the first step beyond those it has. Steps are credited vertices
-of the run. Loggers are registered by name: those that every run has, and those that are asked for.
+Points are made from the ledger, and no point is written twice. If a master is killed before a logger has written its
+points, the next master sends them again, starting after the last step that the logger reports. The step of a point is
+the number of vertices credited in the run.
 """
 
 from __future__ import annotations
@@ -21,36 +21,38 @@ LOGGED, METRICS = "train", "evaluate"  # kinds of points: what f logged, what ev
 
 @dataclass(frozen=True)
 class Point:
-    """Numbers by name at one step. Of the kind "train" they are means over the vertices that were credited since the
-    point before; of the kind "evaluate", what evaluate returned of the version in which `step` vertices are credited.
-    `epoch` counts from 1, `at_s` are seconds since 1970."""
+    """Numbers by name at one step of a run."""
 
+    #: "train": `values` are means over the vertices credited since the last point; "evaluate": what evaluate returned
+    #: for the version with `step` credited vertices
     kind: str
-    step: int
-    epoch: int
-    at_s: float
+    step: int  #: credited vertices
+    epoch: int  #: from 1
+    at_s: float  #: seconds since 1970
     values: Mapping[str, float]
 
 
 class Logger(ABC):
-    """Writes points of one run. Its methods are called by one thread of its own, and may raise anything: then it is
-    not asked for anything more, and the run goes on."""
+    """Writes the points of one run. All methods are called from one thread. After an exception of any kind the logger
+    is dropped and the run continues."""
 
     @abstractmethod
     def last(self) -> Mapping[str, int]:
-        """Return the last step that it has of each kind of points; a kind of which it has none is missing."""
+        """Return the last step written of each kind of point; a kind without points is missing."""
 
     @abstractmethod
     def write(self, points: Sequence[Point]) -> None:
-        """Write points; those of one kind come with rising steps, each beyond what `last` said. What a kill of the
-        process undoes of it must not be in what `last` says afterwards: then it comes again."""
+        """Write points. The steps of a kind increase, and all are after those of `last`.
 
-    def close(self) -> None:  # noqa: B027  # most have nothing to end
-        """Write what is still to be written: there are no more points."""
+        A point that a kill of the process undoes must not be counted by the next `last`, so that it is sent again.
+        """
+
+    def close(self) -> None:  # noqa: B027  # most loggers have nothing to close
+        """Flush: there are no more points."""
 
 
 class CountingLogger(Logger):
-    """One that is told the steps that are there already, and remembers the last of each kind."""
+    """Base class that keeps the last step of each kind. Subclasses call `count` for the points they find at start."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
@@ -59,35 +61,34 @@ class CountingLogger(Logger):
         return self._last
 
     def count(self, kind: str, step: int) -> None:
-        """Take note of a point that is there."""
+        """Record that a point exists."""
         self._last[kind] = max(step, self._last.get(kind, 0))
 
 
 def named(point: Point) -> dict[str, float]:
-    """Return the numbers of a point as `train/NAME` and `evaluate/NAME`."""
+    """Return the numbers of a point under the names `train/NAME` or `evaluate/NAME`."""
     return {f"{point.kind}/{name}": value for name, value in point.values.items()}
 
 
 @dataclass(frozen=True)
 class LoggerPlugin:
-    """A kind of logger: `open` makes one for the run in a folder, for the first time or again. It takes `modules`,
-    which `install` brings."""
+    """A kind of logger."""
 
     name: str
-    open: Callable[[Path], Logger]
-    modules: tuple[str, ...] = ()
-    install: str = ""
+    open: Callable[[Path], Logger]  #: opens the logger of the run in a directory, new or resumed
+    modules: tuple[str, ...] = ()  #: modules that it imports
+    install: str = ""  #: command that installs them
 
     def check(self) -> None:
-        """Raise RunError where a module is missing, naming what brings it."""
+        """Raise RunError, with the command that installs it, if a module is missing."""
         if missing := [module for module in self.modules if find_spec(module) is None]:
             raise RunError(
-                f"the logger {self.name} takes {' and '.join(missing)}, which is not installed. Install it: "
+                f"the logger {self.name} needs {' and '.join(missing)}, which is not installed. Install it with: "
                 f"{self.install}"
             )
 
 
-ALWAYS = ("csv", "json")
+ALWAYS = ("csv", "json")  # loggers of every run
 LOGGERS: Registry[LoggerPlugin] = Registry(
     "logger",
     "gridml.loggers",

@@ -1,7 +1,6 @@
-"""metrics.csv: a row for each number of a point, since names come and go.
+"""Logger that writes metrics.csv: one row per number of a point, because the set of names changes over a run.
 
-The last point that is there may have been cut short by a kill between its rows, so it is dropped when a master begins,
-and comes again with what followed it.
+A kill may leave only some rows of the last point. So a new master drops the last point, and it is written again.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ COLUMNS = ("kind", "step", "epoch", "at_s", "name", "value")
 
 @final
 class CsvFile(CountingLogger):
-    """Appends to the file; what is there when it begins is looked through once."""
+    """Appends to the file, which is read once when it is opened."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
@@ -37,9 +36,9 @@ class CsvFile(CountingLogger):
             append(self._path, _text([COLUMNS]))
 
     def _read(self, content: bytes) -> int:
-        """Take the steps of whole points; return where the last of them ends."""
-        end, before, point = 0, dict[str, int](), ("", 0)
-        upto = 0  # where the last whole row ends
+        """Count all points but the last; return the offset at which that one starts, where the file is cut."""
+        end, before, point = 0, dict[str, int](), ("", 0)  # start of the current point, and counts before it
+        upto = 0  # end of the last complete row
         for at, line in whole_lines(io.BytesIO(content)):
             row = next(csv.reader([line.decode()]), [])
             if len(row) != len(COLUMNS):

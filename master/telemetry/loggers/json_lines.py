@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a point. A line that a kill cut short is no line."""
+"""Logger that writes metrics.jsonl: one JSON object per point. A line cut short by a kill is dropped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = "metrics.jsonl"
 
 
 def whole_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield (where it ends, what it holds) of each line that was written to its end."""
+    """Yield (end offset, content) of each complete line."""
     end = 0
     for line in file:
         end += len(line)
@@ -25,7 +25,7 @@ def whole_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def append(path: Path, lines: bytes) -> None:
-    """Write whole lines to the end of a file, by one call, so that a kill leaves a beginning of them at most."""
+    """Append lines to a file in one write, so that a kill leaves a prefix of them at most."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         while lines:
@@ -36,7 +36,7 @@ def append(path: Path, lines: bytes) -> None:
 
 @final
 class JsonLines(CountingLogger):
-    """Appends to the file; what is there when it begins is looked through once."""
+    """Appends to the file, which is read once when it is opened."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class JsonLines(CountingLogger):
 
 
 def _line(point: Point) -> str:
-    """Return a point as JSON, which has no NaN and no infinity: there they are null."""
+    """Return a point as JSON. NaN and infinity become null, because JSON has neither."""
     values = {name: value if math.isfinite(value) else None for name, value in point.values.items()}
     return json.dumps({**asdict(point), "values": values}, allow_nan=False) + "\n"
 

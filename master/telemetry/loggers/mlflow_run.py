@@ -1,7 +1,7 @@
-"""An MLflow run: on the server that MLFLOW_TRACKING_URI names, or in `mlruns/` of the run directory.
+"""Logger for MLflow: logs to the server in MLFLOW_TRACKING_URI, or else to `mlruns/` in the run directory.
 
-The run is found again by a tag that has the run directory's place and when it was made; which steps it has, MLflow
-says.
+A later master finds the MLflow run by a tag with the run directory's path and creation time, and reads its steps back
+from MLflow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, final
 from master.telemetry.loggers.base import CountingLogger, LoggerPlugin, Point, named
 
 EXPERIMENT, TAG = "gridml", "gridml.run"
-MAX_METRICS = 1000  # metrics of one call
+MAX_METRICS = 1000  # MLflow's limit for one call
 _SERVER, _FILES = "MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE"
 
 
@@ -35,11 +35,13 @@ class Mlflow(CountingLogger):
                 self.count(name.partition("/")[0], metric.step)
 
     def _find(self, root: Path) -> str:
-        """Return the id of the run's own, which is made where there is none."""
+        """Return the id of the MLflow run, which is created if missing."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
         experiment = self._client.get_experiment_by_name(name)
         number = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
-        identity = f"{root.resolve()} {(root / 'README.txt').stat().st_mtime_ns}"  # written when the run is made
+        identity = (
+            f"{root.resolve()} {(root / 'README.txt').stat().st_mtime_ns}"  # written once, when the run is created
+        )
         runs = self._client.search_runs([number], filter_string=f"tags.`{TAG}` = '{identity}'")
         if not runs:
             runs = [self._client.create_run(number, run_name=root.name, tags={TAG: identity})]
@@ -62,7 +64,8 @@ class Mlflow(CountingLogger):
 
 @contextmanager
 def _files_allowed() -> Iterator[None]:
-    """Let MLflow keep runs in files, which it asks for leave to do; one folder a run is no place for a database."""
+    """Allow MLflow's file store, which it otherwise refuses in favour of a database; a database per run directory is
+    not worth it."""
     before = os.environ.get(_FILES)
     os.environ.setdefault(_FILES, "true")
     try:

@@ -1,7 +1,7 @@
-"""TensorBoard's event files in `tensorboard/` of the run directory: `tensorboard --logdir RUN`.
+"""Logger for TensorBoard: event files in `tensorboard/` of the run directory (`tensorboard --logdir RUN`).
 
-Each master writes a file of its own. A point is one record with a checksum, which is there whole or not at all; which
-steps are there is read from the files.
+Each master writes a file of its own. A point is one record with a checksum, so it is complete or absent. The steps that
+exist are read back from the files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TensorBoard(CountingLogger):
         self._writer = EventFileWriter(str(folder))
 
     def _read(self, file: Path) -> None:
-        """Take note of the points in an event file; a record that a kill cut short is none."""
+        """Count the points in an event file; its reader ignores a record that a kill cut short."""
         from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
         from tensorboard.compat.proto.event_pb2 import Event
 

@@ -1,8 +1,8 @@
-"""A Weights & Biases run: online where WANDB_MODE or WANDB_API_KEY says so, otherwise offline in `wandb/` of the run
-directory, for `wandb sync`.
+"""Logger for Weights & Biases: online if WANDB_MODE or WANDB_API_KEY is set accordingly, otherwise offline in `wandb/`
+of the run directory, for `wandb sync`.
 
-Each master begins a part of its own under one id. Which steps are there is read from the parts' files: W&B's service
-writes them some time after it was told, so a kill may undo points, which then come again with what follows them.
+Each master writes a part of its own under one run id. The steps that exist are read back from the parts' files: W&B's
+service writes them with a delay, so a kill may lose points, which are then sent again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ _WHOLE, _FIRST, _LAST = 1, 2, 4  # parts of a record; 3 is one in the middle
 
 @final
 class WeightsAndBiases(CountingLogger):
-    """Logs `train/NAME` and `evaluate/NAME` over `vertices`, the step: W&B's own step only counts points, since those
-    of evaluations come late."""
+    """Logs `train/NAME` and `evaluate/NAME` over the step metric `vertices`.
+
+    W&B's own step must increase with every call, but evaluations arrive late; so it only counts points.
+    """
 
     def __init__(self, root: Path) -> None:
         import wandb
@@ -36,7 +38,7 @@ class WeightsAndBiases(CountingLogger):
         for file in (root / FOLDER).glob("*run-*/run-*.wandb"):
             for history in read_history(file):
                 self._take(history)
-        made_ns = (root / "README.txt").stat().st_mtime_ns  # when the run was made
+        made_ns = (root / "README.txt").stat().st_mtime_ns  # creation time of the run
         usual = "online" if os.environ.get("WANDB_API_KEY") else "offline"
         quiet: Any = {"silent": True, "console": "off", "x_disable_stats": True}
         mode: Any = os.environ.get("WANDB_MODE") or usual
@@ -53,7 +55,7 @@ class WeightsAndBiases(CountingLogger):
         self._run.define_metric("*", step_metric=STEP)
 
     def _take(self, history: Mapping[str, str]) -> None:
-        """Take note of a point that is there."""
+        """Count a point that exists."""
         if STEP in history:
             self._points = max(self._points, int(history["_step"]))
             for kind in {name.partition("/")[0] for name in history if "/" in name}:
@@ -69,8 +71,8 @@ class WeightsAndBiases(CountingLogger):
 
 
 def read_history(file: Path) -> Iterator[dict[str, str]]:
-    """Yield the points of a part of a run, JSON by name, up to where it is written whole."""
-    records: Any = import_module("wandb.proto.wandb_internal_pb2")  # names of it are made as it is imported
+    """Yield the points in a part's file, as JSON by name, up to the first incomplete record."""
+    records: Any = import_module("wandb.proto.wandb_internal_pb2")  # as Any: its names exist at run time only
     content, at, record = file.read_bytes(), _FILE_HEADER, b""
     while at + _RECORD.size <= len(content):
         left = _BLOCK - at % _BLOCK

@@ -161,7 +161,7 @@ def test_one_that_fails_is_left_out_with_one_warning(
     play(programs / "logs.py", tmp_path / "run", "failing", Scenario(Steady(3), COSTS, turn_s=0.2))
     log = (tmp_path / "run" / "events.log").read_text()
     assert log.count("warning ") == 1
-    assert "the logger failing is left out from now on: OSError: the disk is full" in log
+    assert "the logger failing failed and is dropped: OSError: the disk is full" in log
     check(json_points(tmp_path / "run"))
 
 
