@@ -1,6 +1,6 @@
-"""The graph on the submit host: typed vertices as a struct of arrays, edges in CSR order grouped by source.
+"""The graph on the submit host: typed vertices as a struct of arrays, edges in CSR form, grouped by source.
 
-Arrays are kept as they are given: a `numpy.memmap` stays on disk and only the rows of one chunk at a time are read.
+Arrays are not copied: a `numpy.memmap` stays on disk, and only the rows of one chunk at a time are read.
 """
 
 from __future__ import annotations
@@ -43,21 +43,17 @@ class VertexSet:
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges of one edge field, grouped by source.
+    """Edges of one edge field, grouped by source: those of vertex i are `targets[offsets[i]:offsets[i+1]]`."""
 
-    `offsets` int64 (n+1,) and `targets` int64 (m,): the targets of vertex i are `targets[offsets[i]:offsets[i+1]]`;
-    `offsets` None means the same number `degree` for all; `constant` means one edge to that vertex from all.
-    """
-
-    count: int
-    targets: Array
-    offsets: Array | None = None
+    count: int  #: n, the number of sources
+    targets: Array  #: integers (m,)
+    offsets: Array | None = None  #: int64 (n+1,); None: every vertex has `degree` edges
     degree: int = 1
-    constant: int | None = None
-    weight: Array | None = None
+    constant: int | None = None  #: the one target of all vertices, such as the network; `targets` is empty then
+    weight: Array | None = None  #: (m,)
 
     def of(self, rows: NDArray[np.int64]) -> tuple[Array | None, Array, Array | None]:
-        """Return (offsets, targets, weight) of the edges of `rows`, offsets None when the degree is constant."""
+        """Return (offsets, targets, weight) of the edges of `rows`; offsets are None if all degrees are equal."""
         if self.constant is not None:
             return None, np.full(len(rows), self.constant, np.int64), None
         if self.offsets is None:
@@ -72,14 +68,14 @@ class Edges:
         return offsets, np.asarray(self.targets[at], np.int64), weight
 
     def digest(self) -> str:
-        """Return the SHA-256 of all of it, in hexadecimal."""
+        """Return a SHA-256 of the edges and their form, in hexadecimal."""
         arrays = [array_digest(part) for part in (self.targets, self.offsets, self.weight) if part is not None]
         form = [self.count, self.degree, self.constant, self.offsets is None, self.weight is None]
         return hashlib.sha256(f"{form} {arrays}".encode()).hexdigest()
 
 
 def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
-    """Make edges: those of vertex i are `targets[offsets[i]:offsets[i+1]]`, `weight` (m,) stands beside `targets`.
+    """Make edges: those of vertex i are `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) in the same order.
 
     Raises ProgramError for offsets that do not start at 0, decrease, or do not end at len(targets).
     """
@@ -108,15 +104,14 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
 
 @dataclass
 class Table:
-    """All vertices of one type: `columns[name]` has shape (count, *shape), `ragged[name]` a part for each vertex.
-    `shared` are those of the columns that workers read themselves."""
+    """All vertices of one type."""
 
     type: VertexType
     count: int = 0
-    columns: dict[str, Array] = field(default_factory=dict)
+    columns: dict[str, Array] = field(default_factory=dict)  #: (count, *shape) by array field
     edges: dict[str, Edges] = field(default_factory=dict)
     ragged: dict[str, Ragged] = field(default_factory=dict)
-    shared: dict[str, SharedColumn] = field(default_factory=dict)
+    shared: dict[str, SharedColumn] = field(default_factory=dict)  #: the columns that workers read from a file
 
 
 class Graph:
@@ -219,8 +214,8 @@ class Graph:
         return [t for t in self.tables.values() if not t.type.replicated]
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what must be the same for a run to go on with this graph: types, counts, dtypes and shapes, and what f
-        may change."""
+        """Return the properties that must not change for a run to resume with this graph: types, counts, dtypes, shapes
+        and mutable fields."""
         return {
             name: {
                 "count": t.count,
@@ -232,7 +227,7 @@ class Graph:
         }
 
     def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of the values of every field and of the edges, by "Type.field". Reads all of them once."""
+        """Return the SHA-256 of every field and edge field, by "Type.field". Reads all data once."""
         of_fields = {f"{t.type.name}.{n}": array_digest(c) for t in self.tables.values() for n, c in t.columns.items()}
         of_edges = {f"{t.type.name}.{n}": edges.digest() for t in self.tables.values() for n, edges in t.edges.items()}
         of_ragged = {f"{t.type.name}.{n}": c.digest() for t in self.tables.values() for n, c in t.ragged.items()}
@@ -240,11 +235,11 @@ class Graph:
 
 
 def _array(name: str, value: Any) -> Array:
-    """Return what a user gave as an array. Raises ProgramError for what is none, and for a mask, which would be
-    lost."""
+    """Convert a user's value to an array. Raises ProgramError if that fails, and for a masked array, whose mask would
+    be lost."""
     try:
         values: Array = np.asanyarray(value)
-    except Exception as error:  # lists of unequal length, a tensor that needs a gradient, an object's own __array__
+    except Exception as error:  # a user's object may raise anything, such as a tensor that requires a gradient
         raise ProgramError(f"{name} got {type(value).__name__}, expected an array: {described(error)}") from error
     if isinstance(values, np.ma.MaskedArray):
         raise ProgramError(f"{name} got a masked array, whose mask would be lost. Give its values: filled(...).")
@@ -264,15 +259,15 @@ def _column(type_name: str, declared: array, value: Any) -> Array:
 
 
 def _sources(value: Any) -> int | None:
-    """Return how many vertices the edges in a user's form start from, None for a single vertex that any number may
-    lead to."""
+    """Return the number of sources of edges in any form that `add` takes; None for a single vertex, which fits every
+    number."""
     if isinstance(value, VertexSet) and len(value) == 1:
         return None
     return value.count if isinstance(value, Edges) else len(value)
 
 
 def _edges(vertex_type: VertexType, name: str, value: Any, count: int) -> Edges:
-    """Return the edges of one field from whatever form the user gave."""
+    """Return the edges of one field from any form that `add` takes."""
     declared = vertex_type.edges[name]
     if isinstance(value, VertexSet):
         if value.type is not vertex_type.target(name):
@@ -310,11 +305,12 @@ def _edges(vertex_type: VertexType, name: str, value: Any, count: int) -> Edges:
 
 
 def _join(first: Edges, second: Edges) -> Edges:
-    """Return the edges of two `add` calls one after the other."""
+    """Concatenate the edges of two `add` calls."""
     if first.constant is not None and first.constant == second.constant:
         return Edges(first.count + second.count, first.targets, constant=first.constant)
     count = first.count + second.count
-    if first.offsets is None and second.offsets is None and first.degree == second.degree:  # so without weights
+    # Only edges with offsets can have weights.
+    if first.offsets is None and second.offsets is None and first.degree == second.degree:
         ends = [e.of(np.arange(e.count, dtype=np.int64))[1] for e in (first, second)]
         return Edges(count, np.concatenate(ends), degree=first.degree)
     parts = []
@@ -330,18 +326,15 @@ def _join(first: Edges, second: Edges) -> Edges:
 
 @dataclass(frozen=True)
 class Components:
-    """Connected components of local vertices once the replicated ones are taken out (the paper's 2.3).
+    """Connected components of local vertices, without the replicated ones (section 2.3 of the paper)."""
 
-    `label[type]` int64 (count,): the component of each vertex. `units[type]`: its vertices grouped by component.
-    """
-
-    label: Mapping[str, NDArray[np.int64]]
-    units: Mapping[str, Units]
+    label: Mapping[str, NDArray[np.int64]]  #: by type, the component of each vertex, int64 (count,)
+    units: Mapping[str, Units]  #: by type, the vertices grouped by component
 
 
 def components(graph: Graph) -> Components | None:
-    """Return the components over all local types, or None when no edge joins two local vertices (then each is its
-    own)."""
+    """Return the components over all local types; None if no edge joins two local vertices (each is a component
+    then)."""
     from scipy.sparse import coo_matrix  # deferred: only graphs with such edges need it
     from scipy.sparse.csgraph import connected_components
 

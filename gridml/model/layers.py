@@ -1,7 +1,7 @@
-"""The layers of a module that matter beyond their weights: BatchNorm, tables of embeddings, and learning rates.
+"""Properties of a torch module that need special treatment: BatchNorm layers, embedding tables and learning rates.
 
-BatchNorm layers normalise by their batch and keep running statistics of what they have seen. The learning rates are
-those that the module's optimiser is made with.
+BatchNorm layers normalise by their batch and keep running statistics. The learning rates are those that the module's
+optimiser is made with.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
     from torch.nn.modules.batchnorm import _BatchNorm
 
 
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # a layer's, by their names in its state_dict
+# State of a BatchNorm layer, by its names in the state_dict.
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def batch_norms(module: Module) -> Iterator[tuple[str, _BatchNorm]]:
-    """The BatchNorm layers of a torch module, each by its path in it."""
+    """Yield (path, layer) of every BatchNorm layer of a torch module."""
     from torch.nn.modules.batchnorm import _BatchNorm
 
     return ((path, layer) for path, layer in module.named_modules() if isinstance(layer, _BatchNorm))
 
 
-COMPILED = "_orig_mod"  # where a compiled module has the one that it was made of
+COMPILED = "_orig_mod"  # attribute of a compiled module that holds the original one
 
 
 class Weight(NamedTuple):
@@ -38,20 +39,19 @@ class Weight(NamedTuple):
     name: str  # as in the state_dict
     shape: tuple[int, ...]
     dtype: Any  # torch's
-    is_trained: bool  # it asks for a gradient
+    is_trained: bool  # it requires a gradient
 
 
 @dataclass(frozen=True)
 class Layers:
-    """`by_batch`: whether a layer takes statistics of its batch. `tables` are the names, as in its state_dict, of the
-    weights whose rows are looked up by number: of nn.Embedding and nn.EmbeddingBag, and of nothing else at once.
-    `rates` are the distinct learning rates of the optimiser's groups, () without an optimiser, None where it cannot be
-    made."""
+    """Properties of a declared module."""
 
-    by_batch: bool = False
+    by_batch: bool = False  #: True if it has a BatchNorm layer
+    #: weights of nn.Embedding and nn.EmbeddingBag that no other layer uses, by their names in the state_dict
     tables: frozenset[str] = frozenset()
+    #: distinct learning rates of the optimiser's groups; () without an optimiser, None if it cannot be made
     rates: tuple[float, ...] | None = ()
-    #: all parameters, in the module's order; None where the module cannot be made
+    #: all parameters, in the module's order; None if the module cannot be made
     weights: tuple[Weight, ...] | None = field(default=(), compare=False)
 
 
@@ -61,14 +61,16 @@ def weights_of(made: Module) -> tuple[Weight, ...]:
 
 
 def plain(name: str) -> str:
-    """A parameter's name, or a layer's path, without what torch.compile puts into it."""
+    """Return a parameter's name, or a layer's path, without the parts that torch.compile inserts."""
     return ".".join(part for part in name.split(".") if part != COMPILED)
 
 
 @functools.cache
 def layers_of(declared: module) -> Layers:
-    """Look at a module that is made for it; the random numbers are put back. That it cannot be made is said where it is
-    needed."""
+    """Make the module once and return its properties. The random number state is restored.
+
+    If the module cannot be made, `weights` is None; the error is raised where the module is made to train.
+    """
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -94,18 +96,18 @@ def _rates(declared: module, made: Module) -> tuple[float, ...] | None:
         return tuple(dict.fromkeys(float(group["lr"]) for group in groups))
     except Interruption:
         raise
-    except BaseException:  # that it cannot be made is told where it is made to train
+    except BaseException:  # raised where the optimiser is made to train
         return None
 
 
 def tables_of(of: VertexType, index: int) -> tuple[str, ...]:
-    """The tables of embeddings of vertex `index` of a type with modules, with the names that they have in files."""
+    """Return the embedding tables of vertex `index` of a type with modules, by their names in files."""
     return tuple(f"{of.name}/{index}/{f}/{t}" for f, m in of.modules.items() for t in sorted(layers_of(m).tables))
 
 
 def embedding_tables(made: Module) -> Iterator[str]:
-    """The trained weights of a torch module's embeddings. One that is another layer's, too, as where a language model
-    predicts with the table that it reads with, is pulled by every vertex, and no table."""
+    """Yield the trained embedding weights of a torch module. A weight shared with another layer, such as a language
+    model's tied output layer, gets a gradient in every row from every vertex, so it is not treated as a table."""
     from torch.nn import Embedding, EmbeddingBag
 
     elsewhere = {

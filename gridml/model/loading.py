@@ -1,4 +1,4 @@
-"""How a program is loaded from the user's file."""
+"""Program loading: executes the user's file and returns the one Program in it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gridml.model.own_imports import PROGRAM, compiled, install_finder
 from gridml.model.own_modules import folder_of
 from gridml.model.program import Program, user_traceback
 
-MAX_NAME_BYTES = 200  # bytes of a program's file name: others are made of it, and a file system's limit is 255
+MAX_NAME_BYTES = 200  # of a program's file; longer names are derived from it, and file systems allow 255
 
-_SAME_NAME = ("torch",)  # modules that pip knows by the same name
+_SAME_NAME = ("torch",)  # top-level modules whose package has the same name on the index
 
-_loading: list[Path] = []  # the programs whose files are executed now
+_loading: list[Path] = []  # program files being executed, innermost last; mutated only by `loaded`
 
 
 def check_guarded(call: str) -> None:
-    """Raise UnguardedError where a program's file, as it is loaded, makes a `call` that would begin a run."""
+    """Raise UnguardedError if a program's file, while it is loaded, makes a `call` that starts a run."""
     if _loading:
         raise UnguardedError(
             f"{_loading[-1]} calls {call} while it is loaded: the master and every worker load this file, and each "
@@ -30,22 +30,22 @@ def check_guarded(call: str) -> None:
 
 
 class Loaded(NamedTuple):
-    """A program, and the source that made it: its file may hold another by now."""
+    """A program and the source that it was loaded from. The file may have changed since."""
 
     program: Program
     source: bytes
 
 
 def load(path: Path, original: Path | None = None) -> Program:
-    """Return the program of `loaded`."""
+    """Return the program in a file, as `loaded` does."""
     return loaded(path, original).program
 
 
 def loaded(path: Path, original: Path | None = None) -> Loaded:
-    """Return the one Program in a user's file, which is read once. A copy that a run keeps, with the modules beside it,
-    is loaded as the `original` that it was made of.
+    """Return the one Program in a user's file, and the source, which is read once. A run's copy of a program, with its
+    modules next to it, is loaded under the path of the `original`.
 
-    Raises UsageError when the file is not there, ProgramError when it cannot be run or holds no Program, or two.
+    Raises UsageError if the file cannot be read, ProgramError if it fails, or holds no Program or several.
     """
     if (problem := _problem(path)) is not None:
         raise UsageError(f"{problem}. Expected the Python file of a program, as in `gridml run examples/mnist.py`.")
@@ -59,14 +59,14 @@ def loaded(path: Path, original: Path | None = None) -> Loaded:
     folder = folder_of(path)
     install_finder(folder, None if original is None else copy.parent.resolve())
     if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # last: what others import must not be a module beside the file
+        sys.path.append(str(folder))  # last, so that imports of other modules do not find the files next to the program
     _loading.append(path)
     try:
         source = copy.read_bytes()
         exec(compiled(source, path), vars(module))
     except (DataError, UnguardedError, Interruption):
         del sys.modules[name]
-        raise  # it says all there is to say
+        raise  # the message needs no traceback of the user's file
     except BaseException as error:
         del sys.modules[name]
         raise ProgramError(f"{path} cannot be loaded:\n{user_traceback(error, path)}{_install(error)}") from error
@@ -85,7 +85,7 @@ def loaded(path: Path, original: Path | None = None) -> Loaded:
 
 
 def _install(error: BaseException) -> str:
-    """Return how a package is got for the want of which a program cannot be loaded, "" where that is not why."""
+    """Return advice on installing the missing package, or "" if the error is not a failed import."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
     package = error.name.partition(".")[0]
@@ -94,7 +94,7 @@ def _install(error: BaseException) -> str:
 
 
 def _problem(path: Path) -> str | None:
-    """Return why a program cannot be read from a path, None where it can."""
+    """Return the reason that a program cannot be read from a path, or None."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""The order in which an epoch trains its vertices: a pure function of seed, epoch and size.
+"""The order of an epoch's vertices: a pure function of seed, epoch and size, so that it is never stored.
 
-So it need not be stored. An epoch is a line of positions 0..n-1; leases and credits are ranges of positions.
-`EpochOrder.vertices` says which vertex stands at each. Vertices of one connected component (a *unit*) stand side by
-side and ranges end between units. Where vertices are placed, those of a part stand side by side, too, at the same
-positions in every epoch. Sets of ids are arrays in which each id stands once, in order.
+An epoch is a sequence of positions 0..n-1. Leases and credits are ranges of positions, and `EpochOrder.vertices` maps
+them to vertices. The vertices of a connected component (a *unit*) are adjacent, and ranges end between units. In a
+placed graph the vertices of a part are adjacent, too, at the same positions in every epoch. The module also has
+operations on sets of ids, which are sorted arrays without duplicates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Shuffle = Literal["all", "block", "none"]
-BLOCK = 4096  # positions per block of Shuffle "block": one page of file-backed rows is read once, not once per vertex
+# Units per block of Shuffle "block". Small enough that a page of a memory-mapped file is read once and not once for
+# each vertex on it.
+BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -34,18 +36,19 @@ class Units:
 
 @dataclass(frozen=True)
 class PlacedParts:
-    """Placed vertices: part p is `members[offsets[p]:offsets[p+1]]` (int64 vertex indices), and stands at the positions
-    from offsets[p] to offsets[p+1]. No part is empty. A part is whole sections, vertices that touch the same rows: they
-    lie between two neighbouring `section_borders` (int64, of parts, too), each in the graph's order."""
+    """The parts of a placed graph, each at the same positions in every epoch. No part is empty.
 
-    offsets: NDArray[np.int64]
-    members: NDArray[np.int64]
-    section_borders: NDArray[np.int64]
+    A part consists of sections: vertices that touch the same rows, in the graph's order.
+    """
+
+    offsets: NDArray[np.int64]  #: part p is `members[offsets[p]:offsets[p+1]]`, at the positions of that range
+    members: NDArray[np.int64]  #: vertex indices, int64
+    section_borders: NDArray[np.int64]  #: positions between sections, int64, ascending; includes `offsets`
 
     @staticmethod
     def of(labels: NDArray[np.integer], parts: int, sections: NDArray[np.integer] | None = None) -> PlacedParts:
-        """Return the parts of vertices whose parts are `labels` (count,), each from 0 to `parts` - 1, and whose
-        `sections` in their part are numbered from 0 (count,); None: a part is one section."""
+        """Return the parts given by `labels` (count,), from 0 to `parts` - 1, and by the number of each vertex's
+        section within its part (count,); None: a part is one section."""
         each = 1 if sections is None else int(sections.max(initial=0)) + 1
         fine = labels.astype(np.int64) * each + (0 if sections is None else sections)
         ends = np.concatenate([[0], np.cumsum(np.bincount(fine, minlength=parts * each))]).astype(np.int64)
@@ -56,17 +59,17 @@ class PlacedParts:
         return len(self.offsets) - 1
 
     def part_of(self, position: int) -> int:
-        """Return the part that a position of an epoch is in."""
+        """Return the part of a position."""
         return int(np.searchsorted(self.offsets, position, side="right")) - 1
 
 
 class EpochOrder:
     """The order of one epoch over `count` vertices.
 
-    `shuffle`: "all" permutes every unit of the epoch; "block" permutes only inside blocks of 4,096 neighbouring units,
-    which reads a memory-mapped file nearly in sequence and keeps the locality of a placement; "none" keeps the order
-    of the graph. With `parts` each of them holds inside of a section of a part, and vertices are units of their own;
-    "all" permutes the sections of a part, too.
+    `shuffle`: "all" permutes all units of the epoch; "block" permutes only within blocks of 4,096 adjacent units,
+    which reads a memory-mapped file nearly sequentially and keeps the locality of a placement; "none" keeps the order
+    of the graph. With `parts`, units are single vertices and are permuted only within a section of a part; "all"
+    also permutes the sections of a part.
     """
 
     def __init__(
@@ -88,11 +91,12 @@ class EpochOrder:
             order = np.concatenate(
                 [section for part in range(parts.count) for section in _sections(parts, part, seed, epoch, shuffle)]
             )
-        self._order = order
+        self._order = order  # unit numbers (vertex indices without `units`) in the order of training
+        # The position at which each unit of `_order` ends, ascending.
         self._ends = None if units is None else np.cumsum(np.diff(units.offsets)[order])
 
     def vertices(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the vertex indices at positions [start, stop); both must be boundaries."""
+        """Return the vertex indices at positions [start, stop), which must not divide a unit."""
         if self._units is None or self._ends is None:
             return self._order[start:stop]
         first, last = self._unit_at(start), self._unit_at(stop)
@@ -102,14 +106,13 @@ class EpochOrder:
         return np.concatenate([members[offsets[u] : offsets[u + 1]] for u in self._order[first:last]])
 
     def boundary(self, position: int) -> int:
-        """Return the first position at or after `position` that does not cut a unit."""
+        """Return the first position at or after `position` that does not divide a unit."""
         if self._ends is None or position <= 0:
             return min(max(position, 0), self.count)
         return int(self._ends[min(int(np.searchsorted(self._ends, position)), len(self._ends) - 1)])
 
     def ends(self, start: int, stop: int) -> NDArray[np.int64] | None:
-        """Return the ends of the units in [start, stop), relative to `start`; None where every vertex is a unit of its
-        own."""
+        """Return the ends of the units in [start, stop), relative to `start`; None if every vertex is a unit."""
         if self._ends is None:
             return None
         return self._ends[self._unit_at(start) : self._unit_at(stop)] - start
@@ -124,7 +127,8 @@ def _sections(parts: PlacedParts, part: int, seed: int, epoch: int, shuffle: Shu
     first, last = np.searchsorted(parts.section_borders, parts.offsets[part : part + 2])
     sections = [parts.members[begin:end].copy() for begin, end in pairwise(parts.section_borders[first : last + 1])]
     for number, section in enumerate(sections):
-        own = (seed, epoch, part, number) if number else (seed, epoch, part)  # a run that has no sections goes on
+        # Section 0 is seeded as a part without sections, so that runs older than sections resume with the same order.
+        own = (seed, epoch, part, number) if number else (seed, epoch, part)
         _shuffle(section, own, shuffle)
     if shuffle == "all":
         numbers = np.arange(len(sections))
@@ -134,7 +138,7 @@ def _sections(parts: PlacedParts, part: int, seed: int, epoch: int, shuffle: Shu
 
 
 def _shuffle(order: NDArray[np.int64], seeds: Sequence[int], shuffle: Shuffle) -> None:
-    """Permute in place, as the seeds have it."""
+    """Permute `order` in place, seeded by `seeds`."""
     if shuffle == "all":
         np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds))).shuffle(order)
     elif shuffle == "block":
@@ -144,14 +148,15 @@ def _shuffle(order: NDArray[np.int64], seeds: Sequence[int], shuffle: Shuffle) -
 
 
 Ids = NDArray[np.int64]
-Touched = Mapping[str, Ids]  # vertices by the name of their type
+Touched = Mapping[str, Ids]  # sets of vertices by the name of their type
 _NONE: Ids = np.empty(0, np.int64)
 
 
 def ascending(*ids: Ids) -> Ids:
-    """Return each id that is in any of `ids`, (n,) each, once and in order, in an array of its own.
+    """Return the union of `ids`, (n,) each, sorted, in a new array.
 
-    What ascends already is only merged. `np.unique` hashes: of 100,000 ids that takes several times as long.
+    Not `np.unique`: it hashes, which takes several times as long for 100,000 ids. A stable sort of sorted runs is a
+    merge.
     """
     together = np.concatenate(ids)
     if not (together[1:] > together[:-1]).all():
@@ -161,7 +166,8 @@ def ascending(*ids: Ids) -> Ids:
 
 
 def places(among: Ids, wanted: Ids) -> tuple[Ids, NDArray[np.bool_]]:
-    """Return where each of `wanted` stands in `among`, which ascends, or would stand; and whether it is there."""
+    """Return (position of each of `wanted` in the ascending `among`, or where it would be inserted; a mask of those
+    that exist)."""
     at = np.searchsorted(among, wanted)
     here = at < len(among)
     here[here] = among[at[here]] == wanted[here]
@@ -169,12 +175,12 @@ def places(among: Ids, wanted: Ids) -> tuple[Ids, NDArray[np.bool_]]:
 
 
 def without(touched: Touched, others: Touched) -> dict[str, Ids]:
-    """Return the vertices of `touched` that are not in `others`."""
+    """Return the set difference of `touched` and `others`, by type."""
     return {type_name: np.setdiff1d(ids, others.get(type_name, _NONE)) for type_name, ids in touched.items()}
 
 
 def union(parts: Iterable[Touched]) -> dict[str, Ids]:
-    """Return the vertices that are in any of `parts`."""
+    """Return the union of `parts`, by type."""
     wanted: dict[str, list[Ids]] = {}
     for part in parts:
         for type_name, ids in part.items():

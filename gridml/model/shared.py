@@ -1,11 +1,11 @@
-"""Columns that workers read themselves: a chunk says which file and which rows, and carries no values.
+"""Shared columns: memory-mapped files that workers read themselves. A chunk names the file and rows, not the values.
 
-Whether a worker's file is the master's is seen from its size and a few rows all over it, when a process first opens it
-and again when it was written to since: what a file holds beyond those is what whoever copied it answers for. A file is
-looked for where the master has it, then by its name in the worker's own folder, where a batch system puts what it
-transferred.
+A worker's file is verified by its size and a sample of rows, when a process first opens it and after each change of the
+file. Other rows are not compared. The file is searched under the master's path, then by its name in the worker's
+current folder, where a batch system puts transferred files.
 
-It is mapped, so rows of a file that was cut would end the process (SIGBUS); its size is looked at before they are read.
+Reading a mapped row beyond the end of a truncated file would kill the process (SIGBUS), so the size is checked before
+each read.
 """
 
 from __future__ import annotations
@@ -26,28 +26,27 @@ from gridml.protocol.payload import aligned_copy, aligned_rows
 
 Array = NDArray[Any]
 
-SAMPLED = 64  # rows
-MAX_OPEN_FILES = 64  # files of one process
+SAMPLED = 64  # rows that the checksum covers
+MAX_OPEN_FILES = 64  # of one process; the oldest is closed
 
 
 class SharedFileError(OSError):
-    """A file that a chunk refers to is not on this machine, or is another."""
+    """A file that a chunk refers to is missing on this machine, or has other contents."""
 
 
 @dataclass(frozen=True)
 class SharedColumn:
-    """Where a column lies: from byte `offset` of the file `path` of `size` bytes, `shape` (count, ...) of `dtype` in C
-    order. `sample` is the SHA-256 of `SAMPLED` of its rows."""
+    """The location of a column in a file, and the properties that identify the file. Serialised by field name."""
 
-    path: str
-    size: int
-    offset: int
+    path: str  #: on the master
+    size: int  #: bytes of the file
+    offset: int  #: byte at which the column begins
     dtype: str
-    shape: tuple[int, ...]
-    sample: str
+    shape: tuple[int, ...]  #: (count, ...), in C order
+    sample: str  #: SHA-256 of `SAMPLED` rows
 
     def opened(self) -> Array:
-        """Return the column, mapped read-only. Raises SharedFileError where the file is not here (any more)."""
+        """Return the column, mapped read-only. Raises SharedFileError if the file is missing or has changed."""
         if (mapped := _OPEN.get(self)) is not None and mapped.signature == _signature(mapped.descriptor):
             return mapped.values
         _OPEN.pop(self, None)
@@ -57,26 +56,25 @@ class SharedColumn:
         return mapped.values
 
     def take(self, rows: Any) -> Array:
-        """Return those rows, in memory aligned as tensors are. Raises SharedFileError as `opened` does."""
+        """Return copies of these rows, aligned as tensors are. Raises SharedFileError as `opened` does."""
         column = self.opened()
         return aligned_rows(column, rows) if isinstance(rows, np.ndarray) else aligned_copy(column[rows])
 
 
 @dataclass(frozen=True)
 class _Mapped:
-    """A column as this process has mapped it, and what tells whether its file was written to since."""
+    """A mapped column of this process, and the signature by which a change of the file is detected."""
 
     values: Array
-    descriptor: int  # of the file, closed with the values
+    descriptor: int  # of the file; a finaliser of the values closes it
     signature: tuple[int, int]
 
 
-_OPEN: dict[SharedColumn, _Mapped] = {}
+_OPEN: dict[SharedColumn, _Mapped] = {}  # the open files of this process, oldest first; mutated only by `opened`
 
 
 def shared_column(name: str, column: Array) -> SharedColumn:
-    """Return where a memory-mapped column lies. Raises ProgramError where it lies in no file, or in
-    pieces."""
+    """Return the location of a memory-mapped column. Raises ProgramError if it is not one contiguous part of a file."""
     root: Any = column
     while isinstance(root.base, np.ndarray):
         root = root.base
@@ -99,7 +97,7 @@ def _sample(column: Array) -> str:
 
 
 def _signature(descriptor: int) -> tuple[int, int]:
-    """The size of a file, and when it was written to."""
+    """Return the size and modification time of a file."""
     facts = os.fstat(descriptor)
     return facts.st_size, facts.st_mtime_ns
 
@@ -119,10 +117,10 @@ def _found(column: SharedColumn) -> _Mapped:
 
 
 def _mapped(column: SharedColumn, place: Path) -> _Mapped:
-    """Return a column in the file `place`. Raises OSError, and ValueError where it is another file."""
+    """Map a column of the file `place`. Raises OSError, and ValueError if the file has other contents."""
     descriptor = os.open(place, os.O_RDONLY)
     try:
-        signature = _signature(descriptor)  # before it is looked at: what is written meanwhile shows later
+        signature = _signature(descriptor)  # before the sample is read: the next `opened` detects a write in between
         if signature[0] != column.size:
             raise ValueError(f"it has {signature[0]:,} bytes, expected {column.size:,}")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
