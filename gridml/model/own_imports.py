@@ -1,9 +1,8 @@
-"""Imports of a program and of its own modules: what lies in its folder goes first for them, as for a script, and for
-nobody else in the process.
+"""Import hooks for programs: modules in a program's folder take precedence for that program alone, as for a script.
 
-Where a name in the folder is taken (by a package of gridml, an installed one, a module of another program) the folder's
-module is loaded under a package of its own in `sys.modules`, and an import from within the folder leads there. All else
-is loaded under its plain name.
+If a name in the folder is taken (by a package of gridml, an installed one, or a module of another program), the
+folder's module is loaded under an alias package in `sys.modules`, and imports from within the folder are redirected to
+it. All other modules are loaded under their plain names.
 """
 
 from __future__ import annotations
@@ -27,28 +26,28 @@ from typing import Any
 
 from gridml.model.own_modules import ALIAS_PREFIX, HOME, SIBLINGS, found_elsewhere, is_own, is_regular, plain_name
 
-PROGRAM = "gridml_program_"  # begins the name that a program's own file is loaded under
+PROGRAM = "gridml_program_"  # prefix of the module name of a program's file
 
 
 class OwnFinder(MetaPathFinder):
-    """Finds a program's own modules. Those that a run keeps are loaded from the copy as if they lay where the program
-    does: what they look for beside themselves is there."""
+    """Finds the modules in a program's folder. If the run has a copy of them, the copy is executed under the original
+    paths, so that modules find data files next to themselves."""
 
     def __init__(self, folder: Path, copy: Path | None, taken: frozenset[str]) -> None:
         self.folder = folder
-        self.taken = taken  # top-level names in the folder that others in this process have, too
+        self.taken = taken  # top-level names in the folder that other modules of this process have, too
         #: the package that modules of taken names are loaded under
         self.package = f"{ALIAS_PREFIX}{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
         self._copy = copy
-        # What is typed, or a notebook's cell, imports from where Python was begun.
+        # Code typed at a prompt or in a notebook has no file, and imports from the working directory.
         self._has_prompt = not sys.flags.safe_path and _resolved(".") == folder
-        self._askers: dict[tuple[str, Any], bool] = {}  # by a module's name and file: an import may stand in a loop
+        self._askers: dict[tuple[str, Any], bool] = {}  # cache by (module name, file): imports may run in a loop
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if self._copy is None:
-            return None  # found along the path of its package
+            return None  # the alias package has a __path__, by which Python finds the module
         name = fullname.removeprefix(f"{self.package}.")
         first, _, rest = name.partition(".")
         if rest and not self._has_found(fullname.rpartition(".")[0], name.rpartition(".")[0]):
@@ -72,13 +71,13 @@ class OwnFinder(MetaPathFinder):
         return None
 
     def _has_found(self, package: str, name: str) -> bool:
-        """Whether a package comes from the copy: all of it does, or none."""
+        """Return True if this finder loaded the package: submodules must come from the same copy."""
         above = sys.modules.get(package)
         places = [str(self.folder.joinpath(*name.split(".")))]
         return above is not None and [*getattr(above, "__path__", [])] == places
 
     def is_asked_by(self, importer: Mapping[str, Any]) -> bool:
-        """Whether the module with these globals is of the folder: a program, a script, or a module of theirs."""
+        """Return True if the module with these globals is in the folder: a program, a script, or a module of theirs."""
         spec, file = importer.get("__spec__"), importer.get("__file__")
         name = str(getattr(spec, "name", None) or importer.get("__name__"))
         if (name, file) not in self._askers:
@@ -93,12 +92,13 @@ class OwnFinder(MetaPathFinder):
         path = _resolved(file)
         if name == "__main__" or name.startswith(PROGRAM):
             return path.parent == self.folder
-        first = self.folder / name.partition(".")[0]  # not whatever is below: environments lie beside programs
+        # Not any file below the folder, which may contain a virtual environment.
+        first = self.folder / name.partition(".")[0]
         return path == first.with_suffix(".py") or first in path.parents
 
 
 class _KeptLoader(SourceFileLoader):
-    """Loads a module from its copy; whatever else is asked of it, it answers as one of the file `seen`."""
+    """Loads a module from its copy, and reports the original file, `seen`, as its path."""
 
     def __init__(self, fullname: str, seen: Path, copy: Path) -> None:
         super().__init__(fullname, str(seen))
@@ -112,7 +112,7 @@ class _KeptLoader(SourceFileLoader):
 
 
 class _SiblingFinder(MetaPathFinder):
-    """Finds gridml's packages beside gridml, whatever else of their names is found before."""
+    """Finds gridml's sibling packages before modules of the same names elsewhere on the path."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -121,7 +121,7 @@ class _SiblingFinder(MetaPathFinder):
 
 
 class _Import:
-    """`__import__`, which leads what a folder imports to the folder's own modules."""
+    """Replacement of `__import__` that redirects imports from within a folder to the folder's own modules."""
 
     def __init__(self, plain: Callable[..., Any]) -> None:
         self._plain = plain
@@ -134,7 +134,8 @@ class _Import:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        importer = sys._getframe(1).f_globals if globals is None else globals  # None where a program calls it
+        # globals is None if a program calls __import__ itself
+        importer = sys._getframe(1).f_globals if globals is None else globals
         if level:
             package = str(importer.get("__package__") or "")
             if package.startswith(ALIAS_PREFIX) and level > package.count("."):
@@ -149,7 +150,7 @@ class _Import:
 
 
 class _ImportModule:
-    """`importlib.import_module`, likewise."""
+    """Replacement of `importlib.import_module` that redirects in the same way."""
 
     def __init__(self, plain: Callable[..., ModuleType]) -> None:
         self._plain = plain
@@ -163,10 +164,10 @@ class _ImportModule:
 
 
 def install_finder(folder: Path, copy: Path | None = None, among: Collection[str] | None = None) -> OwnFinder:
-    """Have imports by what lies in a folder lead to the folder's own modules, of names `among` these where not all.
-    `copy` is the folder of what a run keeps of them.
+    """Redirect imports from within a folder to the folder's own modules: all of them, or names in `among` alone. `copy`
+    is the folder of the run's copies.
 
-    It takes the place of an earlier claim on that folder, and of all that are not needed but for their copy.
+    Replaces an earlier finder of that folder, and all finders that only served a copy.
     """
     places = (folder,) if copy is None else (folder, copy)
     names = {name for place in places for name in _names_in(place)}
@@ -191,15 +192,15 @@ def install_finder(folder: Path, copy: Path | None = None, among: Collection[str
 
 
 def conflicting_names(folder: Path) -> frozenset[str]:
-    """Return the names in a folder that are those of other modules in this process, too."""
+    """Return the names in a folder that other modules of this process have, too."""
     return frozenset[str]().union(
         *(each.taken for each in sys.meta_path if isinstance(each, OwnFinder) and each.folder == folder)
     )
 
 
 def protect_gridml_packages() -> None:
-    """Have gridml's packages found as such where a script, or a folder that Python searches before, has modules of
-    their names. These stay what they are for what lies beside them."""
+    """Make gridml's packages importable even if a script's folder, or another folder earlier on the path, has modules
+    of the same names. Code in those folders still gets its own modules."""
     searched = (_resolved(entry or ".") for entry in sys.path)
     before = [*takewhile(lambda folder: folder != HOME, searched)]
     folders = {folder for folder in before if any(is_own(folder, n) and is_regular(folder, n) for n in SIBLINGS)}
@@ -217,7 +218,7 @@ def protect_gridml_packages() -> None:
 
 
 def _rename(old: str, new: str) -> None:
-    """Have a module that is loaded, and those below it, go by another name, unless they are being loaded now."""
+    """Rename a loaded module and its submodules, unless one of them is being loaded now."""
     names = [name for name in sys.modules if name == old or name.startswith(f"{old}.")]
     if any(getattr(sys.modules[name].__spec__, "_initializing", False) for name in names):
         return
@@ -235,9 +236,10 @@ def _rename(old: str, new: str) -> None:
 
 
 def _finder_for(importer: Mapping[str, Any], name: str) -> OwnFinder | None:
-    """The claim that has the top-level name of what the module with these globals imports, and is on its folder.
+    """Return the finder to which an import by the module with these globals is redirected, or None.
 
-    Every import of the process asks here, so the name is looked at first: nearly all are nobody's."""
+    Every import of the process calls this, so the cheap test of the name, which rules out nearly all, comes first.
+    """
     first = name.partition(".")[0]
     for finder in sys.meta_path:
         if type(finder) is OwnFinder and first in finder.taken and finder.is_asked_by(importer):
@@ -247,7 +249,7 @@ def _finder_for(importer: Mapping[str, Any], name: str) -> OwnFinder | None:
 
 @contextlib.contextmanager
 def _plain_name_in_errors(finder: OwnFinder) -> Iterator[None]:
-    """Have a module that is not found called as the source calls it."""
+    """Replace the alias by the plain name in the error of a missing module."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -257,7 +259,7 @@ def _plain_name_in_errors(finder: OwnFinder) -> Iterator[None]:
 
 
 def _names_in(folder: Path) -> set[str]:
-    """The top-level names that a folder may have modules of."""
+    """Return the top-level names that a folder may have modules of."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         found = {each.name.removesuffix(".py") for each in entries if each.name.endswith(".py") or "." not in each.name}
         return {name for name in found if is_regular(folder, name) or name in sys.modules or name in SIBLINGS}
@@ -265,7 +267,7 @@ def _names_in(folder: Path) -> set[str]:
 
 
 def _is_taken(name: str, folders: Sequence[Path]) -> bool:
-    """Whether a name of a module in a folder, or in its copy, is that of another one in this process."""
+    """Return True if a module elsewhere has the name of one in these folders."""
     if name in SIBLINGS:
         return True
     if (loaded := sys.modules.get(name)) is not None:
@@ -274,7 +276,7 @@ def _is_taken(name: str, folders: Sequence[Path]) -> bool:
 
 
 def _folder_of(module: ModuleType) -> Path | None:
-    """The folder that a top-level module was found in; None where there is none, or several."""
+    """Return the folder that a top-level module was found in; None if there is none, or several."""
     file = getattr(module, "__file__", None)
     if isinstance(file, str):
         path = _resolved(file)
@@ -288,8 +290,8 @@ def _resolved(path: str) -> Path:
 
 
 def compiled(source: bytes, shown: Path) -> CodeType:
-    """Return the code of a source that says of itself to be a file's: tracebacks name that, and show these lines.
-    Raises what compiling raises."""
+    """Compile a source under the path `shown`, which tracebacks name, and with these lines. Raises what `compile`
+    raises."""
     code = compile(source, str(shown), "exec", dont_inherit=True)
     text = importlib.util.decode_source(source)
     linecache.cache[str(shown)] = (len(text), None, text.splitlines(keepends=True), str(shown))

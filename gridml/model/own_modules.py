@@ -1,8 +1,8 @@
-"""What a user's file imports from beside itself: found, so that a run can keep it, with what hides a file there.
+"""Discovery of a program's own modules, so that a run can copy them, and of modules that hide them.
 
-A module is the user's own where it lies in the folder of the file, wherever links to that lie: there Python looks first
-for what a script imports. As for a script, three things go before: what Python has loaded by itself, `gridml`, and, for
-a folder without `__init__.py`, a package or module that is installed under its name.
+A module is the user's own if it is in the folder of the program's file, with links resolved: Python searches that
+folder first for a script. As for a script, three things take precedence: modules that Python itself has loaded,
+`gridml`, and, over a folder without `__init__.py`, an installed package or module of the same name.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from pathlib import Path
 
-HOME = Path(__file__).resolve().parents[2]  # the folder that gridml's packages lie in
+HOME = Path(__file__).resolve().parents[2]  # the folder of gridml's packages
 # The other top-level packages of gridml's distribution. A user's own module may have one of these names, too.
 SIBLINGS = ("master", "remote", "chunk_model", "ami")
+# Names that are gridml's own, not the user's, if the program is in a checkout of gridml.
 _CHECKOUT = {*SIBLINGS, "pools"}
 
 # A module whose plain name is taken is loaded under a package of this prefix, so that both stay in sys.modules.
@@ -28,29 +29,28 @@ _ALIAS = re.compile(rf"{ALIAS_PREFIX}[0-9a-f]+\.")
 
 
 def folder_of(program: Path) -> Path:
-    """Return the folder that a program's own modules lie in."""
+    """Return the folder of a program's own modules."""
     return program.resolve().parent
 
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """A `program` with its own modules: the `files`, by their paths in its folder, the program first, each parsed once
-    at most."""
+    """A program with its own modules. Each file is parsed at most once."""
 
     program: Path
-    files: dict[str, Path]
-    _imported: dict[str, list[str]]  # by file, what it imports, where that was looked at
+    files: dict[str, Path]  #: by their paths relative to the program's folder, the program first
+    _imported: dict[str, list[str]]  #: cache: the modules that a file imports
 
     def imported(self) -> Iterator[str]:
-        """Yield the modules that these files may import, by their full names."""
+        """Yield the full names of the modules that these files may import."""
         for relative, file in self.files.items():
             if relative not in self._imported:
                 self._imported[relative] = _imported(file, _package_of(relative))
             yield from self._imported[relative]
 
     def hidden(self) -> Iterator[tuple[str, str]]:
-        """Yield the files beside the program that it names in an import and does not get, by their paths in its folder,
-        each with what is imported instead."""
+        """Yield (file, description of the module imported instead) for files next to the program that an import names
+        and does not get. Files are relative paths."""
         folder, seen = folder_of(self.program), set()
         for name in self.imported():
             for path, by in _hidden(folder, name):
@@ -59,9 +59,9 @@ class OwnFiles:
                     yield path.relative_to(folder).as_posix(), by
 
     def hidden_on_path(self) -> Iterator[tuple[str, str]]:
-        """Yield the files that Python's search path has first for what the program, which is loaded, imports, and that
-        it does not get, each with what was loaded before under its name. They lie in folders that the program or the
-        user put there."""
+        """Yield (file, file imported instead) for imports of the loaded program where Python's search path has another
+        file first, but a module of that name was loaded before. Such folders were put on the path by the program or the
+        user."""
         folder = folder_of(self.program)
         imported = {name.partition(".")[0] for name in self.imported()}
         for name in sorted(imported & sys.modules.keys()):
@@ -79,10 +79,10 @@ class OwnFiles:
 
 
 def own_files(program: Path, folder: Path | None = None) -> OwnFiles:
-    """Return a program with its own modules. They lie in `folder`, None: where the program does.
+    """Return a program with its own modules, which are in `folder`, by default the program's.
 
-    Found are all that the source names in an import, wherever it stands, and all that are loaded. What cannot be read
-    or parsed is left to the import that fails on it.
+    Finds all modules that the source names in any import statement, and all loaded ones. A file that cannot be read or
+    parsed is skipped; importing it reports the error.
     """
     folder = folder_of(program) if folder is None else folder.resolve()
     own = OwnFiles(program, {program.name: program}, {})
@@ -101,9 +101,9 @@ def own_files(program: Path, folder: Path | None = None) -> OwnFiles:
         beside.update(entry.partition(".")[0] for entry in os.listdir(folder))
     for called, module in list(sys.modules.items()):
         name = plain_name(called)
-        if name.partition(".")[0] not in beside:  # as of nearly all of thousands
+        if name.partition(".")[0] not in beside:  # rules out nearly all of thousands of modules cheaply
             continue
-        with contextlib.suppress(Exception):  # what stands for a module may be anything
+        with contextlib.suppress(Exception):  # sys.modules may hold arbitrary objects
             file = Path(vars(module)["__file__"])
             for path in _files(folder, name):
                 if file.resolve() == path.resolve():
@@ -112,13 +112,13 @@ def own_files(program: Path, folder: Path | None = None) -> OwnFiles:
 
 
 def plain_name(name: str) -> str:
-    """Return what a module is called in the source that imports it."""
+    """Return a module's name without the alias package, as the importing source has it."""
     return _ALIAS.sub("", name, count=1) if name.startswith(ALIAS_PREFIX) else name
 
 
 def is_own(folder: Path, name: str, *, kept: bool = False) -> bool:
-    """Whether a top-level name, as a program in a folder imports it, means a file there. A folder of what is `kept` has
-    been judged when that was: only modules of the program are in it."""
+    """Return True if a program in a folder that imports a top-level name gets a file of that folder. A `kept` folder, a
+    run's copy, has only modules that were found to be the program's own before."""
     if not name.isidentifier() or _goes_first(name) or (folder == HOME and name in _CHECKOUT):
         return False
     if is_regular(folder, name):
@@ -129,20 +129,20 @@ def is_own(folder: Path, name: str, *, kept: bool = False) -> bool:
 
 
 def is_regular(folder: Path, name: str) -> bool:
-    """Whether there is a module, or a package with an `__init__.py`, of a name in a folder."""
+    """Return True if a folder has a module of this name, or a package with an `__init__.py`."""
     return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
 
 
 def found_elsewhere(name: str, *folders: Path) -> str | None:
-    """Return the file of a module or package that Python finds under a top-level name outside some folders, None where
-    there is none: a folder without `__init__.py` is no module."""
+    """Return the file of a module or package that Python finds under a top-level name outside these folders, or None. A
+    folder without `__init__.py` does not count."""
     elsewhere = [entry for entry in sys.path if Path(entry or ".").resolve() not in folders]
     spec = PathFinder.find_spec(name, elsewhere)
     return None if spec is None else spec.origin
 
 
 def _imported(file: Path, package: str) -> list[str]:
-    """Return the modules that a source file of a package may import, by their full names."""
+    """Return the full names of the modules that a source file of a package may import."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -160,12 +160,12 @@ def _imported(file: Path, package: str) -> list[str]:
 
 
 def _package_of(relative: str) -> str:
-    """The package that a file is in, by its path in the program's folder."""
+    """Return the package of a file, from its path relative to the program's folder."""
     return ".".join(relative.split("/")[:-1])
 
 
 def _files(folder: Path, name: str) -> Iterator[Path]:
-    """The files in a folder that make a module: its own, and those of the packages around it."""
+    """Yield the files of a module in a folder: its own, and the `__init__.py` of its packages."""
     if not is_own(folder, name.partition(".")[0]):
         return
     for candidates in _candidates(folder, name):
@@ -173,7 +173,7 @@ def _files(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _candidates(folder: Path, name: str) -> Iterator[list[Path]]:
-    """The files in a folder for each part of a module's name, the one that Python takes first."""
+    """Yield the files in a folder for each part of a module's name, in Python's order of precedence."""
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         at = folder.joinpath(*parts[:depth])
@@ -181,7 +181,7 @@ def _candidates(folder: Path, name: str) -> Iterator[list[Path]]:
 
 
 def _hidden(folder: Path, name: str) -> Iterator[tuple[Path, str]]:
-    """The files in a folder that would make a module and do not, with what does instead."""
+    """Yield (file, description of the module imported instead) for hidden files of a module."""
     first = name.partition(".")[0]
     if not first.isidentifier() or (folder == HOME and first in {*_CHECKOUT, "gridml"}):
         return
@@ -200,13 +200,13 @@ def _what_goes_first(folder: Path, name: str) -> str:
 
 
 def _goes_first(name: str) -> bool:
-    """Whether a name is that of a module that no file beside a script can stand for."""
+    """Return True if no file next to a script can replace the module of this name."""
     built_in = BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name)
     return built_in is not None or name in ("gridml", "encodings", "__main__")
 
 
 def _is_library(folder: Path) -> bool:
-    """Whether packages were installed into a folder."""
+    """Return True if packages are installed in a folder: then its modules are not the user's."""
     return any(folder.glob("*.dist-info"))
 
 

@@ -1,8 +1,7 @@
-"""A program: the graph, f, the evaluation of the result, and the goal of a run.
+"""Programs: the graph, f, the evaluation of the result, and the goals of a run.
 
-A goal is a metric of evaluate and whether less or more of it is better: "loss", "min:loss" or "max:accuracy".
-Without min or max the words in the metric's name decide, where they can. `user_traceback` cuts the traceback of an
-error to the user's own code.
+A goal is a metric of evaluate and the direction in which it improves: "loss", "min:loss" or "max:accuracy". Without min
+or max, known words in the metric's name decide. `user_traceback` cuts the traceback of an error to the user's own code.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from gridml.model.vertex import Vertex, VertexType, describe, module, reachable
 from gridml.protocol.foreign import MAX_TRACEBACK_CHARS, described, printable
 
 Mode = Literal["min", "max"]
+# Words of metric names that imply a direction. A name with words of both kinds, or of none, is ambiguous.
 LESS = frozenset({"loss", "losses", "error", "errors", "perplexity", "mse", "rmse", "mae", "nll", "wer", "cer"})
 MORE = frozenset(
     {"accuracy", "acc", "auc", "f1", "precision", "recall", "r2", "bleu", "iou", "dice", "score", "reward"}
@@ -37,25 +37,25 @@ MAX_PATIENCE = 10**6
 
 @dataclass(frozen=True)
 class Goal:
-    """A metric of evaluate, and which of two values is better."""
+    """A metric of evaluate, and the direction in which it improves."""
 
     metric: str
     mode: Mode
 
     def better(self, value: float, than: float, by: float = 0.0) -> bool:
-        """Say whether a value is better than another, by more than `by`. Any finite number is better than one that is
-        not, such as the NaN that there is before the first; what is not finite is never better."""
+        """Return True if `value` is better than `than` by more than `by`. A finite value is better than any other, such
+        as the NaN before the first evaluation. NaN and infinity are never better."""
         if not (math.isfinite(than) and math.isfinite(value)):
             return math.isfinite(value)
         return value < than - by if self.mode == "min" else value > than + by
 
     def find(self, metrics: Mapping[str, Any]) -> float | None:
-        """Return the metric's value, None where there is no number of that name."""
+        """Return the metric's value; None if there is no number of that name."""
         value = metrics.get(self.metric)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def value(self, metrics: Mapping[str, Any]) -> float:
-        """Return the metric's value. Raises ProgramError where evaluate returned no number of that name."""
+        """Return the metric's value. Raises ProgramError if evaluate returned no number of that name."""
         value = self.find(metrics)
         if value is None:
             there = metrics.get(self.metric)
@@ -72,27 +72,25 @@ class Goal:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Stop when `patience` evaluations in a row have not brought the goal further by more than `min_delta`, and the
-    line through the last 2 * patience + 1 does not do so either."""
+    """The rule that ends a run early: see `early_stopping`."""
 
     goal: Goal
-    patience: int
-    min_delta: float
+    patience: int  #: evaluations in a row without an improvement
+    min_delta: float  #: smaller changes are no improvement
 
 
 def early_stopping(metric: str, patience: int = 3, min_delta: float = 0.0, mode: Mode | None = None) -> EarlyStopping:
-    """Say when a run has trained enough: `gridml.Program(..., early_stopping=gridml.early_stopping("loss"))`.
+    """Return a rule that ends a run early: `gridml.Program(..., early_stopping=gridml.early_stopping("loss"))`.
 
-    `metric` is one of evaluate's, such as "loss" or "max:accuracy"; `mode` may say "min" or "max" as well. The run ends
-    once `patience` evaluations in a row were not better than the best before them by more than `min_delta`, and the
-    least-squares line through the last 2 * patience + 1 evaluations does not get better by more than `min_delta` from
-    its first to its last either: so a metric that falls with noise is not the end. The next epoch begins only while
-    that cannot happen before its end, so no epoch is under way then: with `patience=1` every epoch waits for the
-    evaluation of the one before. NaN and infinite values are no progress, and no part of the line; where the last
-    `patience` are all of them so, there is no line.
+    `metric` is one of evaluate's, such as "loss" or "max:accuracy"; alternatively `mode` is "min" or "max". The run
+    ends when `patience` evaluations in a row were not better than the best before them by more than `min_delta`, and
+    the least-squares line through the last 2 * patience + 1 evaluations does not improve by more than `min_delta` from
+    its first to its last point either, so that noise on an improving metric does not end the run. An epoch starts only
+    when the rule cannot apply before its end, so none has to be abandoned: with `patience=1` every epoch waits for the
+    evaluation of the one before. NaN and infinite values are no improvement and are left out of the line; if the last
+    `patience` values are all of this kind, only the first condition counts.
 
-    Raises ProgramError for a patience below 1, a negative min_delta, and a metric of which it cannot tell what is
-    better.
+    Raises ProgramError for a patience below 1, a negative min_delta, or a metric with no known direction.
     """
     if mode is not None and mode not in get_args(Mode):
         raise ProgramError(f"early_stopping got mode={mode!r}; expected 'min' or 'max'.")
@@ -105,7 +103,7 @@ def early_stopping(metric: str, patience: int = 3, min_delta: float = 0.0, mode:
 
 
 def saved_goal(keep: str) -> Goal:
-    """Return what "best:loss", as in `gridml.Program(..., keep="best:loss")`, asks for. Raises ProgramError."""
+    """Parse the `keep` of `gridml.Program(..., keep="best:loss")`. Raises ProgramError."""
     what, _, metric = keep.partition(":") if isinstance(keep, str) else ("", "", "")
     if what != "best" or not metric:
         raise ProgramError(f'Program got keep={keep!r}; expected "best:" and a metric, such as "best:loss".')
@@ -113,7 +111,7 @@ def saved_goal(keep: str) -> Goal:
 
 
 def goal(text: str, who: str) -> Goal:
-    """Return the goal that a text names; an error says `who` got it. Raises ProgramError where that is none."""
+    """Parse a goal. Raises ProgramError for any other text; `who` names the caller in the message."""
     if not isinstance(text, str) or not text:
         raise ProgramError(f'{who} got {text!r}; expected the name of a metric, such as "loss" or "max:accuracy".')
     mode, _, metric = text.partition(":")
@@ -123,18 +121,17 @@ def goal(text: str, who: str) -> Goal:
     less, more = bool(words & LESS), bool(words & MORE)
     if less == more:
         raise ProgramError(
-            f"{who} got {text!r}, of which nobody can tell whether less or more is better; expected min:{text} or "
-            f"max:{text}."
+            f"{who} got {text!r}, which does not say whether less or more is better; expected min:{text} or max:{text}."
         )
     return Goal(text, "min" if less else "max")
 
 
-_GRIDML = Path(__file__).parents[1]  # its folder
+_GRIDML = Path(__file__).parents[1]  # the folder of the package
 
 
 def user_traceback(error: BaseException, path: Path) -> str:
-    """Return the traceback of an error from the first frame in the user's file on, printable and short: frames of
-    gridml's are no help to them, and of an error that it raises on purpose the message is enough."""
+    """Return the traceback of an error from the first frame in the user's file on, shortened and without control
+    characters. Frames of gridml are left out; of a GridmlError only the message is shown after the frames."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [i for i, f in enumerate(frames) if Path(f.filename).resolve() == path.resolve()]
     shown = [f for f in frames[own[0] :] if not _is_ours(f.filename)] if own else []
@@ -142,7 +139,7 @@ def user_traceback(error: BaseException, path: Path) -> str:
 
 
 def called_traceback(error: BaseException) -> str:
-    """Return the traceback of an error below the frame that caught it, printable and short."""
+    """Return the traceback of an error below the frame that caught it, shortened and without control characters."""
     return _formatted(traceback.extract_tb(error.__traceback__)[1:], traceback.format_exception_only(error))
 
 
@@ -152,7 +149,7 @@ def _formatted(frames: Sequence[traceback.FrameSummary], words: Sequence[str]) -
 
 
 def _is_ours(file: str) -> bool:
-    return file == "<string>" or Path(file).is_relative_to(_GRIDML)  # where dataclasses make their methods
+    return file == "<string>" or Path(file).is_relative_to(_GRIDML)  # "<string>": methods that dataclasses generate
 
 
 Metrics = dict[str, Any]
@@ -163,22 +160,22 @@ _STOPPING, _LOGGERS = 'gridml.early_stopping("loss")', 'a list of names, such as
 
 @dataclass(frozen=True)
 class Program:
-    """What to train. `graph` and `evaluate` run on the submit host only, `update` on the workers.
+    """A training program. `graph` and `evaluate` run on the submit host only, `update` on the workers.
 
-    `evaluate` takes the vertices its annotations name and returns numbers (or lists of numbers) by name. `schedule`
-    gives the learning-rate factor for the credited share of the run (0 to 1), or for a `gridml.Progress`: see
-    `by_step`, `warmup` and `torch_schedule`. f and `evaluate` may take a `gridml.Progress`, too. `shuffle` defaults to
-    "all" when every replicated vertex is a module (placement is degenerate), to "block" otherwise. `placement` puts
-    vertices that touch the same replicated rows together, for one worker: "auto" where that pays, "none", or by a
-    method of `gridml place`.
+    `evaluate` takes the vertex types that its annotations name and returns numbers (or lists of numbers) by name.
+    `schedule` gives the learning-rate factor for the credited share of the run (0 to 1), or for a `gridml.Progress`:
+    see `by_step`, `warmup` and `torch_schedule`. f and `evaluate` may also take a `gridml.Progress`. `shuffle` defaults
+    to "all" if every replicated vertex is a module (then placement has no effect), otherwise to "block". `placement`
+    groups vertices that touch the same replicated rows on one worker: "auto" if it pays off, "none", or a method of
+    `gridml place`.
 
-    By default the last vertices of one epoch and the first of the next are trained at the same time, so that no worker
-    waits. With `overlap=False` an epoch opens when every vertex of the one before is credited and merged: f and g read
-    complete sums of earlier epochs, and workers that run out of vertices wait for the others at each epoch's end.
+    By default the last vertices of an epoch and the first of the next are trained concurrently, so that no worker
+    waits. With `overlap=False` an epoch starts when every vertex of the one before is credited and merged: f and g read
+    complete sums of earlier epochs, and idle workers wait for the others at the end of each epoch.
 
-    Every `evaluate_every` epochs, and after the last, evaluate is called. `early_stopping` ends the run before `epochs`
-    are trained, and `keep="best:loss"` keeps the replica with the best value of a metric, in best.safetensors.
-    `loggers` are names such as "tensorboard": where figures go beside metrics.csv and metrics.jsonl.
+    `evaluate` is called every `evaluate_every` epochs and after the last. `early_stopping` may end the run before
+    `epochs` are trained. `keep="best:loss"` saves the replica with the best value of a metric, in best.safetensors.
+    `loggers` are names such as "tensorboard", which get the metrics in addition to metrics.csv and metrics.jsonl.
     """
 
     graph: Callable[[], Graph]
@@ -222,32 +219,32 @@ class Program:
 
     @property
     def saved_goal(self) -> Goal | None:
-        """What the replica that is kept as the best is the best of; None where none is kept."""
+        """The goal by which the best replica is saved; None if none is saved."""
         return None if self.keep is None else saved_goal(self.keep)
 
     @property
     def goals(self) -> list[Goal]:
-        """Every metric that the run goes by."""
+        """The goals that the run depends on."""
         stopping = None if self.early_stopping is None else self.early_stopping.goal
         return [goal for goal in (stopping, self.saved_goal) if goal is not None]
 
     def types(self) -> dict[str, VertexType]:
-        """Every vertex type that can be reached from the driving one, by name."""
+        """Return every vertex type reachable from the driving one, by name."""
         return reachable(self.update.driver)
 
     def build(self, source: Path) -> Graph:
-        """Call `graph` and check what it made. `source` is the user's file, for the traceback.
+        """Call `graph` and check the result. `source` is the user's file, for the traceback.
 
-        Raises UserCodeError when it fails, ProgramError when it makes something else or an edge leads nowhere.
+        Raises UserCodeError if it fails, ProgramError if it returns no graph or an edge has no target.
         """
         try:
             made = self.graph()
         except (GridmlError, Interruption):
             raise
-        except BaseException as error:  # a run that ends with the status of SystemExit would pass for a success
+        except BaseException as error:  # SystemExit, too: with status 0 the failed run would look successful
             where = ""
             if isinstance(error, FileNotFoundError) and not os.path.isabs(os.fsdecode(error.filename or "/")):
-                where = f" That is looked for in the working directory, {Path.cwd()}; an absolute path fits everywhere."
+                where = f" A relative path is searched in the working directory, {Path.cwd()}; use an absolute path."
             raise UserCodeError(
                 f"graph failed: {described(error)}.{where} Nothing was started.", user_traceback(error, source)
             ) from error
@@ -257,20 +254,20 @@ class Program:
         for argument, cls in self._evaluated().items():
             if describe(cls).name not in made.tables:
                 raise ProgramError(
-                    f"argument {argument} of evaluate is {cls.__name__}, of which the graph has no vertices. Add them "
+                    f"argument {argument} of evaluate is {cls.__name__}, but the graph has no such vertices. Add them "
                     f"in graph(), or leave the argument out."
                 )
         return made
 
     def driving(self, graph: Graph) -> str:
-        """Return the name of the type whose vertices f runs on. Raises ProgramError where a graph has none of them."""
+        """Return the name of the type that f runs on. Raises ProgramError if the graph has no such vertices."""
         driver = self.update.driver.__name__
         if driver not in graph.tables or not graph.tables[driver].count:
             raise ProgramError(f"the graph has no {driver} vertices; f has nothing to run on. Add them in graph().")
         return driver
 
     def _evaluated(self) -> dict[str, type[Vertex]]:
-        """The vertex types that evaluate takes, by argument. Raises ProgramError where its annotations name none."""
+        """Return the vertex types that evaluate takes, by argument. Raises ProgramError for any other annotation."""
         if self.evaluate is None:
             return {}
         name = self.evaluate.__name__ if inspect.isfunction(self.evaluate) else "evaluate"
@@ -279,7 +276,7 @@ class Program:
         return {each: vertex_class(hint, name, each)[0] for each, hint in hints.items() if hint is not Progress}
 
     def check(self) -> None:
-        """Raise ProgramError for what would otherwise fail on a worker, or after the first epoch."""
+        """Raise ProgramError for errors that would otherwise show on a worker, or after the first epoch."""
         self.types()
         if not any(t.replicated or t.mutable for t in self.types().values()):
             driver = self.update.driver.__name__
@@ -298,38 +295,40 @@ class Program:
         self._evaluated()
 
     def factor(self, at: Progress) -> float:
-        """The learning-rate factor when the run is there."""
+        """Return the learning-rate factor at this progress."""
         return factor_of(self.schedule, at)
 
     @cached_property
     def min_target_batch(self) -> int:
-        """The smallest batch that a worker which is one of many may use: no other than the program's own where f moves
-        vertices by a rate of its own, which nobody else can scale along, or where a layer takes statistics of its
-        batch, which explode where a small one has no variance."""
+        """The smallest batch that one of many workers aims at.
+
+        It is the program's own batch if f uses a rate of its own, which gridml cannot scale with the batch, or if a
+        layer normalises by its batch: statistics of a small batch without variance explode.
+        """
         shared = any(m.optimiser is not None for m in self.modules) and not self.normalises
         return self.update.min_batch if shared else self.update.batch or 1
 
     @cached_property
     def min_actual_batch(self) -> int:
-        """The fewest vertices of any batch, at a chunk's end, too: what is asked for, and two where a layer takes
-        statistics of its batch."""
+        """The smallest size of any batch, even at the end of a chunk: `min_batch`, and at least two if a layer
+        normalises by its batch."""
         two = min(2, self.update.batch or 1)
         return max(self.update.min_batch, two) if self.normalises else self.update.min_batch
 
     @property
     def modules(self) -> list[module]:
-        """The modules that its types declare."""
+        """The modules that the program's types declare."""
         return [declared for each in self.types().values() for declared in each.modules.values()]
 
     @cached_property
     def normalises(self) -> bool:
-        """Whether a layer takes statistics of its batch."""
+        """True if a layer normalises by its batch."""
         return any(layers_of(declared).by_batch for declared in self.modules)
 
     @cached_property
     def rates(self) -> tuple[float, ...] | None:
-        """The distinct learning rates of the optimisers, () without one; None where they are not known. Modules and
-        optimisers are made once, to read them."""
+        """The distinct learning rates of the optimisers; () without one, None if they cannot be determined. Reading
+        them makes all modules and optimisers once."""
         rates: tuple[float, ...] | None = ()
         for each in (layers_of(declared) for declared in self.modules if declared.optimiser is not None):
             rates = None if rates is None or each.rates is None else tuple(dict.fromkeys((*rates, *each.rates)))
@@ -337,7 +336,7 @@ class Program:
 
     @property
     def has_settings(self) -> bool:
-        """Whether there is a batch of several vertices to share, or a learning rate."""
+        """True if there is a batch of several vertices to share, or a learning rate."""
         return (self.update.batch or 1) > 1 or self.rates != ()
 
     @cached_property
@@ -346,5 +345,5 @@ class Program:
 
     @cached_property
     def bsp(self) -> bool:
-        """Whether nothing is replicated, so that the program runs in supersteps on a uniform partition."""
+        """True if nothing is replicated: then the program runs in supersteps (BSP) on a uniform partition."""
         return not any(t.replicated for t in self.types().values())

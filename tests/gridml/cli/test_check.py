@@ -182,7 +182,7 @@ def test_data_that_is_not_finite_is_odd(gridml: Callable[..., tuple[int, str, st
     (tmp_path / "rows.py").write_text(source.replace("np.ones((3000, 2))", "np.load('sizes.npy')"))
     status, _, err = gridml("rows.py")
     assert status == 4
-    assert "No such file or directory: 'sizes.npy'. That is looked for in the working directory, /" in err
+    assert "No such file or directory: 'sizes.npy'. A relative path is searched in the working directory, /" in err
 
 
 PAIRS = """

@@ -134,7 +134,7 @@ def test_a_graph_with_nothing_to_train(mistake: Callable[..., str]) -> None:
 def test_evaluate_wants_vertices_that_are_not_there(mistake: Callable[..., str]) -> None:
     other = 'class Other(gridml.Vertex):\n    a = gridml.array("int64")\n\n\ndef evaluate('
     write(COUNTS.replace("def evaluate(", other), EVALUATE, EVALUATE.replace(")", ", more: gridml.Batch[Other])", 1))
-    mistake(["run", "program.py", "--run-dir", "r"], 3, "evaluate is Other, of which the graph has no vertices")
+    mistake(["run", "program.py", "--run-dir", "r"], 3, "evaluate is Other, but the graph has no such vertices")
 
 
 ENDING = ["raise BaseException('x')", "raise KeyboardInterrupt", "import sys; sys.exit(0)", "raise GeneratorExit('x')"]
