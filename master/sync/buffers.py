@@ -1,15 +1,15 @@
-"""Changes to tensors of modules that no optimiser trains: those that one worker alone makes are left out.
+"""Buffers: decides on changes to module tensors that no optimiser trains, so that no worker alone changes them.
 
-Such a tensor is a buffer or a frozen weight. f changes it at every worker, as BatchNorm's counters, or at none, as
-positions, masks and a frozen backbone. So one worker alone does not change it: its change waits until another
-worker changes the tensor too. A worker keeps its own values and brings them again with each push, so an honest one
-loses nothing by that. Where two others were seen to leave it alone, the change is left out. Whole numbers that f
-does change grow no faster than `OUTLIER` times as with the others. No worker is flagged: the data of one worker
-alone may hold what f counts, and it brings that again with each push.
+Such a tensor is a buffer or a frozen weight. f changes it at every worker, like BatchNorm's counters, or at none, like
+positions, masks and a frozen backbone. A change that only one worker makes therefore waits until another worker changes
+the tensor, too. An honest worker loses nothing: it keeps its own values and pushes them again. If two others have left
+the tensor alone, the change is dropped. Integers that f does change may grow at most `OUTLIER` times as fast as at
+other workers. No worker is flagged, because the data of one worker may be the only data in which f finds something to
+count.
 
-A tensor that is left out counts as unchanged: it is the very array of the push's base. Not watched are trained
-weights, contributions (`add`, `maximum`) that the program asks for, and tensors that `by_name` names; nor array
-fields, which f trains by itself. The memory ends with its master.
+A tensor that is left out is the very array of the push's base, and so counts as unchanged. Not watched are trained
+weights, contributions (`add`, `maximum`) that the program asks for, tensors that `by_name` names, and array fields,
+which f trains itself. The state is not saved: a new master starts empty.
 """
 
 from __future__ import annotations
@@ -34,46 +34,50 @@ Array = NDArray[Any]
 
 
 class Growth(NamedTuple):
-    """How far another worker moved an element of it in one push, at most: of late, and for each vertex of the push."""
+    """Largest move of an element of a tensor by another worker's pushes."""
 
+    #: in one recent push
     largest: float
+    #: the same, for each vertex of the push
     per_vertex: float
 
 
 @dataclass(frozen=True)
 class Change:
-    """A tensor that no optimiser trains, as a push changes it."""
+    """A push's change of a tensor that no optimiser trains."""
 
     name: str
-    #: integers or truth values: there is no step between two of them, and the maximum is merged
+    #: integers or booleans, which are merged by the maximum
     is_whole: bool
-    #: how far an element moves at most
+    #: largest move of an element
     growth: float
-    #: it holds one number, such as a counter does
+    #: it holds one number, like a counter
     is_number: bool
-    #: all its values lie between the smallest and the largest that it had
+    #: all values lie between the smallest and the largest of the base
     is_within: bool
-    #: vertices of this push and of those before it that waited
+    #: of this push and of earlier ones that waited
     vertices: int
-    #: of each other worker that changes it
+    #: one per other worker that changes it
     others: Sequence[Growth]
-    #: other workers that have left it alone
+    #: number of other workers that have left it alone
     still: int
-    #: workers of the run, at once
+    #: number of workers that the run has at once
     workers: int
-    #: for how long it has waited
+    #: seconds that the change has waited
     waited_s: float = 0.0
     #: nothing is trained after this push
     is_last: bool = False
-    #: one that has ended left it alone for as long as it lived
+    #: a worker that has ended never changed it
     was_left: bool = False
 
 
 class BufferDecision(NamedTuple):
-    """Whether a change is taken, and why. One that `waits` is not lost."""
+    """The decision on a change."""
 
+    #: the change is merged
     is_taken: bool
     reason: str
+    #: it is not merged yet, but not lost either
     waits: bool = False
 
 
@@ -88,12 +92,13 @@ def decide(change: Change) -> BufferDecision:
     if not change.still and not change.was_left and (change.is_last or change.waited_s >= MAX_WAIT_S):
         return _plausible(change)
     if change.was_left and change.is_last:
-        return BufferDecision(False, f"it changes {change.name}, which those before it left alone")
+        return BufferDecision(False, f"it changes {change.name}, which earlier workers left alone")
     return BufferDecision(False, f"{change.name} waits until another worker changes it, too", waits=True)
 
 
 def _as_others_do(change: Change) -> BufferDecision:
-    """Others change it too: of whole numbers, which have no bound by a length, no further than they do."""
+    """Decide where other workers change the tensor, too. Integers have no length that the gate could bound, so their
+    growth is bounded here."""
     if not change.is_whole:
         return BufferDecision(True, "others change it, too")
     most = max(OUTLIER * max(max(each.largest, each.per_vertex * change.vertices) for each in change.others), 1.0)
@@ -106,7 +111,8 @@ def _as_others_do(change: Change) -> BufferDecision:
 
 
 def _plausible(change: Change) -> BufferDecision:
-    """Nobody else has shown anything: whole numbers stay among those that were there, and a counter counts vertices."""
+    """Decide where no other worker has shown anything: integers must keep to values that were there, or count
+    vertices."""
     if not change.is_whole or change.is_within:
         return BufferDecision(True, "nobody else has brought anything")
     if change.is_number and change.growth <= change.vertices:
@@ -116,17 +122,17 @@ def _plausible(change: Change) -> BufferDecision:
 
 @dataclass(frozen=True)
 class FilteredPush:
-    """A push without what is left out of it."""
+    """A push without the changes that are left out."""
 
     part: ReplicaPart
-    #: why something is left out for good
+    #: of changes that were dropped
     reasons: tuple[str, ...] = ()
-    #: its worker has something that the master has not
+    #: a change was left out, so that the worker's replica is not the master's
     differs: bool = False
 
 
 class _Push(NamedTuple):
-    """What `filter` is told of a push."""
+    """The arguments of `filter`."""
 
     worker: str
     vertices: int
@@ -137,20 +143,23 @@ class _Push(NamedTuple):
 
 @dataclass
 class _Tensor:
-    """Who changes one tensor."""
+    """Changes of one tensor, by worker."""
 
+    #: workers that change it
     movers: dict[str, Growth] = field(default_factory=dict)
-    still: set[str] = field(default_factory=set)  # who has left it alone
-    waits: dict[str, tuple[int, float]] = field(default_factory=dict)  # by worker: vertices, and since when
-    shown: Growth | None = None  # by those that stayed when another one that changes it ended
-    was_left: bool = (
-        False  # alone by one that has ended: where all others live shortly, nobody else would be left to ask
-    )
+    #: workers that have left it alone; disjoint from `movers`
+    still: set[str] = field(default_factory=set)
+    #: (vertices, since when) of waiting changes, by worker
+    waits: dict[str, tuple[int, float]] = field(default_factory=dict)
+    #: growth seen before a worker that changed it ended
+    shown: Growth | None = None
+    #: a worker that has ended left it alone; where all workers are short-lived, no other evidence remains
+    was_left: bool = False
 
 
 @final
 class UntrainedTensors:
-    """The memory of one run's tensors that no optimiser trains."""
+    """Decides on changes of a run's tensors that no optimiser trains, from what each worker has done to them."""
 
     def __init__(self, graph: Graph) -> None:
         self._types = {table.type.name: table.type for table in graph.replicated}
@@ -161,9 +170,9 @@ class UntrainedTensors:
     def filter(
         self, part: ReplicaPart, base: Base, worker: str, vertices: int, now: float, *, workers: int, is_last: bool
     ) -> FilteredPush:
-        """Return a push, with all tensors of its vertices, without what one worker alone changes.
+        """Return a push, with all tensors of its vertices, without the changes that only its worker makes.
 
-        `workers` may push at once: one alone is not bounded. `is_last` says that nothing is trained after it.
+        `workers` may push at once; a single worker is not bounded. `is_last`: nothing is trained after this push.
         """
         alone = workers == 1 and self._pushed <= {worker}
         self._pushed.add(worker)
@@ -181,8 +190,7 @@ class UntrainedTensors:
         return FilteredPush(sifted, tuple(reasons), differs)
 
     def forget(self, worker: str) -> list[str]:
-        """A worker has ended: it is no measure for others any more. Return what it changed and nobody took.
-        Idempotent."""
+        """Drop an ended worker. Return the tensors whose changes were not merged. Idempotent."""
         self._pushed.discard(worker)
         lost = []
         for name, tensor in self._tensors.items():
@@ -196,7 +204,7 @@ class UntrainedTensors:
         return lost
 
     def _judge(self, name: str, values: Array, old: Array, push: _Push) -> BufferDecision | None:
-        """Take note of what a push does to a tensor; decide on it where it is changed."""
+        """Record what a push does to a tensor; return the decision where it changes it."""
         worker, now = push.worker, push.now
         tensor = self._tensors.setdefault(name, _Tensor())
         if values is old or same_bits(values, old):
@@ -205,7 +213,7 @@ class UntrainedTensors:
                 tensor.still.add(worker)
             return None
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            return None  # the gate refuses it
+            return None  # the gate refuses the push
         waited, since_s = tensor.waits.get(worker, (0, now))
         is_whole = values.dtype.kind != "f"
         growth = _growth(values, old) if is_whole else 0.0
@@ -226,7 +234,7 @@ class UntrainedTensors:
         )
         taking = decide(change)
         before = tensor.movers.pop(worker, Growth(0.0, 0.0))
-        if taking.is_taken or taking.waits:  # what is left out is no measure for others
+        if taking.is_taken or taking.waits:  # a change that was dropped must not raise the bound of others
             per_vertex = growth / max(1, change.vertices)
             tensor.movers[worker] = Growth(max(before.largest / 2, growth), max(before.per_vertex / 2, per_vertex))
         tensor.still.discard(worker)
@@ -245,7 +253,8 @@ class UntrainedTensors:
 
 
 def _watched(of: VertexType, index: int, tensors: dict[str, Array]) -> Iterator[str]:
-    """The tensors of a module vertex that no optimiser trains; of one that cannot be made here, its whole numbers."""
+    """Yield the tensors of a module vertex that no optimiser trains. Where the module cannot be built here, only its
+    integers are known not to be trained."""
     trained: set[str] = set()
     known = True
     for name, declared in of.modules.items():
@@ -260,6 +269,6 @@ def _watched(of: VertexType, index: int, tensors: dict[str, Array]) -> Iterator[
 
 
 def _growth(values: Array, old: Array) -> float:
-    """How far an element moves, at most."""
+    """Return the largest move of an element."""
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.max(np.abs(values.astype(np.float64) - old.astype(np.float64))))

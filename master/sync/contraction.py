@@ -1,26 +1,26 @@
-"""How strongly pushes pull rows to where their vertices want them, measured from pushes that were under way together.
+"""Contraction: how strongly pushes pull rows towards their optimum, measured from concurrent pushes.
 
-A touch of a row by a vertex takes a share λ of the row's distance to where it is pulled, so a push of t touches from
-base b moves it by λt(v*−b) and noise. Two pushes from different bases, neither of which has seen the other, differ by
-touch by −λ(b−b'): λ is the slope of a regression over the rows that both hold, and two standard errors more are a bound
-of it.
+A touch of a row by a vertex takes a share λ of the row's distance to its optimum v*, so a push of t touches from base b
+moves the row by λt(v*−b) and noise. Two pushes from different bases, neither of which has seen the other, differ per
+touch by −λ(b−b'). λ is thus the slope of a regression over the rows that both hold, and λ plus two standard errors is a
+bound of it.
 
-A row's contraction is λ times the touches that a push brings it, and two factors that bound what rows do
-together, where H is the curvature that pulls:
+A row's contraction is λ times the touches of a push, and two factors that bound the joint effect of rows. H is the
+curvature that pulls:
 
-- the numbers of one row are pulled unevenly: the strongest pull is so many times the mean as the largest eigenvalue
-  of the moves' second moments is their mean one. For gradients of a likelihood these are H (Fisher's identity), and a
-  row of n numbers has no more than n times the mean;
-- a vertex couples the k rows that it touches: Σ H_i of positive semi-definite terms, each on k blocks, is at most k
+- The numbers of one row are pulled unevenly: the strongest pull exceeds the mean as the largest eigenvalue of the
+  moves' second moments exceeds their mean one. For gradients of a likelihood these moments are H (Fisher's identity),
+  and for a row of n numbers the factor is at most n.
+- A vertex couples the k rows that it touches: Σ H_i of positive semi-definite terms, each on k blocks, is at most k
   times its own block diagonal.
 
-Which rows of a table of embeddings a vertex touches is f's to know. There every row counts as touched by every vertex:
-the slope is then of the rows that moved most, since these are farthest apart, and most others are pulled less. A row
-whose own slope says, with a standard error less, that it is pulled more strongly is taken to be. And pulls change: a
-step of Adam's is as long near to where it goes as far from it, so that λ grows on the way. Where the last few pushes
-say, with two standard errors less, that it is more than the bound, it is what they say.
+Which rows of an embedding table a vertex touches is known only to f. There every row counts as touched by every vertex.
+The slope is then that of the rows that moved most, because these are farthest apart, and most other rows are pulled
+less. A row whose own slope, less a standard error, is larger gets its own. Pulls also change: a step of Adam is as long
+near the optimum as far from it, so λ grows on the way. Where the last few pushes give a larger slope, less two standard
+errors, theirs is used.
 
-How far workers drift apart in the meantime is the same λ, by vertex, in the mean over rows by how far pushes move them.
+The drift of workers between pushes uses the same λ per vertex, averaged over rows by how far pushes move them.
 """
 
 from __future__ import annotations
@@ -43,24 +43,39 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
-MAX_SAMPLED = 65_536  # numbers of a field that are looked at: the rows that most vertices touch, which are pulled most
-MAX_ROW_LENGTH = 64  # numbers of a row whose second moments are kept; a longer one counts as uneven as can be
-FADING = 0.998  # a push counts half as much after 346 others,
-FADING_OF_TABLES = 0.995  # or 138: pulls change as layers between them do
-FADING_RECENT = 0.5  # the same, of those that were compared last
-FADING_RISING = 0.9  # the same, of a drift that grows,
-FADING_FALLING = 0.99  # or shrinks: with shorter intervals it seems gone, and comes back with longer ones
-SLOPE_ERRORS = 2.0  # standard errors that the slope is taken to be larger, or that of the last few smaller
-ROW_SLOPE_ERRORS = 1.0  # standard errors that the slope of a single row is taken to be smaller
-ROW_FACTOR = 2.0  # times what the slope over a table says, a row of it is taken to be pulled: it is a mean over rows
-MIN_COMPARED = 16  # numbers that must have been compared before anything is said
-OVERSHOOT = 4.0  # times its drift counts for a table: a step that is as long near to where it goes, too, goes past it
-GOLDEN_RATIO = 0.6180339887498949  # whose multiples are spread evenly
-EDGE_BLOCK = 1 << 22  # edges that are read at once
+#: Sampled numbers of a field, in the rows that most vertices touch: these are pulled most.
+MAX_SAMPLED = 65_536
+#: Longest row whose second moments are kept; a longer one counts as maximally uneven.
+MAX_ROW_LENGTH = 64
+#: Decay per push of a field's sums: a push counts half as much after 346 others.
+FADING = 0.998
+#: The same for tables, half after 138 others: pulls change as the layers between the tables change.
+FADING_OF_TABLES = 0.995
+#: The same for the last few pushes that were compared.
+FADING_RECENT = 0.5
+#: The same for a drift that grows.
+FADING_RISING = 0.9
+#: The same for a drift that shrinks. It is slower: short push intervals hide a drift that returns with longer ones.
+FADING_FALLING = 0.99
+#: Standard errors that are added to the slope, and subtracted from the recent slope.
+SLOPE_ERRORS = 2.0
+#: Standard errors that are subtracted from the slope of a single row.
+ROW_SLOPE_ERRORS = 1.0
+#: Factor from a table's slope to the pull of a row: the slope is a mean over rows.
+ROW_FACTOR = 2.0
+#: Numbers that must have been compared before a slope is used.
+MIN_COMPARED = 16
+#: Factor on the drift of a table: a step that stays long near the optimum goes past it.
+OVERSHOOT = 4.0
+#: Its multiples modulo 1 are spread evenly.
+GOLDEN_RATIO = 0.6180339887498949
+#: Edges that are read at once, which bounds memory.
+EDGE_BLOCK = 1 << 22
 
 
 class Contractions:
-    """What is known of the rows of a graph whose `driver` vertices are trained. It ends with its master."""
+    """Contraction of the rows of a graph whose `driver` vertices are trained. It is not saved: a new master starts
+    empty."""
 
     def __init__(self, graph: Graph, driver: str) -> None:
         self._graph = graph
@@ -69,7 +84,7 @@ class Contractions:
         self._of_tables: dict[str, _Table] = {}
 
     def add(self, worker: str, part: ReplicaPart, base: Base, merge: Merge) -> None:
-        """Take note of the rows of a push of this worker, trained from `base`, that passed the gate as it is."""
+        """Record the rows of a push that was trained from `base` and passed the gate unshortened."""
         for type_name, rows in part.rows.items():
             for name, pushed in rows.fields.items():
                 if pushed.dtype.kind == "f" and merge.vertices:
@@ -79,7 +94,7 @@ class Contractions:
                     field.add(worker, rows.ids[at], pushed[at], old, merge)
 
     def of(self, type_name: str, name: str, ids: Ids, merge: Merge) -> Contraction | None:
-        """Return how strongly a push pulls rows that others changed since its base; None while that is not known."""
+        """Return how strongly a push pulls rows that others changed since its base; None while unknown."""
         field = self._fields.get((type_name, name))
         strength = None if field is None else field.strength
         if strength is None:
@@ -90,14 +105,13 @@ class Contractions:
 
     @property
     def drift(self) -> float:
-        """The share of its distance that a vertex takes from a row, in the mean over the rows by how far pushes move
-        them; of the field or table where it counts most, 0 while nothing is known."""
+        """The share of its distance that one vertex moves a row, averaged over rows by how far pushes move them, of the
+        field or table where it is largest; 0 while unknown."""
         tables = (OVERSHOOT * ROW_FACTOR * table.drift for table in self._of_tables.values())
         return max((*(field.drift for field in self._fields.values()), *tables), default=0.0)
 
     def add_table(self, worker: str, name: str, pushed: Array, old: Array, merge: Merge) -> None:
-        """Take note of a table of embeddings (rows, ...) in a push of this worker, that passed the gate as it is;
-        `name` is the tensor's."""
+        """Record an embedding table (rows, ...) of a push that passed the gate unshortened; `name` is the tensor's."""
         if not merge.vertices:
             return
         if name not in self._of_tables:
@@ -106,8 +120,8 @@ class Contractions:
         field.add(worker, field.rows, pushed[field.rows], old[field.rows], merge)
 
     def of_table(self, name: str, merge: Merge) -> Contraction | None:
-        """Return how strongly a push pulls the rows of a table that others changed since its base; None while that is
-        not known."""
+        """Return how strongly a push pulls the rows of a table that others changed since its base; None while
+        unknown."""
         table = self._of_tables.get(name)
         strengths = None if table is None else table.strengths
         if strengths is None:
@@ -122,7 +136,7 @@ class Contractions:
 
     @cached_property
     def _touches(self) -> dict[str, Array]:
-        """How often a trained vertex touches each row, on average: float32 (count,) by type."""
+        """Mean touches of each row by a trained vertex: float32 (count,) by type."""
         vertices = max(1, self._graph.tables[self._driver].count)
         counts = {table.type.name: np.zeros(table.count, np.float32) for table in self._graph.replicated}
         for _, type_name, edges in self._row_edges():
@@ -136,7 +150,7 @@ class Contractions:
 
     @cached_property
     def _coupled(self) -> float:
-        """k: how many rows the vertex touches that touches a row, on average."""
+        """The number k of rows that a vertex touches, in the mean over the touches of rows."""
         of_vertices: dict[str, Floats] = {}
         for source, _, edges in self._row_edges():
             degrees = edges.degree if edges.offsets is None else np.diff(edges.offsets)
@@ -146,7 +160,7 @@ class Contractions:
         return max(1.0, squares / total) if total else 1.0
 
     def _row_edges(self) -> list[tuple[str, str, Edges]]:
-        """The edges that lead to rows, with the type that they come from and that of the rows."""
+        """Return the edges that lead to rows: (source type, type of the rows, edges)."""
         arrows = []
         for table in self._graph.local:
             for name, edges in table.edges.items():
@@ -169,25 +183,25 @@ class _Seen:
 
 
 class _Slopes:
-    """Regressions through the origin, of whose sums what came before fades by `fading` with each that is added; one, or
-    as many as `shape` says."""
+    """Decaying sums of one regression through the origin, or of several with a `shape`: each `add` multiplies the
+    earlier sums by `fading`."""
 
     def __init__(self, fading: float, shape: tuple[int, ...] = ()) -> None:
         self._fading = fading
         self._sums = np.zeros((4, *shape))
 
     def add(self, sums: Floats) -> None:
-        """Add Σxy, Σx², Σy² and how many numbers these are of."""
+        """Add Σxy, Σx², Σy² and the number of values."""
         self._sums = self._fading * self._sums + sums
 
     @property
     def suffices(self) -> bool:
-        """Whether so much was compared that there is something to say."""
+        """Enough was compared for a slope."""
         _, squares, _, count = self._sums
         return bool((count >= MIN_COMPARED).all() and (squares > 0).all())
 
     def bounds(self, errors: float) -> Floats:
-        """The slopes, 0 where they are less, and so many of their standard errors more; 0 where nothing is known."""
+        """Return the slopes, at least 0, plus `errors` standard errors; 0 where unknown."""
         products, squares, noises, count = self._sums
         with np.errstate(all="ignore"):
             bounds = np.maximum(0.0, products / squares) + errors * np.sqrt(noises / count / squares)
@@ -195,31 +209,32 @@ class _Slopes:
 
 
 class _Field:
-    """The sums of one array field; those of late count most."""
+    """Decaying sums of one array field."""
 
     def __init__(self, touches: Array, length: int, fading: float = FADING) -> None:
-        self.drift = 0.0  # the mean of `pulls`, of late and by how far rows are moved; 0 while nothing is known
+        #: decaying mean of `pulls`, weighted by how far rows move; 0 while unknown
+        self.drift = 0.0
         self._touches = touches
-        self._length = length  # of a row
+        #: numbers in a row
+        self._length = length
         self._fading = fading
         rows = max(1, MAX_SAMPLED // max(1, self._length))
         self._sampled = np.zeros(len(touches), np.bool_)
-        spread = np.argsort(np.arange(len(touches)) * GOLDEN_RATIO % 1.0)  # where all are alike, from everywhere
+        spread = np.argsort(np.arange(len(touches)) * GOLDEN_RATIO % 1.0)  # breaks ties evenly over all rows
         self._sampled[spread[np.argsort(-touches[spread], kind="stable")[:rows]]] = True
         self._sampled &= touches > 0
         self.rows = np.flatnonzero(self._sampled)
         self._last: _Seen | None = None
         self._lasting = _Slopes(fading)
         self._second = np.zeros((self._length, self._length)) if 1 < self._length <= MAX_ROW_LENGTH else None
-        self._unevenness = float(length)  # how many times the mean pull of a row's numbers the strongest is, at most
+        self._unevenness = float(length)  # bound of the strongest pull in a row over its mean pull
 
     def sampled(self, ids: Ids) -> Ids:
-        """Return the positions of the rows that are looked at."""
+        """Return the positions in `ids` of the sampled rows."""
         return np.flatnonzero(self._sampled[ids])
 
     def add(self, worker: str, ids: Ids, pushed: Array, old: Array, merge: Merge) -> None:
-        """Take note of the sampled rows of a push, trained from `old`, compared with those of a push that was under way
-        at the same time."""
+        """Record the sampled rows of a push trained from `old`, compared with those of a concurrent push."""
         base = old.astype(np.float64).reshape(len(ids), self._length)
         moves = pushed.reshape(len(ids), self._length) - base
         touched = _at_least_once(self._touches[ids].astype(np.float64)[:, None] * merge.vertices)
@@ -239,7 +254,7 @@ class _Field:
         self._weigh(ids, moves)
 
     def _weigh(self, ids: Ids, moves: Floats) -> None:
-        """Take note of how strongly rows are pulled that a push moved so."""
+        """Update the drift with the rows that a push moved."""
         pulls = self.pulls(ids)
         if pulls is None:
             return
@@ -252,42 +267,42 @@ class _Field:
 
     def _compare(self, one: _Seen, other: _Seen) -> None:
         _, ours, theirs = np.intersect1d(one.ids, other.ids, assume_unique=True, return_indices=True)
-        apart = one.base[ours] - other.base[theirs]
+        gap = one.base[ours] - other.base[theirs]
         differ = one.moves[ours] - other.moves[theirs]
         weight = 1 / (1 / one.touched[ours] + 1 / other.touched[theirs])  # of 1/variance
-        if not apart.any():
+        if not gap.any():
             return
         with np.errstate(all="ignore"):
-            products, squares, noises = -weight * apart * differ, weight * apart**2, weight * differ**2 * (apart != 0)
-            sums = np.stack([each.sum(1) for each in (products, squares, noises, apart != 0)])
-        if not np.isfinite(sums).all():  # nobody can compare with what overflows
+            products, squares, noises = -weight * gap * differ, weight * gap**2, weight * differ**2 * (gap != 0)
+            sums = np.stack([each.sum(1) for each in (products, squares, noises, gap != 0)])
+        if not np.isfinite(sums).all():  # one overflow would stay in the sums for good
             return
         self._note(sums)
 
     def _note(self, sums: Floats) -> None:
-        """Take note of the sums (4, rows) of the rows that two pushes both hold."""
+        """Add the sums (4, rows) of the rows that two pushes share."""
         self._lasting.add(sums.sum(1))
 
     @property
     def _bound(self) -> float:
-        """A bound of the slope over all rows."""
+        """Upper bound of the slope over all rows."""
         return float(self._lasting.bounds(SLOPE_ERRORS))
 
     @property
     def strength(self) -> float | None:
-        """At least the share of its distance that a touch takes from a row, where it is pulled most; None while too
+        """Upper bound of the share of its distance that a touch moves a row, where it is pulled most; None while too
         little was compared."""
         return self._bound * self._unevenness if self._lasting.suffices else None
 
     def pulls(self, ids: Ids) -> Floats | None:
-        """At least the share of its distance that a vertex takes from each of these rows, where it is pulled most; None
-        while too little was compared."""
+        """Return upper bounds of the share of its distance that a vertex moves each of these rows, where it is pulled
+        most; None while too little was compared."""
         strength = self.strength
         return None if strength is None else strength * self._touches[ids].astype(np.float64)
 
 
 class _Table(_Field):
-    """The sums of a table of embeddings, of which all sampled rows come with every push, and those of each row."""
+    """Decaying sums of an embedding table and of each of its rows. Every push brings all sampled rows."""
 
     def __init__(self, rows: int, length: int) -> None:
         super().__init__(np.ones(rows, np.float32), length, FADING_OF_TABLES)
@@ -304,8 +319,7 @@ class _Table(_Field):
 
     @property
     def strengths(self) -> Floats | None:
-        """The `strength` of each row, by what its own moves say where that is more; None while too little was
-        compared."""
+        """The `strength` of each row, or its own slope where that is larger; None while too little was compared."""
         pulls, strength = self.pulls(self.rows), self.strength
         if pulls is None or strength is None:
             return None
@@ -321,5 +335,6 @@ class _Table(_Field):
 
 
 def _at_least_once(touches: Floats) -> Floats:
-    """How often a row was touched that is on average touched so often, and was touched: vertices come in any order."""
+    """Return the expected touches of a row given that it was touched, from its mean touches: vertices come in any
+    order."""
     return np.maximum(1.0, touches / -np.expm1(-np.maximum(touches, np.finfo(np.float64).tiny)))

@@ -1,15 +1,15 @@
-"""Second moments that workers have gathered, kept and combined for new workers (`gridml.engine.optimisers`).
+"""Second moments of workers' optimisers, pooled and combined for new workers (`gridml.engine.optimisers`).
 
-Moments are advice: nothing that is credited rests on them, so nothing waits until they are safe, and a worker that
-begins without any trains all the same. What is odd is left out, and the push that brings it is merged.
+Moments are advice. No credit depends on them, so nothing waits until they are safe, and a worker without any trains all
+the same. Odd moments are left out, and the push that brings them is merged.
 
-A worker has one vote, the moments that it brought last, however often it pushes. The vote of one that has ended
-counts until another worker of its machine votes. What a new worker is given lies, element by element, between what
-two different workers brought, as soon as three have: one that lies moves it nowhere that honest ones do not span.
+A worker has one vote: the moments that it brought last. The vote of a worker that has ended counts until another worker
+of its machine votes. Once three workers have voted, each element that a new worker is given lies between the values of
+two of them, so one hostile worker cannot move it beyond what honest workers span.
 
-They are also on disk, so that a run that is resumed after all its workers have gone has them. The file is named by
-its SHA-256, so that one which a power cut left torn is not believed. None is needed: where it is missing, or cannot
-be written, new workers gather their own.
+The combined moments are also kept on disk, so that a run that is resumed after all its workers have ended still has
+them. The file is named by its SHA-256, which reveals a torn write. If it is missing or cannot be written, new workers
+gather their own moments.
 """
 
 from __future__ import annotations
@@ -36,23 +36,28 @@ from master.state.worker_records import Standing, WorkerRecord, WorkerTable
 Array = NDArray[Any]
 
 
-MAX_VOTES = 3  # of different workers that are kept: one of three that lies is outvoted
-EXTRA_ASKED = 2  # workers that are asked beyond the votes that are missing: some end before they push
-VOTE_EVERY = 16  # pushes, of which one brings them: they are half as long as a replica, and change slowly
-MAX_STEPS_PER_VERTEX = 64  # of an optimiser, for each vertex that the run has trained
-_INFINITY, _MINUS_ZERO = 0x7F80, 0x8000  # bfloat16, as uint16
+#: Votes that are kept, of different workers: of three, one hostile vote is outvoted.
+MAX_VOTES = 3
+#: Workers that are asked beyond the missing votes: some end before they push.
+EXTRA_ASKED = 2
+#: Pushes per vote: moments are half as long as a replica, and change slowly.
+VOTE_EVERY = 16
+#: Plausible optimiser steps for each vertex that the run has trained.
+MAX_STEPS_PER_VERTEX = 64
+#: Bit patterns of bfloat16, as uint16.
+_INFINITY, _MINUS_ZERO = 0x7F80, 0x8000
 
 
 class WeightState(NamedTuple):
-    """What an optimiser of the program remembers of a weight."""
+    """The state that the program's optimiser keeps of a weight."""
 
     shape: tuple[int, ...]
     entries: frozenset[str]
 
 
 def votes_needed(workers: int) -> int:
-    """Return how many different workers must have brought moments before newcomers are given any, in a run of so many
-    at once: where one alone trains there is nobody else to ask."""
+    """Return how many workers must have voted before new workers are given moments. A run of fewer workers can never
+    have more votes."""
     return min(MAX_VOTES, max(1, workers))
 
 
@@ -71,10 +76,10 @@ def should_ask(*, votes: int, has_voted: bool, is_newest: bool, pushes: int, pen
 def validate(
     brought: Mapping[str, Array], known: Mapping[str, WeightState], *, asked: bool, steps: float
 ) -> tuple[bool, str]:
-    """Decide whether what a push brings, by "entry/NAME", is taken, and say why not.
+    """Return (whether the moments of a push are valid, why not). `brought` maps "entry/NAME" to values.
 
-    It must have been asked for, and be whole: of each weight all entries that its optimiser has, of the right shape and
-    sign, finite, with no more than `steps` steps behind them. Weights that no gradient has reached may be absent.
+    They must have been asked for and be complete: every entry of a weight's optimiser, with its shape and sign, finite,
+    and with at most `steps` steps. Weights without any gradient so far may be absent.
     """
     if not asked:
         return False, "the push has optimiser moments that this master did not ask for"
@@ -115,21 +120,22 @@ def _problem(entry: str, values: Array, shape: tuple[int, ...], steps: float) ->
 
 
 def combine(votes: Sequence[Mapping[str, Array]], needed: int) -> dict[str, Array]:
-    """Return what newcomers begin with, by "entry/NAME": of each weight that `needed` votes or more have, the median of
-    each element. Of an even number it is the lower one of squares, the higher one of steps: small squares make steps
-    longer, which an optimiser bounds, and large ones stop them.
-    """
+    """Return the moments for new workers by "entry/NAME": the element-wise median of each weight that at least `needed`
+    votes have."""
     taken: dict[str, Array] = {}
     for whole in dict.fromkeys(whole for vote in votes for whole in vote):
         values = [vote[whole] for vote in votes if whole in vote]
         if len(values) >= needed:
+            # Of an even number the lower median of squares and the upper one of steps: a square that is too small
+            # makes steps longer, which optimisers bound, while one that is too large stops them.
             middle = len(values) // 2 if whole.startswith("step/") else (len(values) - 1) // 2
             taken[whole] = _nth(values, middle)
     return taken
 
 
 def _nth(values: Sequence[Array], place: int) -> Array:
-    """The element-wise `place`-th smallest. Numbers that are not negative are ordered as their bits in bfloat16 are."""
+    """Return the element-wise `place`-th smallest. The bits of non-negative bfloat16 numbers have the order of the
+    numbers."""
     if len(values) == 1:
         return values[0]
     if len(values) == 2:
@@ -141,12 +147,12 @@ def _nth(values: Sequence[Array], place: int) -> Array:
 
 
 def without_minus_zero(values: Array) -> Array:
-    """Return a copy of values in bfloat16 in which a zero has no sign."""
+    """Return a copy of bfloat16 values in which zeros have no sign, whose bits would not be in order."""
     return np.where(values == _MINUS_ZERO, np.uint16(0), values) if values.ndim else values.copy()
 
 
 def has_moments(known: Mapping[str, WeightState]) -> bool:
-    """Whether any optimiser remembers what others could begin with."""
+    """Return whether any optimiser has state that others could start from."""
     return any(each.entries & SECOND for each in known.values())
 
 
@@ -154,7 +160,7 @@ def _listed(entries: Collection[str]) -> str:
     return ", ".join(sorted(entries)) or "nothing"
 
 
-assert not SECOND & (FIRST | COUNTERS), "an entry is of one sort"
+assert not SECOND & (FIRST | COUNTERS), "an entry has one kind"
 
 
 _FILE = re.compile(r"([0-9a-f]{64})\.safetensors")
@@ -162,13 +168,13 @@ _FILE = re.compile(r"([0-9a-f]{64})\.safetensors")
 
 @final
 class MomentsFile:
-    """The one file in `folder`, which is made when there is something to keep."""
+    """The single file in `folder`. The folder is created with the first moments."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def write(self, moments: Mapping[str, Array]) -> None:
-        """Keep `moments` in place of those that were kept. A disk that is full is no error: then none are kept."""
+        """Replace the saved moments. A full disk is no error: then none are saved."""
         self.remove()
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
@@ -176,7 +182,7 @@ class MomentsFile:
             bundle.write_named(lambda sha256: self._folder / f"{sha256}.safetensors", content, durable=False)
 
     def read(self) -> dict[str, Array]:
-        """Return what is kept; nothing where that is torn, or no file."""
+        """Return the saved moments; nothing where the file is missing or torn."""
         for path in self._paths():
             name = _FILE.fullmatch(path.name)
             with contextlib.suppress(OSError, ValueError):
@@ -186,19 +192,19 @@ class MomentsFile:
         return {}
 
     def remove(self) -> None:
-        """Keep nothing any more."""
+        """Remove the saved moments."""
         with contextlib.suppress(OSError):
             for path in self._paths():
                 path.unlink(missing_ok=True)
 
     def _paths(self) -> list[Path]:
-        with contextlib.suppress(OSError):  # there is no folder before anything was kept
+        with contextlib.suppress(OSError):  # no folder before the first write
             return [*self._folder.iterdir()]
         return []
 
 
 class Vote(NamedTuple):
-    """What a worker brought last."""
+    """The moments that a worker brought last."""
 
     machine: str
     moments: Mapping[str, Array]
@@ -206,61 +212,71 @@ class Vote(NamedTuple):
 
 @final
 class SharedMoments:
-    """Of all module vertices of a `graph` with optimisers, the last votes of its `workers`, each half as long as a
-    replica; what is given of them is in a `file`, too, for the next master."""
+    """The last votes on the moments of all module vertices with optimisers, and what is combined from them for new
+    workers.
+
+    Each vote is half as long as a replica. The combined moments are saved to a `file` for the next master.
+    """
 
     def __init__(self, graph: Graph, workers: WorkerTable, file: MomentsFile) -> None:
         self._graph = graph
         self._workers = workers
         self._file = file
-        self._votes: dict[str, Vote] = {}  # by worker, the newest last
-        self._given: dict[VertexKey, dict[str, Array]] = {}  # by an earlier master, until there are votes enough
-        self._pushes = 0  # since a worker was asked last
-        self._problems: list[str] = []  # for the user, who was not told of them yet
+        #: by worker, the newest last; at most `MAX_VOTES`
+        self._votes: dict[str, Vote] = {}
+        #: combined moments; those of an earlier master until there are enough votes
+        self._given: dict[VertexKey, dict[str, Array]] = {}
+        #: since the last request
+        self._pushes = 0
+        #: for the user, until `take_problems`
+        self._problems: list[str] = []
         self._resume()
 
     def _resume(self) -> None:
-        """Have what an earlier master gave, unless it is of another program."""
+        """Load the moments that an earlier master saved, unless they are of another program."""
         kept = self._file.read()
         is_taken, _ = validate(kept, self._known, asked=True, steps=np.inf) if kept else (False, "")
         self._given = _by_vertex(kept) if is_taken else {}
 
     def should_ask(self, record: WorkerRecord) -> bool:
-        """Whether a worker whose push is answered is to bring its own with the next, which is remembered.
-
-        Only here is forgotten what it was asked before: its push is committed, and does not come again."""
+        """Return whether a worker whose push is answered should send its moments with the next, and remember the
+        request."""
+        # The earlier request is forgotten only here: the push is committed and will not be repeated.
         was_asked, record.moments.asked = record.moments.asked, False
         if not has_moments(self._known):
             return False
         self._pushes += 1
         is_newest = next(reversed(self._votes), None) == record.name
         votes, has_voted = len(self._votes), record.name in self._votes
-        # One that was asked and brought none holds its place until this is decided: others are asked before it.
+        # A worker that was asked and sent none still counts as pending here, so that others are asked before it.
         pending = 0 if has_voted or votes >= MAX_VOTES else self._pending + bool(was_asked)
         if not should_ask(votes=votes, has_voted=has_voted, is_newest=is_newest, pushes=self._pushes, pending=pending):
             return False
         record.moments.asked = True
-        if has_voted or votes in (0, MAX_VOTES):  # those that end before they vote do not keep others from it
+        if has_voted or votes in (0, MAX_VOTES):  # workers that end before they vote do not delay others
             self._pushes = 0
         return True
 
     @property
     def _pending(self) -> int:
-        """How many workers that have not voted are asked, and go on."""
+        """The number of workers that have not voted, are asked, and are not suspended."""
         return sum(
             each.moments.asked is True and each.standing is not Standing.SUSPENDED and each.name not in self._votes
             for each in self._workers
         )
 
     def take_problems(self) -> list[str]:
-        """Return, once, why workers that come new are given no moments of some optimisers."""
+        """Return, once each, the reasons why new workers get no moments of some optimisers."""
         problems, self._problems = self._problems, []
         return problems
 
     def take(self, record: WorkerRecord, moments: Mapping[str, Array], credited: int) -> str | None:
-        """Have what came with a push of a worker count for those who come new, where so many vertices are trained in
-        all. Return why it is left out; None where it is taken, nothing came, or this master cannot know whether the
-        worker was asked: it has ended, or was asked last by an earlier master. May be repeated until `should_ask`."""
+        """Count the moments of a push as the vote of its worker; `credited` are the vertices trained in the whole run.
+        Return why they are left out.
+
+        Returns None where they are taken, where there are none, and where this master cannot know whether it asked: the
+        worker has ended, or was asked by an earlier master. May be repeated until `should_ask`.
+        """
         asked = record.moments.asked
         if not moments or asked is None or self._workers.get(record.name) is not record:
             return None
@@ -270,7 +286,7 @@ class SharedMoments:
         for name, vote in [*self._votes.items()]:
             if name == record.name or (vote.machine == record.machine and self._workers.get(name) is None):
                 del self._votes[name]
-        # Copies, not the payload's memory, which would all be held.
+        # Copies: views would keep the whole payload in memory.
         copies = {whole: without_minus_zero(values) for whole, values in moments.items()}
         self._votes[record.name] = Vote(record.machine, copies)
         while len(self._votes) > MAX_VOTES:
@@ -279,22 +295,22 @@ class SharedMoments:
         return None
 
     def withdraw(self, record: WorkerRecord) -> None:
-        """Have a worker whose work was refused or blamed count no more. Idempotent."""
+        """Drop the vote of a worker whose work was refused or flagged. Idempotent."""
         if self._votes.pop(record.name, None) is not None:
             self._give()
 
     def of(self, keys: Collection[VertexKey]) -> dict[str, Array]:
-        """Return what newcomers begin with of these module vertices, by "entry/NAME"."""
+        """Return the combined moments of these module vertices, by "entry/NAME"."""
         return {name: values for key in keys for name, values in self._given.get(key, {}).items()}
 
     def clear(self) -> None:
-        """Forget all: those who began with them failed, perhaps for that."""
+        """Drop everything: workers that started with these moments failed, perhaps because of them."""
         self._votes.clear()
         self._given.clear()
         self._file.remove()
 
     def _give(self) -> None:
-        """Combine the votes, where there are enough."""
+        """Combine the votes, if there are enough."""
         needed = votes_needed(self._workers.wanted)
         if len(self._votes) >= needed:
             given = combine([vote.moments for vote in self._votes.values()], needed)
@@ -303,7 +319,7 @@ class SharedMoments:
 
     @cached_property
     def _known(self) -> dict[str, WeightState]:
-        """What the optimisers of the program remember, by the name of a weight."""
+        """The state that the program's optimisers keep, by the name of a weight."""
         known: dict[str, WeightState] = {}
         for table in self._graph.replicated:
             for field, declared in table.type.modules.items():
@@ -312,7 +328,7 @@ class SharedMoments:
                 weights = layers_of(declared).weights
                 try:
                     entries = entries_of(declared.optimiser, weights or ())
-                except Exception as error:  # its step needs more than gradients, perhaps
+                except Exception as error:  # its step may need more than gradients
                     problem = f"one step of the optimiser of {table.type.name}.{field} was tried: {described(error)}"
                     self._problems.append(f"{problem}; new workers start without the moments of others for it")
                     continue
@@ -327,6 +343,6 @@ def _by_vertex(moments: Mapping[str, Array]) -> dict[VertexKey, dict[str, Array]
     vertices: dict[VertexKey, dict[str, Array]] = {}
     for whole, values in moments.items():
         key = module_key(whole.partition("/")[2])
-        assert key is not None, "only moments that were examined come here"
+        assert key is not None, "only valid moments come here"
         vertices.setdefault(key, {})[whole] = values
     return vertices

@@ -1,4 +1,4 @@
-"""The user's own g: a method of the vertex class, called on two vertices such as f has seen."""
+"""The user's own g: a method of the vertex class, called with two vertices like those that f sees."""
 
 from __future__ import annotations
 
@@ -32,25 +32,30 @@ Values = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class PushMerge:
-    """A push being merged: what it brings, what that was trained from; `scale` in (0, 1] shortens its step."""
+    """A push that is being merged."""
 
+    #: what it brings
     part: ReplicaPart
+    #: version that it was trained from
     base: Base
     merge: Merge
+    #: factor in (0, 1] for its step
     scale: float = 1.0
 
     def merge_of(self, stale: bool | np.bool_) -> Merge:
-        """Return the circumstances for one vertex; one that did not change since the base is not `stale`."""
+        """Return the circumstances for one vertex. A vertex that did not change since the base is not `stale`."""
         return self.merge if stale else self.merge._replace(credited_by_others=0)
 
 
 class OwnRules:
-    """Merges vertices whose type has a method `aggregate`. A shortened step shows in the replica that g receives."""
+    """Merges vertices whose type has a method `aggregate`. A shortened step is applied to the replica that g
+    receives."""
 
     def __init__(self, tables: Mapping[str, Table], replica: Replica) -> None:
         self._tables = tables
         self._replica = replica
-        self._scratch: dict[str, tuple[Modules, Modules]] = {}  # of the master's vertices and of replicas
+        #: modules for the master's vertices and for replicas, by type; dropped where g has broken them
+        self._scratch: dict[str, tuple[Modules, Modules]] = {}
 
     def merge_rows(self, type_name: str, push: PushMerge) -> MergeResult:
         """Merge rows of array fields, one vertex at a time. Raises UserCodeError when g fails."""
@@ -90,10 +95,10 @@ class OwnRules:
         return self._checked(type_name, "", step, merged)
 
     def _checked(self, type_name: str, prefix: str, step: _Step, merged: dict[str, Array]) -> MergeResult:
-        """Return what g made, if it has the shapes and dtypes of the replica. Raises UserCodeError."""
+        """Return the result of g if it has the replica's shapes and dtypes. Raises UserCodeError."""
         for name, pushed in step.replica.items():
             if name not in merged or merged[name].shape != pushed.shape or merged[name].dtype != pushed.dtype:
-                self._scratch.pop(type_name, None)  # they no longer look like what f has seen
+                self._scratch.pop(type_name, None)  # g has broken these modules
                 got = "nothing" if name not in merged else f"{merged[name].dtype} {merged[name].shape}"
                 raise UserCodeError(
                     f"{type_name}.aggregate made {got} of {prefix}{name}; expected {pushed.dtype} {pushed.shape}. g "
@@ -107,19 +112,18 @@ class OwnRules:
 
 @dataclass(frozen=True)
 class _Step:
-    """The replica of one vertex (or of rows) with its step from the base shortened, and Σ(p−b)² before that.
-
-    `constant` tensors hold infinities, as masks do, and are what they were.
-    """
+    """The replica of one vertex, or of rows, with its step shortened."""
 
     replica: Values
+    #: Σ(p−b)² by tensor, before shortening
     sumsqs: Mapping[str, float]
     not_finite: str | None = None
+    #: tensors that hold infinities, as masks do, and did not change
     constant: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, replica: Values, base: Values, scale: float) -> _Step:
-        """Shorten a step to `scale` of its length; integers are facts, and stay."""
+        """Shorten a step to `scale` of its length. Integers cannot be shortened and stay."""
         infinite = [name for name, values in replica.items() if not np.isfinite(values).all()]
         constant = frozenset(name for name in infinite if same_bits(replica[name], base[name]))
         for name in infinite:
@@ -133,7 +137,7 @@ class _Step:
 
 
 def _square(replica: Array, base: Array) -> float:
-    """Σ(p−b)², saturating at the largest float64."""
+    """Return Σ(p−b)², saturating at the largest float64."""
     with np.errstate(over="ignore"):
         return min(float(np.square(replica.astype(np.float64) - base).sum()), sys.float_info.max)
 

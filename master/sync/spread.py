@@ -1,11 +1,11 @@
-"""The spread between pushes of different workers, from a sample, and the number of workers that help.
+"""Spread of the pushes of different workers, from a sample of coordinates, and the number of workers that help.
 
-More workers help as long as what they bring has more in common than it has noise. A push of n vertices moves the
-replica by n·G + √n·ε: a common direction G, and noise of covariance Σ. The noise scale B = tr(Σ)/|G|² (McCandlish
-et al., arXiv 1812.06162, equation 2.8), in vertices, says what M vertices that are trained from one version are
-worth: (B + n)/(B + M) of what they would be n after n (Pollux, arXiv 2008.12260, equation 7). With c workers M is
-c·n, so together they are worth c·(B + n)/(B + c·n) workers: half of their work is lost where they are 2 + B/n, and
-no number of them is worth more than 1 + B/n.
+More workers help as long as their pushes have more in common than noise. A push of n vertices moves the replica by n·G
++ √n·ε: a common direction G, and noise of covariance Σ. The noise scale B = tr(Σ)/|G|² (McCandlish et al., arXiv
+1812.06162, equation 2.8), in vertices, gives the worth of M vertices that are trained from one version: (B + n)/(B + M)
+of their worth if they were trained n after n (Pollux, arXiv 2008.12260, equation 7). With c workers M is c·n, so
+together they are worth c·(B + n)/(B + c·n) workers: half of their work is lost at 2 + B/n workers, and no number of
+workers is worth more than 1 + B/n.
 """
 
 from __future__ import annotations
@@ -23,25 +23,30 @@ from numpy.typing import NDArray
 from gridml.protocol.push import ReplicaPart
 from master.store.versions import Base
 
-MIN_PUSHES = 16.0  # before anything is said
-ERRORS = 2.0  # standard errors that the common direction must be long, to be more than an accident
+#: Effective number of compared pushes before the number of workers that help is estimated.
+MIN_PUSHES = 16.0
+#: Standard errors that the common direction must exceed to be significant.
+ERRORS = 2.0
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What pushes of a run have in common, as moves per vertex. `product` is the mean inner product of one of `pushes`
-    with the last ones of other workers, an estimate of |G|² with the standard error `error`; `square` is the mean of
-    n·|move|² over pushes of n vertices, which is n·|G|² + tr(Σ) on average, and `vertices` the mean of n."""
+    """Moments of the pushes of a run, as moves per vertex."""
 
+    #: effective number that was compared
     pushes: float
+    #: mean inner product of a push with the last ones of other workers: an estimate of |G|²
     product: float
+    #: standard error of `product`
     error: float
+    #: mean of n·|move|² over pushes of n vertices: n·|G|² + tr(Σ) on average
     square: float
+    #: mean of n
     vertices: float
 
 
 def noise_scale(spread: Spread) -> tuple[float, bool]:
-    """Return B in vertices, and whether that is an estimate; otherwise B is at least so large."""
+    """Return (B in vertices, True if that is an estimate and False if it is a lower bound)."""
     measured = spread.product > ERRORS * spread.error
     common = spread.product if measured else max(0.0, spread.product) + ERRORS * spread.error
     noise = max(0.0, spread.square - spread.vertices * max(0.0, spread.product))
@@ -49,7 +54,7 @@ def noise_scale(spread: Spread) -> tuple[float, bool]:
 
 
 def helpful_workers(spread: Spread) -> tuple[int | None, str]:
-    """Return how many workers help at most, and why; None while too little is known to say."""
+    """Return (the largest number of workers that help, why); None while too little is known."""
     if not spread.pushes >= MIN_PUSHES or not spread.square > 0:
         return None, f"{spread.pushes:.0f} pushes were compared with those of others, expected {MIN_PUSHES:.0f}"
     scale, measured = noise_scale(spread)
@@ -64,25 +69,32 @@ def helpful_workers(spread: Spread) -> tuple[int | None, str]:
 
 
 Sample = NDArray[np.float64]
-MAX_COORDINATES = 4_096  # of a replica that are looked at, spread over all its tensors
-MAX_OTHERS = 8  # pushes before a push that it is compared with, those of its own worker left out
-FADING = 0.98  # a push counts half as much after 34 others
-REPORT_EVERY = 32  # pushes between two times that the spread is written down
+#: Sampled coordinates of a replica, spread over all its tensors.
+MAX_COORDINATES = 4_096
+#: Preceding pushes that a push is compared with, without those of its own worker.
+MAX_OTHERS = 8
+#: Decay per push: a push counts half as much after 34 others.
+FADING = 0.98
+#: Pushes between two records of the spread.
+REPORT_EVERY = 32
 
 
 class PushSpread:
-    """Sums over the pushes of modules, of which those of late count most; `moves` says which tensors a step is
-    measured in, by name: integers and running statistics are none. It ends with its master."""
+    """Decaying sums over the pushes of modules. It is not saved: a new master starts empty.
+
+    `moves` selects by name the tensors in which a step is measured: integers and running statistics are not trained.
+    """
 
     def __init__(self, moves: Callable[[str], bool]) -> None:
         self._moves = moves
-        self._last: deque[tuple[str, Sample]] = deque(maxlen=MAX_OTHERS)  # who, and its move per vertex
+        #: (worker, move per vertex) of the last pushes
+        self._last: deque[tuple[str, Sample]] = deque(maxlen=MAX_OTHERS)
         self._pushes = self._square = self._vertices = 0.0
         self._compared = self._weights_squared = self._product = self._product_squared = 0.0
         self._count = 0
 
     def add(self, worker: str, part: ReplicaPart, base: Base, vertices: int) -> None:
-        """Take note of a push of so many vertices, which was trained from `base` and merged."""
+        """Record a push of so many vertices that was trained from `base` and merged."""
         move = self._sampled(part, base)
         if move is None or vertices < 1:
             return
@@ -107,7 +119,7 @@ class PushSpread:
 
     @property
     def due(self) -> bool:
-        """Whether enough pushes came since the last time."""
+        """True once after every `REPORT_EVERY` pushes; reading it resets the count."""
         if self._count < REPORT_EVERY:
             return False
         self._count = 0
@@ -115,7 +127,7 @@ class PushSpread:
 
     @property
     def facts(self) -> Spread:
-        """What is known by now."""
+        """The moments so far."""
         if not self._compared:
             return Spread(0.0, 0.0, 0.0, 0.0, 0.0)
         mean, independent = self._product / self._compared, self._compared**2 / self._weights_squared
@@ -129,8 +141,9 @@ class PushSpread:
         )
 
     def _sampled(self, part: ReplicaPart, base: Base) -> Sample | None:
-        """How far a push moves some coordinates, the same ones for every push of the same tensors, in whatever order
-        these come: a version that was read from its file has another than one that was merged."""
+        """Return the move of a push at the sampled coordinates; None where it moves none."""
+        # Sorted, so that the same coordinates are sampled from every push: a version read from its file has its
+        # tensors in another order than one that was merged.
         pairs = [
             (tensor, base.modules[key].tensors[name])
             for key, tensors in sorted(part.modules.items(), key=itemgetter(0))
@@ -145,7 +158,8 @@ class PushSpread:
 
 
 def _product(one: Sample, other: Sample) -> float:
-    """Return an inner product. BLAS would take several threads for it, which are the workers' where they train here."""
+    """Return an inner product."""
+    # Not np.dot: BLAS would start threads on cores that belong to workers where these run on the same machine.
     return float(np.einsum("i,i->", one, other))
 
 
