@@ -62,7 +62,7 @@ class MasterRun:
     @property
     def total(self) -> int:
         """Vertices to credit in the whole run, unless it has trained enough before."""
-        return self.parts.leases.epochs.count * self.parts.leases.epochs.asked
+        return self.parts.leases.epochs.vertex_count * self.parts.leases.epochs.epochs_requested
 
     def __enter__(self) -> MasterRun:
         return self
@@ -131,7 +131,7 @@ class MasterRun:
         parts.fleet.hear(events, now)
         if parts.exchange.recovery.step(now):
             parts.epoch_end.reset()
-        for text in parts.backend.news():
+        for text in parts.backend.notices():
             parts.events.record("warning", {}, text, standing=True)
         if parts.exchange.failures.stop_because is not None:
             raise parts.exchange.failures.stop_because
@@ -146,7 +146,7 @@ class MasterRun:
         return bool(events or handled or merged or evaluated)
 
     def _staff(self) -> None:
-        work_left, now = not self.parts.leases.epochs.finished(), self.parts.environment.clock()
+        work_left, now = not self.parts.leases.epochs.is_finished(), self.parts.environment.clock()
         self._scaling.step()
         self._worker_limit.step()
         self._settings_log.step(now)
@@ -155,7 +155,7 @@ class MasterRun:
 
     def _done(self) -> bool:
         epochs = self.parts.leases.epochs
-        return epochs.finished() and not epochs.unevaluated() and not self.ledger.patches()
+        return epochs.is_finished() and not epochs.unevaluated() and not self.ledger.patches()
 
     def _update_sizing(self, now: float) -> None:
         """Choose the sizes of chunks anew when there is more to know of the workers, beside the run as it goes on."""
@@ -181,15 +181,15 @@ class MasterRun:
         epochs = self.parts.leases.epochs
         if self.parts.spec.program.early_stopping is None and self.ledger.get(STOPPED_EARLY) is None:
             return
-        enough = epochs.enough
+        enough = epochs.stop_reason
         if enough == self.ledger.get(STOPPED_EARLY):
             return
         with self.ledger.transaction():
             self.ledger.set(STOPPED_EARLY, enough)
             self.ledger.set("total", epochs.total)
             if enough is not None:
-                facts = {"epochs": epochs.number, "reason": enough}
-                self.parts.events.record("stopping", facts, f"after {epochs.number} epochs: {enough}")
+                facts = {"epochs": epochs.epoch_count, "reason": enough}
+                self.parts.events.record("stopping", facts, f"after {epochs.epoch_count} epochs: {enough}")
 
     def _check_cancel(self) -> None:
         root = self.parts.directory.root
@@ -201,11 +201,11 @@ class MasterRun:
         """The run is credited in full: let the workers go, keep the trained replica."""
         parts, replica = self.parts, self.parts.store.replica
         credited, epochs = self.ledger.count_credits(), parts.leases.epochs
-        if credited != Credited(epochs.total, epochs.number, epochs.number):
+        if credited != Credited(epochs.total, epochs.epoch_count, epochs.epoch_count):
             raise LedgerError(
                 f"{parts.directory.root} has come to its end with {credited.vertices:,} vertices credited in "
                 f"{credited.epochs} epochs, {credited.full} of them in full; expected {epochs.total:,} in "
-                f"{epochs.number}. Its ledger was altered; do not use the result."
+                f"{epochs.epoch_count}. Its ledger was altered; do not use the result."
             )
         until_s = parts.environment.clock() + GOODBYE_S
         while parts.fleet.alive and parts.environment.clock() < until_s:

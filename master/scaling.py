@@ -126,7 +126,7 @@ class WorkerLimit:
         self._parts = parts
         self._seen: tuple[int, int] | None = None  # asked for, wanted
         total, averages = parts.leases.epochs.total, parts.merger.averages
-        parts.workers.useful, self._reason = useful_workers(parts.spec, total, averages=averages)
+        parts.workers.worker_limit, self._reason = useful_workers(parts.spec, total, averages=averages)
 
     def step(self) -> None:
         """Tell how many are asked for, where that is another number than this run's masters told last."""

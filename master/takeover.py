@@ -140,7 +140,7 @@ class Takeover:
         for row in rows:
             if row["worker"] in survivors:
                 record = self.workers.add(row["worker"])
-                record.contact.spoke = row["first_sync_s"] is not None
+                record.contact.has_reported = row["first_sync_s"] is not None
                 record.moments.asked = None
                 measures.recall(record, row)
             else:
@@ -163,7 +163,7 @@ class Takeover:
         messages = [*recovered.values(), *self.place.mailboxes.collect()]
         speaking = {message.worker for message in messages}.union(survivors)
         for lease in [lease for lease in table if lease.worker in speaking]:
-            self.leases.take_over(lease)
+            self.leases.adopt(lease)
         self.exchange.handle(messages, granting=False)
         for path in recovered:
             remove(path)

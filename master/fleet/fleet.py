@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from gridml.carriers.base import MasterMailboxes
 from gridml.errors import DEVICE, UNEQUIPPED, UNFIT, RunError
 from gridml.protocol.foreign import MAX_MESSAGE_CHARS, MAX_NAME_CHARS, ForeignFile, printable, read_end
-from master.fleet.ends import DeviceFailures, Ends, HeldJobs
-from master.leases.reclaim import TakenRanges
-from master.state.failures import GivenUpFor, after_give_up
+from master.fleet.crash_loop import DeviceFailures, CrashLoop, HeldJobs
+from master.leases.stealing import TakenRanges
+from master.state.failures import GiveUpReason, after_give_up
 from master.state.jobs import Backend, JobEvent, Remedy, State
-from master.state.worker_records import Lost, Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import LostWorker, WorkerRecord, WorkerStatus, WorkerTable
 from master.store.journal import Events
 from master.store.rundir import EventFacts, RunDirectory, command
 from master.store.settings import Settings
@@ -31,11 +31,12 @@ from master.telemetry.staffing import (
     workers_to_submit,
 )
 
-PRESENT = (Standing.QUEUED, Standing.RUNNING, Standing.HELD)  # whoever is held and replaced counts as dismissed
-FAREWELL_S = 120.0  # that a worker has to push and leave when it is told to
-NAMED = 8  # workers in an event
-NO_LOG = 1000  # jobs that may have been submitted and have left no log
-LACKING = (UNFIT, UNEQUIPPED)  # exit statuses of workers that find that something is missing where they are
+# A worker whose job is held and replaced is DISMISSED, so it is not counted twice.
+PRESENT = (WorkerStatus.QUEUED, WorkerStatus.RUNNING, WorkerStatus.HELD)
+DISMISSAL_GRACE_S = 120.0  # that a worker has to push and leave when it is told to
+MAX_NAMES = 8  # workers in an event
+MAX_UNLOGGED_JOBS = 1000  # jobs that may have been submitted and have left no log
+UNUSABLE = (UNFIT, UNEQUIPPED)  # exit statuses of workers that find that something is missing where they are
 RESERVED_S = 600.0  # how long a worker that is started again may take to bring what it could not send before
 
 
@@ -67,10 +68,10 @@ class Fleet:
         self._begun: list[tuple[float, str]] = []  # a heap: when each worker that runs began, and its name
         self._submitted, spoke = self._ledger.worker_counts()
         if self._ledger.get("undone", False):  # a worker of the time that is lost may live, and has its name still
-            self._submitted = max(self._submitted, place.directory.newest_log()) + NO_LOG
+            self._submitted = max(self._submitted, place.directory.newest_log()) + MAX_UNLOGGED_JOBS
         self._submitted_s = -math.inf  # when the last were
         self._any_spoke = spoke > 0
-        self._ends = Ends(workers, self._ledger)
+        self._crash_loop = CrashLoop(workers, self._ledger)
         self._device_failures = DeviceFailures(workers, self._ledger, exchange.failures, events)
         self._resting: frozenset[str] | None = None  # machines on which no worker is to start, as the back end knows
         self._stop: RunError | None = None  # why there is no use in going on
@@ -102,13 +103,13 @@ class Fleet:
                 if event.worker not in self._workers:
                     self.expect(event.worker, now)  # the back end starts it again by itself
                 record = self._workers.get(event.worker)
-                if event.state is State.HELD and record is not None and record.standing is not Standing.DISMISSED:
+                if event.state is State.HELD and record is not None and record.status is not WorkerStatus.DISMISSED:
                     event = replace(event, detail=self._hold(record, event, now))
                 if event.graceful is None:
                     event = replace(event, graceful=record is not None and record.contact.disconnected)
                 self._ledger.worker_event(event, now)
                 if record is not None:  # one that has ended already changes nothing any more
-                    self._take(record, event, now)
+                    self._apply(record, event, now)
                 if event.state not in (State.QUEUED, State.FINISHED):
                     self._events.record(event.state.value, _facts(event, record, now), self._describe(event))
         for event in events:
@@ -134,9 +135,9 @@ class Fleet:
     def _relieve_suspended(self, now: float) -> None:
         """Give to others what workers hold that have stood still for long. They may go on later, and count as lost for
         nothing."""
-        if not self._workers.count(Standing.SUSPENDED):
+        if not self._workers.count(WorkerStatus.SUSPENDED):
             return
-        for record in [record for record in self._workers if record.standing is Standing.SUSPENDED]:
+        for record in [record for record in self._workers if record.status is WorkerStatus.SUSPENDED]:
             relieved, reason = is_suspended_long(record.suspended_s, now, self._place.settings.silent_s)
             if relieved and self._ledger.leases.of(record.name):
                 with self._ledger.transaction():
@@ -145,25 +146,25 @@ class Fleet:
                     facts = {"worker": record.name, "machine": record.machine, "suspended_s": still_s}
                     self._events.record("relieved", facts, f"{record.name}: {reason}; its leases go to others")
 
-    def _give_up(self, lost: Lost, now: float) -> None:
+    def _give_up(self, lost: LostWorker, now: float) -> None:
         """Take its leases from a worker, and its job; whatever it is given up for counts against its machine."""
         record, because, reason = lost
-        self._measures.give_up(record, now, died=because is GivenUpFor.SILENCE)
+        self._measures.give_up(record, now, died=because is GiveUpReason.SILENCE)
         with self._ledger.transaction():
-            if because is GivenUpFor.SILENCE:
-                self._bear_longer(record)
-            counted = because is GivenUpFor.FAILURES or (
-                because is GivenUpFor.NO_HEADWAY and self._exchange.failures.fail_lease(record, reason, "", now)
+            if because is GiveUpReason.SILENCE:
+                self._extend_timeout(record)
+            counted = because is GiveUpReason.FAILURES or (
+                because is GiveUpReason.NO_HEADWAY and self._exchange.failures.fail_lease(record, reason, "", now)
             )
             if not counted:
                 self._exchange.failures.count(record, reason, now, distrusted=because.distrusted)
-            self._workers.move(record, Standing.GIVEN_UP)
+            self._workers.move(record, WorkerStatus.GIVEN_UP)
             self._exchange.reports.release(record, reason, now)
             text = f"{record.name}: {reason}; its leases go to others, its job is removed"
             self._events.record(because.value, strikes_of(record, now), text)
         self.let_machines_rest(now)  # before its job is: another would take the place at once
         self._place.backend.cancel(record.name)
-        if because is GivenUpFor.NONSENSE:
+        if because is GiveUpReason.NONSENSE:
             self._place.mailboxes.close(record.name)
         again, why = after_give_up(
             record.faults.strikes, credited=record.measured.trained > 0, others_run=self._workers.any_promises()
@@ -184,7 +185,7 @@ class Fleet:
             (self._silent_ranges.times(lease.rest) for lease in self._ledger.leases.of(worker).values()), default=0
         )
 
-    def _bear_longer(self, record: WorkerRecord) -> None:
+    def _extend_timeout(self, record: WorkerRecord) -> None:
         """Let whoever gets the ranges of a worker that fell silent be silent for twice as long."""
         for epoch in self._silent_ranges.epochs:
             if self._ledger.is_epoch_complete(epoch):
@@ -197,13 +198,13 @@ class Fleet:
         self._held.release_due(now)
         if work_left:
             self._retire(now)
-        affords = self._place.backend.affords
+        affords = self._place.backend.max_workers
         most = sys.maxsize if affords is None else affords
         present, asked = self._workers.count(*PRESENT), min(self._workers.asked, most)
         wanted = min(self._workers.wanted, most)
         if work_left and present > wanted:
             self._dismiss(wanted)
-        if present < asked and now < self._ends.more_from_s:
+        if present < asked and now < self._crash_loop.more_from_s:
             return
         queue = self._queue_of_pool(now) if work_left and present < asked else None
         count, reason = workers_to_submit(present, asked, work_left=work_left, queue=queue)
@@ -223,42 +224,44 @@ class Fleet:
     def _dismiss(self, wanted: int) -> None:
         """Tell the workers that are too many to leave: they push what they have trained."""
         present = [
-            PresentWorker(record.name, record.standing is not Standing.RUNNING, record.measured.speed)
+            PresentWorker(record.name, record.status is not WorkerStatus.RUNNING, record.measured.speed)
             for record in self._workers
-            if record.standing in PRESENT
+            if record.status in PRESENT
         ]
         names, reason = workers_to_release(present, wanted)
         with self._ledger.transaction():
             for name in names:
-                self._workers.move(self._workers.of(name), Standing.DISMISSED)
-            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            facts = {"workers": len(names), "names": names[:NAMED], "wanted": wanted}
-            self._events.record("dismissed", facts, f"{', '.join(names[:NAMED])}{more}: {reason}")
+                self._workers.move(self._workers.of(name), WorkerStatus.DISMISSED)
+            more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+            facts = {"workers": len(names), "names": names[:MAX_NAMES], "wanted": wanted}
+            self._events.record("dismissed", facts, f"{', '.join(names[:MAX_NAMES])}{more}: {reason}")
         for name in names:
-            self._place.backend.cancel(name, grace_s=FAREWELL_S)
+            self._place.backend.cancel(name, grace_s=DISMISSAL_GRACE_S)
 
     def _retire(self, now: float) -> None:
         """Tell those to leave whose jobs would soon have run for longer than the pool allows."""
-        longest_s = self._place.backend.longest_s
+        longest_s = self._place.backend.max_run_s
         if longest_s is None:
             return
         while self._begun and now >= release_time_s(self._begun[0][0], longest_s):
             record = self._workers.get(heapq.heappop(self._begun)[1])
-            if record is None or record.standing is not Standing.RUNNING:
+            if record is None or record.status is not WorkerStatus.RUNNING:
                 continue  # it has ended, or will soon
             with self._ledger.transaction():
-                self._workers.move(record, Standing.DISMISSED)
+                self._workers.move(record, WorkerStatus.DISMISSED)
                 why = f"{record.name}: its job may run for {longest_s:,.0f} s, and another takes its place"
                 facts = {"workers": 1, "names": [record.name], "wanted": self._workers.wanted}
                 self._events.record("dismissed", facts, why)
-            self._place.backend.cancel(record.name, grace_s=FAREWELL_S)
+            self._place.backend.cancel(record.name, grace_s=DISMISSAL_GRACE_S)
 
     def _queue_of_pool(self, now: float) -> Queue | None:
         """The pool's queue, None where any number of workers may wait."""
         most, count = self._place.settings.facts.max_idle, self._workers.count
         if most is None:
             return None
-        queue = Queue(count(Standing.QUEUED), most, running=count(Standing.RUNNING), quiet_s=now - self._submitted_s)
+        queue = Queue(
+            count(WorkerStatus.QUEUED), most, running=count(WorkerStatus.RUNNING), quiet_s=now - self._submitted_s
+        )
         return self._measures.queue(queue, now)
 
     def check_machines(self, *, work_left: bool) -> None:
@@ -269,16 +272,16 @@ class Fleet:
             raise RunError(f"{gone}; {self._workers.alive} workers wait for one. {advice}")
 
     def _queue(self, record: WorkerRecord) -> None:
-        if record.standing not in (Standing.RUNNING, Standing.DISMISSED):
-            self._workers.move(record, Standing.QUEUED)
+        if record.status not in (WorkerStatus.RUNNING, WorkerStatus.DISMISSED):
+            self._workers.move(record, WorkerStatus.QUEUED)
 
-    def _take(self, record: WorkerRecord, event: JobEvent, now: float) -> None:
+    def _apply(self, record: WorkerRecord, event: JobEvent, now: float) -> None:
         """Do what one event asks for."""
         if event.state is State.QUEUED:
             self._queue(record)  # one that was held, too
-        elif event.state is State.RUNNING and record.standing not in (Standing.GIVEN_UP, Standing.DISMISSED):
-            begins = record.standing is not Standing.RUNNING
-            self._workers.move(record, Standing.RUNNING)
+        elif event.state is State.RUNNING and record.status not in (WorkerStatus.GIVEN_UP, WorkerStatus.DISMISSED):
+            begins = record.status is not WorkerStatus.RUNNING
+            self._workers.move(record, WorkerStatus.RUNNING)
             self._workers.arrive(record, event.host)
             self._heartbeats.watch(record, now)
             self._measures.run(record, now)
@@ -286,8 +289,8 @@ class Fleet:
                 heapq.heappush(self._begun, (record.measured.started_s, record.name))
         elif event.state is State.OUT_OF_REACH:
             self._heartbeats.lose_sight(record)
-        elif event.state is State.SUSPENDED and record.standing is Standing.RUNNING:
-            self._workers.move(record, Standing.SUSPENDED)
+        elif event.state is State.SUSPENDED and record.status is WorkerStatus.RUNNING:
+            self._workers.move(record, WorkerStatus.SUSPENDED)
             self._measures.speeds.drop(record)
             record.suspended_s = now
         elif event.state.ended:
@@ -296,32 +299,34 @@ class Fleet:
     def _end(self, record: WorkerRecord, event: JobEvent, now: float) -> None:
         taken = event.state is State.EVICTED and not event.cancelled
         words = "" if taken else self._last_words(record.name)
-        at_work, crashed = self._blame(record, event, words, now)
-        dismissed, given_up = record.standing is Standing.DISMISSED, record.standing is Standing.GIVEN_UP
+        at_work, crashed = self._count_failure(record, event, words, now)
+        dismissed, given_up = record.status is WorkerStatus.DISMISSED, record.status is WorkerStatus.GIVEN_UP
         lived_s = 0.0 if record.measured.started_s is None else now - record.measured.started_s
         until_s = now + RESERVED_S if event.next_attempt else None
         because = f"worker {event.state.value}: {event.detail}"
         self._exchange.reports.release(record, because, now, reserved_until_s=until_s)
         self._measures.end(record, now, died=died(event.state, event.cancelled, event.detail))
         self._workers.end(record)
-        self._any_spoke = self._any_spoke or record.contact.spoke
+        self._any_spoke = self._any_spoke or record.contact.has_reported
         if dismissed:
             return
         if event.exit_code == DEVICE:
-            self._ends.begin_anew()
+            self._crash_loop.reset()
             line = words.rpartition("\n")[2]
             self._stop = self._stop or self._device_failures.count(record, line, now)
             return
-        if (record.contact.spoke and not crashed) or taken:
-            self._ends.begin_anew()
+        if (record.contact.has_reported and not crashed) or taken:
+            self._crash_loop.reset()
         else:
             line = words.rpartition("\n")[2]
-            if event.exit_code in LACKING:
+            if event.exit_code in UNUSABLE:
                 self._exchange.failures.count(record, line, now, lacking=True)
-            self._stop_over(event, words, self._ends.failed_start(record, event, line, now, any_spoke=self._any_spoke))
-        unheard = not record.contact.spoke and event.state is not State.EVICTED
-        if event.removed or ((at_work or crashed or unheard) and not given_up and event.exit_code not in LACKING):
-            self._stop_over(event, words, self._ends.death(event, lived_s, now))
+            self._stop_over(
+                event, words, self._crash_loop.record_failed_start(record, event, line, now, any_spoke=self._any_spoke)
+            )
+        unheard = not record.contact.has_reported and event.state is not State.EVICTED
+        if event.removed or ((at_work or crashed or unheard) and not given_up and event.exit_code not in UNUSABLE):
+            self._stop_over(event, words, self._crash_loop.record_death(event, lived_s, now))
 
     def _stop_over(self, event: JobEvent, words: str, reason: str | None) -> None:
         """Stop the run at the end of this turn over how a worker has ended; the first reason is the one."""
@@ -330,17 +335,17 @@ class Fleet:
             ends = f" Its log, {log}, ends:\n{words}" if words else ""
             self._stop = RunError(f"{reason}; the last one: {event.detail}.{ends}")
 
-    def _blame(self, record: WorkerRecord, event: JobEvent, words: str, now: float) -> tuple[bool, bool]:
+    def _count_failure(self, record: WorkerRecord, event: JobEvent, words: str, now: float) -> tuple[bool, bool]:
         """Count the end of a worker that nobody asked for: as a failure of f, where it was at work, whatever its exit
         status; return whether it was, and whether it crashed at nothing that is known of."""
-        if event.exit_code in (None, DEVICE) or event.state is State.EVICTED or record.standing is Standing.GIVEN_UP:
+        if event.exit_code in (None, DEVICE) or event.state is State.EVICTED or record.status is WorkerStatus.GIVEN_UP:
             return False, False
         why = f"the worker ended with {event.detail}"
         if self._exchange.failures.fail_lease(record, why, words, now):
             return True, False
         if event.state is State.FINISHED:
             return False, False
-        if record.contact.spoke:
+        if record.contact.has_reported:
             self._exchange.failures.count(record, why, now)
         return False, True
 
@@ -348,24 +353,24 @@ class Fleet:
         """Do what is to be done about a job on hold; return why it is, and what is done."""
         backend = self._place.backend
         self._measures.hold(record, now)
-        self._workers.move(record, Standing.HELD)
-        spoken = self._any_spoke or any(other.contact.spoke for other in self._workers)
+        self._workers.move(record, WorkerStatus.HELD)
+        spoken = self._any_spoke or any(other.contact.has_reported for other in self._workers)
         remedy, reason = self._held.take(record, event, now, spoken=spoken)
         advice = backend.advice(event.detail)
         if remedy is Remedy.STOP:
             self._stop = RunError(f"{reason}. {advice} Mend the cause, then go on with gridml resume.")
         elif remedy is Remedy.REPLACE:
-            self._workers.move(record, Standing.DISMISSED)  # the next takes its place
+            self._workers.move(record, WorkerStatus.DISMISSED)  # the next takes its place
             backend.cancel(record.name)
         elif remedy is Remedy.WAIT:
-            reason = f"{reason}. {advice} Mend the cause, then let it go on: {backend.releasing}".rstrip(" :")
+            reason = f"{reason}. {advice} Mend the cause, then let it go on: {backend.release_command}".rstrip(" :")
         return f"{event.detail}; {reason}"
 
     def _describe(self, event: JobEvent) -> str:
         what = (
             f"{event.worker} on {event.machine}: {event.detail}" if event.machine else f"{event.worker}: {event.detail}"
         )
-        if event.exit_code in LACKING:
+        if event.exit_code in UNUSABLE:
             return f"{what}: {self._last_words(event.worker).rpartition(chr(10))[2]}"
         return what
 

@@ -51,7 +51,7 @@ class Trend:
     gain: float
 
 
-def standing(facts: StoppingFacts, wanted: EarlyStopping) -> BestSoFar:
+def best_so_far(facts: StoppingFacts, wanted: EarlyStopping) -> BestSoFar:
     """Return how the evaluations stand. Better is what is better than the best before by more than `min_delta`."""
     best, epoch, without = math.nan, -1, 0
     for at, value in facts.values:
@@ -79,10 +79,10 @@ def trend(facts: StoppingFacts, wanted: EarlyStopping) -> Trend | None:
     return Trend(len(newest), _as_float(slope), _as_float(-risen if wanted.goal.mode == "min" else risen))
 
 
-def stops(facts: StoppingFacts, wanted: EarlyStopping) -> tuple[bool, str]:
+def should_stop(facts: StoppingFacts, wanted: EarlyStopping) -> tuple[bool, str]:
     """Return whether the run has trained enough, and why: `patience` evaluations in a row were not better than the best
     before them, and the line through the newest does not get better either."""
-    now = standing(facts, wanted)
+    now = best_so_far(facts, wanted)
     metric = wanted.goal.metric
     if now.without < wanted.patience:
         return False, f"{now.without} of {wanted.patience} evaluations in a row have not brought {metric} further"
@@ -98,15 +98,15 @@ def stops(facts: StoppingFacts, wanted: EarlyStopping) -> tuple[bool, str]:
     return True, f"{plain}, and {changes}"
 
 
-def may_begin(facts: StoppingFacts, wanted: EarlyStopping) -> tuple[bool, str]:
+def can_begin_epoch(facts: StoppingFacts, wanted: EarlyStopping) -> tuple[bool, str]:
     """Return whether another epoch may begin, and why: not while the evaluations that are due, whatever they bring, may
     end the run. Where patience has run out and the trend alone goes on, the next one may always be bad enough to."""
-    now = standing(facts, wanted)
+    now = best_so_far(facts, wanted)
     if now.without + facts.pending < wanted.patience:
         return True, f"{now.without} evaluations without progress and {facts.pending} to come are no reason to stop"
     if facts.pending:
         return False, f"the evaluation of {facts.pending} epochs is awaited: the run may have trained enough"
-    enough, reason = stops(facts, wanted)
+    enough, reason = should_stop(facts, wanted)
     return not enough, reason
 
 
@@ -117,7 +117,7 @@ def _as_float(exact: Fraction) -> float:
         return math.inf if exact > 0 else -math.inf
 
 
-class Stopping:
+class EarlyStopper:
     """Early stopping of one run."""
 
     def __init__(self, wanted: EarlyStopping, ledger: Ledger) -> None:
@@ -128,25 +128,25 @@ class Stopping:
         self._enough: str | None = None
 
     @property
-    def enough(self) -> str | None:
+    def stop_reason(self) -> str | None:
         """Why the run has trained enough, None where it has not."""
-        self._look()
+        self._refresh()
         return self._enough
 
-    def may_follow(self, epoch: int, due: Callable[[int], bool]) -> bool:
+    def can_follow(self, epoch: int, due: Callable[[int], bool]) -> bool:
         """Whether another epoch may begin after `epoch`; `due` says of one whether it is evaluated."""
-        self._look()
+        self._refresh()
         pending = sum(due(at) for at in self._ledger.epochs_without_metrics(epoch))
-        return may_begin(StoppingFacts(self._values, pending), self._wanted)[0]
+        return can_begin_epoch(StoppingFacts(self._values, pending), self._wanted)[0]
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Read the metrics anew where there are others: an evaluation was made, or undone."""
         newest = self._ledger.newest_evaluation()
         if newest == self._read:
             return
         values = ((epoch, self._wanted.goal.find(metrics)) for epoch, _, metrics in self._ledger.evaluations())
         self._values = [(epoch, value) for epoch, value in values if value is not None]  # of another program perhaps
-        stop, reason = stops(StoppingFacts(self._values, 0), self._wanted)
+        stop, reason = should_stop(StoppingFacts(self._values, 0), self._wanted)
         self._enough, self._read = reason if stop else None, newest
 
 
@@ -159,7 +159,7 @@ class Epochs:
     def __init__(self, spec: RunSpec, ledger: Ledger) -> None:
         program, graph, settings = spec.program, spec.graph, spec.settings
         self.driver = program.driving(graph)
-        self.count = graph.tables[self.driver].count  # vertices of an epoch
+        self.vertex_count = graph.tables[self.driver].count  # vertices of an epoch
         self.components = None if program.bsp else components(graph)
         self._units = None if self.components is None else self.components.units[self.driver]
         self._parts = None if spec.placement is None else spec.placement.parts
@@ -167,12 +167,12 @@ class Epochs:
             ledger.divide(spec.placement.borders)
         self._spec = spec
         self._ledger = ledger
-        self.asked = settings.epochs or program.epochs  # epochs, unless the run has trained enough before
-        self._stopping = None if program.early_stopping is None else Stopping(program.early_stopping, ledger)
+        self.epochs_requested = settings.epochs or program.epochs  # epochs, unless the run has trained enough before
+        self._stopping = None if program.early_stopping is None else EarlyStopper(program.early_stopping, ledger)
         # Of each epoch positions up to this are trained, in batches of at least so many vertices.
-        self.trained, self.fewest = self._batches()
+        self.trained, self.min_batch = self._batches()
         self._orders: dict[int, EpochOrder] = {}
-        self._changes = any(table.type.mutable for table in graph.local)  # whether f changes local vertices
+        self._changes_local = any(table.type.mutable for table in graph.local)  # whether f changes local vertices
         if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
             raise ProgramError(
                 f"a connected component has {self._units.largest:,} {self.driver} vertices, more than the chunk of "
@@ -183,61 +183,62 @@ class Epochs:
         program, batch = self._spec.program, self._spec.program.update.batch or 1
         connected = self._units is not None
         if not program.update.drop_last:
-            return self.count, 1 if connected else program.min_actual_batch
-        if connected or self.count < batch:
-            why = "they are connected" if connected else f"there are {self.count:,}, and a batch has {batch:,}"
+            return self.vertex_count, 1 if connected else program.min_actual_batch
+        if connected or self.vertex_count < batch:
+            why = "they are connected" if connected else f"there are {self.vertex_count:,}, and a batch has {batch:,}"
             raise ProgramError(
                 f"drop_last credits an epoch's last, incomplete batch of {self.driver} vertices without training it; "
                 f"got a graph in which {why}, where it makes no sense. Leave it out."
             )
-        return self.count - self.count % batch, program.min_actual_batch
+        return self.vertex_count - self.vertex_count % batch, program.min_actual_batch
 
     @property
-    def number(self) -> int:
+    def epoch_count(self) -> int:
         """Epochs of the run: those that were asked for, or that had begun when it had trained enough."""
-        if self.enough is None:
-            return self.asked
-        return min(self.asked, self._ledger.newest_epoch()[0] + 1)
+        if self.stop_reason is None:
+            return self.epochs_requested
+        return min(self.epochs_requested, self._ledger.newest_epoch()[0] + 1)
 
     @property
-    def enough(self) -> str | None:
+    def stop_reason(self) -> str | None:
         """Why the run has trained enough before all epochs that were asked for; None where it has not."""
-        return None if self._stopping is None else self._stopping.enough
+        return None if self._stopping is None else self._stopping.stop_reason
 
-    def due(self, epoch: int) -> bool:
+    def is_evaluated(self, epoch: int) -> bool:
         """Whether the replica at the end of an epoch is to be evaluated."""
-        every = self._spec.program.evaluate_every
-        return self._spec.program.evaluate is not None and ((epoch + 1) % every == 0 or epoch + 1 == self.asked)
+        program, number = self._spec.program, epoch + 1
+        is_due = number % program.evaluate_every == 0 or number == self.epochs_requested
+        return program.evaluate is not None and is_due
 
-    def skips(self, epoch: int) -> bool:
+    def skips_evaluation(self, epoch: int) -> bool:
         """Whether the replica at the end of an epoch is not evaluated though the program evaluates."""
-        return self._spec.program.evaluate is not None and not self.due(epoch)
+        return self._spec.program.evaluate is not None and not self.is_evaluated(epoch)
 
     def untrained(self, stop: int) -> int:
         """How many of the positions before `stop` are credited without being trained."""
         return max(0, stop - self.trained)
 
-    def too_few(self, start: int, stop: int) -> bool:
+    def is_too_short(self, start: int, stop: int) -> bool:
         """Whether a range that is not empty is less than a batch may have."""
-        return start < stop and min(stop, self.trained) - start < self.fewest
+        return start < stop and min(stop, self.trained) - start < self.min_batch
 
-    def end_of(self, span: Span, size: int) -> int:
+    def lease_stop(self, span: Span, size: int) -> int:
         """Return where a lease of about `size` vertices from a span's beginning ends, so that it cuts no component and
         leaves no crumb. Parts of a placed graph do not end with whole batches."""
         stop = self.order(span.epoch).boundary(min(span.start + size, span.stop))
         crumb = self._parts is not None and span.stop - stop < self._spec.program.update.window
-        return span.stop if crumb or self.too_few(stop, span.stop) else stop
+        return span.stop if crumb or self.is_too_short(stop, span.stop) else stop
 
     @property
     def total(self) -> int:
         """Vertices to credit in the whole run."""
-        return self.count * self.number
+        return self.vertex_count * self.epoch_count
 
     def order(self, epoch: int) -> EpochOrder:
         if epoch not in self._orders:
             self._orders = {e: o for e, o in self._orders.items() if e >= epoch - 1}
             self._orders[epoch] = EpochOrder(
-                self.count, self._spec.settings.seed, epoch, self._spec.shuffle, self._units, self._parts
+                self.vertex_count, self._spec.settings.seed, epoch, self._spec.shuffle, self._units, self._parts
             )
         return self._orders[epoch]
 
@@ -250,7 +251,7 @@ class Epochs:
         whole = self.order(epoch).boundary(position)
         return None if whole == position else f"a push up to {position} cuts the component that ends at {whole}"
 
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether every vertex of the run is credited."""
         return bool(self._ledger.credited >= self.total)
 
@@ -259,39 +260,39 @@ class Epochs:
         return [] if self._spec.program.evaluate is None else [version for _, version in self._ledger.unevaluated()]
 
     def open_first(self, now: float) -> None:
-        self._ledger.open_epoch(0, self.count, now)
+        self._ledger.open_epoch(0, self.vertex_count, now)
 
     def open_next(self, now: float) -> int:
         """Open the next epoch if this one is leased and nothing must end first; return the newest."""
         newest, closed = self._ledger.newest_epoch()
-        if not self._ledger.spans and newest + 1 < self.number and self._may_open(newest, closed=closed):
+        if not self._ledger.spans and newest + 1 < self.epoch_count and self._can_open(newest, closed=closed):
             newest += 1
-            self._ledger.open_epoch(newest, self.count, now)
+            self._ledger.open_epoch(newest, self.vertex_count, now)
         return newest
 
     @property
-    def in_turn(self) -> bool:
+    def is_sequential(self) -> bool:
         """Whether an epoch opens only when the one before is closed: credited in full, and what its rules held back
         merged. An answer that brings the first lease of an epoch brings that version or a later one with it."""
-        return self._spec.program.bsp or self._changes or not self._spec.program.overlap
+        return self._spec.program.bsp or self._changes_local or not self._spec.program.overlap
 
-    def followed(self, epoch: int) -> bool:
+    def is_followed(self, epoch: int) -> bool:
         """Whether vertices of another epoch may be trained before the end of this one."""
-        if epoch + 1 >= self.number or self.in_turn:
+        if epoch + 1 >= self.epoch_count or self.is_sequential:
             return False
-        return self._stopping is None or self._stopping.may_follow(epoch, self.due)
+        return self._stopping is None or self._stopping.can_follow(epoch, self.is_evaluated)
 
-    def _may_open(self, newest: int, *, closed: bool) -> bool:
+    def _can_open(self, newest: int, *, closed: bool) -> bool:
         """At most two epochs are under way at once; only one where they come in turn.
 
         Where f changes local vertices the next epoch's chunks must hold what this one makes of them (with BSP that
         shows once its patches are in the files), and evaluate must see them before they change again.
         """
-        if self._stopping is not None and not self._stopping.may_follow(newest, self.due):
+        if self._stopping is not None and not self._stopping.can_follow(newest, self.is_evaluated):
             return False
         bsp = self._spec.program.bsp
-        if self._changes:
+        if self._changes_local:
             return closed and not self.unevaluated() and not (bsp and self._ledger.patches())
-        if self.in_turn:
+        if self.is_sequential:
             return closed
         return newest == 0 or self._ledger.is_epoch_complete(newest - 1)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from master.leases import policy
-from master.leases.homes import HomePart, helping, settles
+from master.leases.affinity import PartChoice, helper_size, settles
 from master.leases.policy import ChunkFacts, SpeedFacts
 from master.state.spans import Span
 
-MOST_HELD = 2  # leases of one worker: it works on one, and one comes ahead
+MAX_LEASES_PER_WORKER = 2  # leases of one worker: it works on one, and one comes ahead
 
 
 class FreeRange(NamedTuple):
@@ -31,7 +31,7 @@ class FreeRange(NamedTuple):
     uncredited: int
     own: int
     alone: bool
-    home: HomePart | None = None
+    home: PartChoice | None = None
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class GrantFacts:
     """What a worker has that asks for a lease, and what there is for it.
 
     It `names` so many leases, and `holds` so many by the ledger. It may wait for the others until `idle_until_s`, None:
-    it did not wait yet. It may be `appointed` to a range, for a reason. Otherwise `ground` is what is free for it, or
+    it did not wait yet. It may be `assigned` to a range, for a reason. Otherwise `ground` is what is free for it, or
     why nothing is; None where nobody looked, because its hands are full.
     """
 
@@ -47,34 +47,34 @@ class GrantFacts:
     names: int
     holds: int
     idle_until_s: float | None
-    appointed: tuple[Span, str] | None = None
+    assigned: tuple[Span, str] | None = None
     ground: FreeRange | str | None = None
 
 
-def hands_full(names: int, holds: int, *, ahead: bool, early: bool) -> bool:
+def is_full(names: int, holds: int, *, ahead: bool, early: bool) -> bool:
     """Whether a worker gets nothing more, whatever is free. It may have one lease `ahead` of what it works on, unless
     that is too `early` still."""
-    return (names > 0 and not ahead) or early or holds >= MOST_HELD
+    return (names > 0 and not ahead) or early or holds >= MAX_LEASES_PER_WORKER
 
 
 class Grant(NamedTuple):
     """The first `size` vertices of a span are leased, or about so many; none where there is no span.
 
-    The worker `settles` in a part, or it is left without work until `idle_until_s`, or it `reclaims`: it would idle,
-    and what a straggler holds is looked at.
+    The worker `settles` in a part, or it is left without work until `idle_until_s`, or it `should_steal`:
+    it would idle, so a straggler may be holding what it could train.
     """
 
     span: Span | None = None
     size: int = 0
     settles: int | None = None
     idle_until_s: float | None = None
-    reclaims: bool = False
+    should_steal: bool = False
 
 
 def grant(facts: GrantFacts) -> tuple[Grant, str]:
     """Return what a worker is leased, and why that, or why nothing."""
-    if facts.appointed is not None:
-        span, reason = facts.appointed
+    if facts.assigned is not None:
+        span, reason = facts.assigned
         if facts.names or facts.holds:
             return Grant(), "it trains a range afresh next, for a spot check"
         return Grant(span, span.count), reason
@@ -82,7 +82,7 @@ def grant(facts: GrantFacts) -> tuple[Grant, str]:
     if ground is None:
         return Grant(), "its hands are full"
     if isinstance(ground, str):
-        return Grant(reclaims=not facts.names), ground
+        return Grant(should_steal=not facts.names), ground
     size, reason = policy.chunk_size(ground.chunk)
     asked = ground.chunk.wanted is not None
     if not asked:
@@ -103,7 +103,7 @@ def grant(facts: GrantFacts) -> tuple[Grant, str]:
             settled = home.part
         elif not asked:
             others = home.facts.others[home.part]
-            size, less = helping(size, ground.span.count, others, ground.chunk.batch)
+            size, less = helper_size(size, ground.span.count, others, ground.chunk.batch)
             reason = less or reason
     return Grant(ground.span, size, settled), f"{reason}; {ground.why}"
 

@@ -7,13 +7,13 @@ from gridml.engine.pace import batch_size
 from gridml.model.chunk import bytes_each
 from gridml.protocol.messages import Sync
 from master.leases import granting
+from master.leases.affinity import PartitionAffinity
 from master.leases.chunks import Chunks
 from master.leases.epochs import Epochs
 from master.leases.granting import FreeRange, Grant, GrantFacts
-from master.leases.homes import Homes
 from master.leases.policy import choose_span
-from master.leases.reclaim import Reclaim
 from master.leases.sizing import ChunkSizing
+from master.leases.stealing import WorkStealing
 from master.state.failures import Failed
 from master.state.lease_records import LeaseState
 from master.state.spans import Span
@@ -31,10 +31,10 @@ class Leases:
     ) -> None:
         self.epochs = Epochs(spec, ledger)
         batch, vertex_bytes = spec.program.update.window, bytes_each(spec.graph, self.epochs.driver)
-        self.sizing = ChunkSizing(spec.settings, self.epochs.count, batch, vertex_bytes)
+        self.sizing = ChunkSizing(spec.settings, self.epochs.vertex_count, batch, vertex_bytes)
         self.chunks = Chunks(spec, self.epochs, mailboxes, self.sizing.measures.copying, ledger.path.parent / "carried")
-        self._homes = None if spec.placement is None else Homes(spec.placement, ledger, workers)
-        self._reclaim = Reclaim(self.epochs, ledger, workers, self.sizing, mailboxes, events, self._overtake)
+        self._affinity = None if spec.placement is None else PartitionAffinity(spec.placement, ledger, workers)
+        self._stealing = WorkStealing(self.epochs, ledger, workers, self.sizing, mailboxes, events, self._reassign)
         self._has_rows = any(table.type.arrays for table in spec.graph.replicated)
         self._spec = spec
         self._ledger = ledger
@@ -47,7 +47,7 @@ class Leases:
         """Whether a worker may get its next lease while it works on one."""
         return not self._spec.program.bsp
 
-    def _early(self, record: WorkerRecord, sync: Sync) -> bool:
+    def _is_early(self, record: WorkerRecord, sync: Sync) -> bool:
         """Whether a lease that would lie ready is better granted later: the rows of array fields that come with it are
         those of now. In time is with the answer to the last push but one."""
         lease = None if sync.push is None else self._ledger.leases.get(sync.push.lease)
@@ -59,26 +59,26 @@ class Leases:
         return self._ledger.leases.holders
 
     def grant(
-        self, record: WorkerRecord, sync: Sync, now: float, appointed: tuple[Span, str] | None = None
+        self, record: WorkerRecord, sync: Sync, now: float, assigned: tuple[Span, str] | None = None
     ) -> LeaseState | None:
         """Return a lease for a worker that wants one, None when there is none for it, or it is avoided; leases that it
-        has let go of are ended. It gets the range that it was `appointed`, with why, once it has nothing in hand."""
+        has let go of are ended. It gets the range that it was `assigned`, with why, once it has nothing in hand."""
         avoided = now < record.faults.avoided_until_s
         record.assignment.cached = sync.cached
-        again = self._let_go(sync, now, again=not avoided)
+        again = self._release_unnamed(sync, now, again=not avoided)
         if again is not None:
             self._ledger.worker_sent(record.name, self.chunks.refresh(again, record.assignment.cached), now)
             return again
         if avoided or not sync.wants or sync.leaving:
             return None
-        grant, reason = granting.grant(self._facts(record, sync, now, appointed))
-        if grant.reclaims and self._reclaim.reclaim(record, self._batches(), now):
-            grant, reason = granting.grant(self._facts(record, sync, now, appointed))
+        grant, reason = granting.grant(self._facts(record, sync, now, assigned))
+        if grant.should_steal and self._stealing.steal(record, self._batches(), now):
+            grant, reason = granting.grant(self._facts(record, sync, now, assigned))
         return self._apply(grant, reason, record, now)
 
     def credit(self, lease: LeaseState, now: float) -> None:
         """Take note that a push of a lease was merged."""
-        self._reclaim.credit(lease, now)
+        self._stealing.credit(lease, now)
 
     def end(
         self,
@@ -103,12 +103,12 @@ class Leases:
         self._ledger.leases.expire(now)
         return number in self._ledger.leases.reserved
 
-    def take_over(self, lease: LeaseState) -> None:
+    def adopt(self, lease: LeaseState) -> None:
         """Answer for an open lease that an earlier master granted."""
         self.chunks.publish(lease)
         self._ledger.leases.expect(lease)
-        if self._homes is not None:
-            self._homes.recall(lease)
+        if self._affinity is not None:
+            self._affinity.recall(lease)
 
     def reopen(self, lease: LeaseState, upto: int, worker: str) -> None:
         """Open an ended lease whose work up to `upto` has come after all, by `worker`, and was given to nobody else."""
@@ -122,11 +122,11 @@ class Leases:
             lease.trained = max(lease.trained, min(heartbeat.upto, lease.stop) - lease.start)
         self.chunks.retract(lease)
 
-    def _overtake(self, lease: LeaseState, now: float, because: str) -> None:
+    def _reassign(self, lease: LeaseState, now: float, because: str) -> None:
         self._close(lease)
-        self._ledger.end_lease(lease, now, because, overtaken=True)
+        self._ledger.end_lease(lease, now, because, reassigned=True)
 
-    def _let_go(self, sync: Sync, now: float, *, again: bool) -> LeaseState | None:
+    def _release_unnamed(self, sync: Sync, now: float, *, again: bool) -> LeaseState | None:
         """End the leases that a worker does not name any more; return one whose grant it never heard of, if it may have
         that `again`."""
         unheard = None
@@ -140,12 +140,12 @@ class Leases:
                 self.end(lease, now, "the worker let go of it")
         return unheard
 
-    def _facts(self, record: WorkerRecord, sync: Sync, now: float, appointed: tuple[Span, str] | None) -> GrantFacts:
+    def _facts(self, record: WorkerRecord, sync: Sync, now: float, assigned: tuple[Span, str] | None) -> GrantFacts:
         names, holds, ground = len(sync.holds), len(self._ledger.leases.of(record.name)), None
-        full = granting.hands_full(names, holds, ahead=self.ahead, early=self._early(record, sync))
-        if appointed is None and not full:
+        full = granting.is_full(names, holds, ahead=self.ahead, early=self._is_early(record, sync))
+        if assigned is None and not full:
             ground = self._ground(record, now)
-        return GrantFacts(now, names, holds, record.assignment.idle_until_s, appointed, ground)
+        return GrantFacts(now, names, holds, record.assignment.idle_until_s, assigned, ground)
 
     def _ground(self, record: WorkerRecord, now: float) -> FreeRange | str:
         """What is free for a worker, or why nothing is; the next epoch is opened where that is due."""
@@ -156,15 +156,15 @@ class Leases:
         newest, leases, home = self.epochs.open_next(now), self._ledger.leases, None
         leases.expire(now)
         reserved = leases.reserved_spans()
-        if self._homes is not None:
-            span, why, home = self._homes.choose(record, newest, reserved, allowed)
+        if self._affinity is not None:
+            span, why, home = self._affinity.choose(record, newest, reserved, allowed)
         else:
             span, why = choose_span(self._ledger.spans, newest, reserved, allowed)
         if span is None:
             return why
         epoch, held = span.epoch, leases.of(record.name)
         left, workers = self._ledger.free_spans.count(epoch), max(self.live, self._workers.asked)
-        sized = self.sizing.facts(record, now, left, workers, followed=self.epochs.followed(epoch))
+        sized = self.sizing.facts(record, now, left, workers, followed=self.epochs.is_followed(epoch))
         own = sum(lease.left for lease in held.values() if lease.epoch == epoch)
         alone = self.live == (1 if held else 0)
         return FreeRange(span, why, *sized, self._ledger.uncredited(epoch), own, alone, home)
@@ -182,7 +182,7 @@ class Leases:
         record.assignment.idle_until_s = None
         if grant.settles is not None:
             self._workers.settle(record, grant.settles)
-        lease = self._ledger.lease(grant.span, self.epochs.end_of(grant.span, grant.size), record.name, now, reason)
-        self._reclaim.grant(lease, now)
+        lease = self._ledger.lease(grant.span, self.epochs.lease_stop(grant.span, grant.size), record.name, now, reason)
+        self._stealing.grant(lease, now)
         self._ledger.worker_sent(record.name, self.chunks.publish(lease, record.assignment.cached), now)
         return lease

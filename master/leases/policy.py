@@ -18,7 +18,7 @@ class Holding:
     `upto` is credited, since `since_s` seconds; `at` is how far its worker says that it has come since then, if it
     does. It trains `rate` vertices per second, pushes every `push_every`, each of which is answered after `travel_s`,
     and has `before` others to train first. A credit may be `delay_s` longer under way than the training takes. Its
-    range was `overtaken` so many times before, and f failed on it for so many others.
+    range was `times_reassigned` so many times before, and f failed on it for so many others.
     """
 
     lease: int
@@ -30,7 +30,7 @@ class Holding:
     at: int | None = None
     before: int = 0
     delay_s: float = 0.0
-    overtaken: int = 0
+    times_reassigned: int = 0
     travel_s: float = 0.0
     failures: int = 0
 
@@ -258,7 +258,7 @@ OVERTAKEN = 3.0  # times as long as another worker would take: then a lease is t
 OVERTAKEN_S = 1.0  # if that wins so many seconds at least
 
 
-def overtake(holdings: Sequence[Holding], rate: float, delay: Delay) -> tuple[int | None, str]:
+def reassign(holdings: Sequence[Holding], rate: float, delay: Delay) -> tuple[int | None, str]:
     """(lease, reason) of the lease to end and to lease a second time, to a worker that would otherwise idle and trains
     `rate` vertices per second with its own `delay`; None when that does not pay.
 
@@ -292,4 +292,4 @@ def overtake(holdings: Sequence[Holding], rate: float, delay: Delay) -> tuple[in
 
 
 def _dearer(held: Holding) -> float:
-    return math.ldexp(1.0, min(held.overtaken, 1000))
+    return math.ldexp(1.0, min(held.times_reassigned, 1000))

@@ -94,7 +94,7 @@ class CostOnlyWorker:
                 self._reply = message
                 self.woken()
 
-    def standing(self) -> tuple[float, int, int]:
+    def progress(self) -> tuple[float, int, int]:
         """Until when its process has lived, the lease in hand, and how far that is trained."""
         lived_s = min(self._wire.now_s, self._ended_s)
         passed = int((lived_s - self._step_s) / self._vertex_s + TINY) if self._stop > self._upto else 0

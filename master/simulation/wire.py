@@ -21,7 +21,7 @@ from gridml.protocol.push import PushContent, ReplicaPart
 from master.simulation.faulty_network import Delivery, VirtualClock
 
 Deliver = Callable[[int, bytes], None]  # a reply's number and payload reach a worker
-Standing = Callable[
+ProgressSource = Callable[
     [], tuple[float, int, int]
 ]  # of a process: until when it has lived, and at which vertex of which lease
 BEAT_S = 0.5  # between two heartbeats of a process that lives, whatever it does: as remote.stepped has it
@@ -51,7 +51,7 @@ class WireCodec(Codec):
 @dataclass
 class _Box:
     deliver: Deliver | None = None
-    standing: Standing | None = None
+    progress: ProgressSource | None = None
     messages: dict[int, bytes] = field(default_factory=dict)  # by number: whole, and not yet answered
     heartbeat: Heartbeat | None = None  # that the worker said when something began or ended
 
@@ -72,11 +72,11 @@ class Wire(MasterMailboxes):
 
     # --- the worker's end
 
-    def listen(self, worker: str, deliver: Deliver, standing: Standing | None = None) -> None:
+    def listen(self, worker: str, deliver: Deliver, progress: ProgressSource | None = None) -> None:
         """Replies to `worker` go there from now on, and its heartbeats go on by where it stands. Raises
         FileNotFoundError where it has no mailbox."""
         box = self._box(worker)
-        box.deliver, box.standing = deliver, standing
+        box.deliver, box.progress = deliver, progress
 
     def send(self, worker: str, number: int, payload: bytes) -> None:
         """Raises FileNotFoundError when the mailbox was closed."""
@@ -148,9 +148,9 @@ class Wire(MasterMailboxes):
 
     def heartbeat(self, worker: str) -> Heartbeat | None:
         box = self._boxes.get(worker)
-        if box is None or box.heartbeat is None or box.standing is None:
+        if box is None or box.heartbeat is None or box.progress is None:
             return None if box is None else box.heartbeat
-        lived_s, lease, upto = box.standing()
+        lived_s, lease, upto = box.progress()
         said = box.heartbeat
         if said.lease == lease and said.upto <= upto:  # hostile ones say what they like
             said = said._replace(upto=upto)

@@ -238,7 +238,7 @@ class CostOnlyWorkers(Workers):
         wire = _WireEnd(self._clock, self.wire, worker, self.hostility if machine.hostile else None)
         options, costs = options_of(worker, machine, self._scenario), self._scenario.costs
         hired = CostOnlyWorker(options, costs, wire, machine.speed, fails=machine.fails)
-        self.wire.listen(worker, hired.receive, hired.standing)
+        self.wire.listen(worker, hired.receive, hired.progress)
         return hired
 
 

@@ -32,19 +32,19 @@ LACKING_S, LONGEST_LACKING_S = 30.0, 3600.0  # without a worker on a machine tha
 DISTRUST = 2  # failures that a worker counts for which was given up for what it sent
 
 
-class GivenUpFor(StrEnum):
+class GiveUpReason(StrEnum):
     """What a worker is given up for; the topic of the event that says so."""
 
     SILENCE = "silent"
     NO_HEADWAY = "stuck"
     FAILURES = "replaced"
     NONSENSE = "given up"
-    BLAME = "quarantine"
+    FLAGGED = "quarantine"
 
     @property
     def distrusted(self) -> bool:
         """Whether it was for what the worker sent: work of its machine makes up for failures, and not for this."""
-        return self in (GivenUpFor.NONSENSE, GivenUpFor.BLAME)
+        return self in (GiveUpReason.NONSENSE, GiveUpReason.FLAGGED)
 
 
 class Candidate(NamedTuple):
@@ -66,7 +66,7 @@ class Failed(NamedTuple):
     proven: bool = False
 
 
-def standing(failed: Sequence[Failed], upto: int) -> tuple[Failed, ...]:
+def open_failures(failed: Sequence[Failed], upto: int) -> tuple[Failed, ...]:
     """The failures on a range that still stand when it is credited up to a position, or begins there."""
     return tuple(failure for failure in failed if failure.upto > upto) if failed else ()
 

@@ -222,12 +222,12 @@ class Backend(ABC):
         """Let a job that is HELD go on; QUEUED is its next event. Any other name is ignored."""
 
     @property
-    def longest_s(self) -> float | None:
+    def max_run_s(self) -> float | None:
         """Seconds that a worker may run before the back end ends or holds it, None: as long as its machine lasts."""
         return None
 
     @property
-    def affords(self) -> int | None:
+    def max_workers(self) -> int | None:
         """How many workers there may be for what a run may cost, None: as many as are wanted. Those that are too many
         are told to leave."""
         return None
@@ -239,7 +239,7 @@ class Backend(ABC):
         """Start no workers on these machines (`JobEvent.host`), and on no others but these, until this is called again;
         where that can be asked for. Who runs there runs on."""
 
-    def news(self) -> list[str]:
+    def notices(self) -> list[str]:
         """What a person should hear since the last call, and no event says."""
         return []
 
@@ -256,7 +256,7 @@ class Backend(ABC):
         return ""
 
     @property
-    def releasing(self) -> str:
+    def release_command(self) -> str:
         """What a person types to let the run's held jobs go on, "" where there is nothing."""
         return ""
 

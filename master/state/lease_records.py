@@ -54,7 +54,7 @@ class LeaseState:
     reserved_until_s: float | None = None
     failed: tuple[Failed, ...] = ()
     reserved_versions: tuple[int, ...] = ()
-    overtaken: int = 0
+    times_reassigned: int = 0
     since_s: float | None = None
     due_s: float | None = None
     footprint: Footprint | None = None

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from master.state.failures import Failed, standing
+from master.state.failures import Failed, open_failures
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class FreeSpans:
         """A span, cut at the borders within it."""
         start = span.start
         for stop in (*self._inside(span), span.stop):
-            yield replace(span, start=start, stop=stop, failed=standing(span.failed, start))
+            yield replace(span, start=start, stop=stop, failed=open_failures(span.failed, start))
             start = stop
 
     def add(self, span: Span) -> None:

@@ -14,11 +14,20 @@ from typing import Any, NamedTuple
 
 from gridml.carriers.base import Heartbeat
 from master.caching.known_rows import RowsHeld
-from master.state.failures import AVOIDED, MAX_FAILURES, Candidate, Failed, GivenUpFor, MachineTable, may_lease, strikes
+from master.state.failures import (
+    AVOIDED,
+    MAX_FAILURES,
+    Candidate,
+    Failed,
+    GiveUpReason,
+    MachineTable,
+    may_lease,
+    strikes,
+)
 from master.state.lease_records import LeaseState
 
 
-class Standing(Enum):
+class WorkerStatus(Enum):
     """Where a worker is between its submission and its end; what a back end says in more detail is in the ledger."""
 
     QUEUED = auto()  # waits for a machine
@@ -29,7 +38,8 @@ class Standing(Enum):
     GIVEN_UP = auto()  # silent for too long: it counts as lost, though nobody has seen its end
 
 
-_AWAY = (Standing.SUSPENDED, Standing.HELD, Standing.DISMISSED, Standing.GIVEN_UP)  # from the part they work on
+# Workers that do not count among those at home in a part of a placed graph.
+_AWAY = (WorkerStatus.SUSPENDED, WorkerStatus.HELD, WorkerStatus.DISMISSED, WorkerStatus.GIVEN_UP)
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +53,7 @@ class WorkerLife:
 
 
 @dataclass(slots=True, eq=False)
-class SignsOfLife:
+class Liveness:
     """When a worker was last known to live and to get on (`telemetry/staffing.py`)."""
 
     last_s: float = 0.0  # the last sign of all: a message, a heartbeat that went on, its start
@@ -92,14 +102,14 @@ class ReplicaHeld:
     answered_with: list[int] = field(default_factory=list)  # versions that answers to its last message told it of
     replicas_of: dict[int, LeaseState] = field(default_factory=dict)  # leases whose replicas came with their grant
     rows: RowsHeld = field(default_factory=RowsHeld)
-    awaited: bool = False  # it lives on from an earlier master's time, and has not spoken to this one
+    is_awaited: bool = False  # it lives on from an earlier master's time, and has not spoken to this one
 
 
 @dataclass(slots=True, eq=False)
 class Contact:
     """What came of a worker's messages, beside work (`sync/exchange.py`, `sync/inbox.py`)."""
 
-    spoke: bool = False  # a message of it made sense, to this master or an earlier one
+    has_reported: bool = False  # a message of it made sense, to this master or an earlier one
     disconnected: bool = False
     malformed: int = 0  # messages of it that made no sense
     notes: set[str] = field(default_factory=set)  # of it that were shown, each once, and no more than MAX_NOTES
@@ -149,10 +159,10 @@ class WorkerRecord:
     """A worker, one attempt of its job: everything that the master knows of it."""
 
     name: str
-    standing: Standing | None = None  # changed by `WorkerTable.move`, so that it is counted where it is
+    status: WorkerStatus | None = None  # changed by `WorkerTable.move`, so that it is counted where it is
     suspended_s: float = 0.0  # since when it stands still, where it does
     machine: str = ""  # that it runs on
-    signs: SignsOfLife = field(default_factory=SignsOfLife)
+    signs: Liveness = field(default_factory=Liveness)
     measured: Measured = field(default_factory=Measured)
     contact: Contact = field(default_factory=Contact)
     held: ReplicaHeld = field(default_factory=ReplicaHeld)
@@ -162,12 +172,12 @@ class WorkerRecord:
 
     @property
     def alive(self) -> bool:
-        return self.standing in (Standing.QUEUED, Standing.RUNNING)
+        return self.status in (WorkerStatus.QUEUED, WorkerStatus.RUNNING)
 
     @property
     def present(self) -> bool:
         """Whether it is queued or runs, or would if its machine did not have it stand still."""
-        return self.alive or self.standing is Standing.SUSPENDED
+        return self.alive or self.status is WorkerStatus.SUSPENDED
 
     @property
     def candidate(self) -> Candidate:
@@ -175,11 +185,11 @@ class WorkerRecord:
         return Candidate(self.name, self.machine, self.measured.trained > 0 and not self.faults.failures)
 
 
-class Lost(NamedTuple):
+class LostWorker(NamedTuple):
     """A worker to give up, for what, and why."""
 
     record: WorkerRecord
-    because: GivenUpFor
+    because: GiveUpReason
     reason: str
 
 
@@ -188,21 +198,21 @@ class WorkerTable:
 
     def __init__(self, wanted: int = 1) -> None:
         self.wanted = wanted  # how many the run may have at once,
-        self.useful: int | None = None  # and for how many it is long enough, None: for any number
+        self.worker_limit: int | None = None  # and for how many it is long enough, None: for any number
         self.machines = MachineTable()
         self._records: dict[str, WorkerRecord] = {}
         self._ended: set[str] = set()
-        self._lost: list[Lost] = []
-        self._counts: Counter[Standing | None] = Counter()
+        self._lost: list[LostWorker] = []
+        self._counts: Counter[WorkerStatus | None] = Counter()
         self._at_home: Counter[int] = Counter()  # workers by the part that they are at home in
 
-    def lose(self, record: WorkerRecord, because: GivenUpFor, reason: str) -> None:
+    def lose(self, record: WorkerRecord, because: GiveUpReason, reason: str) -> None:
         """Have a worker given up at the next turn."""
-        self._lost.append(Lost(record, because, reason))
+        self._lost.append(LostWorker(record, because, reason))
 
-    def take_lost(self) -> list[Lost]:
+    def take_lost(self) -> list[LostWorker]:
         """Return the workers to give up since this was last asked, in the order of what they are given up for."""
-        order = [*GivenUpFor]
+        order = [*GiveUpReason]
         lost = sorted(self._lost, key=lambda each: order.index(each.because))
         self._lost.clear()
         return lost
@@ -217,7 +227,7 @@ class WorkerTable:
     @property
     def asked(self) -> int:
         """How many the run is to have at once."""
-        return self.wanted if self.useful is None else min(self.wanted, self.useful)
+        return self.wanted if self.worker_limit is None else min(self.wanted, self.worker_limit)
 
     def get(self, name: str) -> WorkerRecord | None:
         """Return the record of a worker that has not ended."""
@@ -242,12 +252,12 @@ class WorkerTable:
         """Take note of workers that ended under an earlier master."""
         self._ended.update(names)
 
-    def move(self, record: WorkerRecord, standing: Standing | None) -> None:
+    def move(self, record: WorkerRecord, status: WorkerStatus | None) -> None:
         """Change a worker's standing, so that it is counted where it is."""
-        self._counts[record.standing] -= 1
-        self._counts[standing] += 1
+        self._counts[record.status] -= 1
+        self._counts[status] += 1
         self._count_at_home(record, -1)
-        record.standing = standing
+        record.status = status
         self._count_at_home(record, 1)
 
     def settle(self, record: WorkerRecord, part: int | None) -> None:
@@ -257,21 +267,21 @@ class WorkerTable:
             record.assignment.part = part
             self._count_at_home(record, 1)
 
-    def others_at_home(self, record: WorkerRecord, parts: int) -> list[int]:
+    def others_by_part(self, record: WorkerRecord, parts: int) -> list[int]:
         """Return how many others than a worker are at home in each part."""
         others = [self._at_home[part] for part in range(parts)]
-        if record.assignment.part is not None and record.standing not in _AWAY:
+        if record.assignment.part is not None and record.status not in _AWAY:
             others[record.assignment.part] -= 1
         return others
 
     def _count_at_home(self, record: WorkerRecord, sign: int) -> None:
-        if record.assignment.part is not None and record.standing not in _AWAY:
+        if record.assignment.part is not None and record.status not in _AWAY:
             self._at_home[record.assignment.part] += sign
 
     def ready(self, now: float) -> Iterator[Candidate]:
         """The workers that might take a range now, or will soon: those that are at work and do not fail."""
         for record in self._records.values():
-            at_work = record.standing is Standing.RUNNING or (record.contact.spoke and record.alive)
+            at_work = record.status is WorkerStatus.RUNNING or (record.contact.has_reported and record.alive)
             if at_work and (record.faults.strikes < AVOIDED or record.faults.avoided_until_s <= now):
                 yield record.candidate
 
@@ -288,7 +298,7 @@ class WorkerTable:
 
     def any_promises(self) -> bool:
         """Whether any worker runs that is on no machine that is avoided."""
-        running = (record for record in self._records.values() if record.standing is Standing.RUNNING)
+        running = (record for record in self._records.values() if record.status is WorkerStatus.RUNNING)
         return any(record.faults.strikes < MAX_FAILURES for record in running)
 
     def resting(self, now: float) -> frozenset[str]:
@@ -335,11 +345,11 @@ class WorkerTable:
         self._records.pop(record.name, None)
         self._ended.add(record.name)
 
-    def count(self, *standings: Standing) -> int:
+    def count(self, *statuses: WorkerStatus) -> int:
         """Return how many workers stand there."""
-        return sum(self._counts[standing] for standing in standings)
+        return sum(self._counts[status] for status in statuses)
 
     @property
     def alive(self) -> int:
         """How many are queued or run."""
-        return self.count(Standing.QUEUED, Standing.RUNNING)
+        return self.count(WorkerStatus.QUEUED, WorkerStatus.RUNNING)

@@ -17,7 +17,7 @@ from typing import Any
 from gridml.errors import DamagedError
 from gridml.protocol.messages import Logged
 from gridml.protocol.payload import network_disk
-from master.state.failures import Failed, standing
+from master.state.failures import Failed, open_failures
 from master.state.lease_records import LeaseState, LeaseTable
 from master.state.spans import FreeSpans, Span
 from master.store.credits import (
@@ -259,11 +259,11 @@ class Ledger(LedgerFile, WorkerRows):
         span = self.free_spans.around(wanted.epoch, wanted.start)
         if span is None or span.apart or wanted.stop > span.stop:
             return None
-        apart = replace(wanted, failed=standing(span.failed, wanted.start), apart=True)
+        apart = replace(wanted, failed=open_failures(span.failed, wanted.start), apart=True)
         self.free_spans.remove(span)
         self.free_spans.add(replace(span, stop=wanted.start))
         self.free_spans.add(apart)
-        self.free_spans.add(replace(span, start=wanted.stop, failed=standing(span.failed, wanted.stop)))
+        self.free_spans.add(replace(span, start=wanted.stop, failed=open_failures(span.failed, wanted.stop)))
         return apart
 
     def rejoin(self, apart: Span) -> None:
@@ -279,7 +279,7 @@ class Ledger(LedgerFile, WorkerRows):
     def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseState:
         """Lease [span.start, stop) of a free span to a worker. The rest of the span stays free."""
         self.free_spans.remove(span)
-        self.free_spans.add(replace(span, start=stop, failed=standing(span.failed, stop), apart=False))
+        self.free_spans.add(replace(span, start=stop, failed=open_failures(span.failed, stop), apart=False))
         number, self._next_lease = self._next_lease, self._next_lease + 1
         lease = LeaseState(number, self.term, span.epoch, span.start, stop, span.start, worker, failed=span.failed)
         self.leases.add(lease)
@@ -298,7 +298,7 @@ class Ledger(LedgerFile, WorkerRows):
         """Credit [lease.upto, upto) in version `version`, as the next push of the lease, and record f's logs of it."""
         start, lease.upto = lease.upto, upto
         lease.sequence += 1
-        lease.failed = standing(lease.failed, upto)
+        lease.failed = open_failures(lease.failed, upto)
         lease.trained, lease.version = upto - lease.start, version
         self.credited += upto - start
         self._left[lease.epoch] -= upto - start
@@ -328,19 +328,19 @@ class Ledger(LedgerFile, WorkerRows):
 
     def cut(self, lease: LeaseState, stop: int) -> None:
         """Shorten a lease to end at `stop`, and free the rest."""
-        cut_off = Span(lease.epoch, stop, lease.stop, standing(lease.failed, stop))
+        cut_off = Span(lease.epoch, stop, lease.stop, open_failures(lease.failed, stop))
         lease.stop = stop
         self._batch.change(lease)
         self.free(cut_off)
 
     def end_lease(
-        self, lease: LeaseState, at_s: float, because: str, *, failed: Failed | None = None, overtaken: bool = False
+        self, lease: LeaseState, at_s: float, because: str, *, failed: Failed | None = None, reassigned: bool = False
     ) -> None:
         """Close a lease and free its uncredited rest. Records how f `failed` in it, or that a straggler was
-        `overtaken`."""
+        `reassigned`."""
         self.leases.end(lease)
-        lease.overtaken += overtaken
-        self._batch.close(lease, at_s, because, overtaken=lease.overtaken if overtaken else 0)
+        lease.times_reassigned += reassigned
+        self._batch.close(lease, at_s, because, times_reassigned=lease.times_reassigned if reassigned else 0)
         self.free(lease.rest if failed is None else replace(lease.rest, failed=(*lease.failed, failed)))
 
     def uncredited_rest(self, lease: LeaseState, stop: int) -> Span | None:

@@ -116,9 +116,9 @@ class WriteBatch:
             before, counted = self._logged.get(key, (0.0, 0))
             self._logged[key] = before + total, counted + vertices
 
-    def close(self, lease: LeaseState, at_s: float, because: str, *, overtaken: int = 0) -> None:
+    def close(self, lease: LeaseState, at_s: float, because: str, *, times_reassigned: int = 0) -> None:
         self._changed[lease.id] = lease
-        self._closed[lease.id] = at_s, because, overtaken
+        self._closed[lease.id] = at_s, because, times_reassigned
 
     def report(self, sync: Sync, at_s: float, up: int) -> None:
         change = self._of(sync.worker)

@@ -82,7 +82,7 @@ class WorkerReports:
         if self.workers.expects(record):  # not for the last push of an ended worker, which its job delivered
             self.versions.handle(record, sync.have, pending.message.number)
             self.leases.sizing.measures.handle_sync(record, sync, now, worked=pending.verdict is Verdict.MERGED)
-            record.contact.spoke = True
+            record.contact.has_reported = True
             record.signs.show(now)
         else:
             self.merger.forget(record.name)
@@ -235,7 +235,7 @@ class Exchange:
         cutting = cpu() - cutting
         self.grants.record_cost(sum(pending.grant is not None for pending in group), nbytes, cutting)
         hook("after-grants")
-        leave = self.leases.epochs.finished() or self.failures.stop_because is not None
+        leave = self.leases.epochs.is_finished() or self.failures.stop_because is not None
         for pending in group:
             self.replies.send(pending, leave=leave or self.trust.quarantined(pending.record.name))
         for problem in malformed:

@@ -13,7 +13,7 @@ from gridml.protocol.codec import Codec, MalformedPush
 from gridml.protocol.foreign import described, printable
 from gridml.protocol.push import NOTHING
 from master.ports.mailboxes import MessageLimits
-from master.state.failures import GivenUpFor
+from master.state.failures import GiveUpReason
 from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.sync.pushes import after_malformed
@@ -75,7 +75,7 @@ class Inbox:
         facts = {"worker": record.name, "machine": record.machine, "messages": record.contact.malformed}
         self._events.record("warning", facts, f"{record.name} sent a malformed message: {reason}; {why}")
         if not tolerated and self._workers.expects(record):
-            self._workers.lose(record, GivenUpFor.NONSENSE, why)
+            self._workers.lose(record, GiveUpReason.NONSENSE, why)
 
     def _open(self, message: Message) -> PendingReply | Malformed:
         """Decode a message within its limits. Never raises, whatever the message holds."""

@@ -31,7 +31,7 @@ from gridml.model.layers import layers_of
 from gridml.protocol import bundle
 from gridml.protocol.foreign import described
 from gridml.protocol.push import VertexKey, module_key
-from master.state.worker_records import Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import WorkerRecord, WorkerStatus, WorkerTable
 
 Array = NDArray[Any]
 
@@ -261,7 +261,7 @@ class SharedMoments:
     def _pending(self) -> int:
         """The number of workers that have not voted, are asked, and are not suspended."""
         return sum(
-            each.moments.asked is True and each.standing is not Standing.SUSPENDED and each.name not in self._votes
+            each.moments.asked is True and each.status is not WorkerStatus.SUSPENDED and each.name not in self._votes
             for each in self._workers
         )
 

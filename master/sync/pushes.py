@@ -212,7 +212,7 @@ class Pushes:
         ledger, push, worker = self._store.ledger, pending.push, pending.sync.worker
         base_credit = ledger.credited_at(push.base)
         lease, facts = self._facts(push, worker, now)
-        few = facts is not None and self._leases.epochs.too_few(push.upto, facts.stop)
+        few = facts is not None and self._leases.epochs.is_too_short(push.upto, facts.stop)
         pending.verdict, pending.reason = admit(push, worker, facts, base_kept=base_credit is not None, leaves_few=few)
         if pending.verdict is not Verdict.MERGED or base_credit is None or lease is None:
             return
@@ -407,9 +407,9 @@ class Pushes:
                 self._leases.end(push.lease, now, "trained to its end")
         for epoch in complete:
             store.ledger.close_epoch(epoch, version, now)
-            if self._leases.epochs.skips(epoch):
+            if self._leases.epochs.skips_evaluation(epoch):
                 store.ledger.set_metrics(epoch, {})
-            vertices, epoch_s = self._leases.epochs.count, store.ledger.epoch_s(epoch)
+            vertices, epoch_s = self._leases.epochs.vertex_count, store.ledger.epoch_s(epoch)
             facts = {"epoch": epoch + 1, "version": version, "vertices": vertices, "epoch_s": epoch_s}
             self._events.record("epoch", facts, f"epoch {epoch + 1} is credited in full, in version {version}")
             workers, reason = helpful_workers(self._spread.facts)

@@ -19,7 +19,7 @@ from master.leases.leases import Leases
 from master.state.failures import (
     AVOIDED,
     Failed,
-    GivenUpFor,
+    GiveUpReason,
     MachineRecord,
     after_failure,
     pause,
@@ -28,7 +28,7 @@ from master.state.failures import (
     rest_of_device,
 )
 from master.state.lease_records import LeaseState
-from master.state.worker_records import Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import WorkerRecord, WorkerStatus, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.rundir import EventFacts, command
@@ -75,7 +75,7 @@ class Failures:
         record = self._workers.of(lease.worker)
         at = self._position(lease, failure) if upto is None else upto
         failed = Failed(record.name, record.machine, at, record.candidate.proven)
-        queued = self._workers.count(Standing.QUEUED) > len(
+        queued = self._workers.count(WorkerStatus.QUEUED) > len(
             self._workers.resting(now)
         )  # who waits for one that rests waits in vain
         ready = [*self._workers.ready(now)]
@@ -142,7 +142,7 @@ class Failures:
         others_work = any(other is not record for other in self._workers.succeeding())
         replace, reason = replaceable(record.faults.failures - record.faults.before, others_work=others_work)
         if replace:
-            self._workers.lose(record, GivenUpFor.FAILURES, reason)
+            self._workers.lose(record, GiveUpReason.FAILURES, reason)
 
     def _count_against_machine(self, record: WorkerRecord, reason: str) -> None:
         """Have a machine take over what counts against a worker of it. Workers that run there side by side count once:

@@ -164,7 +164,7 @@ class PushPace:
         every = self.interval(record)
         live, compress = max(1, self._leases.live), self._spec.settings.compress
         credited, total = self._ledger.credited, self._leases.epochs.total
-        every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.count
+        every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.vertex_count
         return Pace(live, credited, total, every, compress, every_s, per_epoch)
 
     def interval(self, record: WorkerRecord) -> int:

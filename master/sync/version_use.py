@@ -200,7 +200,7 @@ class VersionUse:
         """These workers go on from an earlier master's time and stand on some of `versions`; so may what is reserved
         until `until_s`."""
         for record in records:
-            record.held.awaited = True
+            record.held.is_awaited = True
         self._awaited, self._inherited, self._inherited_until_s = len(records), frozenset(versions), until_s
 
     def is_referenced(self, version: int) -> bool:
@@ -218,8 +218,8 @@ class VersionUse:
 
     def _stop_waiting_for(self, record: WorkerRecord) -> None:
         """Stop waiting for the word of a worker of an earlier master."""
-        self._awaited -= record.held.awaited
-        record.held.awaited = False
+        self._awaited -= record.held.is_awaited
+        record.held.is_awaited = False
 
     def _drop_reserved(self, record: WorkerRecord) -> None:
         """A worker has said its first word: what was reserved for it has come with it, or never will."""

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from gridml.carriers.base import Heartbeat
 from gridml.errors import UNFIT, RunError, StorageError
-from master.state.failures import GivenUpFor
-from master.state.worker_records import Lost, Standing, WorkerRecord, WorkerTable
+from master.state.failures import GiveUpReason
+from master.state.worker_records import LostWorker, WorkerRecord, WorkerStatus, WorkerTable
 from master.store.settings import STEPS_EACH
 
 MIN_IDLE_JOBS = 10  # jobs that may always wait: in a pool about which nothing is known, or that starts none
@@ -254,18 +254,18 @@ class Heartbeats:
 
     def lose_sight(self, record: WorkerRecord) -> None:
         """Shorten the limit of a running worker that the back end cannot reach."""
-        if record.standing is Standing.RUNNING:
+        if record.status is WorkerStatus.RUNNING:
             record.signs.out_of_reach = True
             self._plan(record)
 
-    def lost(self, now: float) -> list[Lost]:
+    def lost(self, now: float) -> list[LostWorker]:
         """Return the workers to give up. A heartbeat is read at most twice per silence, because reading is a file
         access for each worker: half way through the limit, for comparison, and at its end."""
         lost, again = [], []
         while self._looks and self._looks[0][0] < now:
             look_s, name = heappop(self._looks)
             record = self._workers.get(name)
-            if record is None or record.standing is not Standing.RUNNING or record.signs.look_s != look_s:
+            if record is None or record.status is not WorkerStatus.RUNNING or record.signs.look_s != look_s:
                 continue  # a stale entry: the worker has stopped, or another check was planned since
             again.append(record)
             signs = record.signs
@@ -279,9 +279,9 @@ class Heartbeats:
                 signs.show_heartbeat(heartbeat, now)
                 stuck, reason = is_stuck(signs.headway_s, now, self._limit_s)
                 if stuck:
-                    lost.append(Lost(record, GivenUpFor.NO_HEADWAY, reason))
+                    lost.append(LostWorker(record, GiveUpReason.NO_HEADWAY, reason))
             elif silent:
-                lost.append(Lost(record, GivenUpFor.SILENCE, reason))
+                lost.append(LostWorker(record, GiveUpReason.SILENCE, reason))
             elif not signs.heartbeat_read:  # half way: remember the heartbeat to compare with at the end
                 signs.heartbeat_read, signs.heartbeat = True, heartbeat
         for record in again:
@@ -290,7 +290,7 @@ class Heartbeats:
 
     def _limit(self, record: WorkerRecord) -> float:
         """Return how long a worker may be silent; before its first message it has no heartbeat yet."""
-        least_s = 0.0 if record.contact.spoke else MAX_STARTUP_S
+        least_s = 0.0 if record.contact.has_reported else MAX_STARTUP_S
         return max(least_s, self._limit_s * 2.0 ** min(self._doublings(record.name), MAX_DOUBLINGS))
 
     def _plan(self, record: WorkerRecord) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gridml.protocol.messages import Sync
 from gridml.protocol.push import PushContent
 from master.leases.leases import Leases
-from master.state.failures import GivenUpFor
+from master.state.failures import GiveUpReason
 from master.state.lease_records import LeaseState
 from master.state.spans import Span
 from master.state.worker_records import WorkerRecord, WorkerTable
@@ -200,7 +200,7 @@ class Trust:
         because = f"{reason}{self._stays(worker)}"
         self._ledger.quarantine(worker, because, now)
         self._quarantined.add(worker)
-        self._table.lose(self._table.of(worker), GivenUpFor.BLAME, because)
+        self._table.lose(self._table.of(worker), GiveUpReason.FLAGGED, because)
 
     def _stays(self, worker: str) -> str:
         """Say what of a worker's pushes is in the replica, and how a person takes it out."""

@@ -407,7 +407,7 @@ def test_a_reservation_is_honoured_by_the_master_after_the_next(
         brought = 400 if verdict is Verdict.MERGED else 0
         credited = [position for position in positions(run.ledger, 0) if lease.start <= position < lease.stop]
         assert credited == [*range(lease.start, lease.start + brought)]
-        while not run.parts.leases.epochs.finished():
+        while not run.parts.leases.epochs.is_finished():
             work(run)
         assert positions(run.ledger, 0) == [*range(4000)]
         events = [*run.ledger._db.execute("SELECT text FROM events WHERE topic = 'late'")]
@@ -415,7 +415,7 @@ def test_a_reservation_is_honoured_by_the_master_after_the_next(
         run.leave()
 
 
-def test_what_was_overtaken_under_one_master_was_overtaken_for_the_next(program: Path, world: World) -> None:
+def test_reassignments_survive_their_master(program: Path, world: World) -> None:
     program.write_text(program.read_text().replace("COUNT, EPOCHS = 4_000, 2", "COUNT, EPOCHS = 10, 1"))
     slow, quick, third = (Attempt(world.root, name) for name in ("w1", "w2", "w3"))
 
@@ -424,10 +424,10 @@ def test_what_was_overtaken_under_one_master_was_overtaken_for_the_next(program:
         for attempt in (slow, quick, third):
             run.parts.leases.sizing.measures.speeds.put(run.parts.fleet._workers.of(attempt.name), 1.0)
 
-    def overtaken(run: MasterRun) -> list[int]:
-        return [lease.overtaken for lease in run.ledger.leases]
+    def times_reassigned(run: MasterRun) -> list[int]:
+        return [lease.times_reassigned for lease in run.ledger.leases]
 
-    def overtake(run: MasterRun, attempt: Attempt) -> float:
+    def reassign(run: MasterRun, attempt: Attempt) -> float:
         """Wait until a worker that idles is given all of the epoch; return how long it took."""
         for waited_s in range(0, 3600, 5):
             measured(run)
@@ -436,25 +436,25 @@ def test_what_was_overtaken_under_one_master_was_overtaken_for_the_next(program:
                 assert (taken.start, taken.stop) == (0, 10)
                 return waited_s
             world.time.now_s += 5.0
-        raise AssertionError("nothing was overtaken")
+        raise AssertionError("nothing was reassigned")
 
     with start(Settings(program=program, workers=3), world.root, world.environment) as run:
         run.step()
         world.tell(run, *((name, State.RUNNING, "") for name in ("w1", "w2", "w3")))
         measured(run)
         assert slow.want(run) is not None
-        assert overtaken(run) == [0]
-        first_s = overtake(run, quick)
-        assert overtaken(run) == [1]
+        assert times_reassigned(run) == [0]
+        first_s = reassign(run, quick)
+        assert times_reassigned(run) == [1]
         run.leave()
     with world.resume(10.0, "w1", "w2", "w3") as run:
-        assert overtaken(run) == [1]
-        second_s = overtake(run, third)
-        assert overtaken(run) == [2]
-        assert second_s > first_s  # each time that a range is overtaken again must pay twice as well
+        assert times_reassigned(run) == [1]
+        second_s = reassign(run, third)
+        assert times_reassigned(run) == [2]
+        assert second_s > first_s  # each time that a range is reassigned again must pay twice as well
         run.leave()
     with world.resume(10.0, "w1", "w2", "w3") as run:
-        assert overtaken(run) == [2]
+        assert times_reassigned(run) == [2]
         version = run.ledger.newest_version()[0]
         assert third.push(run, third.leases[-1], version, 0, 10).verdict is Verdict.MERGED
         assert positions(run.ledger, 0) == [*range(10)]

@@ -155,17 +155,17 @@ class Condor(Backend):
         return about_hold(detail)
 
     @property
-    def releasing(self) -> str:
+    def release_command(self) -> str:
         return f"condor_release -constraint {shlex.quote(self._constraint)}"
 
     @property
-    def longest_s(self) -> float | None:
+    def max_run_s(self) -> float | None:
         return self._longest_s
 
     def release(self, worker: str) -> None:
         self._releasing.update(key for key, job in self._jobs.items() if job.held and job.worker == worker)
 
-    def news(self) -> list[str]:
+    def notices(self) -> list[str]:
         """Once each: why the schedd refuses jobs; and where nothing has run for a while, why no machine takes them, if
         none ever would."""
         if self._warnings:

@@ -192,11 +192,11 @@ class Ec2(Backend):
             life.cancelled, life.ends_s = True, now + (grace_s if life.enrolled else 0.0)
 
     @property
-    def affords(self) -> int | None:
+    def max_workers(self) -> int | None:
         """As the contract says, by `--budget`."""
         return {Spend.GO_ON: None, Spend.NO_MORE: len(self._live), Spend.LEAVE: 0}[self._spend]
 
-    def news(self) -> list[str]:
+    def notices(self) -> list[str]:
         news = [*self._launching.news, *self._news]
         self._launching.news.clear()
         self._news.clear()

@@ -11,7 +11,7 @@ from gridml.errors import DEVICE, RunError
 from master.fleet.fleet import Fleet, Workplace
 from master.state.failures import MAX_TRIES
 from master.state.jobs import HeldFor, JobEvent, State
-from master.state.worker_records import Lost, Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import LostWorker, WorkerRecord, WorkerStatus, WorkerTable
 from master.store.ledger import Ledger
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.settings import Settings
@@ -22,7 +22,7 @@ from master.telemetry.staffing import MAX_DEATHS, MAX_FAILED_STARTS
 class Nobody:
     """Mailboxes, an exchange and a back end of which nothing is wanted here."""
 
-    affords: int | None = None
+    max_workers: int | None = None
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -62,7 +62,7 @@ class Nobody:
     def store(self) -> Nobody:
         return self
 
-    def take_lost(self) -> list[Lost]:
+    def take_lost(self) -> list[LostWorker]:
         return []
 
     def avoid(self, machines: frozenset[str]) -> None: ...
@@ -74,8 +74,8 @@ class Nobody:
     def advice(self, detail: str) -> str:
         return "Make room."
 
-    releasing = "release them"
-    longest_s: float | None = None
+    release_command = "release them"
+    max_run_s: float | None = None
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def fleet(tmp_path: Path, measures: Measures, workers: WorkerTable) -> Fleet:
 
 def speak(record: WorkerRecord, now: float) -> None:
     """A message of it made sense."""
-    record.contact.spoke = True
+    record.contact.has_reported = True
     record.signs.show(now)
 
 
@@ -193,7 +193,7 @@ def test_a_range_at_which_workers_fall_silent_is_given_more_time(fleet: Fleet, w
     fleet.hear([JobEvent(0.0, "w1", State.RUNNING)], 0.0)
     fleet.give_up(61.0)
     fleet.give_up(121.0)
-    assert workers.of("w1").standing is Standing.GIVEN_UP
+    assert workers.of("w1").status is WorkerStatus.GIVEN_UP
     with ledger.transaction():
         for lease in [*ledger.leases]:
             ledger.end_lease(lease, 121.0, "silent")
@@ -201,9 +201,9 @@ def test_a_range_at_which_workers_fall_silent_is_given_more_time(fleet: Fleet, w
     fleet.hear([JobEvent(200.0, "w2", State.RUNNING)], 200.0)
     for now in (261.0, 321.0, 439.0):
         fleet.give_up(now)
-        assert workers.of("w2").standing is Standing.RUNNING
+        assert workers.of("w2").status is WorkerStatus.RUNNING
     fleet.give_up(441.0)
-    assert workers.of("w2").standing is Standing.GIVEN_UP
+    assert workers.of("w2").status is WorkerStatus.GIVEN_UP
 
 
 class AtWork(Nobody):
@@ -254,15 +254,15 @@ def test_a_suspended_worker_is_not_silent_and_its_leases_go_to_others(
         ledger.lease(ledger.spans[0], 50, "w1", 0.0, "test")
     fleet.hear([JobEvent(0.0, "w1", State.RUNNING, "slot-1"), JobEvent(5.0, "w1", State.SUSPENDED, "slot-1")], 5.0)
     fleet.give_up(120.0)
-    assert released == [] and workers.of("w1").standing is Standing.SUSPENDED
+    assert released == [] and workers.of("w1").status is WorkerStatus.SUSPENDED
     fleet.give_up(126.0)
     assert released == ["suspended for 121 s (limit 120 s)"]
     fleet.give_up(1e6)
-    assert workers.of("w1").standing is Standing.SUSPENDED and measures.lives.deaths == 0
+    assert workers.of("w1").status is WorkerStatus.SUSPENDED and measures.lives.deaths == 0
     fleet.hear([JobEvent(1e6, "w1", State.RUNNING, "slot-1")], 1e6)
-    assert workers.of("w1").standing is Standing.RUNNING
+    assert workers.of("w1").status is WorkerStatus.RUNNING
     fleet.give_up(1e6 + 100.0)
-    assert workers.of("w1").standing is Standing.RUNNING, "its silence begins anew"
+    assert workers.of("w1").status is WorkerStatus.RUNNING, "its silence begins anew"
 
 
 def end(fleet: Fleet, worker: str, at_s: float, *, lived_s: float = 0.0, code: int = -11, machine: str = "") -> None:
@@ -326,7 +326,7 @@ def test_while_one_after_the_other_fails_to_start_more_are_asked_for_ever_more_r
     now, asked = 10.0, 0
     while now < 3600.0:
         fleet.staff(now, work_left=True)
-        for record in [record for record in workers if record.standing is Standing.QUEUED]:
+        for record in [record for record in workers if record.status is WorkerStatus.QUEUED]:
             asked += 1
             end(fleet, record.name, now)
         now += 1.0
@@ -337,19 +337,19 @@ def test_while_one_after_the_other_fails_to_start_more_are_asked_for_ever_more_r
     speak(workers.of("w5000"), now)  # so it can be done
     fleet.hear([JobEvent(now, "w1", State.EVICTED)], now)
     fleet.staff(now, work_left=True)
-    assert workers.count(Standing.QUEUED) == 1
+    assert workers.count(WorkerStatus.QUEUED) == 1
 
 
 def test_a_worker_leaves_before_its_job_has_run_for_too_long(fleet: Fleet, workers: WorkerTable) -> None:
-    cast(Any, fleet._place.backend).longest_s = 1000.0
+    cast(Any, fleet._place.backend).max_run_s = 1000.0
     workers.wanted = fleet._submitted = 2
     fleet.hear([JobEvent(0.0, "w1", State.RUNNING)], 0.0)
     fleet.hear([JobEvent(500.0, "w2", State.RUNNING)], 500.0)
     fleet.staff(949.0, work_left=True)
-    assert workers.count(Standing.RUNNING) == 2
+    assert workers.count(WorkerStatus.RUNNING) == 2
     fleet.staff(951.0, work_left=True)
-    assert workers.of("w1").standing is Standing.DISMISSED and workers.of("w2").standing is Standing.RUNNING
-    assert workers.of("w3").standing is Standing.QUEUED
+    assert workers.of("w1").status is WorkerStatus.DISMISSED and workers.of("w2").status is WorkerStatus.RUNNING
+    assert workers.of("w3").status is WorkerStatus.QUEUED
     fleet.hear([JobEvent(960.0, "w1", State.EVICTED, cancelled=True)], 960.0)
     assert fleet._measures.lives.deaths == 0
 
@@ -368,10 +368,10 @@ def test_a_job_that_a_policy_holds_is_replaced(fleet: Fleet, workers: WorkerTabl
     two_at_work(fleet, workers)
     fleet.hear([JobEvent(10.0, "w1", State.HELD, detail="30 starts", held_for=HeldFor.POLICY)], 10.0)
     fleet.staff(11.0, work_left=True)
-    assert cancelled == ["w1"] and workers.of("w3").standing is Standing.QUEUED
+    assert cancelled == ["w1"] and workers.of("w3").status is WorkerStatus.QUEUED
     fleet.hear([JobEvent(12.0, "w2", State.HELD, detail="by hand")], 12.0)
     fleet.staff(13.0, work_left=True)
-    assert cancelled == ["w1"] and workers.of("w2").standing is Standing.HELD and "w4" not in workers
+    assert cancelled == ["w1"] and workers.of("w2").status is WorkerStatus.HELD and "w4" not in workers
 
 
 def test_a_job_that_a_person_holds_is_not_let_go_on_for_what_held_it_before(fleet: Fleet, workers: WorkerTable) -> None:

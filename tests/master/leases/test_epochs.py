@@ -57,7 +57,7 @@ class Master:
 def test_the_next_epoch_is_leased_while_this_one_is_trained(tmp_path: Path) -> None:
     master = Master(tmp_path / "ledger.db", overlap=True)
     assert (master.ask("w1"), master.ask("w2")) == ((0, 0), (0, 50))
-    assert master.epochs.followed(0)
+    assert master.epochs.is_followed(0)
     master.credit("w1")
     assert master.ask("w1") == (1, 0)
 
@@ -65,7 +65,7 @@ def test_the_next_epoch_is_leased_while_this_one_is_trained(tmp_path: Path) -> N
 def test_without_overlap_a_worker_that_would_idle_takes_a_part_of_this_one(tmp_path: Path) -> None:
     master = Master(tmp_path / "ledger.db", overlap=False)
     assert (master.ask("w1"), master.ask("w2")) == ((0, 0), (0, 50))
-    assert not master.epochs.followed(0)  # so chunks shrink at its end
+    assert not master.epochs.is_followed(0)  # so chunks shrink at its end
     master.credit("w1")
     assert master.ask("w1") == (0, 75)
     master.credit("w1")

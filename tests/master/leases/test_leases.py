@@ -14,7 +14,7 @@ from gridml.protocol.messages import NO_PUSH, Push, Sync
 from master.leases import policy
 from master.leases.leases import Leases
 from master.leases.policy import Holding
-from master.leases.reclaim import LOOK_S
+from master.leases.stealing import LOOK_S
 from master.simulation import cost_only_worker
 from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
@@ -289,18 +289,18 @@ def test_whatever_a_worker_tells_its_leases_are_granted(
 
 def test_ranges_of_epochs_that_are_complete_are_forgotten(make: Make) -> None:
     desk = make(1, 100)
-    desk.leases.epochs.asked = 2
+    desk.leases.epochs.epochs_requested = 2
     desk.measure("slow", RATE)
     desk.measure("quick", 100.0)
     slow = desk.ask("slow", 0.0)
     assert slow is not None
-    desk.leases._reclaim._ranges.add(Span(0, 0, 50), 1)
+    desk.leases._stealing._ranges.add(Span(0, 0, 50), 1)
     desk.credit(slow, 100, 100.0)
     assert desk.ask("slow", 100.0) is not None
     taken = desk.ask("quick", 1000.0)
     assert taken is not None and taken.epoch == 1
     assert len(desk.stragglers()) == 1
-    assert desk.leases._reclaim._ranges.epochs == [1]
+    assert desk.leases._stealing._ranges.epochs == [1]
 
 
 def test_a_look_sees_a_few_leases_however_many_there_are(make: Make, looks: Seen) -> None:
@@ -378,7 +378,7 @@ def test_a_new_master_looks_at_the_leases_that_it_has_taken_over(make: Make, loo
     desk.ledger.close()
     next_desk = desk_of(Ledger(desk.ledger.path, shared_disk=False, durable=False), 10_000, 100)
     for lease in next_desk.ledger.leases:
-        next_desk.leases.take_over(lease)
+        next_desk.leases.adopt(lease)
         next_desk.measure(lease.worker, RATE)
     next_desk.measure("idle", 2.5)
     looks.clear()
@@ -415,12 +415,12 @@ def test_a_range_remembers_that_it_was_overtaken(make: Make, looks: Seen) -> Non
     assert first is not None
     assert second is not None
     desk.ask("idle", 121.0)
-    assert {held.lease: held.overtaken for held in looks[-1]} == {first.id: 1, second.id: 1}
+    assert {held.lease: held.times_reassigned for held in looks[-1]} == {first.id: 1, second.id: 1}
     desk.measure("third", 100.0)
     third = desk.ask("third", 1e6)
     assert third is not None
     desk.ask("idle", 1e6 + 1)
-    assert next(held.overtaken for held in looks[-1] if held.lease == third.id) == 2
+    assert next(held.times_reassigned for held in looks[-1] if held.lease == third.id) == 2
 
 
 def test_the_same_is_done_again_in_the_same_way(make: Make) -> None:

@@ -25,7 +25,7 @@ from master.leases.policy import (
     expected_s,
     late_s,
     most,
-    overtake,
+    reassign,
 )
 from master.state.spans import Delay, Span
 
@@ -267,61 +267,61 @@ def test_a_cut_waits_for_the_whole_of_what_its_holder_has_to_do() -> None:
 
 def test_a_straggler_is_overtaken() -> None:
     slow = Holding(7, 100, 150, 0.5, since_s=3.0)
-    assert overtake([Holding(1, 0, 50, 50.0), slow], 50.0, Delay(1.0)) == (
+    assert reassign([Holding(1, 0, 50, 50.0), slow], 50.0, Delay(1.0)) == (
         7,
         "leased a second time: its worker needs 100 s more for 50 vertices, another 2 s from its last credit",
     )
 
 
 def test_what_is_nearly_done_is_left_alone() -> None:
-    assert overtake([Holding(7, 100, 150, 0.5, at=149)], 50.0, Delay(1.0))[0] is None
+    assert reassign([Holding(7, 100, 150, 0.5, at=149)], 50.0, Delay(1.0))[0] is None
 
 
 def test_who_is_late_is_taken_to_be_late_by_as_much_again() -> None:
     fast = Holding(7, 100, 150, 50.0, since_s=2.0)
-    assert overtake([fast], 50.0, Delay(1.0))[0] is None
+    assert reassign([fast], 50.0, Delay(1.0))[0] is None
     stopped = Holding(7, 100, 150, 50.0, since_s=60.0, at=149)
-    assert overtake([stopped], 50.0, Delay(1.0))[0] == 7
+    assert reassign([stopped], 50.0, Delay(1.0))[0] == 7
 
 
 def test_a_push_under_way_is_not_late() -> None:
     delay = Delay(start_s=1.0, push_s=3.0, travel_s=10.0)
     trained = Holding(7, 100, 150, 50.0, at=150, delay_s=delay.of(50, 50.0))
     for since_s in (5.0, 20.0, 60.0):
-        assert overtake([replace(trained, since_s=since_s)], 50.0, delay)[0] is None
-    assert overtake([replace(trained, since_s=90.0)], 50.0, delay)[0] == 7
+        assert reassign([replace(trained, since_s=since_s)], 50.0, delay)[0] is None
+    assert reassign([replace(trained, since_s=90.0)], 50.0, delay)[0] == 7
 
 
 def test_what_a_worker_trains_first_does_not_make_the_rest_late() -> None:
     waiting = Holding(7, 100, 150, 50.0, since_s=8.0, before=100)
-    assert overtake([replace(waiting, before=0)], 50.0, Delay(1.0))[0] == 7
-    assert overtake([waiting], 50.0, Delay(1.0))[0] is None
+    assert reassign([replace(waiting, before=0)], 50.0, Delay(1.0))[0] == 7
+    assert reassign([waiting], 50.0, Delay(1.0))[0] is None
 
 
 def test_overtaking_again_must_pay_twice_as_well() -> None:
     late, delay = Holding(7, 100, 150, 50.0, at=150), Delay(1.0)
 
     def earliest(times: int) -> int:
-        held = replace(late, overtaken=times)
-        return next(s for s in range(100_000) if overtake([replace(held, since_s=float(s))], 50.0, delay)[0] == 7)
+        held = replace(late, times_reassigned=times)
+        return next(s for s in range(100_000) if reassign([replace(held, since_s=float(s))], 50.0, delay)[0] == 7)
 
     waits = [earliest(times) for times in range(6)]
     assert all(1.6 * before < after < 2.1 * before for before, after in itertools.pairwise(waits))
-    assert overtake([replace(late, since_s=1e9, overtaken=100_000)], 50.0, delay)[0] is None
+    assert reassign([replace(late, since_s=1e9, times_reassigned=100_000)], 50.0, delay)[0] is None
 
 
 def test_whose_failure_may_end_the_run_keeps_its_lease() -> None:
     """An endless f: idle workers would take the range from each other, and be given up for another's lease."""
     stopped = Holding(7, 100, 150, 50.0, since_s=60.0, at=149)
-    chosen = [overtake([replace(stopped, failures=failures)], 50.0, Delay(1.0))[0] for failures in range(4)]
+    chosen = [reassign([replace(stopped, failures=failures)], 50.0, Delay(1.0))[0] for failures in range(4)]
     assert chosen == [7, 7, None, None]
 
 
 def test_measures_that_make_no_sense_overtake_nobody() -> None:
     late = Holding(7, 100, 150, 50.0, since_s=1e6)
     for nonsense in (math.inf, math.nan):
-        assert overtake([late], 50.0, Delay(nonsense))[0] is None
-        assert overtake([replace(late, delay_s=nonsense, at=150)], 50.0, Delay(nonsense))[0] is None
+        assert reassign([late], 50.0, Delay(nonsense))[0] is None
+        assert reassign([replace(late, delay_s=nonsense, at=150)], 50.0, Delay(nonsense))[0] is None
 
 
 def test_a_delay_counts_the_pushes_that_can_be_made() -> None:
@@ -356,12 +356,12 @@ def test_measures_that_make_no_sense_do_not_disturb_the_order(nonsense: float) -
 
 @pytest.mark.parametrize("held", [[], [Holding(1, 100, 100, 1.0)]])
 def test_nothing_to_overtake(held: list[Holding]) -> None:
-    assert overtake(held, 1.0, Delay()) == (None, "nothing is leased")
+    assert reassign(held, 1.0, Delay()) == (None, "nothing is leased")
 
 
 @given(st.lists(holdings, unique_by=lambda h: h.lease), rates, st.floats(0, 100))
 def test_only_what_wins_enough_is_leased_a_second_time(held: list[Holding], rate: float, start_s: float) -> None:
-    chosen, reason = overtake(held, rate, Delay(start_s))
+    chosen, reason = reassign(held, rate, Delay(start_s))
     assert reason
     if chosen is None:
         return

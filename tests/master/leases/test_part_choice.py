@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.leases.homes import PartFacts, helping, in_parts, ranked, settles, why
+from master.leases.affinity import PartFacts, helper_size, rank_parts, settles, spans_by_part, why
 from master.leases.policy import SMALLEST
 from master.state.spans import Span
 
@@ -25,7 +25,7 @@ def facts(draw: st.DrawFn) -> PartFacts:
 
 @given(facts())
 def test_every_part_is_ranked_once_and_the_own_one_first(given_facts: PartFacts) -> None:
-    order = ranked(given_facts)
+    order = rank_parts(given_facts)
     assert sorted(order) == list(range(len(given_facts.others)))
     if given_facts.own is not None:
         assert order[0] == given_facts.own
@@ -36,8 +36,8 @@ def test_every_part_is_ranked_once_and_the_own_one_first(given_facts: PartFacts)
 @given(facts())
 def test_a_newcomer_goes_where_nobody_is_and_then_where_most_is_left_for_each(given_facts: PartFacts) -> None:
     newcomer = replace(given_facts, own=None)
-    order = [part for part in ranked(newcomer) if newcomer.left[part]]
-    assert ranked(newcomer)[: len(order)] == order, "what is done comes last"
+    order = [part for part in rank_parts(newcomer) if newcomer.left[part]]
+    assert rank_parts(newcomer)[: len(order)] == order, "what is done comes last"
     alone = [newcomer.others[part] == 0 for part in order]
     assert alone == sorted(alone, reverse=True)
     for free in (True, False):
@@ -50,7 +50,7 @@ def test_newcomers_spread_over_parts_of_one_size() -> None:
     taken = []
     for _ in range(4):
         newcomer = PartFacts(None, others, left, [0, 0, 0])
-        taken.append(ranked(newcomer)[0])
+        taken.append(rank_parts(newcomer)[0])
         assert settles(newcomer, taken[-1])
         others[taken[-1]] += 1
         left[taken[-1]] -= 10
@@ -59,14 +59,14 @@ def test_newcomers_spread_over_parts_of_one_size() -> None:
 
 def test_a_dead_workers_part_goes_to_the_next_newcomer() -> None:
     newcomer = PartFacts(None, [1, 0, 1], [100, 80, 150], [0, 0, 0])
-    assert ranked(newcomer)[0] == 1
+    assert rank_parts(newcomer)[0] == 1
     assert settles(newcomer, 1)
     assert not settles(newcomer, 0), "it would only help there"
 
 
 def test_who_has_nothing_left_goes_to_the_nearest_part_and_first_to_one_without_a_worker() -> None:
     done = PartFacts(0, [0, 1, 0, 1, 0], [0, 9, 9, 9, 9], [99, 80, 10, 90, 20])
-    assert ranked(done) == [0, 4, 2, 3, 1]
+    assert rank_parts(done) == [0, 4, 2, 3, 1]
     assert why(done, 0) == "its own part 0"
     assert why(done, 4) == "part 4, which nobody works on, the nearest to its own"
     assert why(done, 3) == "part 3, which others work on, the nearest to its own"
@@ -82,13 +82,13 @@ def test_a_worker_is_at_home_where_nobody_is_and_only_helps_elsewhere() -> None:
 
 @given(st.integers(1, 10**6), st.integers(1, 10**5), st.integers(1, 9), st.integers(1, 512))
 def test_who_helps_leaves_those_at_home_their_share(size: int, free: int, others: int, batch: int) -> None:
-    helped, because = helping(size, free, others, batch)
+    helped, because = helper_size(size, free, others, batch)
     assert (helped < size) is (because is not None)
     if because is not None:
         assert helped % batch == 0
         assert SMALLEST * batch <= helped < max(SMALLEST * batch, free / (others + 1)) + batch
-    assert helping(size, free, 0, batch) == (size, None)
-    assert helping(1000, 999, 1, 10) == (500, "an equal share with the 1 at home there")
+    assert helper_size(size, free, 0, batch) == (size, None)
+    assert helper_size(1000, 999, 1, 10) == (500, "an equal share with the 1 at home there")
 
 
 def positions(count: int) -> st.SearchStrategy[list[int]]:
@@ -104,7 +104,7 @@ def test_spans_come_epoch_by_epoch_and_in_each_part_by_part(
     every = [Span(e, a, b) for e in range(epochs) for a, b in pairwise(cuts)]
     spans = [span for span in every if data.draw(st.booleans())]
     order = data.draw(st.permutations(range(len(borders) - 1)))
-    found = list(in_parts(spans, borders, order))
+    found = list(spans_by_part(spans, borders, order))
     expected = [
         span
         for epoch in range(epochs)

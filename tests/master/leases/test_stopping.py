@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gridml
-from master.leases.epochs import StoppingFacts, may_begin, standing, stops, trend
+from master.leases.epochs import StoppingFacts, best_so_far, can_begin_epoch, should_stop, trend
 
 WANTED = gridml.early_stopping("loss", patience=2, min_delta=0.1)
 
@@ -21,46 +21,46 @@ def facts(*values: float, pending: int = 0) -> StoppingFacts:
 
 
 def test_it_stops_after_so_many_evaluations_without_progress() -> None:
-    assert stops(facts(), WANTED)[0] is False
-    assert stops(facts(3.0, 2.0, 2.0), WANTED) == (
+    assert should_stop(facts(), WANTED)[0] is False
+    assert should_stop(facts(3.0, 2.0, 2.0), WANTED) == (
         False,
         "1 of 2 evaluations in a row have not brought loss further",
     )
-    assert stops(facts(2.0, 1.95, 2.1), WANTED) == (
+    assert should_stop(facts(2.0, 1.95, 2.1), WANTED) == (
         True,
         "2 evaluations in a row have not brought loss further by more than 0.1; its best is 2, after epoch 1, and over "
         "the last 3 evaluations it changes by +0.05 an evaluation",
     )
-    assert stops(facts(3.0, 2.0, 2.0, 1.8), WANTED)[0] is False
-    assert standing(facts(3.0, 2.0, 2.0, 1.8), WANTED).epoch == 3
+    assert should_stop(facts(3.0, 2.0, 2.0, 1.8), WANTED)[0] is False
+    assert best_so_far(facts(3.0, 2.0, 2.0, 1.8), WANTED).epoch == 3
 
 
 def test_it_goes_on_while_the_trend_gets_better() -> None:
     noisy = facts(2.5, 2.4, 2.0, 2.2, 2.1)
-    assert stops(noisy, WANTED) == (
+    assert should_stop(noisy, WANTED) == (
         False,
         "2 evaluations in a row have not brought loss further by more than 0.1; its best is 2, after epoch 3, but over "
         "the last 5 evaluations it changes by -0.1 an evaluation: it still gets better",
     )
-    assert stops(facts(9.0, 2.5, 2.0, 2.0, 2.2, 2.1, 2.1), WANTED)[0], "the fall at the start is out of sight"
-    assert not stops(facts(0.5, 0.6, 0.9, 0.8, 0.85), gridml.early_stopping("accuracy", 2))[0]
-    assert stops(facts(0.9, 0.8, 0.85), gridml.early_stopping("accuracy", 2))[0]
+    assert should_stop(facts(9.0, 2.5, 2.0, 2.0, 2.2, 2.1, 2.1), WANTED)[0], "the fall at the start is out of sight"
+    assert not should_stop(facts(0.5, 0.6, 0.9, 0.8, 0.85), gridml.early_stopping("accuracy", 2))[0]
+    assert should_stop(facts(0.9, 0.8, 0.85), gridml.early_stopping("accuracy", 2))[0]
 
 
 def test_a_trend_within_min_delta_is_none() -> None:
     slow = facts(2.0, 1.98, 1.96, 1.94, 1.92)  # it gains 0.08 from first to last
-    assert stops(slow, WANTED)[0] and not stops(slow, gridml.early_stopping("loss", 2, 0.01))[0]
-    assert stops(facts(*[0.1] * 5), gridml.early_stopping("loss", 2))[0], "rounding is no trend"
+    assert should_stop(slow, WANTED)[0] and not should_stop(slow, gridml.early_stopping("loss", 2, 0.01))[0]
+    assert should_stop(facts(*[0.1] * 5), gridml.early_stopping("loss", 2))[0], "rounding is no trend"
 
 
 @pytest.mark.parametrize("missing", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_no_progress(missing: float) -> None:
-    stop, reason = stops(facts(missing, missing), WANTED)
+    stop, reason = should_stop(facts(missing, missing), WANTED)
     assert stop and "it never was a number" in reason and "over the last" not in reason
     assert trend(facts(3.0, 2.0, missing, missing), WANTED) is None
-    assert stops(facts(3.0, 2.0, missing, missing), WANTED)[0], "a trend that has ended in no number is none"
+    assert should_stop(facts(3.0, 2.0, missing, missing), WANTED)[0], "a trend that has ended in no number is none"
     still = facts(3.0, 2.0, missing, 2.0)
-    assert not stops(still, WANTED)[0]
+    assert not should_stop(still, WANTED)[0]
     line = trend(still, WANTED)
     assert line is not None and line.slope == pytest.approx(np.polyfit([0, 1, 3], [3.0, 2.0, 2.0], 1)[0])
 
@@ -81,19 +81,19 @@ def test_the_trend_is_the_line_of_least_squares(values: list[float], patience: i
 @example([sys.float_info.max, -1e292], 1, 0.0)
 def test_any_metrics_are_judged(values: list[float], patience: int, min_delta: float) -> None:
     wanted = gridml.early_stopping("loss", patience, min_delta)
-    stop, reason = stops(facts(*values), wanted)
-    now = standing(facts(*values), wanted)
+    stop, reason = should_stop(facts(*values), wanted)
+    now = best_so_far(facts(*values), wanted)
     assert reason and (now.without >= patience or not stop)
-    assert may_begin(facts(*values), wanted)[0] is not stop, "a run that goes on has something to do"
+    assert can_begin_epoch(facts(*values), wanted)[0] is not stop, "a run that goes on has something to do"
 
 
 def test_an_epoch_waits_for_what_may_end_the_run() -> None:
-    assert may_begin(facts(3.0, pending=1), WANTED)[0]
-    assert not may_begin(facts(3.0, pending=2), WANTED)[0]
-    assert not may_begin(facts(3.0, 3.0, pending=1), WANTED)[0]
+    assert can_begin_epoch(facts(3.0, pending=1), WANTED)[0]
+    assert not can_begin_epoch(facts(3.0, pending=2), WANTED)[0]
+    assert not can_begin_epoch(facts(3.0, 3.0, pending=1), WANTED)[0]
     still_better = (2.5, 2.4, 2.0, 2.2, 2.1)
-    assert may_begin(facts(*still_better), WANTED)[0]
-    begins, reason = may_begin(facts(*still_better, pending=1), WANTED)
+    assert can_begin_epoch(facts(*still_better), WANTED)[0]
+    begins, reason = can_begin_epoch(facts(*still_better, pending=1), WANTED)
     assert not begins and "is awaited" in reason
 
 
@@ -114,7 +114,7 @@ def test_no_epoch_is_under_way_at_the_stop(
     for delay in delays:
         while begun < len(values):
             pending = sum((epoch + 1) % every == 0 for epoch in range(len(judged) * every, begun))
-            if not may_begin(StoppingFacts(judged, pending), wanted)[0]:
+            if not can_begin_epoch(StoppingFacts(judged, pending), wanted)[0]:
                 assert pending
                 break
             begun += 1
@@ -122,6 +122,6 @@ def test_no_epoch_is_under_way_at_the_stop(
         while (len(judged) + 1) * every <= trained:
             epoch = (len(judged) + 1) * every - 1
             judged.append((epoch, values[epoch]))
-            if stops(StoppingFacts(judged, 0), wanted)[0]:
+            if should_stop(StoppingFacts(judged, 0), wanted)[0]:
                 assert begun == epoch + 1
                 return

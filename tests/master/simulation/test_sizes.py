@@ -145,7 +145,7 @@ def test_the_last_wave_is_short_where_speeds_differ(play: Play, monkeypatch: pyt
     monkeypatch.setattr(policy, "chunk_size", fixed)
     monkeypatch.setattr(policy, "most", lambda *args, **named: (None, "no limit"))
     monkeypatch.setattr(policy, "cut", lambda *args: (None, "never"))
-    monkeypatch.setattr(policy, "overtake", lambda *args: (None, "never"))
+    monkeypatch.setattr(policy, "reassign", lambda *args: (None, "never"))
     same = play(machines, 60_000, speeds=speeds)
     print(
         f"workers wait {shrinking.wait_s:.1f} s at the end of an epoch of {shrinking.epoch_s:.0f} s; with fixed chunks "
@@ -194,7 +194,7 @@ def test_what_is_under_way_is_not_overtaken(
     play: Play, monkeypatch: pytest.MonkeyPatch, workers: int, travel_s: float, costs: Costs
 ) -> None:
     run = play(Steady(workers), 20_000, costs=costs, travel_s=travel_s)
-    monkeypatch.setattr(policy, "overtake", lambda *args: (None, "never"))
+    monkeypatch.setattr(policy, "reassign", lambda *args: (None, "never"))
     never = play(Steady(workers), 20_000, costs=costs, travel_s=travel_s)
     assert run.epoch_s <= 1.1 * never.epoch_s
 
@@ -203,9 +203,9 @@ def test_an_epoch_ends_though_measures_say_that_nothing_takes_time(play: Play, m
     monkeypatch.setattr(Measures, "delay", lambda *args: policy.Delay())
     monkeypatch.setattr(ChunkSizing, "around_s", lambda *args: 0.0)
     run = play(Steady(8), 20_000, costs=QUICK, travel_s=10.0)
-    overtaken = run.one("SELECT count(*) FROM events WHERE topic = 'straggler'")
-    print(f"{run.epoch_s:.0f} s, {overtaken} leases overtaken")
-    assert overtaken
+    reassigned = run.one("SELECT count(*) FROM events WHERE topic = 'straggler'")
+    print(f"{run.epoch_s:.0f} s, {reassigned} leases reassigned")
+    assert reassigned
 
 
 def test_chunks_at_the_end_are_worth_the_way_of_their_letters(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,11 +25,11 @@ from master.state.failures import (
     after_give_up,
     long_rest_s,
     may_lease,
+    open_failures,
     pause,
     pause_of_lacking,
     replaceable,
     rests,
-    standing,
     strikes,
 )
 
@@ -123,9 +123,9 @@ def test_who_never_failed_is_not_asked_for_the_others() -> None:
 
 def test_a_failure_stands_until_its_vertex_is_credited() -> None:
     both = (Failed("w1", "a", 10), Failed("w2", "b", 20))
-    assert standing(both, 9) == both
-    assert standing(both, 10) == both[1:]
-    assert standing(both, 20) == ()
+    assert open_failures(both, 9) == both
+    assert open_failures(both, 10) == both[1:]
+    assert open_failures(both, 20) == ()
 
 
 def test_pauses_double_up_to_a_limit() -> None:
@@ -209,7 +209,7 @@ def test_no_number_of_bad_workers_stops_a_run_in_which_one_works(bad: int, machi
     for ask in asks:
         who = crowd[ask % len(crowd)]
         if may_lease(so_far, who, lambda: iter(crowd)):
-            so_far = standing(so_far, 1) if who.proven else (*so_far, Failed(*who[:2], 1))
+            so_far = open_failures(so_far, 1) if who.proven else (*so_far, Failed(*who[:2], 1))
             assert not so_far or after_failure(so_far, crowd, queued=False)[0]
     assert may_lease(so_far, crowd[-1], lambda: iter(crowd))
 
@@ -225,7 +225,7 @@ def test_one_bad_worker_never_stops_a_run(workers: int, machines: int, bad: int,
         if not may_lease(so_far, who, lambda: iter(crowd)):
             continue
         if who != crowd[bad]:
-            so_far = standing(so_far, 1)
+            so_far = open_failures(so_far, 1)
             continue
         so_far += (Failed(*who[:2], 1),)
         assert after_failure(so_far, crowd, queued=False)[0]

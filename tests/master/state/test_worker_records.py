@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.state.worker_records import Standing, WorkerTable
+from master.state.worker_records import WorkerStatus, WorkerTable
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([*Standing, None, "end"]))))
-def test_each_worker_is_counted_where_it_stands(changes: list[tuple[int, Standing | str | None]]) -> None:
-    workers, plain = WorkerTable(), dict[str, Standing | None]()
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([*WorkerStatus, None, "end"]))))
+def test_each_worker_is_counted_where_it_stands(changes: list[tuple[int, WorkerStatus | str | None]]) -> None:
+    workers, plain = WorkerTable(), dict[str, WorkerStatus | None]()
     for number, change in changes:
         name = f"w{number}"
         if change == "end":
@@ -20,10 +20,10 @@ def test_each_worker_is_counted_where_it_stands(changes: list[tuple[int, Standin
             assert not isinstance(change, str)
             workers.move(workers.add(name), change)
             plain[name] = change
-    for standing in Standing:
-        assert workers.count(standing) == [*plain.values()].count(standing)
-    assert workers.alive == workers.count(Standing.QUEUED, Standing.RUNNING) == sum(r.alive for r in workers)
-    assert {record.name: record.standing for record in workers} == plain
+    for status in WorkerStatus:
+        assert workers.count(status) == [*plain.values()].count(status)
+    assert workers.alive == workers.count(WorkerStatus.QUEUED, WorkerStatus.RUNNING) == sum(r.alive for r in workers)
+    assert {record.name: record.status for record in workers} == plain
 
 
 def test_who_has_ended_is_remembered_by_name_only() -> None:

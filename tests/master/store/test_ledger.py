@@ -135,7 +135,7 @@ def test_what_is_committed_is_there_for_whoever_reads(ledger: Ledger) -> None:
 
 # --- the mirror
 
-OPERATIONS = ["lease", "lease", "credit", "credit", "end", "fail", "overtake", "reserve", "reopen", "cut", "open"]
+OPERATIONS = ["lease", "lease", "credit", "credit", "end", "fail", "reassign", "reserve", "reopen", "cut", "open"]
 OPERATIONS += ["set apart", "put back"]
 Operation = st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 9), st.integers(1, COUNT))
 
@@ -168,10 +168,10 @@ def perform(ledger: Ledger, operation: str, which: int, much: int) -> None:
         ledger.credit(lease, min(lease.stop, lease.upto + much), 1, 0.0, 1.0)
     elif operation == "cut" and lease.left > 1:
         ledger.cut(lease, min(lease.stop - 1, lease.upto + much))
-    elif operation in ("end", "fail", "overtake", "reserve"):
+    elif operation in ("end", "fail", "reassign", "reserve"):
         lease.reserved_until_s = 100.0 if operation == "reserve" else None
         ledger.end_lease(
-            lease, 2.0, "test", failed=FAILED if operation == "fail" else None, overtaken=operation == "overtake"
+            lease, 2.0, "test", failed=FAILED if operation == "fail" else None, reassigned=operation == "reassign"
         )
 
 
@@ -278,7 +278,7 @@ def test_a_lease_is_remembered_in_the_transaction_in_which_it_ended(ledger: Ledg
     assert reread(ledger) == state(ledger)
 
 
-# --- what must survive its master: reservations, and how often ranges were overtaken
+# --- what must survive its master: reservations, and how often ranges were reassigned
 
 
 def reserve(ledger: Ledger, until_s: float) -> LeaseState:
@@ -346,10 +346,10 @@ def test_overtaken_ranges_survive_their_master(ledger: Ledger) -> None:
     with ledger.transaction():
         lease = ledger.lease(ledger.spans[0], 5, "w1", 1.0, "test")
         ledger.credit(lease, 2, 1, 0.0, 1.0)
-        ledger.end_lease(lease, 2.0, "too slow", overtaken=True)
+        ledger.end_lease(lease, 2.0, "too slow", reassigned=True)
         again = ledger.lease(ledger.spans[0], 4, "w2", 3.0, "test")
-        again.overtaken = 1
-        ledger.end_lease(again, 4.0, "too slow", overtaken=True)
+        again.times_reassigned = 1
+        ledger.end_lease(again, 4.0, "too slow", reassigned=True)
         ledger.end_lease(ledger.lease(ledger.spans[-1], 9, "w3", 5.0, "test"), 6.0, "let go")
     ranges = [(Span(0, 2, 5), 1), (Span(0, 2, 4), 2)]  # oldest first: the later one is true of what both have
     assert ledger.reassigned_ranges() == ranges

@@ -429,7 +429,7 @@ class World:
 
     def check(self) -> None:
         ledger, epochs = self.run.ledger, self.run.parts.leases.epochs
-        count = epochs.count
+        count = epochs.vertex_count
         credits = list(ledger.credits())
         trained = np.zeros(count, np.int64)
         for row in ledger.epochs():
@@ -502,7 +502,7 @@ def play(program: str, case: Case) -> None:
         try:
             world.turn()
             for fault, rounds in case.actions:
-                if world.run.parts.leases.epochs.finished():
+                if world.run.parts.leases.epochs.is_finished():
                     break
                 world.act(*fault)
                 for _ in range(rounds):

@@ -13,7 +13,7 @@ from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
 from master.state.failures import MAX_FAILURES, PAUSE_S, pause
 from master.state.lease_records import LeaseState
-from master.state.worker_records import Standing, WorkerTable
+from master.state.worker_records import WorkerStatus, WorkerTable
 from master.store.ledger import Ledger
 from master.store.rundir import EventFacts
 from master.store.settings import Settings
@@ -54,7 +54,7 @@ class Desk:
                 self.ledger.worker_submitted(worker, 0.0)
                 self.ledger._db.execute("UPDATE workers SET machine = ? WHERE worker = ?", (machine, worker))
             record = self.workers.add(worker)
-            self.workers.move(record, Standing.RUNNING)
+            self.workers.move(record, WorkerStatus.RUNNING)
             self.workers.arrive(record, machine)
 
     def ask(self, worker: str, now: float) -> LeaseState | None:
@@ -85,7 +85,7 @@ class Desk:
             desk.workers.machines.recall(machine, 0.0)
         for row in desk.ledger.workers():
             if row["ended_s"] is None:
-                desk.workers.move(desk.workers.add(row["worker"]), Standing.RUNNING)
+                desk.workers.move(desk.workers.add(row["worker"]), WorkerStatus.RUNNING)
             desk.workers.recall_failures(row)
             if row["ended_s"] is None:
                 desk.workers.arrive(desk.workers.of(row["worker"]), row["machine"])

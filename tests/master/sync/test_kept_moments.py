@@ -12,7 +12,7 @@ import torch
 
 import gridml
 from gridml.protocol.compression import bfloat16, from_bfloat16
-from master.state.worker_records import Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import WorkerStatus, WorkerRecord, WorkerTable
 from master.sync.moments import EXTRA_ASKED, MAX_VOTES, VOTE_EVERY, MomentsFile, SharedMoments
 
 KEY = ("Network", 0)
@@ -113,7 +113,7 @@ def test_of_a_thousand_that_begin_together_a_few_are_asked(tmp_path: Path) -> No
     asked = [record for record in workers if desk.kept.should_ask(record)]
     assert asked == workers[: MAX_VOTES + EXTRA_ASKED]
     desk.table.end(asked[0])  # it comes no more,
-    desk.table.move(asked[1], Standing.SUSPENDED)  # nor does that for a while,
+    desk.table.move(asked[1], WorkerStatus.SUSPENDED)  # nor does that for a while,
     asked += [record for record in workers[500:] if desk.kept.should_ask(record)]
     assert asked == [*workers[:5], *workers[500:502]]
     assert not desk.kept.should_ask(asked[2]), "it has pushed and brought none: others go first,"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from gridml.carriers.base import Heartbeat
-from master.state.failures import GivenUpFor
-from master.state.worker_records import Lost, Standing, WorkerRecord, WorkerTable
+from master.state.failures import GiveUpReason
+from master.state.worker_records import LostWorker, WorkerRecord, WorkerStatus, WorkerTable
 from master.telemetry.staffing import MAX_DOUBLINGS, MAX_STARTUP_S, STUCK, Heartbeats
 
 LIMIT = 120.0
@@ -24,7 +24,7 @@ def read() -> dict[str, Heartbeat]:
 def workers() -> WorkerTable:
     workers = WorkerTable()
     workers.add_ended(["w0"])
-    workers.move(workers.add("w1"), Standing.QUEUED)
+    workers.move(workers.add("w1"), WorkerStatus.QUEUED)
     return workers
 
 
@@ -43,14 +43,14 @@ def begin(workers: WorkerTable, heartbeats: Heartbeats, w1: WorkerRecord) -> Cal
     """Lets w1 run, as the back end says."""
 
     def begin(now: float) -> None:
-        workers.move(w1, Standing.RUNNING)
+        workers.move(w1, WorkerStatus.RUNNING)
         heartbeats.watch(w1, now)
 
     return begin
 
 
 def given_up(heartbeats: Heartbeats, now: float) -> list[str]:
-    return [lost.record.name for lost in heartbeats.lost(now) if lost.because is GivenUpFor.SILENCE]
+    return [lost.record.name for lost in heartbeats.lost(now) if lost.because is GiveUpReason.SILENCE]
 
 
 def every_second(
@@ -65,13 +65,13 @@ def every_second(
 
 
 def test_who_waits_is_not_silent(heartbeats: Heartbeats, workers: WorkerTable) -> None:
-    assert workers.count(Standing.QUEUED) == 1
+    assert workers.count(WorkerStatus.QUEUED) == 1
     assert every_second(heartbeats, 1000) is None
 
 
 def test_silence_has_a_limit(heartbeats: Heartbeats, workers: WorkerTable, begin: Callable[[float], None]) -> None:
     begin(0.0)
-    assert workers.count(Standing.QUEUED) == 0
+    assert workers.count(WorkerStatus.QUEUED) == 0
     assert every_second(heartbeats, 1000) == LIMIT + 1
 
 
@@ -93,12 +93,12 @@ def test_who_trains_nothing_for_ten_silences_is_stuck(
     heartbeats: Heartbeats, read: dict[str, Heartbeat], begin: Callable[[float], None]
 ) -> None:
     begin(0.0)
-    lost: list[tuple[int, Lost]] = []
+    lost: list[tuple[int, LostWorker]] = []
     for now in range(int(500 + STUCK * LIMIT + 3 * LIMIT)):
         read["w1"] = Heartbeat(1, 64 if now < 500 else 128, now)  # it got on once
         lost += [(now, one) for one in heartbeats.lost(float(now))]
     at_s, first = lost[0]
-    assert first.because is GivenUpFor.NO_HEADWAY and "its process lives" in first.reason
+    assert first.because is GiveUpReason.NO_HEADWAY and "its process lives" in first.reason
     assert 500 + STUCK * LIMIT < at_s <= 500 + STUCK * LIMIT + 2 * LIMIT
 
 
@@ -147,16 +147,16 @@ def test_who_has_stopped_is_neither_alive_nor_silent(
     assert "w0" in workers and "w1" in workers
 
 
-@pytest.mark.parametrize("standing", [Standing.HELD, Standing.GIVEN_UP])
+@pytest.mark.parametrize("status", [WorkerStatus.HELD, WorkerStatus.GIVEN_UP])
 def test_who_runs_no_more_is_not_silent(
     heartbeats: Heartbeats,
     workers: WorkerTable,
     w1: WorkerRecord,
     begin: Callable[[float], None],
-    standing: Standing,
+    status: WorkerStatus,
 ) -> None:
     begin(0.0)
-    workers.move(w1, standing)
+    workers.move(w1, status)
     assert workers.alive == 0 and every_second(heartbeats, 1000) is None
 
 
@@ -170,14 +170,14 @@ def test_a_range_at_which_workers_fall_silent_is_borne_twice_as_long(
     workers: WorkerTable, w1: WorkerRecord, read: dict[str, Heartbeat]
 ) -> None:
     heartbeats = Heartbeats(workers, read.get, LIMIT, lambda worker: 2)
-    workers.move(w1, Standing.RUNNING)
+    workers.move(w1, WorkerStatus.RUNNING)
     heartbeats.watch(w1, 0.0)
     assert every_second(heartbeats, 1000) == 4 * LIMIT + 1
 
 
 def test_it_is_not_borne_for_ever(workers: WorkerTable, w1: WorkerRecord, read: dict[str, Heartbeat]) -> None:
     heartbeats = Heartbeats(workers, read.get, LIMIT, lambda worker: 1000)
-    workers.move(w1, Standing.RUNNING)
+    workers.move(w1, WorkerStatus.RUNNING)
     heartbeats.watch(w1, 0.0)
     assert heartbeats.lost(LIMIT * 2**MAX_DOUBLINGS / 2 + 1) == []
     assert given_up(heartbeats, LIMIT * 2**MAX_DOUBLINGS + 1) == ["w1"]
@@ -187,9 +187,9 @@ def test_who_starts_has_time_for_it_however_short_a_silence_is(
     workers: WorkerTable, w1: WorkerRecord, read: dict[str, Heartbeat]
 ) -> None:
     heartbeats = Heartbeats(workers, read.get, 5.0)
-    workers.move(w1, Standing.RUNNING)
+    workers.move(w1, WorkerStatus.RUNNING)
     heartbeats.watch(w1, 0.0)
     assert every_second(heartbeats, 100) == MAX_STARTUP_S + 1
-    w1.contact.spoke = True
+    w1.contact.has_reported = True
     heartbeats.watch(w1, 100.0)
     assert every_second(heartbeats, 200, since=100.0) == 106.0

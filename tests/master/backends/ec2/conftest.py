@@ -139,7 +139,7 @@ class Fleet:
         self.now += seconds
         events = self.backend.poll()
         self.events += events
-        self.news += self.backend.news()
+        self.news += self.backend.notices()
         return events
 
     def polls(self, count: int, seconds: float = 0.5) -> None:

@@ -41,7 +41,7 @@ def test_prices_are_kept_of_the_markets_that_instances_come_from(fleet: Any) -> 
 def test_without_a_budget_any_number_is_afforded(fleet: Any) -> None:
     fleet.submit("w1")
     fleet.polls(20, 3600.0)
-    assert fleet.backend.affords is None
+    assert fleet.backend.max_workers is None
 
 
 def test_a_budget_first_stops_launches_and_then_sends_all_home(thrifty: Any) -> None:
@@ -49,9 +49,9 @@ def test_a_budget_first_stops_launches_and_then_sends_all_home(thrifty: Any) -> 
     fleet.submit("w1", "w2")
     fleet.enrol("w1", "w2")
     afforded = []
-    while fleet.backend.affords != 0:
+    while fleet.backend.max_workers != 0:
         fleet.poll(60.0)
-        afforded.append(fleet.backend.affords)
+        afforded.append(fleet.backend.max_workers)
         assert fleet.now < 1_800_000_000.0 + 8 * 3600.0
     assert afforded[0] is None and 2 in afforded  # those that are there may stay for a while
     prices = saved_prices(fleet.directory.root)
@@ -73,7 +73,7 @@ def test_nothing_is_launched_when_the_budget_allows_no_more(thrifty: Any) -> Non
     fleet = thrifty
     fleet.submit("w1", "w2")
     fleet.enrol("w1", "w2")
-    while fleet.backend.affords is None:
+    while fleet.backend.max_workers is None:
         fleet.poll(60.0)
     asked = len(fleet.aws.asked("CreateFleet"))
     fleet.submit("w3")
@@ -112,7 +112,7 @@ def test_a_budget_on_demand_is_held_at_the_full_price(fleet: Any) -> None:
     on_demand(fleet, budget=1.0)
     fleet.submit("w1", "w2")
     fleet.enrol("w1", "w2")
-    while fleet.backend.affords != 0:
+    while fleet.backend.max_workers != 0:
         fleet.poll(60.0)
         assert fleet.now < BEGAN_S + 8 * 3600.0
     paid = spent(instance_usages(fleet.roster), {}, fleet.now)

@@ -12,7 +12,7 @@ from gridml.errors import RunError
 from gridml.protocol.outbox import job_of
 from master.state.failures import after_device_failure
 from master.state.jobs import Backend, HeldFor, Hold, JobEvent, Remedy, after_hold, in_words
-from master.state.worker_records import Standing, WorkerRecord, WorkerTable
+from master.state.worker_records import WorkerRecord, WorkerStatus, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.rundir import command
@@ -22,7 +22,7 @@ from master.telemetry.staffing import Deaths, FailedStart, judge_deaths, judge_f
 REMEMBERED = 100  # failed starts in a row
 
 
-class Ends:
+class CrashLoop:
     """Counts workers that end before they had any work, and those that end while nothing is credited."""
 
     def __init__(self, workers: WorkerTable, ledger: Ledger) -> None:
@@ -32,11 +32,11 @@ class Ends:
         self._failing_since_s = self._failed_s = 0.0  # when the first of them ended, and the last
         self._deaths, self._credited = Deaths(), ledger.credited  # since so much is credited
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """A worker had work: those that had none before it are forgotten."""
         self._failed_starts.clear()
 
-    def failed_start(
+    def record_failed_start(
         self, record: WorkerRecord, event: JobEvent, words: str, now: float, *, any_spoke: bool
     ) -> str | None:
         """Count a worker that had no work yet; return why the run should stop, None where it may go on. `words` are the
@@ -50,7 +50,7 @@ class Ends:
         again, reason = judge_failed_starts(self._failed_starts, others_work=others_work, any_spoke=any_spoke)
         return None if again else reason
 
-    def death(self, event: JobEvent, lived_s: float, now: float) -> str | None:
+    def record_death(self, event: JobEvent, lived_s: float, now: float) -> str | None:
         """Count a worker that ended by itself; return why the run should stop, None where it may go on."""
         if self._ledger.credited != self._credited:
             self._deaths, self._credited = Deaths(), self._ledger.credited
@@ -59,7 +59,9 @@ class Ends:
         else:
             way = event.state.value if event.exit_code is None else in_words(event.exit_code)
         self._deaths = self._deaths.another(way, lived_s)
-        running = (other for other in self._workers if other.standing is Standing.RUNNING and other.contact.spoke)
+        running = (
+            other for other in self._workers if other.status is WorkerStatus.RUNNING and other.contact.has_reported
+        )
         longer = any(
             other.measured.started_s is None or now - other.measured.started_s > self._deaths.longest_s
             for other in running
@@ -72,16 +74,18 @@ class Ends:
         """When more workers may be asked for. It is looked at every turn, the workers only after a failed start."""
         if not self._failed_starts:
             return self._failed_s
-        begun = (other for other in self._workers if other.contact.spoke and other.measured.started_s is not None)
+        begun = (
+            other for other in self._workers if other.contact.has_reported and other.measured.started_s is not None
+        )
         others_begin = any((other.measured.started_s or 0.0) > self._failing_since_s for other in begun)
         return self._failed_s + submission_backoff(len(self._failed_starts), others_begin=others_begin)[0]
 
     def _works(self, record: WorkerRecord) -> bool:
         """Whether a worker has spoken, or may yet: it ran before the first of those that ended without a word did. To
         import what a program needs takes longer than a bad machine takes to eat some jobs."""
-        if record.contact.spoke or record.measured.started_s is None:
-            return record.contact.spoke
-        begun = record.standing in (Standing.RUNNING, Standing.SUSPENDED)
+        if record.contact.has_reported or record.measured.started_s is None:
+            return record.contact.has_reported
+        begun = record.status in (WorkerStatus.RUNNING, WorkerStatus.SUSPENDED)
         return begun and record.measured.started_s < self._failing_since_s
 
 
@@ -109,8 +113,8 @@ class HeldJobs:
             event.detail,
             released=self._released[job],
             fruitless=self._fruitless,
-            held=self._workers.count(Standing.HELD),
-            alive=self._workers.alive + self._workers.count(Standing.SUSPENDED),
+            held=self._workers.count(WorkerStatus.HELD),
+            alive=self._workers.alive + self._workers.count(WorkerStatus.SUSPENDED),
             asked=self._workers.asked,
             spoken=spoken,
         )

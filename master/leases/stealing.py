@@ -78,7 +78,7 @@ LOOK_S = 0.01
 End = Callable[[LeaseState, float, str], None]  # overtakes a lease: (which, time in seconds, why)
 
 
-class Reclaim:
+class WorkStealing:
     """Finds stragglers among the leases of one run. Methods must be called inside the ledger's transaction."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Reclaim:
         sizing: ChunkSizing,
         mailboxes: MasterMailboxes,
         events: Events,
-        overtake: End,
+        reassign: End,
     ) -> None:
         self._epochs = epochs
         self._ledger = ledger
@@ -97,7 +97,7 @@ class Reclaim:
         self._sizing = sizing
         self._mailboxes = mailboxes
         self._events = events
-        self._overtake_lease = overtake
+        self._reassign_lease = reassign
         self._ranges = TakenRanges()
         for span, times in ledger.reassigned_ranges():
             self._ranges.add(span, times)
@@ -105,13 +105,13 @@ class Reclaim:
             self._recall(lease)
         self._look_again_s = 0.0  # when it is worth asking again whether a lease can be had from another worker
 
-    def reclaim(self, record: WorkerRecord, batches: tuple[int, int], now: float) -> bool:
+    def steal(self, record: WorkerRecord, batches: tuple[int, int], now: float) -> bool:
         """Take a part of a straggler's lease, or all of it, for a worker that would idle; return whether anything came
         free. `batches` are those of one worker alone, and of one among the live ones, in vertices."""
         if now < self._look_again_s:
             return False
         holdings = self._look(record, now)
-        if self._cut(holdings, record, batches, now) or self._overtake(holdings, record, now):
+        if self._cut(holdings, record, batches, now) or self._reassign(holdings, record, now):
             return True
         self._look_again_s = now + LOOK_S
         return False
@@ -132,7 +132,7 @@ class Reclaim:
         self._ledger.leases.expect(lease, now + policy.expected_s(self._holding(lease, now)))
 
     def _recall(self, lease: LeaseState) -> None:
-        lease.overtaken = self._ranges.times(Span(lease.epoch, lease.start, lease.stop))
+        lease.times_reassigned = self._ranges.times(Span(lease.epoch, lease.start, lease.stop))
 
     def _cut(self, holdings: Sequence[Holding], record: WorkerRecord, batches: tuple[int, int], now: float) -> bool:
         chosen, reason = policy.cut(holdings, *batches, self._sizing.rate(record))
@@ -147,25 +147,25 @@ class Reclaim:
         self.place(lease, now)
         return True
 
-    def _overtake(self, holdings: Sequence[Holding], record: WorkerRecord, now: float) -> bool:
+    def _reassign(self, holdings: Sequence[Holding], record: WorkerRecord, now: float) -> bool:
         rate, delay = self._sizing.rate(record), self._sizing.delay(record)
         if rate is None:
             return False
-        number, _ = policy.overtake(holdings, rate, delay)  # the reason is that of the second look, below
+        number, _ = policy.reassign(holdings, rate, delay)  # the reason is that of the second look, below
         if number is None:
             return False
         lease = self._ledger.leases[number]
         heartbeat = self._mailboxes.heartbeat(lease.worker)  # only of this one: it may be a file far away
         at = heartbeat.upto if heartbeat is not None and heartbeat.lease == lease.id else None
-        number, reason = policy.overtake([replace(h, at=at) for h in holdings if h.lease == number], rate, delay)
+        number, reason = policy.reassign([replace(h, at=at) for h in holdings if h.lease == number], rate, delay)
         if number is None:
             return False
         self._events.record("straggler", _facts(lease), f"{lease.worker}: lease {lease.id} is {reason}", quiet=True)
         for epoch in self._ranges.epochs:
             if self._ledger.is_epoch_complete(epoch):
                 self._ranges.drop(epoch)
-        self._ranges.add(lease.rest, lease.overtaken + 1)
-        self._overtake_lease(lease, now, reason)
+        self._ranges.add(lease.rest, lease.times_reassigned + 1)
+        self._reassign_lease(lease, now, reason)
         return True
 
     def _look(self, record: WorkerRecord, now: float) -> list[Holding]:
@@ -202,7 +202,7 @@ class Reclaim:
             now - lease.since_s,
             before=before,
             delay_s=delay.of(before + lease.left, rate, interval),
-            overtaken=lease.overtaken,
+            times_reassigned=lease.times_reassigned,
             travel_s=delay.travel_s,
             failures=len(lease.failed),
         )

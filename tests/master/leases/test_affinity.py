@@ -18,7 +18,7 @@ from master.simulation import cost_only_worker
 from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
 from master.state.lease_records import LeaseState
-from master.state.worker_records import Standing, WorkerTable
+from master.state.worker_records import WorkerStatus, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.settings import Settings
@@ -42,8 +42,8 @@ class Desk:
 
     def ask(self, worker: str) -> LeaseState | None:
         record = self.workers.add(worker)
-        if record.standing is None:
-            self.workers.move(record, Standing.RUNNING)
+        if record.status is None:
+            self.workers.move(record, WorkerStatus.RUNNING)
         with self.ledger.transaction():
             lease = self.leases.grant(record, Sync(worker, wants=True), 0.0)
         if lease is not None:
@@ -143,10 +143,10 @@ def test_the_part_of_a_dead_worker_goes_to_who_is_done_where_nobody_comes(desk: 
 def test_who_stands_still_leaves_its_part_to_others(desk: Desk) -> None:
     for worker in ("w1", "w2", "w3"):
         desk.part(worker)
-    desk.workers.move(desk.workers.of("w1"), Standing.SUSPENDED)
+    desk.workers.move(desk.workers.of("w1"), WorkerStatus.SUSPENDED)
     assert desk.part("w4") == 0
-    desk.workers.move(desk.workers.of("w1"), Standing.RUNNING)
-    assert desk.workers.others_at_home(desk.workers.of("w4"), 3) == [1, 1, 1]
+    desk.workers.move(desk.workers.of("w1"), WorkerStatus.RUNNING)
+    assert desk.workers.others_by_part(desk.workers.of("w4"), 3) == [1, 1, 1]
 
 
 def test_a_master_that_takes_over_knows_who_is_at_home_where(desk: Desk, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_master_that_takes_over_knows_who_is_at_home_where(desk: Desk, tmp_pat
     table = WorkerTable(3)
     table.add("w2")
     later = leases_of(desk.leases._spec, desk.ledger, table)
-    later.take_over(lease)
+    later.adopt(lease)
     assert table.of("w2").assignment.part == 1
     after = Desk(later, desk.ledger, table, desk.placement)
     desk.train(lease)

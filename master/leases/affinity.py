@@ -32,7 +32,7 @@ class PartFacts:
     near: Sequence[int]
 
 
-def ranked(facts: PartFacts) -> list[int]:
+def rank_parts(facts: PartFacts) -> list[int]:
     """Return the parts, the best for the worker first.
 
     It stays in its own part. When nothing is left there it goes to the nearest part, first of all to one that nobody
@@ -69,7 +69,7 @@ def settles(facts: PartFacts, part: int) -> bool:
     return facts.others[part] == 0 or facts.others[part] < facts.others[facts.own]
 
 
-def helping(size: int, free: int, others: int, batch: int) -> tuple[int, str | None]:
+def helper_size(size: int, free: int, others: int, batch: int) -> tuple[int, str | None]:
     """Return how many of `free` vertices are leased to a worker that only helps `others` who are at home in their part,
     where it would get `size` otherwise, and why fewer, None if not: an equal share, in whole batches, and no less than
     the fewest that a chunk has."""
@@ -77,7 +77,7 @@ def helping(size: int, free: int, others: int, batch: int) -> tuple[int, str | N
     return (share, f"an equal share with the {others} at home there") if others and share < size else (size, None)
 
 
-def in_parts(spans: Sequence[Span], borders: Sequence[int], order: Sequence[int]) -> Iterator[Span]:
+def spans_by_part(spans: Sequence[Span], borders: Sequence[int], order: Sequence[int]) -> Iterator[Span]:
     """Yield spans epoch by epoch, and in each by parts in this order: part p begins at borders[p]. No span crosses a
     border; they are sorted by epoch and start, and found by bisection."""
     at = 0
@@ -96,14 +96,14 @@ def _place(span: Span) -> tuple[int, int]:
     return span.epoch, span.start
 
 
-class HomePart(NamedTuple):
+class PartChoice(NamedTuple):
     """How a worker stands to the `part` that it is leased from."""
 
     facts: PartFacts
     part: int
 
 
-class Homes:
+class PartitionAffinity:
     """The parts of one run and its workers. A choice costs as much as there are parts, however many spans are free."""
 
     def __init__(self, placement: SavedPlacement, ledger: Ledger, workers: WorkerTable) -> None:
@@ -115,18 +115,18 @@ class Homes:
 
     def choose(
         self, record: WorkerRecord, newest_epoch: int, reserved: Sequence[Span], allowed: Callable[[Span], bool]
-    ) -> tuple[Span | None, str, HomePart | None]:
+    ) -> tuple[Span | None, str, PartChoice | None]:
         """Return (the span to lease to a worker from, why, how it stands to the part of that): as `choose_span` does,
         but in each epoch the parts in the order that is best for it."""
-        others = self._workers.others_at_home(record, self._parts.count)
+        others = self._workers.others_by_part(record, self._parts.count)
         near = self._shared[record.assignment.part or 0]  # which does not matter to a newcomer
         facts = PartFacts(record.assignment.part, others, self._ledger.free_spans.left(), near)
-        spans = in_parts(self._ledger.spans, self._borders, ranked(facts))
+        spans = spans_by_part(self._ledger.spans, self._borders, rank_parts(facts))
         span, reason = choose_span(spans, newest_epoch, reserved, allowed)
         if span is None:
             return None, reason, None
         part = self._parts.part_of(span.start)
-        return span, f"{reason} in {why(facts, part)}", HomePart(facts, part)
+        return span, f"{reason} in {why(facts, part)}", PartChoice(facts, part)
 
     def recall(self, lease: LeaseState) -> None:
         """Take note of what a worker trains that an earlier master leased it."""
