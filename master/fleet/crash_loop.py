@@ -54,14 +54,11 @@ class CrashLoop:
         """Count a worker that ended by itself; return why the run should stop, None where it may go on."""
         if self._ledger.credited != self._credited:
             self._deaths, self._credited = Deaths(), self._ledger.credited
-        if event.removed:
-            way = "their jobs removed"
-        else:
-            way = event.state.value if event.exit_code is None else in_words(event.exit_code)
+        ending = event.state.value if event.exit_code is None else in_words(event.exit_code)
+        way = "their jobs removed" if event.removed else ending
         self._deaths = self._deaths.another(way, lived_s)
-        running = (
-            other for other in self._workers if other.status is WorkerStatus.RUNNING and other.contact.has_reported
-        )
+        connected = (other for other in self._workers if other.contact.has_reported)
+        running = (other for other in connected if other.status is WorkerStatus.RUNNING)
         longer = any(
             other.measured.started_s is None or now - other.measured.started_s > self._deaths.longest_s
             for other in running
@@ -74,10 +71,8 @@ class CrashLoop:
         """When more workers may be asked for. It is looked at every turn, the workers only after a failed start."""
         if not self._failed_starts:
             return self._failed_s
-        begun = (
-            other for other in self._workers if other.contact.has_reported and other.measured.started_s is not None
-        )
-        others_begin = any((other.measured.started_s or 0.0) > self._failing_since_s for other in begun)
+        connected = (other for other in self._workers if other.contact.has_reported)
+        others_begin = any((other.measured.started_s or 0.0) > self._failing_since_s for other in connected)
         return self._failed_s + submission_backoff(len(self._failed_starts), others_begin=others_begin)[0]
 
     def _works(self, record: WorkerRecord) -> bool:

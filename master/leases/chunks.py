@@ -70,9 +70,8 @@ class Chunks:
         place = lease.epoch, lease.start, lease.stop
         untrained = self._epochs.untrained(lease.stop)
         chunk = _name(lease), lease.cut.sha256
-        return Lease(
-            lease.id, lease.term, *place, *chunk, afresh, self._epochs.min_batch, untrained, self._modules(lease)
-        )
+        batches = self._epochs.min_batch, untrained
+        return Lease(lease.id, lease.term, *place, *chunk, afresh, *batches, self._modules(lease))
 
     def _modules(self, lease: LeaseState) -> dict[str, list[int]] | None:
         """The module vertices that a lease touches; None where there are no two of them in the graph."""
