@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gridml.carriers.base import MasterMailboxes
 from gridml.errors import DEVICE, UNEQUIPPED, UNFIT, RunError
 from gridml.protocol.foreign import MAX_MESSAGE_CHARS, MAX_NAME_CHARS, ForeignFile, printable, read_end
-from master.fleet.crash_loop import DeviceFailures, CrashLoop, HeldJobs
+from master.fleet.crash_loop import CrashLoop, DeviceFailures, HeldJobs
 from master.leases.stealing import TakenRanges
 from master.state.failures import GiveUpReason, after_give_up
 from master.state.jobs import Backend, JobEvent, Remedy, State

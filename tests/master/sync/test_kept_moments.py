@@ -12,7 +12,7 @@ import torch
 
 import gridml
 from gridml.protocol.compression import bfloat16, from_bfloat16
-from master.state.worker_records import WorkerStatus, WorkerRecord, WorkerTable
+from master.state.worker_records import WorkerRecord, WorkerStatus, WorkerTable
 from master.sync.moments import EXTRA_ASKED, MAX_VOTES, VOTE_EVERY, MomentsFile, SharedMoments
 
 KEY = ("Network", 0)
