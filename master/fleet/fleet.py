@@ -198,8 +198,8 @@ class Fleet:
         self._held.release_due(now)
         if work_left:
             self._retire(now)
-        affords = self._place.backend.max_workers
-        most = sys.maxsize if affords is None else affords
+        most = self._place.backend.max_workers
+        most = sys.maxsize if most is None else most
         present, asked = self._workers.count(*PRESENT), min(self._workers.asked, most)
         wanted = min(self._workers.wanted, most)
         if work_left and present > wanted:
@@ -259,9 +259,8 @@ class Fleet:
         most, count = self._place.settings.facts.max_idle, self._workers.count
         if most is None:
             return None
-        queue = Queue(
-            count(WorkerStatus.QUEUED), most, running=count(WorkerStatus.RUNNING), quiet_s=now - self._submitted_s
-        )
+        queued, running = count(WorkerStatus.QUEUED), count(WorkerStatus.RUNNING)
+        queue = Queue(queued, most, running=running, quiet_s=now - self._submitted_s)
         return self._measures.queue(queue, now)
 
     def check_machines(self, *, work_left: bool) -> None:

@@ -179,9 +179,8 @@ class RowSupply:
 
     def _used(self, lease: LeaseState, upto: int) -> Touched:
         """Return the rows that batches of a lease use that begin at or after its last credit and before `upto`."""
-        end = (
-            upto + (self._spec.program.update.batch or 1) + self._leases.epochs.min_batch
-        )  # the last batch ends there (`next_batch`)
+        # The last batch ends there (`next_batch`).
+        end = upto + (self._spec.program.update.batch or 1) + self._leases.epochs.min_batch
         if not lease.cut.touched or (end >= lease.stop and lease.upto == lease.start) or not self._piecewise:
             return self._rows(lease)
         vertices = self._leases.epochs.vertices(lease.epoch, lease.upto, min(end, lease.stop))
