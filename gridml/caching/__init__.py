@@ -1,1 +1,1 @@
-"""What a worker keeps, and what neither end need send the other because it has that: `master.caching` knows of it."""
+"""A worker's caches of chunks, tensors and rows, so that neither end resends them. `master.caching` tracks them."""

@@ -1,10 +1,8 @@
-"""The payloads of chunks that a worker keeps in a folder, so that their rows need not be sent again.
+"""A worker's cache of chunk payloads in a folder, so that their rows need not be sent again.
 
-A payload is a file named by its SHA-256, which is checked again when a process first opens it, and when the file has
-changed since: a damaged one is removed, and its rows are sent again. The folder may outlive the worker and be shared by
-several on one machine. Where it is full nothing more is kept, unless something in it has not been used since before
-this process: rows come round once an epoch, and a cache that made room for the newest would lose each of them before
-its turn. `master.caching.known_payloads` knows which rows the payloads hold.
+A payload is a file named by its SHA-256, which is verified when a process first opens it, and again when the file has
+changed. A damaged file is removed, and its rows are sent again. The folder may outlive the worker and be shared by
+several workers on one machine. `master.caching.known_payloads` tracks which rows the payloads hold.
 """
 
 from __future__ import annotations
@@ -25,15 +23,15 @@ from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS, MAX_CACHED
 from gridml.protocol.payload import Pieces
 
-_Signature = tuple[int, int, int]  # of a file: another one shows that it has changed
+_Signature = tuple[int, int, int]  # inode, size and mtime; a different one means that the file has changed
 _FILE = re.compile(r"([0-9a-f]{64})\.chunk")
 
 
 @final
 class ChunkCache:
-    """The payloads in `folder`, of at most `max_bytes` together. `clock` gives seconds since 1970, as files have them.
+    """The payloads in `folder`, of at most `max_bytes` together. `clock` returns seconds since 1970, as mtimes are.
 
-    Raises OSError where the folder cannot be made.
+    Raises OSError where the folder cannot be created.
     """
 
     def __init__(self, folder: Path, max_bytes: int, clock: Callable[[], float] = time.time) -> None:
@@ -42,16 +40,16 @@ class ChunkCache:
         self._most = max_bytes
         self._clock = clock
         self._began_s = clock()
-        self._opened: dict[str, tuple[Chunk, _Signature]] = {}
-        self._bad: set[str] = set()
+        self._opened: dict[str, tuple[Chunk, _Signature]] = {}  # verified payloads, by SHA-256
+        self._bad: set[str] = set()  # damaged payloads, which are not named again even if they cannot be removed
 
     def names(self) -> tuple[str, ...]:
-        """Return what the master is told: the first digits of the payloads' SHA-256, the newest first."""
+        """Return the first digits of the payloads' SHA-256, the newest first, for `Sync.cached`."""
         kept = sorted(((used_s, sha) for sha, (_, used_s) in self._files().items()), reverse=True)
         return tuple(sha[:CACHED_DIGITS] for _, sha in kept if sha not in self._bad)[:MAX_CACHED]
 
     def with_borrowed_rows(self, chunk: Chunk) -> Chunk:
-        """Return a chunk with the rows that it borrows. Raises ValueError where a payload is gone or damaged."""
+        """Return a chunk with its borrowed rows filled in. Raises ValueError where a payload is gone or damaged."""
         tables = dict(chunk.tables)
         for name, table in chunk.tables.items():
             if table.borrowed is not None:
@@ -59,37 +57,39 @@ class ChunkCache:
         return replace(chunk, tables=tables)
 
     def put(self, sha256: str, payload: bytes | bytearray, chunk: Chunk) -> None:
-        """Keep the payload of a chunk that has rows of its own, if there is room. A full disk is no error."""
+        """Add the payload of a chunk that has rows of its own, if there is room. A full disk is no error."""
         if not any(table.carries for table in chunk.tables.values()) or not self._room(len(payload)):
             return
         with contextlib.suppress(OSError):
             bundle.write_atomic(self._folder / f"{sha256}.chunk", Pieces([payload]), durable=False)
 
     def _open(self, sha256: str) -> Chunk:
-        """Return the chunk of a kept payload, mapped."""
+        """Return the chunk of a cached payload, mapped from its file."""
         path = self._folder / f"{sha256}.chunk"
         try:
             if sha256 in self._opened and self._opened[sha256][1] == _signature(path):
                 return self._opened[sha256][0]
             payload = np.memmap(path, np.uint8, "r").data
             if bundle.digest(payload) != sha256:
-                raise ValueError("its SHA-256 is another")
+                raise ValueError("its SHA-256 differs")
             chunk = Chunk.opened(payload)
             with contextlib.suppress(OSError):  # the folder may be read-only
                 os.utime(path)
-            with contextlib.suppress(OSError):  # what is mapped stays, though another worker has just removed the file
+            with contextlib.suppress(OSError):  # the mapping stays valid if another worker has just removed the file
                 self._opened[sha256] = chunk, _signature(path)
-        except FileNotFoundError as error:  # another worker made room; it may come back
-            raise ValueError(f"the kept payload {sha256} is gone") from error
+        except FileNotFoundError as error:  # evicted by another worker; it may come back
+            raise ValueError(f"the cached payload {sha256} is gone") from error
         except (OSError, ValueError) as error:
             self._bad.add(sha256)
             with contextlib.suppress(OSError):
                 os.unlink(path)
-            raise ValueError(f"the kept payload {sha256} cannot be read: {error}") from error
+            raise ValueError(f"the cached payload {sha256} cannot be read: {error}") from error
         return chunk
 
     def _room(self, nbytes: int) -> bool:
-        """Make room for a payload, if there is any to be made."""
+        """Evict payloads for a new one, and return whether it fits."""
+        # Only payloads unused since before this process are evicted. Rows are needed once per epoch, in a fixed order,
+        # so evicting the least recently used would drop each row just before its turn.
         files = self._files()
         total = sum(size for size, _ in files.values())
         for sha256, (size, used_s) in sorted(files.items(), key=lambda item: item[1][1]):
@@ -100,14 +100,14 @@ class ChunkCache:
         return total + nbytes <= self._most
 
     def _files(self) -> dict[str, tuple[int, float]]:
-        """(bytes, when it was last used) of each payload."""
+        """Return (bytes, time of last use) of each payload."""
         files = {}
         for path in self._folder.iterdir():
             if name := _FILE.fullmatch(path.name):
                 try:
                     facts = path.stat()
                 except FileNotFoundError:
-                    continue  # another worker made room
+                    continue  # evicted by another worker
                 files[name[1]] = facts.st_size, facts.st_mtime
         return files
 
@@ -118,9 +118,9 @@ def _signature(path: Path) -> _Signature:
 
 
 def _with_borrowed(table: ChunkTable, chunks: Sequence[Chunk]) -> ChunkTable:
-    """Return a table with all its rows, from its own and those of the `chunks` that it borrows from.
+    """Return a table with all its rows: its own, and those that it borrows from `chunks`.
 
-    Raises ValueError where one has no such rows.
+    Raises ValueError where one of them lacks such rows.
     """
     assert table.borrowed is not None
     from_each = [np.flatnonzero(table.borrowed.source == number) for number in range(len(chunks))]

@@ -1,8 +1,8 @@
-"""The module tensors that a worker knows the master to hold, so that a push carries only what changed.
+"""The module tensors that the master is known to hold, so that a push carries only changed tensors.
 
-A tensor that a push does not bring is, bit for bit, what the push's base holds. So a frozen backbone stays where it
-is, and the rule that merges the push sees p = b for it, as if it had come. A vertex that was used comes with one
-tensor at least: that it was used and not changed is a fact, too.
+A tensor that a push omits equals that of the push's base, bit for bit. So a frozen backbone is never sent, and the
+merge rule sees p = b for it, as if it had been. A used vertex is sent with at least one tensor, because the master must
+know that it was used even if nothing changed.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from gridml.protocol.compression import FORMATS, MIN_STEP_ELEMENTS, StepFormat, 
 from gridml.protocol.push import ModuleTensors, PushContent, ReplicaPart, VertexKey
 
 Array = NDArray[Any]
-LARGE = 1 << 20  # bytes: such a tensor is rather sent once more, where an answer does not bring it, than held meanwhile
+LARGE = 1 << 20  # bytes from which a pushed tensor is not held until the reply, at the cost of sending it once more
 
 
 @final
 class MasterCopy:
-    """The module tensors of the version that a worker stands on: they come with replies, or, where the master took a
-    push as it was, are what was pushed. It holds the arrays themselves, which nobody writes to and of which no copy is
-    made. Large ones that travel by value are let go of: the answer brings newer ones."""
+    """The module tensors of the worker's version, from replies, and from pushes that the master took unchanged.
+
+    It shares the arrays, which must not be written to. Large tensors that are pushed by value are released, because the
+    reply brings newer ones.
+    """
 
     def __init__(self, types: Mapping[str, VertexType]) -> None:
         self._types = types
         self._modules: dict[VertexKey, ModuleTensors] = {}
-        self._pushed: dict[VertexKey, ModuleTensors] = {}
-        self._as_step: dict[str, bool] = {}
+        self._pushed: dict[VertexKey, ModuleTensors] = {}  # by the push under way, as the master reconstructs them
+        self._as_step: dict[str, bool] = {}  # by tensor name: whether it is sent as a step when compressed
 
     def carry(self, part: ReplicaPart, compress: str) -> tuple[PushContent, ReplicaPart]:
-        """Return (what of a trained part a push carries, the tensors of it that the master takes otherwise than they
-        are), in the format that `compress` names or by value."""
+        """Return (the content of a push of a trained part, those of its tensors that the master reconstructs with
+        rounding errors, as it does), compressed in the format `compress` where possible."""
         modules = {key: changed(tensors, self._modules.get(key, {})) for key, tensors in part.modules.items()}
         steps: dict[VertexKey, dict[str, TensorStep]] = {}
         rounded: dict[VertexKey, dict[str, Array]] = {}
@@ -57,26 +59,26 @@ class MasterCopy:
 
     @property
     def modules(self) -> Mapping[VertexKey, ModuleTensors]:
-        """The tensors that it holds, by vertex and name."""
+        """The held tensors, by vertex and name."""
         return self._modules
 
     def take(self, brought: ReplicaPart, *, fast_forward: bool) -> None:
-        """Take what a reply brought; with `fast_forward` the master holds what was pushed last, besides."""
+        """Add the tensors of a reply; with `fast_forward` also those of the push, which the master took unchanged."""
         pushed, self._pushed = self._pushed, {}
         for newer in (pushed, brought.modules) if fast_forward else (brought.modules,):
             for key, tensors in newer.items():
-                self._modules[key] = {**self._modules.get(key, {}), **{n: _apart(t) for n, t in tensors.items()}}
+                self._modules[key] = {**self._modules.get(key, {}), **{n: _detached(t) for n, t in tensors.items()}}
 
     def keep_only(self, kept: Collection[VertexKey]) -> None:
-        """Hold nothing of other vertices: replies that bring one again bring all of it."""
+        """Drop all other vertices. A reply that brings one of them again brings all its tensors."""
         self._modules = {key: tensors for key, tensors in self._modules.items() if key in kept}
 
     def forget(self) -> None:
-        """Hold nothing any more: the next reply brings all of it."""
+        """Drop everything. The next reply brings all tensors."""
         self._modules, self._pushed = {}, {}
 
     def _packed(self, key: VertexKey, name: str, trained: Array, form: StepFormat) -> tuple[TensorStep, Array] | None:
-        """Return (a tensor's step, what the master takes for it); None where it is to travel by value."""
+        """Return (the step of a tensor, its value as the master reconstructs it); None where it is sent by value."""
         base = self._modules.get(key, {}).get(name)
         if name not in self._as_step:
             self._as_step[name] = travels_as_step(self._types[key[0]], name, trained)
@@ -90,28 +92,28 @@ class MasterCopy:
         return TensorStep(form, codes), taken
 
 
-def _apart(tensor: Array) -> Array:
-    """Return a small tensor off the answer that brought it, which all of would else be held as long as that is."""
+def _detached(tensor: Array) -> Array:
+    """Return a copy of a small tensor, so that it does not keep the whole payload of its reply in memory."""
     return tensor.copy() if tensor.base is not None and tensor.nbytes < LARGE else tensor
 
 
 def travels_as_step(declared: VertexType, name: str, tensor: Array) -> bool:
-    """Whether a push that is compressed carries a tensor's step: a long one that is merged as a weight, by a rule of
-    ours. Sums and statistics travel by value, and so does what the user's own g sees."""
+    """Return whether a compressed push carries the step of a tensor: one of `MIN_STEP_ELEMENTS` or more that is merged
+    as a weight, by a built-in rule. Sums, statistics, and tensors for the user's own g are sent by value."""
     return tensor.size >= MIN_STEP_ELEMENTS and not declared.has_own_rule and is_weight(name, tensor, declared.rule)
 
 
 def changed(tensors: ModuleTensors, base: ModuleTensors) -> ModuleTensors:
-    """Return the tensors of a used vertex that differ from those of `base`; the smallest where none does."""
+    """Return the tensors of a used vertex that differ from `base`; the smallest one where none does."""
     differ = {name: t for name, t in tensors.items() if name not in base or not same_bits(t, base[name])}
     return differ or dict(sorted(tensors.items(), key=lambda item: item[1].nbytes)[:1])
 
 
 def reconstruct(content: PushContent, base: Mapping[VertexKey, ModuleTensors]) -> ReplicaPart:
-    """Return the part of the replica that was trained, with all tensors of its vertices: those that did not travel are
-    the very arrays of the push's `base`.
+    """Return the trained part of the replica with all tensors of its vertices. Omitted ones are the arrays of the
+    push's `base` themselves.
 
-    Nothing is allocated for a step that does not fit. Raises ValueError for one.
+    Raises ValueError for a step that does not fit its tensor, before any memory is allocated for it.
     """
     modules: dict[VertexKey, ModuleTensors] = dict(content.replica.modules)
     for key, steps in content.steps.items():

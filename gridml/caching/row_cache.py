@@ -1,10 +1,10 @@
-"""The rows of replicated types that a worker has: from the master, and from its own push under way.
+"""A worker's cache of rows of replicated types: from the master, and from its own push under way.
 
-`RowCache` holds the rows of one type as the master has them, so that they need not be sent again. A row stays when
-the chunk that brought it ends. The master knows which rows a worker has, and as of which version
-(`master.caching.known_rows`), so a chunk that touches a row again is sent it only if it has changed.
+`RowCache` holds the rows of one type as the master has them. A row outlives the chunk that brought it. The master
+tracks which rows a worker has, and in which version (`master.caching.known_rows`), so it sends a row again only after a
+change.
 
-`Rebasing` brings newer values of the master into a replica that was trained in between, by the rule of each tensor.
+`Rebasing` merges newer values of the master into a replica that was trained in between, by the rule of each tensor.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _ABSENT = -1
 
 @final
 class RowCache:
-    """Rows by id, in slots: finding one costs the same however many there are. `arrays` are the type's fields."""
+    """Rows by id, in slots, with lookup in constant time. `arrays` are the fields of the type."""
 
     def __init__(self, arrays: Mapping[str, array]) -> None:
         self._arrays = arrays
         self.clear()
 
     def clear(self) -> None:
-        """Have no rows."""
-        self._slots: NDArray[np.int32] = np.empty(0, np.int32)  # by id
+        """Drop all rows."""
+        self._slots: NDArray[np.int32] = np.empty(0, np.int32)  # by id; `_ABSENT` for a row that is not cached
         self._fields = {name: np.empty((0, *one.shape), one.dtype) for name, one in self._arrays.items()}
         self._used = 0
 
@@ -45,7 +45,7 @@ class RowCache:
         return self._used
 
     def values(self, ids: Ids) -> dict[str, Array]:
-        """Return the fields of some rows, in copies of shape (n, *shape); zeros for those that are not here."""
+        """Return copies of the fields of some rows, each (n, *shape); zeros for rows that are not cached."""
         found = self._found(ids)
         absent = found == _ABSENT
         if not absent.any():
@@ -57,13 +57,13 @@ class RowCache:
         return values
 
     def take(self, rows: RowValues) -> None:
-        """Have these rows as they are given, each id once."""
+        """Store rows, each id once."""
         slots = self._made(rows.ids)
         for name, values in rows.fields.items():
             self._fields[name][slots] = values
 
     def keep(self, ids: Ids) -> None:
-        """Have no rows but these."""
+        """Drop all other rows."""
         kept = RowValues(ids, self.values(ids))
         self.clear()
         self.take(kept)
@@ -77,7 +77,7 @@ class RowCache:
         return slots
 
     def _made(self, ids: Ids) -> NDArray[np.int32]:
-        """Return the slots of rows; those that had none get one."""
+        """Return the slots of rows, allocating missing ones."""
         highest = int(ids.max(initial=-1))
         if highest >= len(self._slots):
             more = np.full(max(highest + 1, 3 * len(self._slots) // 2) - len(self._slots), _ABSENT, np.int32)
@@ -101,14 +101,14 @@ class RowCache:
 
 @final
 class Rebasing:
-    """The rules of the tensors of a program's replicated `types`."""
+    """Rebases tensors of a program's replicated `types` by their rules."""
 
     def __init__(self, types: Mapping[str, VertexType]) -> None:
         self._types = types
         self._rules: dict[str, Aggregate] = {}
 
     def merge_in(self, type_name: str, name: str, local: Array, newest: Array, pushed: Array | None, live: int) -> None:
-        """Bring `newest` into `local`, by the rule of tensor `name` where work since `pushed` is to be kept."""
+        """Merge `newest` into `local` in place; by the rule of tensor `name` where training since `pushed` is kept."""
         if pushed is None or _is_constant(local, pushed):
             np.copyto(local, newest)
             return
@@ -118,23 +118,22 @@ class Rebasing:
 
 
 def _is_constant(local: Array, pushed: Array) -> bool:
-    """Whether a tensor holds infinities, as a mask does, and was left alone: it has no differences."""
-    with np.errstate(all="ignore"):  # a sum that is not finite says little, and one that is says all
+    """Return whether a tensor holds infinities, as masks do, and is unchanged: a rule would compute inf - inf."""
+    with np.errstate(all="ignore"):  # a finite sum proves that all elements are finite
         return local.dtype.kind == "f" and not np.isfinite(local.sum()) and same_bits(local, pushed)
 
 
 @final
 class ReplicatedRows:
-    """Rows by type: as the master has them, in caches, and those of a push without an answer."""
+    """Rows by type: caches of the master's values, and the rows of the push under way."""
 
     def __init__(self, types: Mapping[str, VertexType], rebasing: Rebasing) -> None:
         self.caches = {n: RowCache(t.arrays) for n, t in types.items() if t.replicated and not t.modules}
-        self.under_way: dict[str, RowValues] = {}
+        self.under_way: dict[str, RowValues] = {}  # pushed, without a reply
         self._rebasing = rebasing
 
     def values(self, type_name: str, ids: Ids) -> dict[str, Array]:
-        """Rows to begin a chunk with, in copies: those under way as they were pushed, zeros where nobody has brought
-        any yet."""
+        """Return copies of rows to begin a chunk with: rows under way as they were pushed, zeros for unknown rows."""
         values = self.caches[type_name].values(ids)
         pushed = self.under_way.get(type_name)
         if pushed is not None and len(pushed.ids):
@@ -144,25 +143,25 @@ class ReplicatedRows:
         return values
 
     def acknowledge_push(self) -> None:
-        """The last push was merged: the master has its rows as they were pushed, but for those that it brings."""
+        """Store the rows of the merged push: the master has them as pushed, except those that its reply brings."""
         for type_name, rows in self.under_way.items():
             self.caches[type_name].take(rows)
         self.under_way = {}
 
     def take(self, newest: Mapping[str, RowValues]) -> None:
-        """Have rows as the master has them, for the chunks that follow."""
+        """Store rows of the master, for the next chunks."""
         for type_name, rows in newest.items():
             if type_name in self.caches:
                 self.caches[type_name].take(rows)
 
     def take_into(self, table: Rows | None, type_name: str, newest: RowValues, live: int, *, keeps: bool) -> None:
-        """Take rows of a type as the master has them, into the `table` of the chunk in hand, too, if that has some;
-        where it `keeps` what was trained, that is what differs from what the master had before."""
+        """Store rows of the master, and merge them into the `table` of the chunk in hand. With `keeps`, training since
+        the master's previous values is kept."""
         cache = self.caches.get(type_name)
         if cache is None:
-            return  # f knows nothing of such vertices
+            return  # f does not use this type
         if table is not None:
-            at, here = places(table.ids, newest.ids)  # those not here are for a chunk that follows
+            at, here = places(table.ids, newest.ids)  # the other rows are for a later chunk
             at, ids = at[here], newest.ids[here]
             before = cache.values(ids)
             for name, values in newest.fields.items():
@@ -175,12 +174,12 @@ class ReplicatedRows:
         cache.take(newest)
 
     def keep(self, held: Mapping[str, Ids]) -> None:
-        """Forget all rows but these ids of each type."""
+        """Drop all rows but these ids of each type."""
         for type_name, cache in self.caches.items():
             cache.keep(held.get(type_name, np.empty(0, np.int64)))
 
     def forget(self) -> None:
-        """Have no rows: what was trained from them is not wanted."""
+        """Drop all rows, because the training based on them was refused."""
         self.under_way = {}
         for cache in self.caches.values():
             cache.clear()

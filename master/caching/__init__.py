@@ -1,1 +1,1 @@
-"""What the master knows of the rows that workers keep (`gridml.caching`), so that it does not send them again."""
+"""The master's records of the rows that workers cache (`gridml.caching`), so that it does not resend them."""

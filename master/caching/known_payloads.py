@@ -1,12 +1,12 @@
-"""The rows of local vertices that payloads carried which workers may have kept, in bounded memory and on disk.
+"""Index of the rows of local vertices in chunk payloads that workers may have cached, in bounded memory and on disk.
 
-Rows that the master forgets are sent again. A worker names what its cache holds whenever it asks for work
-(`gridml.caching.chunk_cache`), and a chunk borrows from nothing else. If a payload is gone or damaged when the chunk
-is begun, the worker cannot begin it; it no longer names that payload when it asks again.
+A worker names the payloads in its cache whenever it asks for work (`gridml.caching.chunk_cache`), and a chunk borrows
+rows only from those. If such a payload is gone or damaged when the chunk is begun, the worker cannot begin it, and does
+not name the payload when it asks again. Rows of forgotten payloads are sent again.
 
-The same is kept on disk for the next master of the run. A file holds the ids of the rows of one payload, in their
-order, and which fields came with them. It is named by the payload's SHA-256 and its own, so that one which a power
-cut left torn is not believed. None is needed: where one is missing, or cannot be written, rows are sent again.
+The index is also kept on disk for the next master of the run. A file holds the ids of the rows of one payload, in
+order, and the fields that came with them. Its name contains the payload's SHA-256 and its own, which detects a file
+torn by a power cut. No file is essential: where one is missing, or cannot be written, rows are sent again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from gridml.model.order import Ids
 from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS
 
-Fields = Mapping[str, tuple[str, ...]]  # of each type the fields that its rows came with, in order of their names
+Fields = Mapping[str, tuple[str, ...]]  # by type: the fields of its rows, sorted
 
 _FILE = re.compile(r"([0-9a-f]{64})-([0-9a-f]{64})\.rows")
 
 
 class CarriedFiles:
-    """The files in `folder`, which is made when there is something to keep."""
+    """The index files in `folder`, which is created on the first write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def write(self, sha256: str, ids: Mapping[str, Ids], fields: Fields) -> None:
-        """Keep the ids (n,) of the rows of each type that a payload carries. A disk that is full is no error."""
+        """Write the ids (n,) of the rows of each type in a payload. A full disk is no error."""
         tensors = {f"ids/{name}": bundle.narrowed(rows) for name, rows in ids.items()}
         content = bundle.encode({"fields": {name: list(names) for name, names in fields.items()}}, tensors)
         with contextlib.suppress(OSError):
@@ -48,7 +48,7 @@ class CarriedFiles:
             bundle.write_atomic(self._folder / f"{sha256}-{bundle.digest(content)}.rows", content, durable=False)
 
     def read(self) -> Iterator[tuple[str, dict[str, Ids], Fields]]:
-        """Yield (SHA-256 of the payload, ids, fields) of each file, the oldest first. Removes those that are torn."""
+        """Yield (SHA-256 of the payload, ids, fields) of each file, oldest first. Removes torn files."""
         for path in self._paths():
             name = _FILE.fullmatch(path.name)
             try:
@@ -64,13 +64,13 @@ class CarriedFiles:
             yield name[1], ids, {key: tuple(names) for key, names in message["fields"].items()}
 
     def remove(self, sha256: str) -> None:
-        """Forget a payload, if it is known at all."""
+        """Remove the file of a payload, if any."""
         with contextlib.suppress(OSError):
             for path in self._folder.glob(f"{sha256}-*.rows"):
                 path.unlink(missing_ok=True)
 
     def _paths(self) -> list[Path]:
-        with contextlib.suppress(OSError):  # there is no folder before the first payload
+        with contextlib.suppress(OSError):  # the folder does not exist before the first write
             return [path for _, _, path in sorted(map(_age, self._folder.iterdir()))]
         return []
 
@@ -82,20 +82,20 @@ def _age(path: Path) -> tuple[int, str, Path]:
         return 0, path.name, path
 
 
-MIN_BORROWED_ROWS = 16  # rows for which a payload is opened
+MIN_BORROWED_ROWS = 16  # fewer rows are not worth opening a payload
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What a payload carries of one table: the ids of its own rows, ascending, and where each stands among them."""
+    """The rows of one table in a payload."""
 
-    sha256: str
-    ids: NDArray[np.int64]
-    at: NDArray[np.int32]
+    sha256: str  # of the payload
+    ids: NDArray[np.int64]  # ascending
+    at: NDArray[np.int32]  # position of each row in the payload
 
     @staticmethod
     def of(sha256: str, ids: Ids) -> Carried:
-        """Return what a payload carries whose own rows are `ids` (n,), in their order."""
+        """Return the rows of a payload that holds `ids` (n,) in this order."""
         at = np.argsort(ids, kind="stable")
         return Carried(sha256, ids[at], at.astype(np.int32))
 
@@ -105,11 +105,11 @@ class Carried:
 
 
 def borrow(ids: Ids, cached: Sequence[Carried]) -> tuple[Borrowed | None, str]:
-    """Return which rows of a chunk's table `ids` (n,) come from which of the payloads that its worker has, the newest
-    first, and why; None where that is not worth opening one."""
+    """Return (which rows `ids` (n,) of a chunk's table to borrow from which of its worker's `cached` payloads, the
+    reason). The newest payload comes first. None where no payload is worth opening."""
     source, at = np.full(len(ids), OWN, np.int16), np.zeros(len(ids), np.int32)
     payloads: list[str] = []
-    missing = np.argsort(ids, kind="stable")  # looked for in order, which takes a third of the time
+    missing = np.argsort(ids, kind="stable")  # sorted, because ordered lookups take a third of the time
     wanted = ids[missing]
     for carried in cached:
         if not len(missing):
@@ -129,22 +129,22 @@ def borrow(ids: Ids, cached: Sequence[Carried]) -> tuple[Borrowed | None, str]:
     return Borrowed(tuple(payloads), source, at), f"the worker has {borrowed:,} of {len(ids):,} rows"
 
 
-MAX_BYTES = 64 << 20  # of ids and their places: five million rows
+MAX_BYTES = 64 << 20  # of ids and positions: five million rows
 
 
 class CarriedPayloads:
-    """The rows of payloads of `graph`, by the digits that workers name these with."""
+    """The index of payloads of `graph`, by the digits that workers name them with."""
 
     def __init__(self, graph: Graph, files: CarriedFiles, max_bytes: int = MAX_BYTES) -> None:
         self._graph = graph
         self._files = files
-        self._read = False
+        self._read = False  # whether the files of earlier masters were read
         self._most = max_bytes
-        self._payloads: OrderedDict[str, Mapping[str, Carried]] = OrderedDict()
-        self._nbytes = 0
+        self._payloads: OrderedDict[str, Mapping[str, Carried]] = OrderedDict()  # oldest first; by table
+        self._nbytes = 0  # of all `_payloads`
 
     def add(self, sha256: str, chunk: Chunk) -> None:
-        """Remember what the payload of a chunk carries."""
+        """Add the payload of a chunk, if it carries rows."""
         carrying = [table for name, table in chunk.tables.items() if name == table.type and table.carries]
         if not carrying:
             return
@@ -154,24 +154,24 @@ class CarriedPayloads:
         self._remember(sha256, ids)
 
     def borrow(self, type_name: str, ids: Ids, cached: Sequence[str]) -> tuple[Borrowed | None, str]:
-        """Return which of the rows `ids` of a type a worker has that keeps the payloads `cached`, and why."""
+        """Return (the rows to borrow among `ids` of a type for a worker with the payloads `cached`, the reason)."""
         self._recall()
         kept = (self._payloads.get(digits) for digits in cached)
         return borrow(ids, [tables[type_name] for tables in kept if tables is not None and type_name in tables])
 
     def _recall(self) -> None:
-        """Read what an earlier master remembered; once, and only where a worker keeps anything."""
+        """Read the index of earlier masters, once, and only when it is first needed."""
         if self._read:
             return
         self._read = True
         for sha256, ids, fields in self._files.read():
             if all(name in self._graph.tables and names == self._fields(name) for name, names in fields.items()):
                 self._remember(sha256, ids)
-            else:  # the program names rows of a file now that it gave as arrays then, or the other way round
+            else:  # the program has switched between arrays and rows of a file
                 self._files.remove(sha256)
 
     def _fields(self, type_name: str) -> tuple[str, ...]:
-        """What comes with a row of a type."""
+        """Return the fields that are sent with a row of a type."""
         table = self._graph.tables[type_name]
         return tuple(sorted([*lasting_fields(table), *table.ragged]))
 
@@ -182,7 +182,7 @@ class CarriedPayloads:
         self._nbytes += _nbytes(tables)
         while self._nbytes > self._most:
             digits, oldest = next(iter(self._payloads.items()))
-            self._files.remove(next(iter(oldest.values())).sha256)  # all tables of a payload have its
+            self._files.remove(next(iter(oldest.values())).sha256)  # the same for all tables of a payload
             self._forget(digits)
 
     def _forget(self, digits: str) -> None:

@@ -1,9 +1,8 @@
 """The rows of array fields that each worker is known to have, and in which version.
 
-A worker keeps the rows of its chunks (`gridml.caching.row_cache`). A reply need not bring rows that it has. A reply
-speaks of the version that it names: of rows that it brings, and of rows that the worker is known to have as they are.
-It counts once the next message of the worker has come. Nor need rows of a push travel back that the master holds,
-once it is merged, just as they were pushed.
+A worker keeps the rows of its chunks (`gridml.caching.row_cache`), so a reply omits those that it has. The rows of a
+reply count as known, in the version of the reply, once the worker's next message acknowledges it. Rows that the master
+merged exactly as they were pushed are not sent back either.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from gridml.protocol.push import RowValues
 
 Array = NDArray[Any]
 
-MAX_WORKER_BYTES = 1 << 29  # of rows that a worker keeps, about
-MAX_KNOWN_BYTES = 1 << 28  # that the master takes to know which those are, for all workers
-UNKNOWN = -1  # the version of a row that a worker lacks: every row has changed since
+MAX_WORKER_BYTES = 1 << 29  # of the rows that a worker keeps, about
+MAX_KNOWN_BYTES = 1 << 28  # of the master's records of those rows, for all workers together
+UNKNOWN = -1  # the version of a row that a worker lacks; lower than that of any change
 _NONE: Ids = np.empty(0, np.int64)
 
 
 class _Rows(NamedTuple):
-    """`ids` int64 (n,), ascending, and the version of each, int32 (n,)."""
+    """The known rows of one type."""
 
-    ids: Ids
-    versions: NDArray[np.int32]
+    ids: Ids  # int64 (n,), ascending
+    versions: NDArray[np.int32]  # (n,)
 
 
 @final
 class KnownRows:
-    """Rows by type, and the version of each. To know too little is safe: what is not known is sent."""
+    """Rows by type, and the version of each. A missing entry is safe, because unknown rows are sent."""
 
     def __init__(self) -> None:
         self._rows: dict[str, _Rows] = {}
@@ -48,11 +47,11 @@ class KnownRows:
         return sum(rows.ids.nbytes + rows.versions.nbytes for rows in self._rows.values())
 
     def counts(self) -> dict[str, int]:
-        """How many rows of each type are known."""
+        """Return the number of known rows of each type."""
         return {type_name: len(rows.ids) for type_name, rows in self._rows.items()}
 
     def add(self, rows: Touched, version: int) -> None:
-        """The worker has these rows, ids ascending, as they are in `version`."""
+        """Record that the worker has these rows, ids ascending, as of `version`."""
         for type_name, ids in rows.items():
             known = self._rows.get(type_name)
             if known is None:
@@ -67,8 +66,8 @@ class KnownRows:
                 )
 
     def lacking(self, type_name: str, ids: Ids, changed: Ids) -> Ids:
-        """Return those of `ids` that the worker does not have as they are, given the version in which each row of the
-        type changed last, int64 (count,)."""
+        """Return those of `ids` that are missing or outdated at the worker. `changed`, int64 (count,), is the version
+        in which each row of the type last changed."""
         known = self._rows.get(type_name)
         if known is None:
             return ids
@@ -80,7 +79,7 @@ class KnownRows:
 
 
 class LeaseRows(NamedTuple):
-    """Rows that a lease is trained with."""
+    """The rows that a lease is trained with."""
 
     lease: int
     touched: Touched
@@ -89,25 +88,24 @@ class LeaseRows(NamedTuple):
 @final
 @dataclass(slots=True)
 class RowsHeld:
-    """What a worker has: `known` rows, and, if it has heard the `answer`, those `answered`, in `version`. It may have
-    trained each lease up to where it was `promised` rows for."""
+    """The rows of one worker. Mutated only by `acknowledge`, `clear` and `master.sync.rows`."""
 
-    answer: str = ""
-    known: KnownRows = field(default_factory=KnownRows)
-    answered: list[LeaseRows] = field(default_factory=list)
-    version: int = UNKNOWN
-    promised: dict[int, int] = field(default_factory=dict)
+    answer: str = ""  # the last reply, as in `Reply.answer`
+    known: KnownRows = field(default_factory=KnownRows)  # of acknowledged replies
+    answered: list[LeaseRows] = field(default_factory=list)  # of the last reply, not acknowledged yet,
+    version: int = UNKNOWN  # in this version
+    promised: dict[int, int] = field(default_factory=dict)  # by lease: the position up to which it may be trained
 
     def clear(self) -> None:
-        """It may have nothing."""
+        """Forget everything: the worker may have no rows."""
         self.known.clear()
         self.answered.clear()
 
     def acknowledge(self, heard: bool, named: Container[int], as_pushed: Touched, version: int) -> None:
-        """Take the worker to have what the last answer brought of the leases that it has `named`, if it has `heard`
-        that; and what it pushed and `version` took as it was. Other rows that it pushed have changed, so they count as
-        lacking."""
-        if not heard:  # nor is it where this message was answered before
+        """Handle the worker's next message. If it has `heard` the last reply, it has the reply's rows of the leases
+        that it has `named`, and those pushed rows that `version` took unchanged (`as_pushed`). Other pushed rows have
+        changed, so they count as missing."""
+        if not heard:  # also where this message is a duplicate that was answered before
             self.clear()
         for lease in self.answered:
             if lease.lease in named:
@@ -117,26 +115,26 @@ class RowsHeld:
             self.known.add(as_pushed, version)
 
     def is_too_much(self, row_bytes: Mapping[str, int], live: int) -> bool:
-        """Whether there is more than a worker should keep, a row of each type having so many bytes, or more than the
-        master should know of each of `live` workers."""
+        """Return whether the rows exceed the memory of a worker, or their records the share of one of `live` workers;
+        `row_bytes` is the size of a row by type."""
         nbytes = sum(count * row_bytes[name] for name, count in self.known.counts().items())
         return nbytes > MAX_WORKER_BYTES or self.known.nbytes > MAX_KNOWN_BYTES // max(1, live)
 
 
 def taken_rows(pushed: Mapping[str, RowValues], merged: Mapping[str, RowValues]) -> tuple[Touched, Touched]:
-    """Return (the rows of a push that were merged; those of them that the master took as they were), ids ascending."""
+    """Return (the merged rows of a push, those of them that the master took unchanged), ids ascending."""
     ids = {type_name: np.sort(rows.ids) for type_name, rows in merged.items()}
     alike = {type_name: np.sort(rows.ids[_alike(rows, pushed[type_name])]) for type_name, rows in merged.items()}
     return ids, alike
 
 
 def keep_latest_writes(pushed: Sequence[Touched], as_pushed: Sequence[Touched]) -> list[Touched]:
-    """Return of several pushes, merged one after the other into one version, the rows `as_pushed` that none after it
+    """Return, for each of several pushes merged in order into one version, its rows `as_pushed` that no later push
     changed."""
     kept: list[dict[str, Ids]] = [{} for _ in pushed]
     for type_name in {type_name for rows in pushed for type_name in rows}:
         changed = [rows.get(type_name, _NONE) for rows in pushed]
-        last = np.empty(max(int(ids.max(initial=-1)) for ids in changed) + 1, np.int32)  # of each row, the push
+        last = np.empty(max(int(ids.max(initial=-1)) for ids in changed) + 1, np.int32)  # by row: its last push
         for number, ids in enumerate(changed):
             last[ids] = number
         for number, rows in enumerate(as_pushed):
@@ -146,7 +144,7 @@ def keep_latest_writes(pushed: Sequence[Touched], as_pushed: Sequence[Touched]) 
 
 
 def _alike(merged: RowValues, pushed: RowValues) -> NDArray[np.bool_]:
-    """Which rows are the same to the bit, in every field."""
+    """Return a mask of the rows that are equal in every field, bit for bit."""
     alike = np.ones(len(merged.ids), np.bool_)
     for name, values in merged.fields.items():
         alike &= (_bytes(values) == _bytes(pushed.fields[name])).all(1)
