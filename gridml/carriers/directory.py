@@ -97,7 +97,7 @@ class DirectoryMailbox(LinkedMailbox):
         with (self._chunks_folder / f"{name}{SUFFIX}").open("rb") as file:
             payload = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         if bundle.digest(payload) != sha256:
-            raise ValueError(f"{name} does not have the SHA-256 that the reply names")
+            raise ValueError(f"{name} has another SHA-256 than its reply")
         return payload
 
     def beat(self, lease: int, upto: int) -> None:

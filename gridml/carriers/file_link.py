@@ -97,7 +97,7 @@ class LinkedMailbox(WorkerMailbox):
     def fetch(self, name: str, sha256: str) -> Arrived:
         payload = self._chunks.get(f"chunks/{name}{SUFFIX}")
         if bundle.digest(payload) != sha256:
-            raise ValueError(f"chunk {name} does not have the SHA-256 of its lease")
+            raise ValueError(f"chunk {name} has another SHA-256 than its lease")
         return payload
 
     def close(self) -> None:

@@ -152,7 +152,7 @@ class _FaultyWorker(WorkerMailbox):
             raise FileNotFoundError(f"chunk {name} cannot be had")
         payload = arrivals[0][1]
         if bundle.digest(payload) != sha256:
-            raise ValueError(f"chunk {name} has another SHA-256 than its lease says")
+            raise ValueError(f"chunk {name} has another SHA-256 than its lease")
         return payload
 
     def beat(self, lease: int, upto: int) -> None:

@@ -318,7 +318,7 @@ def test_a_worker_of_another_carrier_does_without_paramiko() -> None:
     [
         ("127.0.0.1:2222", "127.0.0.1: on another machine that is the machine itself"),
         ("localhost", "on another machine that is the machine itself"),
-        ("0.0.0.0", "or nowhere"),
+        ("0.0.0.0", "or nothing"),
         ("[fe80::1]:22", "fe80::1"),
         ("no-such-host.invalid", "not known here"),
     ],

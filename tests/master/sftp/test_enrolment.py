@@ -594,4 +594,4 @@ def test_a_damaged_file_of_one_machine_shuts_no_other_out(
     enrolled = link_of(server, "w8", other)
     assert enrolled.list("mail") == ["w8"]
     for each in (link, enrolled):
-        each._line.close()
+        each._connection.close()

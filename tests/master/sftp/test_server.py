@@ -80,7 +80,7 @@ def connect(server: MailServer, root: Path) -> Iterator[Callable[..., SftpLink]]
 @pytest.fixture
 def session(connect: Callable[..., SftpLink]) -> Any:
     """A bare SFTP session of job w7."""
-    return connect()._line.session()
+    return connect()._connection.session()
 
 
 def wait_until(true: Callable[[], bool]) -> None:
