@@ -1,1 +1,1 @@
-"""What a person sees of a run; nothing here changes one."""
+"""Views of a run for people: status, report, plots, page. They read a run and never change it."""

@@ -1,4 +1,4 @@
-"""A console that prints text as text, and the JSON that programs read of a run."""
+"""Console output that is safe for foreign text, and JSON output."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from gridml.protocol.foreign import printable
 
 @final
 class PlainConsole(Console):
-    """Prints what is written on it as it stands, for it may be a metric's name, a machine's, or a worker's last words:
-    markup is not interpreted, and what a terminal would obey is shown as an escape. `width` in columns, None: as the
-    terminal has."""
+    """A rich console that prints text literally: no markup, no emoji, control characters escaped.
+
+    Output includes text from other machines, such as machine names and a worker's last output, which must not be able
+    to control the terminal. `width` is in columns; None: that of the terminal.
+    """
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         super().__init__(stderr=stderr, width=width, markup=False, emoji=False)
@@ -33,7 +35,7 @@ class PlainConsole(Console):
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """Return `value` as JSON. What JSON has no number for, NaN and infinity, is null."""
+    """Return `value` as JSON. NaN and infinity become null, because JSON has neither."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 

@@ -1,5 +1,4 @@
-"""Read whose pushes were not taken as they came, who is trusted no more, and which machines get no worker: with the
-reason, and until when."""
+"""Reads altered pushes, quarantined workers and avoided machines from the ledger, with reasons and times."""
 
 from __future__ import annotations
 
@@ -13,27 +12,21 @@ from master.state.failures import AVOIDED, PAUSE_S, Altered, long_rest_s, strike
 
 @dataclass(frozen=True)
 class AlteredPushes:
-    """A worker's pushes that were not taken as they came."""
+    """A worker's pushes that were changed or rejected before merging."""
 
     worker: str
     machine: str
-    #: pushes that were merged with shorter steps
-    shortened: int
-    #: pushes of whose steps a rule such as `clipped` took less
-    clipped: int
-    #: pushes of which a tensor, or optimiser moments, were left out
-    left_out: int
-    #: pushes that were not merged
-    refused: int
-    #: vertices of all of them
-    vertices: int
-    #: why the last of them was not taken as it came
-    because: str
+    shortened: int  #: pushes merged with shorter steps
+    clipped: int  #: pushes whose steps a rule such as `clipped` shortened
+    left_out: int  #: pushes merged without some tensor or optimiser moments
+    refused: int  #: pushes that were rejected
+    vertices: int  #: total vertices of all these pushes
+    because: str  #: reason for the last one
 
 
 @dataclass(frozen=True)
 class QuarantinedWorker:
-    """A worker of which nothing is taken any more, for the rest of the run."""
+    """A worker whose pushes are rejected for the rest of the run."""
 
     worker: str
     machine: str
@@ -46,19 +39,17 @@ class QuarantinedWorker:
 
 @dataclass(frozen=True)
 class AvoidedMachine:
-    """A machine on which workers failed, and of which `distrusted` were given up for what they sent. No worker starts
-    there for `seconds_left`, of a long rest's last hour only while others work elsewhere; if `for_good` none does while
-    they do."""
+    """A machine on which workers failed, so that no worker starts there for a while."""
 
     machine: str
-    distrusted: int
-    seconds_left: float
-    for_good: bool
+    distrusted: int  #: workers there that were given up for what they sent
+    seconds_left: float  #: until it may get a worker; the last hour of a long rest applies only while others work
+    for_good: bool  #: it gets none for the rest of the run, while others work elsewhere
     because: str
 
     @property
     def until(self) -> str:
-        """For how long no worker starts there."""
+        """For how long no worker starts there, in words."""
         if self.for_good:
             return "for the rest of the run, while others work elsewhere"
         return f"for {self.seconds_left:.0f} s more" if self.seconds_left > 0 else "until a while ago"
@@ -68,9 +59,10 @@ class AvoidedMachine:
 
 
 def read_altered(db: sqlite3.Connection) -> list[AlteredPushes]:
-    """Return the workers that have such pushes, those with most vertices in them first."""
+    """Return the workers with altered pushes, those with the most vertices first."""
     counts = ", ".join(f"sum(pushes * (how = '{how}'))" for how in Altered)  # in the order of the fields above
-    rows = db.execute(  # of columns that are not summed SQLite gives those of the row with the largest at_s
+    # With max(), SQLite takes bare columns such as `reason` from the row that has the maximum.
+    rows = db.execute(
         f"SELECT worker, coalesce(machine, ''), {counts}, sum(vertices), reason, max(at_s) FROM altered "
         "LEFT JOIN workers USING (worker) GROUP BY worker ORDER BY sum(vertices) DESC, worker"
     )
@@ -78,7 +70,7 @@ def read_altered(db: sqlite3.Connection) -> list[AlteredPushes]:
 
 
 def read_quarantined(db: sqlite3.Connection) -> list[QuarantinedWorker]:
-    """Return the workers in quarantine, in the order in which they came there."""
+    """Return the workers in quarantine, in the order in which they were put there."""
     rows = db.execute(
         "SELECT worker, coalesce(machine, ''), reason FROM quarantined LEFT JOIN workers USING (worker) ORDER BY at_s"
     )
@@ -86,8 +78,7 @@ def read_quarantined(db: sqlite3.Connection) -> list[QuarantinedWorker]:
 
 
 def read_avoided_machines(db: sqlite3.Connection, now: float) -> list[AvoidedMachine]:
-    """Return the machines against which enough counts for nobody to wait for their next try, by name; `now` in seconds
-    of the clock that the ledger was written by."""
+    """Return the machines with enough failures to be avoided, by name. `now` is in seconds of the ledger's clock."""
     rows = db.execute("SELECT name, failures, distrusted, avoided_until_s, reason FROM machines ORDER BY name")
     avoided = []
     for name, failures, distrusted, until_s, because in rows:
@@ -100,5 +91,5 @@ def read_avoided_machines(db: sqlite3.Connection, now: float) -> list[AvoidedMac
 
 
 def now_avoided(machines: Iterable[AvoidedMachine]) -> list[AvoidedMachine]:
-    """Return those of the machines on which no worker starts now."""
+    """Return the machines on which no worker may start now."""
     return [machine for machine in machines if machine.for_good or machine.seconds_left > 0]

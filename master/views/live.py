@@ -1,6 +1,6 @@
-"""Show a run while it goes on: a live view on a terminal, plain lines elsewhere, JSON for programs.
+"""Live views of a run: a panel on a terminal, plain lines elsewhere, JSON lines for programs.
 
-Views are fed twice a second at most, from the loop of the run itself: no thread of theirs touches the ledger.
+Views are updated at most twice a second, from the run's own loop; they have no thread that reads the ledger.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ STYLES = {
     **dict.fromkeys(("started", "training", "resumed", "running"), "cyan"),
     **dict.fromkeys(("epoch", "metrics", "best", "stopping", "finished"), "green"),
 }
-MAX_NAMED = 3  # machines that are avoided
-WIDTH = 100  # columns of the panel, where the terminal has them
-BAD = "yellow"  # every other topic: something was lost, or failed
+MAX_NAMED = 3  # avoided machines, or held workers, named in one line
+WIDTH = 100  # columns of the panel, if the terminal is as wide
+BAD = "yellow"  # all other topics: something was lost or failed
 
 
 class LiveView(ABC):
-    """Shows events as they come and the progress from time to time. `every_s`: seconds between two progresses."""
+    """Shows events as they happen, and the progress at intervals."""
 
-    every_s: float
+    every_s: float  #: seconds between two calls of `progress`
 
     @abstractmethod
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
-        """Show what happened at `at_s` (seconds of time.time()); its topic is a word such as "evicted", and its facts
-        are the numbers and names of its text."""
+        """Show an event at `at_s` (seconds of time.time()): its topic, such as "evicted", its text, and the numbers and
+        names in that text."""
 
     @abstractmethod
     def progress(self, now: float, progress: RunProgress) -> None:
-        """Show how far the run is at `now` (seconds of time.time())."""
+        """Show the progress of the run at `now` (seconds of time.time())."""
 
     def __enter__(self) -> LiveView:
         return self
@@ -61,7 +61,7 @@ class LiveView(ABC):
 
 @final
 class Screen(LiveView):
-    """A panel that stays at the foot of a terminal while events scroll above it."""
+    """A panel that stays at the bottom of a terminal while events scroll above it."""
 
     every_s = 0.5
 
@@ -87,7 +87,7 @@ class Screen(LiveView):
 
 @final
 class Lines(LiveView):
-    """A plain line per event, and one of the progress every ten seconds."""
+    """One plain line per event, and one for the progress every ten seconds."""
 
     every_s = 10.0
 
@@ -107,8 +107,8 @@ class Lines(LiveView):
 
 @final
 class EventLines(LiveView):
-    """A JSON object per line: {"at_s", "topic", "text", "facts"} for an event (docs/events.md); a progress has its own
-    fields beside `at_s` and `topic`, which is "progress". For one release more `kind` says the same as `topic`."""
+    """One JSON object per line: {"at_s", "topic", "text", "facts"} for an event (docs/events.md); for a progress,
+    `topic` is "progress" and the other fields are those of RunProgress."""
 
     every_s = 10.0
 
@@ -126,21 +126,21 @@ class EventLines(LiveView):
 
 
 def json_line(at_s: float, topic: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Return one object of `--json` output; `kind` is the former name of `topic`."""
+    """Return one object of `--json` output. `kind` is the deprecated name of `topic`, kept for one more release."""
     return {"at_s": at_s, "topic": topic, "kind": topic, **content}
 
 
 class Follower:
-    """Reads the progress of the run in `root` whenever it is due and hands it to a view.
+    """Reads a run's progress at a view's interval and passes it on, together with all events.
 
-    `report` and `tick` are what a `Run` wants of its environment.
+    `report` and `tick` are the callbacks of the run's Environment.
     """
 
     def __init__(self, root: Path, view: LiveView, clock: Callable[[], float] = time.time) -> None:
         self._root = root
         self._view = view
         self._clock = clock
-        self._ledger: sqlite3.Connection | None = None
+        self._ledger: sqlite3.Connection | None = None  # opened at the first reading: the run may not exist before
         self._looked_s = clock() + min(1.0, view.every_s) - view.every_s
         self.last: RunProgress | None = None
 
@@ -151,7 +151,7 @@ class Follower:
         now = self._clock()
         if not self._looked_s <= now < self._looked_s + self._view.every_s:  # the clock may have been set back
             self._looked_s = now
-            # A view is no reason for a run to end: what is wrong with the ledger, the master itself will find.
+            # A view must not end the run; if the ledger is damaged, the master itself reports it.
             with contextlib.suppress(sqlite3.Error, LedgerError):
                 if self._ledger is None:
                     self._ledger = connect(self._root)
@@ -168,10 +168,10 @@ class Follower:
 
 
 def panel(title: str, progress: RunProgress) -> RenderableType:
-    """Return the progress as a panel, always of the same width so that it does not jump."""
+    """Return the progress as a panel of constant width, so that it does not jump."""
     bars = Table.grid(padding=(0, 2), expand=True)
     bars.add_column(no_wrap=True)
-    bars.add_column(ratio=1)  # what the figures leave
+    bars.add_column(ratio=1)  # the bar takes the width that the other columns leave
     bars.add_column(justify="right", no_wrap=True)
     bars.add_column(justify="right", no_wrap=True)
     of = f" of {progress.epochs}" if progress.epochs else ""
@@ -182,7 +182,7 @@ def panel(title: str, progress: RunProgress) -> RenderableType:
     facts = [
         Text("   ").join(Text.assemble((f"{name} ", "dim"), (value, "bold")) for name, value in row) for row in rows
     ]
-    # Two rows from the start: a panel that grows moves all that is above it.
+    # Always two rows, even if empty: a panel that grows moves everything above it.
     return Panel(Group(bars, *facts), title=Text(title, "bold"), title_align="left", width=WIDTH)
 
 
@@ -223,14 +223,14 @@ def _speed(progress: RunProgress) -> list[tuple[str, str]]:
 
 
 def _metrics(progress: RunProgress) -> list[tuple[str, str]]:
-    """Return what f logged lately, and the last metrics that are numbers; lists are for the report."""
+    """Return the recent means that f logged and the last numeric metrics; lists are shown in the report only."""
     numbers = [(name, value) for name, value in progress.metrics.items() if isinstance(value, int | float)]
     shown = [(name, f"{value:.4g} (epoch {progress.evaluated})") for name, value in numbers]
     return [*((name, f"{value:.4g} lately") for name, value in progress.logged.items()), *shown]
 
 
 def progress_line(progress: RunProgress) -> str:
-    """Return the progress in one line."""
+    """Return the progress as one line of text."""
     of = f" of {progress.epochs}" if progress.epochs else ""
     parts = [f"epoch {progress.epoch}{of}: {progress.credited:,} of {progress.vertices:,}"]
     parts += [
@@ -240,5 +240,5 @@ def progress_line(progress: RunProgress) -> str:
 
 
 def clock_time(at_s: float) -> str:
-    """Return a time (seconds of time.time()) as this machine's clock shows it."""
+    """Return a time (seconds of time.time()) as local HH:MM:SS."""
     return time.strftime("%H:%M:%S", time.localtime(at_s))

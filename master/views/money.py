@@ -1,4 +1,7 @@
-"""What a run's instances cost: by market, by instance, beside on demand; from its roster and the prices kept there."""
+"""Cost of a run's instances, per market and per instance, compared with on-demand prices.
+
+It is computed from the run's roster of instances and the price history stored with it.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,23 @@ from master.sftp.spending import HOUR_S, Basis, Charge, InstanceUsage, Prices, c
 
 @dataclass(frozen=True)
 class LifeCost:
-    """One instance: seconds it ran until it ended (or until now, `ended` being false) and dollars. `taken` back by its
-    provider, `free` within its first hour. `on_demand` is what its seconds would have cost so, None: not known."""
+    """Cost of one instance."""
 
     id: str
     worker: str
     type: str
     zone: str
-    seconds: float
+    seconds: float  #: until its end, or until now
     dollars: float
-    on_demand: float | None
+    on_demand: float | None  #: dollars at the on-demand price; None: not known
     ended: bool
-    taken: bool
-    free: bool
+    taken: bool  #: interrupted by the provider
+    free: bool  #: interrupted within its first hour, which is not billed
 
 
 @dataclass(frozen=True)
 class MarketCost:
-    """All instances of a type in a zone together."""
+    """Total cost of all instances of one type in one zone."""
 
     type: str
     zone: str
@@ -45,21 +47,20 @@ class MarketCost:
 
 @dataclass(frozen=True)
 class Money:
-    """Dollars for all instances together. `flop_per_dollar` counts the floating-point operations of credited work;
-    None where the program does not say what a vertex takes, or nothing was paid. `assumed` is what the figures rest
-    on, in sentences."""
+    """Total cost of a run."""
 
     dollars: float
     on_demand: float | None
+    #: floating-point operations of credited work per dollar; None: the program gives no count, or nothing was paid
     flop_per_dollar: float | None
     markets: list[MarketCost]
     lives: list[LifeCost]
-    assumed: list[str]
+    assumed: list[str]  #: assumptions behind the figures, one sentence each
 
 
 def read_money(root: Path, flop: float | None, now: float | None = None) -> Money | None:
-    """Return what the run in `root` cost as at `now` (seconds since 1970) for `flop` credited floating-point
-    operations; None where it has had no instances. Raises LedgerError for prices that cannot be read."""
+    """Return the cost of the run in `root` at `now` (seconds since 1970), with `flop` credited floating-point
+    operations; None if it has had no instances. Raises LedgerError if the stored prices cannot be read."""
     stayed = instance_usages(Roster(root))
     if not stayed:
         return None
@@ -82,10 +83,10 @@ def read_money(root: Path, flop: float | None, now: float | None = None) -> Mone
 
 
 def read_spent(root: Path, times_s: Sequence[float]) -> list[float]:
-    """Return what all instances of the run in `root` had cost at each of `times_s` (seconds since 1970), in dollars, as
-    was known then: it falls when one is taken within its first hour. Empty where the run has had no instances.
+    """Return the dollars spent on the run in `root` up to each of `times_s` (seconds since 1970), as known at that
+    time; empty if the run has had no instances. The sum falls when an instance is interrupted within its first hour.
 
-    Raises LedgerError for prices that cannot be read.
+    Raises LedgerError if the stored prices cannot be read.
     """
     stayed = instance_usages(Roster(root))
     prices = saved_prices(root) if stayed else {}
@@ -167,5 +168,5 @@ def _assumed(charges: Sequence[tuple[InstanceUsage, Charge]], prices: Prices) ->
 
 
 def in_hours(seconds: float) -> str:
-    """Return seconds as hours of an instance."""
+    """Return seconds as instance hours."""
     return f"{seconds / HOUR_S:.2f} h"

@@ -1,8 +1,8 @@
-"""Plots of a run, of goodput, and of a placement.
+"""Plots of a run, of a plan and of a placement, with matplotlib.
 
-- A run: how the metrics rose, when vertices were credited and workers killed, the accuracy of each digit.
-- Goodput against the size of a chunk: what the model says, what was chosen, what a replay of lives says.
-- A placement: what each part costs, against one at random.
+- A run: metrics over time, credited vertices and kills, list-valued metrics (such as the accuracy per digit).
+- A plan: goodput against chunk size, by the model and by a replay of lives, with the choice marked.
+- A placement: memory and traffic of each part, compared with a random placement.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from master.views.report_parts import Figures
 
 
 def plot_report(report: Figures, root: Path, file: Path) -> None:
-    """Draw a run's report into `file`, whose ending says the format (.png, .pdf, .svg).
+    """Plot a run's report to `file`; the suffix gives the format (.png, .pdf, .svg).
 
     Raises UsageError when matplotlib is not installed, or the file cannot be written.
     """
@@ -50,7 +50,7 @@ def plot_report(report: Figures, root: Path, file: Path) -> None:
 
 
 def new_figure(inches: tuple[float, float]) -> Any:
-    """Return an empty matplotlib figure of a width and height. Raises UsageError when matplotlib is not installed."""
+    """Return an empty matplotlib figure of the given size. Raises UsageError if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -61,8 +61,8 @@ def new_figure(inches: tuple[float, float]) -> Any:
 
 
 def save(figure: Any, file: Path) -> None:
-    """Write a figure in the format that the file's ending says. Raises UsageError when that cannot be done."""
-    if file.suffix.lower() not in (".png", ".pdf", ".svg"):  # one of its own would be added, elsewhere than was said
+    """Write a figure in the format of the file's suffix. Raises UsageError if that fails."""
+    if file.suffix.lower() not in (".png", ".pdf", ".svg"):  # matplotlib would append a suffix
         raise UsageError(f"{file} cannot be written: its name says no format. Name a .png, .pdf or .svg.")
     try:
         figure.savefig(file)
@@ -92,7 +92,7 @@ def _credit(axes: Any, root: Path) -> None:
 
 
 def _digits(axes: Any, lists: dict[str, list[float]]) -> None:
-    """Draw the last list-valued metrics as bars: with MNIST the paper's Figure 3, the accuracy of each digit."""
+    """Plot the last list-valued metrics as bars. For MNIST this is the paper's Figure 3, the accuracy of each digit."""
     if not lists:
         axes.set_axis_off()
         return
@@ -110,7 +110,7 @@ def _digits(axes: Any, lists: dict[str, list[float]]) -> None:
 
 
 def plot_plan(plan: Plan, file: Path) -> None:
-    """Draw a plan into `file`, whose ending says the format (.png, .pdf, .svg).
+    """Plot a plan to `file`; the suffix gives the format (.png, .pdf, .svg).
 
     Raises UsageError when matplotlib is not installed, or the file cannot be written.
     """
@@ -150,8 +150,7 @@ def plot_plan(plan: Plan, file: Path) -> None:
 
 
 def plot_quality(quality: Quality, file: Path) -> None:
-    """Draw the columns that each part touches, and those that travel to and from it, into `file`, whose ending says the
-    format (.png, .pdf, .svg).
+    """Plot the memory and the traffic of each part to `file`; the suffix gives the format (.png, .pdf, .svg).
 
     Raises UsageError when matplotlib is not installed, or the file cannot be written.
     """

@@ -1,4 +1,5 @@
-"""Read how far a run has come, at a glance: however long it is, only epochs, workers and the newest rows are read."""
+"""Progress of a run, read from its ledger in time independent of the number of credits: only epochs, workers and the
+newest rows are read."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ from master.views.distrust import (
     read_quarantined,
 )
 
-PUSHES = 50  # that the mean staleness looks back on
-WINDOW_S = 30.0  # that the speed looks back on
-MAX_VERSIONS = 1000  # that it looks at, at most
-MIN_VERSIONS = 8  # versions it looks back on where pushes are rare
+PUSHES = 50  # newest pushes in the mean staleness
+WINDOW_S = 30.0  # window of the speed
+MAX_VERSIONS = 1000  # versions read for the speed
+MIN_VERSIONS = 8  # versions used for the speed if the window has fewer
 _STATES = """
 SELECT state, started_s IS NOT NULL, count(*) FROM workers
 WHERE NOT (coalesce(cancelled, 0) AND coalesce(graceful, 0)) GROUP BY 1, 2
@@ -35,23 +36,23 @@ _SPENT = """
 SELECT coalesce(sum(min(credited * train_s / nullif(trained, 0), life_s)), 0.0), coalesce(sum(life_s), 0.0)
 FROM (SELECT credited, trained, train_s, coalesce(ended_s, ?) - started_s AS life_s
       FROM workers WHERE started_s IS NOT NULL)
-"""  # the sum of `credited_s` of all workers, and that of their lives
+"""  # (sum of `report.credited_s` over all workers, sum of their lives), in seconds
 
 
 @dataclass(frozen=True)
 class AvoidedWorker:
-    """A worker that failed `failures` times in a row, for the reason `because`: it gets no lease for `seconds_left`."""
+    """A worker that gets no lease for a while because it failed repeatedly."""
 
     worker: str
     machine: str
-    failures: int
-    seconds_left: float
+    failures: int  #: in a row
+    seconds_left: float  #: until it gets a lease again
     because: str
 
 
 @dataclass(frozen=True)
 class HeldWorkers:
-    """Workers whose jobs are on hold for one reason."""
+    """Workers whose jobs are held for the same reason."""
 
     workers: list[str]
     because: str
@@ -59,7 +60,7 @@ class HeldWorkers:
 
 @dataclass(frozen=True)
 class RecentWarning:
-    """A warning, and how long ago it was."""
+    """A recent warning."""
 
     seconds_ago: float
     text: str
@@ -67,57 +68,46 @@ class RecentWarning:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """`credited` of `vertices` of `epoch` (from 1), the oldest that is open, and `all_credited` of `total` of the run.
-
-    `alive` of the `wanted` workers run, `queued` wait for a machine, the jobs of others are `held`, for reasons that
-    `held_because` gives with what is done about them; `lost` were taken away or crashed. `warnings` are the last ones
-    since this master began. `staleness` is
-    the mean of the last pushes, `per_second` vertices credited lately; `metrics` are those of epoch `evaluated`,
-    `logged` means of what f logged lately. None: nothing yet.
-    `avoided` are those of the living that get no lease for a while, `quarantined` those of all that are trusted no
-    more, and on `avoided_machines` no worker starts. More than `helpful` workers would hardly help, as far as the
-    pushes show. Of the workers that are wanted only so many are `asked` for: None, all. `settings` say which
-    batch and learning rates workers use in place of the program's.
-    """
+    """The progress of a run at one moment. The field names are those of `gridml status --json`; None: not known yet."""
 
     status: RunStatus
-    epoch: int
+    epoch: int  #: the oldest open epoch, from 1
     epochs: int | None
-    credited: int
-    vertices: int
-    all_credited: int
-    total: int | None
-    alive: int
-    queued: int
-    lost: int
-    staleness: float | None
-    per_second: float | None
-    goodput: float | None
+    credited: int  #: vertices credited in `epoch`
+    vertices: int  #: of one epoch
+    all_credited: int  #: vertices credited in the run
+    total: int | None  #: vertices of all epochs
+    alive: int  #: workers that run
+    queued: int  #: workers that wait for a machine
+    lost: int  #: workers that were taken away or crashed
+    staleness: float | None  #: mean of the last `PUSHES` pushes
+    per_second: float | None  #: vertices credited per second, over `WINDOW_S`
+    goodput: float | None  #: share of the workers' time spent on credited vertices
     seconds_left: float | None
-    evaluated: int | None = None
-    metrics: dict[str, Any] = field(default_factory=dict)
-    logged: dict[str, float] = field(default_factory=dict)
+    evaluated: int | None = None  #: the last evaluated epoch, from 1
+    metrics: dict[str, Any] = field(default_factory=dict)  #: of epoch `evaluated`
+    logged: dict[str, float] = field(default_factory=dict)  #: recent means of what f logged
     avoided: list[AvoidedWorker] = field(default_factory=list)
     quarantined: list[QuarantinedWorker] = field(default_factory=list)
     avoided_machines: list[AvoidedMachine] = field(default_factory=list)
-    wanted: int | None = None
-    asked: int | None = None
+    wanted: int | None = None  #: number of workers in the settings
+    asked: int | None = None  #: workers requested, if fewer than `wanted`
     asked_because: str | None = None
-    held: int = 0
-    held_because: list[HeldWorkers] = field(default_factory=list)
-    warnings: list[RecentWarning] = field(default_factory=list)
-    helpful: int | None = None
+    held: int = 0  #: workers whose jobs are held
+    held_because: list[HeldWorkers] = field(default_factory=list)  #: reasons, with what is done about them
+    warnings: list[RecentWarning] = field(default_factory=list)  #: the last ones since this master began
+    helpful: int | None = None  #: estimated number of workers beyond which more would hardly help
     helpful_because: str | None = None
     placement: str | None = None
-    settings: list[str] = field(default_factory=list)
+    settings: list[str] = field(default_factory=list)  #: batch and learning rates used instead of the program's
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields by name; `judged` is the former name of `evaluated`."""
+        """Return all fields by name. `judged` is the deprecated name of `evaluated`."""
         return {**dataclasses.asdict(self), "judged": self.evaluated}
 
 
 def read_progress(connection: sqlite3.Connection, now: float) -> RunProgress:
-    """Return the progress as the ledger has it, `now` in seconds of the clock it was written by."""
+    """Return the progress from the ledger; `now` is in seconds of the ledger's clock."""
     one = connection.execute
     facts = read_facts(connection)
     epoch, vertices, credited = one(
@@ -129,7 +119,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> RunProgress:
         "SELECT epoch, metrics, metrics_crc32 FROM epochs WHERE metrics IS NOT NULL AND metrics != '{}' ORDER BY epoch "
         "DESC LIMIT 1"
     ).fetchone() or (None, None, None)
-    # A worker that its back end never started is neither alive nor lost, nor is one that was told to leave, and did.
+    # Neither alive nor lost: a worker that never started, and one that was released and left.
     states = {(s, begun): n for s, begun, n in one(_STATES)}
     spent_s, worker_s = one(_SPENT, (now,)).fetchone()
     staleness = one(
@@ -170,34 +160,34 @@ def read_progress(connection: sqlite3.Connection, now: float) -> RunProgress:
 
 
 def read_choices(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how many workers a run asks for, how many would help, and why; what they train with, and how vertices are
-    placed: by the fields of a progress and of a report."""
+    """Return what the run has chosen by itself: the number of workers, settings, placement, with reasons. The keys are
+    fields of RunProgress and of a report."""
     asked, helpful = facts.get("asked") or {}, facts.get("helpful") or {}
     return {
         "asked": asked.get("workers"),
         "asked_because": asked.get("reason"),
         "helpful": helpful.get("workers"),
         "helpful_because": helpful.get("reason"),
-        "settings": [told["text"] for told in facts.get(LOGGED_SETTINGS, [])],
+        "settings": [logged["text"] for logged in facts.get(LOGGED_SETTINGS, [])],
         "placement": facts.get(FACT, {}).get("text"),
     }
 
 
 def measured_goodput(spent_s: float, worker_s: float) -> float | None:
-    """Return the share of the workers' time that went into credited vertices, given the sum of `credited_s` of all of
-    them; None before any was credited."""
+    """Return the share of the workers' time (`worker_s`) that was spent on credited vertices (`spent_s`); None before
+    any was credited."""
     return spent_s / worker_s if spent_s > 0 and worker_s > 0 else None
 
 
 def without_master(progress: RunProgress) -> RunProgress:
-    """Return the progress of a run that no master drives: nobody works, whatever the ledger says."""
+    """Return the progress of a run that no master drives: the ledger may still list workers, but none counts."""
     status = RunStatus.STOPPED if progress.status is RunStatus.RUNNING else progress.status
-    nobody = replace(progress, alive=0, queued=0, held=0, held_because=[], avoided=[])
-    return replace(nobody, status=status, per_second=None, seconds_left=None)
+    idle = replace(progress, alive=0, queued=0, held=0, held_because=[], avoided=[])
+    return replace(idle, status=status, per_second=None, seconds_left=None)
 
 
 def _avoided(connection: sqlite3.Connection, now: float) -> list[AvoidedWorker]:
-    """Return the workers that fail and are left without a lease, those for longest first."""
+    """Return the failing workers that get no lease now, the longest to wait first."""
     rows = connection.execute(
         "SELECT worker, coalesce(machine, ''), failed, avoided_until_s - ?, coalesce(avoided_because, '') FROM workers "
         "WHERE ended_s IS NULL AND avoided_until_s > ? AND failed >= ? ORDER BY avoided_until_s DESC, worker",
@@ -207,7 +197,7 @@ def _avoided(connection: sqlite3.Connection, now: float) -> list[AvoidedWorker]:
 
 
 def _held(connection: sqlite3.Connection) -> list[HeldWorkers]:
-    """Return the workers whose jobs are on hold, those of the reason that most of them have first."""
+    """Return the workers whose jobs are held, by reason, the most frequent reason first."""
     because: dict[str, list[str]] = {}
     rows = "SELECT worker, coalesce(detail, '') FROM workers WHERE state = ? AND ended_s IS NULL ORDER BY submitted_s"
     for worker, detail in connection.execute(rows, (State.HELD,)):
@@ -216,9 +206,9 @@ def _held(connection: sqlite3.Connection) -> list[HeldWorkers]:
 
 
 def _speed(connection: sqlite3.Connection, since: float, now: float) -> float | None:
-    """Return the vertices credited per second lately, None before there are two versions; it falls while none come.
+    """Return the recent vertices credited per second; None before there are two versions. It falls while none come.
 
-    Versions before `since`, when the master began, do not count: nothing came while none ran.
+    Versions before `since`, when this master began, do not count: no worker was served while there was no master.
     """
     newest = connection.execute(
         "SELECT credited, at_s FROM versions ORDER BY version DESC LIMIT ?", (MAX_VERSIONS,)

@@ -1,4 +1,4 @@
-"""Render a report for a person: tables on a terminal, as wide as they are elsewhere."""
+"""Rendering of a report as tables for a terminal or as plain text."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from master.views.money import LifeCost, Money, in_hours
 from master.views.report_parts import Choices, CreditSums, Figures, RunSpeed, Troubles
 
 ALTERED = {"shortened": "shortened", "clipped": "clipped", "left_out": "in part left out", "refused": "refused"}
-MACHINES = 20  # lines of a table of machines
-WIDE = 132  # columns of a report that no terminal limits
+MACHINES = 20  # rows shown of a table; the rest is summed up
+WIDE = 132  # columns of a report that is not printed to a terminal
 T = TypeVar("T")
 
 
 def as_text(report: Figures) -> str:
-    """Return a report as text, its tables as wide as they are."""
+    """Return a report as plain text, `WIDE` columns wide."""
     console = PlainConsole(width=WIDE)
     with console.capture() as shown:
         console.print(render_report(report))
-    return "\n".join(line.rstrip() for line in shown.get().rstrip().splitlines())  # tables fill up their columns
+    return "\n".join(line.rstrip() for line in shown.get().rstrip().splitlines())  # tables pad their lines
 
 
 def render_report(report: Figures) -> RenderableType:
@@ -58,7 +58,7 @@ def _header(report: Figures) -> Iterator[tuple[str, RenderableType]]:
     style = {RunStatus.FINISHED: "green", RunStatus.RUNNING: "cyan"}.get(report.status, "red")
     title = Text.assemble((report.program, "bold"), "  ", (report.status, style))
     if report.status not in (RunStatus.FINISHED, RunStatus.RUNNING):
-        title.append(f"  (go on: {command('resume', Path(report.run_dir))})", "dim")
+        title.append(f"  (resume: {command('resume', Path(report.run_dir))})", "dim")
     yield "program", title
     yield "run", report.run_dir
     extra = f", {report.masters} masters one after another" if report.masters > 1 else ""
@@ -107,7 +107,7 @@ def _choices(choices: Choices) -> Iterator[tuple[str, str]]:
 
 
 def grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
-    """Return facts by name, a line each."""
+    """Return a table of facts, one (name, value) per line."""
     made = Table.grid(padding=(0, 2))
     made.add_column(style="dim", no_wrap=True)
     made.add_column()
@@ -117,8 +117,7 @@ def grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
 
 
 def table(*headings: str, left: Collection[str] = (), title: str | None = None, padding: int = 2) -> Table:
-    """Return a table without rows. The columns of the headings `left` begin at the left, all others end at the
-    right."""
+    """Return an empty table. Columns named in `left` are left-aligned, all others right-aligned."""
     style = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "padding": (0, padding, 0, 0)}
     made = Table(title=title, title_justify="left", title_style="dim", **style)  # type: ignore[arg-type]
     for heading in headings:
@@ -127,7 +126,7 @@ def table(*headings: str, left: Collection[str] = (), title: str | None = None, 
 
 
 def _shown(values: Sequence[T], by: Callable[[T], float]) -> tuple[Sequence[T], Sequence[T]]:
-    """Return what a table shows, and what it leaves out: all where there are few, else those that have most."""
+    """Return (rows to show, rows to sum up): all if there are few, otherwise the `MACHINES` largest by `by`."""
     if len(values) <= MACHINES:
         return values, ()
     ordered = sorted(values, key=by, reverse=True)
@@ -139,7 +138,7 @@ def _epoch_table(report: Figures) -> Table:
     names = [name for name, value in metrics.items() if not isinstance(value, list)]
     left = ["left"] if any(e.left for e in report.epochs) else []
     logged = list(dict.fromkeys(name for epoch in report.epochs for name in epoch.logged))
-    # What f logged is told from a metric of the same name.
+    # A name that f logs and evaluate returns gets two columns; the first is marked "(f)".
     headings = (*(f"{name} (f)" if name in names else name for name in logged), *names)
     made = table("epoch", "credited", "duplicated", "lost", *left, "wasted", "staleness", "at", *headings)
     for epoch in report.epochs:
@@ -159,7 +158,7 @@ def _epoch_table(report: Figures) -> Table:
 
 
 def _list_table(title: str, values: Sequence[Any]) -> Table:
-    """Return a list-valued metric as a row: with MNIST what the paper's Figure 3 shows, the accuracy of each digit."""
+    """Return a list-valued metric as a row. For MNIST this is the paper's Figure 3, the accuracy of each digit."""
     made = table(*map(str, range(len(values[:20]))), title=title, padding=1)
     made.add_row(*map(_number, values[:20]))
     return made
@@ -167,7 +166,7 @@ def _list_table(title: str, values: Sequence[Any]) -> Table:
 
 def _altered_table(troubles: Troubles) -> Table:
     left = ("worker", "machine", "the last one")
-    title = "pushes that were not taken as they came, by worker"
+    title = "altered and refused pushes, by worker"
     made = table("worker", "machine", *ALTERED.values(), "vertices", "the last one", left=left, title=title)
     shown, rest = _shown(troubles.altered_pushes, lambda each: each.vertices)
     for each in shown:
@@ -199,7 +198,7 @@ def _money_line(money: Money) -> str:
 
 
 def render_money(money: Money) -> list[RenderableType]:
-    """Return what instances cost, by market and by instance, and what that rests on."""
+    """Return the tables of costs by market and by instance, and the assumptions behind them."""
     headings = ("type", "zone", "instances", "taken", "free", "time", "paid", "on demand")
     markets = table(*headings, left=("type", "zone"), title="dollars by type and zone")
     for each in money.markets:
@@ -225,12 +224,12 @@ def _end_of(life: LifeCost) -> str:
 
 
 def dollars(amount: float) -> str:
-    """Return an amount with the digits that say something: $12.34, $0.0123."""
+    """Return an amount with its significant digits: $12.34, $0.0123."""
     return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.3g}"
 
 
 def _alarm(count: int) -> Text:
-    """Colour a count of which one wants to see zero."""
+    """Return a count in green if it is zero, as it should be, else in red."""
     return Text(f"{count:,}", "bold red" if count else "green")
 
 
@@ -241,7 +240,7 @@ def _number(value: Any) -> str:
 
 
 def in_units(value: float, unit: str) -> str:
-    """Return a number with the prefix that leaves it below a thousand."""
+    """Return a number with the SI prefix that brings it below a thousand."""
     for prefix in ("", "k", "M", "G", "T", "P"):
         if abs(value) < 1000 or prefix == "P":
             return f"{value:.0f} {unit}" if not prefix else f"{value:.3g} {prefix}{unit}"

@@ -1,4 +1,4 @@
-"""Renders a plan, and the quality of a placement with the progress of the work on it, for a person."""
+"""Rendering of a plan, of a placement's quality, and of the progress of placing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from master.planning.plan import Plan
 from master.views.console import PlainConsole
 from master.views.render import duration, grid, in_units, table
 
-WIDTH = 100  # of what goes into a file or a pipe
+WIDTH = 100  # columns of output to a file or a pipe
 
 
 def print_plan(plan: Plan) -> None:
@@ -31,7 +31,7 @@ def print_plan(plan: Plan) -> None:
 
 
 def render_plan(plan: Plan) -> RenderableType:
-    """Return the choice, why, what to beware of, and what other sizes would be worth."""
+    """Return the choice and its reason, warnings, and a comparison with other sizes."""
     parts: list[RenderableType] = [grid(_header(plan))]
     parts += [Text(f"warning: {text}", "yellow") for text in plan.choice.warnings]
     parts += [Text(), _candidates(plan)]
@@ -49,7 +49,7 @@ def _header(plan: Plan) -> Iterator[tuple[str, RenderableType]]:
         yield "pushes", f"every {choice.push_every:,} vertices, {_time(choice.push_interval_s)}"
     yield "goodput", f"{_percent(choice.goodput)} of the machines' time"
     if plan.useful is not None:
-        yield "workers", f"{plan.useful[0]:,} at most are of use: {plan.useful[1]}"
+        yield "workers", f"at most {plan.useful[0]:,} are useful: {plan.useful[1]}"
     if plan.load is not None:
         yield "master", _load(plan, plan.load)
     if plan.placement is not None:
@@ -86,7 +86,7 @@ def _load(plan: Plan, load: MasterLoad) -> str:
 
 
 def rounded(lifetime: Lifetime) -> str:
-    """Return a distribution with no more digits than a person reads."""
+    """Return a distribution as text with its parameters rounded to four digits."""
     return re.sub(r"\d+\.\d+(e[+-]?\d+)?", _short, str(lifetime))
 
 
@@ -136,12 +136,12 @@ _TITLES = {
 
 
 def print_quality(quality: Quality) -> None:
-    """Print it on standard output."""
+    """Print the quality of a placement on standard output."""
     PlainConsole(width=None if sys.stdout.isatty() else WIDTH).print(render_quality(quality))
 
 
 def render_quality(quality: Quality) -> RenderableType:
-    """Return what was placed and how, and the table of the method's figures and random's."""
+    """Return the facts of a placement, and a table that compares its figures with those of a random placement."""
     facts: dict[str, RenderableType] = {
         "graph": f"{quality.rows:,} rows, {quality.columns:,} columns, {quality.edges:,} edges",
         "parts": f"{quality.parts:,}",
@@ -170,17 +170,18 @@ def _columns(quality: Quality) -> str:
 
 @contextmanager
 def progress_bars(*, quiet: bool) -> Iterator[ReportProgress]:
-    """Show on stderr what is being done, unless `quiet` or where that is no terminal; gives what is to be told."""
+    """Show progress bars on stderr, unless `quiet` or stderr is not a terminal. Yields the function to report progress
+    with."""
     console = PlainConsole(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
         tasks: dict[str, TaskID] = {}
 
-        def told(what: str, done: int, size: int) -> None:
+        def report(what: str, done: int, size: int) -> None:
             if what not in tasks:
                 for last in tasks.values():
                     progress.update(last, visible=False)
                 tasks[what] = progress.add_task(what, total=size or None)
             progress.update(tasks[what], completed=done)
 
-        yield told
+        yield report

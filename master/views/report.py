@@ -1,6 +1,6 @@
-"""What a run did, how fast, and what was lost: every figure is counted from the rows of its ledger, none is assumed.
+"""Report of a run: what it did, how fast, and what was lost. Every figure is counted from the rows of its ledger.
 
-A report can be made at any time, beside a running master too.
+A report can be made at any time, even while a master drives the run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from master.views.report_parts import (
 )
 
 Ints = NDArray[np.int64]
-KILLED = "(state = 'evicted' AND NOT coalesce(cancelled, 0))"  # its machine was taken away, and not by the master
+KILLED = "(state = 'evicted' AND NOT coalesce(cancelled, 0))"  # its machine was taken away, not ended by the master
 _ENDS = f"""
 SELECT machine, count(*), coalesce(sum({KILLED} AND coalesce(graceful, 0)), 0),
   coalesce(sum({KILLED} AND NOT coalesce(graceful, 0)), 0), coalesce(sum(state = ? AND coalesce(detail, '') != ?), 0)
@@ -83,16 +83,16 @@ ORDER BY epoch
 
 
 class Report(Figures):
-    """The figures of a run. As text they are what `gridml report` prints."""
+    """The figures of a run. `str` gives the text that `gridml report` prints."""
 
     def __str__(self) -> str:
         return as_text(self)
 
 
 def report(root: Path, now: float | None = None) -> Report:
-    """Return the report of a run, as at `now` if it is still running.
+    """Return the report of a run; `now` is the time it is made for, if the run is still in progress.
 
-    Raises LedgerError when the directory holds no run, or one that cannot be read.
+    Raises LedgerError if the directory holds no run or its ledger cannot be read.
     """
     with opened(root) as db:
         facts, clock = read_facts(db), read_clock(db, root, now)
@@ -148,8 +148,8 @@ def _speed(db: sqlite3.Connection, facts: Mapping[str, Any], clock: RunClock, cr
 
 
 def credited_s(credited: int, trained: int, train_s: float, life_s: float) -> float:
-    """Return the seconds that a worker spent on what it was credited, at the speed that it says it trained at, but no
-    more than it lived: what it says is no evidence."""
+    """Return the seconds that a worker spent on its credited vertices, at the speed it reported, but at most its life:
+    the report of another machine is not evidence."""
     return min(credited * train_s / trained, life_s) if trained else 0.0
 
 
@@ -187,7 +187,7 @@ def _troubles(db: sqlite3.Connection, clock: RunClock) -> Troubles:
 
 
 def _natural(name: str) -> tuple[str, int]:
-    """Sorts slot-2 before slot-10."""
+    """Return a sort key that puts slot-2 before slot-10."""
     head = name.rstrip("0123456789")
     return head, int(name[len(head) :] or 0)
 
@@ -220,14 +220,15 @@ def _epochs(db: sqlite3.Connection, clock: RunClock) -> list[EpochReport]:
 def coverage(credits: Ints, epochs: int) -> tuple[Ints, Ints]:
     """Return (sum of the lengths, length of the union) of credited intervals, each int64 (epochs,).
 
-    `credits` int64 (n, 3): epoch, start, stop. An interval adds to the union what lies beyond all that started before.
+    `credits` int64 (n, 3): epoch, start, stop. In start order, an interval adds to the union the part beyond the
+    largest stop so far.
     """
     lengths, unions = np.zeros(epochs, np.int64), np.zeros(epochs, np.int64)
     if not len(credits):
         return lengths, unions
     epoch, start, stop = credits.T
     np.add.at(lengths, epoch, stop - start)
-    # The epochs are laid one behind the other on one line, so that one running maximum serves them all.
+    # Each epoch is shifted by a multiple of `width`, so that one running maximum over all of them suffices.
     width = int(stop.max())
     order = np.lexsort((start, epoch))
     epoch, start, stop = epoch[order], start[order] + epoch[order] * width, stop[order] + epoch[order] * width

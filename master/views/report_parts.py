@@ -1,6 +1,4 @@
-"""What a report holds, in parts by subject. Each part is made by one function of `report.py` and shown by one of
-`render.py`; this is the data, which knows neither.
-"""
+"""Data of a report, in parts by subject. One function of `report.py` builds each part, one of `render.py` shows it."""
 
 from __future__ import annotations
 
@@ -15,51 +13,50 @@ from master.views.money import Money
 
 @dataclass(frozen=True)
 class EpochReport:
-    """One pass over the vertices. Times are seconds of the run, without those in which no master ran."""
+    """One epoch. Times are seconds of the run; periods without a master are not counted."""
 
     epoch: int  #: from 1
     vertices: int
     credited: int
-    duplicated: int  #: credits given twice
-    lost: int  #: vertices of a closed epoch without a credit
-    left: int  #: those of an open one
+    duplicated: int  #: vertices credited more than once; always 0 unless there is a bug
+    lost: int  #: vertices of a closed epoch without a credit; always 0 unless there is a bug
+    left: int  #: vertices of an open epoch that are not credited yet
     wasted: int  #: vertices trained under leases that ended before they were credited
     pushes: int
-    staleness: float | None  #: the mean over the pushes
+    staleness: float | None  #: mean over the pushes
     opened_s: float
     closed_s: float | None
     metrics: dict[str, Any]
-    logged: dict[str, float]  #: what f logged, means over credited vertices
+    logged: dict[str, float]  #: means of what f logged, over credited vertices
 
 
 @dataclass(frozen=True)
 class MachineReport:
-    """One place of the back end: how many workers it had, and how they were taken away."""
+    """A machine of the back end, and the workers it had."""
 
     machine: str
     workers: int
-    sigterm: int
-    sigkill: int
+    sigterm: int  #: taken away with a warning
+    sigkill: int  #: taken away without one
 
 
 @dataclass(frozen=True)
 class FailureReport:
-    """The user's code failed on vertices `first` to `last` (-1 where nobody can say which) of an epoch, from 1: who
-    failed, on which machine, and what was decided on it."""
+    """A failure of the user's code."""
 
     at_s: float
     worker: str
-    epoch: int
+    epoch: int  #: from 1
     message: str
-    first: int
-    last: int
+    first: int  #: first vertex of the failed batch; -1: not known
+    last: int  #: last vertex of the failed batch; -1: not known
     machine: str
-    reason: str
+    reason: str  #: what the master decided, and why
 
 
 @dataclass(frozen=True)
 class FailingWorker:
-    """A worker whose last `failures` tries all failed, so that it was left without a lease for a while."""
+    """A worker whose last `failures` attempts all failed, so that it got no lease for a while."""
 
     worker: str
     machine: str
@@ -69,7 +66,7 @@ class FailingWorker:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What was asked for, and how it stands."""
+    """The request, and the status of the run."""
 
     run_dir: str
     status: RunStatus
@@ -83,7 +80,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class LifeCounts:
-    """The processes that were started, and how they ended."""
+    """Workers that were started, and how they ended."""
 
     lives: int
     kills: int  #: `sigterm` + `sigkill`
@@ -95,12 +92,11 @@ class LifeCounts:
 
 @dataclass(frozen=True)
 class RunSpeed:
-    """How long it took, and what came of that time."""
+    """Duration and throughput."""
 
     wall_s: float
-    worker_s: float  #: that all workers lived
-    #: the share of `worker_s` that credited vertices took at the speed that each worker says it trains at, but no
-    #: longer than it lived
+    worker_s: float  #: total life of all workers
+    #: share of `worker_s` spent on credited vertices, at the speed that each worker reported, but at most its life
     goodput: float | None
     flops: float | None  #: floating-point operations per second of credited work
     flops_per_vertex: float | None
@@ -109,14 +105,14 @@ class RunSpeed:
 
 @dataclass(frozen=True)
 class CreditSums:
-    """What was credited, of all epochs, and what it took to bring it."""
+    """Totals over all epochs: credits, and the pushes that brought them."""
 
     credited: int
     duplicated: int
     lost: int
     wasted: int
     pushes: int
-    repetitions: int  #: how often a push was trained again for a check
+    repetitions: int  #: pushes that another worker trained again as a spot check
     versions: int
     staleness: float | None
     bytes_up: int
@@ -125,29 +121,29 @@ class CreditSums:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the run chose by itself, and why."""
+    """Decisions of the run itself, with reasons."""
 
-    asked: int | None  #: so many of the workers that are wanted were asked for at last, None: all
+    asked: int | None  #: workers last requested, if fewer than wanted; None: all
     asked_because: str | None
-    helpful: int | None  #: more workers would hardly help, as far as the pushes show; None where they do not
+    helpful: int | None  #: estimated number of workers beyond which more would hardly help; None: no estimate
     helpful_because: str | None
-    settings: list[str]  #: which batch and learning rates workers use in place of the program's, as it was logged
+    settings: list[str]  #: batch and learning rates used instead of the program's
     placement: str | None
-    stopped_early: str | None  #: why it ended before its last epoch, None where it did not
-    best: dict[str, Any] | None  #: version, epoch, goal and value of the replica that is kept as the best
-    sizing: str | None  #: what sizes the chunks have at last, and why; None before lifetimes were fitted
+    stopped_early: str | None  #: reason for ending before the last epoch; None: it did not
+    best: dict[str, Any] | None  #: version, epoch, goal and value of the best replica
+    sizing: str | None  #: the last chunk sizes and their reason; None before lifetimes were fitted
 
 
 @dataclass(frozen=True)
 class RunCosts:
-    """What was paid."""
+    """Cost of the run."""
 
-    money: Money | None  #: for instances that the run launched itself, None where it launched none
+    money: Money | None  #: for instances that the run launched; None: it launched none
 
 
 @dataclass(frozen=True)
 class Troubles:
-    """What failed where, and who is trusted no more."""
+    """Failures, and the workers and machines that are avoided or distrusted."""
 
     machines: list[MachineReport]
     failures: list[FailureReport]
@@ -159,7 +155,7 @@ class Troubles:
 
 @dataclass(frozen=True)
 class Figures(Troubles, RunCosts, Choices, CreditSums, RunSpeed, LifeCounts, RunRequest):
-    """All parts, in the order from the last to the first, and the epochs."""
+    """A complete report. JSON has the fields of the bases from right to left, then the epochs."""
 
     epochs: list[EpochReport]
 

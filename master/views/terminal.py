@@ -1,7 +1,6 @@
-"""Shows a run at a terminal: driven from there, or followed while another process drives it.
+"""Runs at a terminal: drive one to its end, follow one that another process drives, or print its status or report.
 
-The code that drives a run is imported only for that: following one takes no more than reading it. A run driven from
-this process is shown to any view.
+The code that drives a run is imported only when needed, because following a run only reads its ledger.
 """
 
 from __future__ import annotations
@@ -46,20 +45,20 @@ if TYPE_CHECKING:
     from master.run import MasterRun
 
 
-POLL_S = 0.25  # how often `follow` looks for news
-RESTART_S = (60.0, 600.0)  # how long it waits for a batch system to start a master: again, and for the first time
+POLL_S = 0.25  # interval at which `follow` reads new events
+RESTART_S = (60.0, 600.0)  # how long `follow` waits for a batch system to restart a master, and to start the first one
 
 
 def drive(
     root: Path, begin: Callable[[Environment], MasterRun], title: str, *, as_json: bool, resumed: bool = False
 ) -> None:
-    """Begin a run, or take one up that is to be `resumed`, and drive it to its end; then print its report."""
+    """Drive a run that `begin` starts or resumes to its end, then print its report. Exits with 128 + N on signal N."""
     from master.backends.registry import is_batch_job
 
     is_job = is_batch_job()
 
     def will_restart(stopped: Stopped) -> bool:
-        """A job is held or killed, or its schedd goes down: there will be another master."""
+        """Return whether the batch system will start another master: it ends a job by SIGTERM to hold or move it."""
         return is_job and stopped.number == signal.SIGTERM
 
     signals = Signals()
@@ -68,11 +67,11 @@ def drive(
             drive_with_view(root, begin, view, signals.turn, resumed=resumed, leaves=will_restart)
     except Stopped as stopped:
         began = RunDirectory(root).ledger.exists()
-        then = f"Stopped at the last credit. Go on with: {command('resume', root)}"
+        then = f"Stopped at the last credit. Resume with: {command('resume', root)}"
         typer.echo(printable(then) if began else "Stopped before it began.", err=True)
         if will_restart(stopped):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)  # a job that ends by a signal stays in the queue
+            os.kill(os.getpid(), signal.SIGTERM)  # a job that dies by a signal stays in the queue
         raise typer.Exit(128 + stopped.number) from None
     if as_json:
         typer.echo(json_text(json_line(time.time(), "report", {"report": report(root).to_json()})))
@@ -81,7 +80,7 @@ def drive(
 
 
 def follow(run: Path, *, as_json: bool) -> None:
-    """Show a run that another process drives, until it ends. Ctrl-C leaves it alone. Raises LedgerError."""
+    """Show a run that another process drives, until it ends. Ctrl-C only stops watching. Raises LedgerError."""
     connection = connect(run)
     try:
         will_restart = _master_will_restart(run)
@@ -91,10 +90,10 @@ def follow(run: Path, *, as_json: bool) -> None:
             driven, held, seen_s = True, False, time.monotonic()
             with Follower(run, view) as follower:
                 while driven and _has_reader():
-                    # Asked first, so that the last events are shown too.
+                    # The lock is checked before events are read, so that the last events are shown, too.
                     before, held = held, holder(run) is not None
                     if not (held and before):
-                        # What is opened while nobody writes is taken for unchanging, and must be opened again.
+                        # A ledger opened while no master holds it is opened as immutable, so it must be reopened.
                         connection.close()
                         connection = connect(run)
                     seen_s = time.monotonic() if held else seen_s
@@ -109,17 +108,17 @@ def follow(run: Path, *, as_json: bool) -> None:
                     if driven:
                         time.sleep(POLL_S)
     except KeyboardInterrupt:
-        typer.echo(printable(f"The run goes on. Look again with: {command('watch', run)}"), err=True)
+        typer.echo(printable(f"The run continues. Watch it again with: {command('watch', run)}"), err=True)
         raise typer.Exit(130) from None
     finally:
         connection.close()
 
 
 def _has_reader() -> bool:
-    """Return whether anybody can read standard output still: of a pipe whose reader has left nobody does."""
+    """Return whether standard output can still be read; False for a pipe whose reader has gone."""
     try:
         output = sys.stdout.fileno()
-    except (OSError, ValueError):  # it is no file
+    except (OSError, ValueError):  # not backed by a file
         return True
     poll = select.poll()
     poll.register(output, 0)
@@ -127,7 +126,7 @@ def _has_reader() -> bool:
 
 
 def _master_will_restart(run: Path) -> bool:
-    """Return whether a batch system was given the run's master, and will start one."""
+    """Return whether the run's master was submitted to a batch system, which will start it again."""
     from master.backends.registry import batch_of
 
     batch = batch_of(run)
@@ -135,7 +134,7 @@ def _master_will_restart(run: Path) -> bool:
 
 
 def _patience_s(will_restart: bool, connection: sqlite3.Connection) -> float:
-    """Return how long to wait for a master where none is."""
+    """Return how long to wait for a master if there is none."""
     status = read_facts(connection)["status"]
     if not will_restart or status not in (RunStatus.SUBMITTED, RunStatus.RUNNING):
         return 0.0
@@ -143,7 +142,7 @@ def _patience_s(will_restart: bool, connection: sqlite3.Connection) -> float:
 
 
 def view_of(title: str, *, as_json: bool) -> LiveView:
-    """Return what shows a run here: events as JSON, a live screen, or lines."""
+    """Return the view for standard output: JSON lines, a live panel on a terminal, or plain lines."""
     if as_json:
         return EventLines(sys.stdout)
     return Screen(PlainConsole(), title) if sys.stdout.isatty() else Lines(sys.stdout)
@@ -153,12 +152,12 @@ def print_report(report: Report) -> None:
     """Print a report as tables on standard output."""
     if sys.stdout.isatty():
         PlainConsole().print(render_report(report))
-    else:  # a file or a pipe gets the tables as wide as they are
+    else:  # not limited to the width of a terminal
         typer.echo(as_text(report))
 
 
 def print_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None:
-    """Print how far a run is, in words or as a JSON object. Raises LedgerError."""
+    """Print the status of a run as text or as a JSON object. Raises LedgerError."""
     from master.backends.registry import batch_of
 
     connection, master = connect(run), holder(run)
@@ -198,15 +197,15 @@ def print_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None
     if job is not None:
         lines.append(f"Its master is {job}")
     elif progress.status in (RunStatus.STOPPED, RunStatus.SUBMITTED):
-        lines.append(f"No master drives it. Go on from its last credit with: {command('resume', run)}")
+        lines.append(f"No master drives it. Resume from its last credit with: {command('resume', run)}")
     typer.echo(printable("\n".join(lines), sys.maxsize))
 
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a command: Ctrl-C, a kill, a terminal that closes
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, a closed terminal
 
 
 class Stopped(Interruption):
-    """This process was sent signal `number`, to end it."""
+    """This process received signal `number`, which ends it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -214,8 +213,11 @@ class Stopped(Interruption):
 
 
 class Signals:
-    """Signals that end this process: while the run's loop turns, they end it between two turns; at any other time, or
-    when they come again, at once."""
+    """Handlers for the signals that end this process.
+
+    While the run's loop turns, the first signal raises Stopped between two turns, so that no transaction is cut short.
+    At other times, or for a second signal, Stopped is raised at once.
+    """
 
     def __init__(self) -> None:
         self._turning = False
@@ -223,8 +225,8 @@ class Signals:
 
     @contextmanager
     def caught(self, numbers: Collection[signal.Signals] = ENDING) -> Iterator[None]:
-        """Only Python's main thread may catch any."""
-        before = {number: signal.signal(number, self._hear) for number in numbers}
+        """Handle `numbers` while the context is open. Works in the main thread only, as Python's signal handlers do."""
+        before = {number: signal.signal(number, self._handle) for number in numbers}
         try:
             yield
         finally:
@@ -232,12 +234,12 @@ class Signals:
                 signal.signal(number, handler)
 
     def turn(self) -> None:
-        """Called once a turn of the loop. Raises Stopped."""
+        """Note that the loop turns; called once per turn. Raises Stopped if a signal came since the last turn."""
         self._turning = True
         if self._pending:
             raise Stopped(self._pending)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._turning and not self._pending:
             self._pending = number
         else:
@@ -253,9 +255,11 @@ def drive_with_view(
     resumed: bool,
     leaves: Callable[[Stopped], bool] = lambda stopped: False,
 ) -> None:
-    """Begin a run, or take one up that is to be `resumed`, and drive it to its end. `turn` is called once a turn, and
-    may raise to end the run between two of them; `leaves` says whether workers live on for another master when this one
-    is stopped. Raises as a run does."""
+    """Drive a run that `begin` starts or resumes to its end, with events and progress shown in `view`.
+
+    `turn` is called once per turn of the loop and may raise to end the run between two turns. `leaves` decides, when
+    this master is stopped, whether its workers are left running for the next one. Raises as a run does.
+    """
     from master.backends.registry import make
     from master.ports.environment import Environment
     from master.takeover import guard_crash_loop

@@ -1,1 +1,1 @@
-"""A run as a page in a browser: one file without a network, or live on loopback."""
+"""A run as an HTML page: one self-contained file, or served live on loopback."""

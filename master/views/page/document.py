@@ -1,7 +1,7 @@
-"""The page of a run as one HTML file, with its style, its scripts and its content inside; it loads nothing else.
+"""The page of a run as one HTML file that contains its style, scripts and data, and loads nothing else.
 
-The content is of one moment: the report, the progress of the run, its course over time, and its events. uPlot,
-which draws the charts, is brought by the package youplot, whose files are taken as they are and checked.
+The data is a snapshot: report, progress, history and events. Charts are drawn by uPlot, whose files come from the
+package youplot and are verified by their SHA-256.
 """
 
 from __future__ import annotations
@@ -29,26 +29,24 @@ from master.views.page.history import History, read_history
 from master.views.progress import RunProgress, read_progress, without_master
 from master.views.report import Report, report
 
-EVENTS = 20_000  # that a page has at most, the newest
-DIGEST = 12  # hexadecimal digits
+EVENTS = 20_000  # newest events in a page; more would make a browser slow
+DIGEST = 12  # hexadecimal digits of a part's digest: enough to distinguish its versions
 
 
 @dataclass(frozen=True)
 class PageEvents:
-    """Events as columns, oldest first: seconds of the run, seconds since 1970, topic, text. `last` is the number of the
-    newest in the ledger, from which the next ones are asked for; `left_out` are older ones of which there are too
-    many."""
+    """Events as columns, oldest first."""
 
-    last: int
-    left_out: int
+    last: int  #: number of the newest event in the ledger; the page's next request asks for later ones
+    left_out: int  #: older events omitted because of the limit
     number: list[int]
-    at_s: list[float]
-    time_s: list[float]
+    at_s: list[float]  #: seconds of the run
+    time_s: list[float]  #: seconds since 1970
     topic: list[str]
     text: list[str]
 
     def after(self, number: int) -> PageEvents:
-        """Return those behind the event of a number."""
+        """Return the events after the one with this number."""
         at = bisect.bisect_right(self.number, number)
         left_out = self.left_out if at == 0 and number == 0 else 0
         columns = (self.number, self.at_s, self.time_s, self.topic, self.text)
@@ -57,29 +55,27 @@ class PageEvents:
 
 @dataclass(frozen=True)
 class PageFacts:
-    """`report` and `progress` are what `gridml report --json` and `gridml status --json` print; `driven` is whether a
-    master drives the run now; `began_s` is when it began, in seconds since 1970. `trouble` says why it cannot be read
-    now and these are facts of before, None where it can."""
+    """All data of a page."""
 
-    report: Report
-    progress: RunProgress
-    driven: bool
-    began_s: float
+    report: Report  #: as in `gridml report --json`
+    progress: RunProgress  #: as in `gridml status --json`
+    driven: bool  #: a master drives the run now
+    began_s: float  #: start of the run, in seconds since 1970
     history: History
     events: PageEvents
-    trouble: str | None = None
+    trouble: str | None = None  #: why the run cannot be read now, so that this is older data; None: it is current
 
     def after(self, number: int) -> PageFacts:
-        """Return the same with the events behind a number alone: the others are known to who asks."""
+        """Return the same with only the events after a number: the client has the earlier ones."""
         return dataclasses.replace(self, events=self.events.after(number))
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "progress": self.progress.to_json()}
 
 
-def news(facts: PageFacts, digests: Collection[str]) -> dict[str, Any]:
-    """Return what `to_json` does without the parts whose digests who asks has kept, and the `digests` of all parts:
-    a part is the report, the progress, or one member of the history."""
+def changed_parts(facts: PageFacts, digests: Collection[str]) -> dict[str, Any]:
+    """Return `facts.to_json()` without the parts whose digest the client already has, plus the `digests` of all parts.
+    The parts are the report, the progress, and each member of the history."""
     answer = facts.to_json()
     kept = frozenset(digests)
     of_all = [digest for name in ("report", "progress") for digest in _drop_kept(answer, name, kept)]
@@ -89,7 +85,7 @@ def news(facts: PageFacts, digests: Collection[str]) -> dict[str, Any]:
 
 
 def _drop_kept(parts: dict[str, Any], name: str, kept: Collection[str]) -> list[str]:
-    """Take a part out if its digest is one of those `kept`; return that."""
+    """Remove a part if its digest is in `kept`; return the digest."""
     digest = hashlib.sha256(f"{name} {json_text(parts[name])}".encode()).hexdigest()[:DIGEST]
     if digest in kept:
         del parts[name]
@@ -97,9 +93,9 @@ def _drop_kept(parts: dict[str, Any], name: str, kept: Collection[str]) -> list[
 
 
 def read_page_facts(root: Path) -> PageFacts:
-    """Return what a page shows of the run in `root`.
+    """Return the data of a page for the run in `root`.
 
-    Raises LedgerError when the directory holds no run, or one that cannot be read.
+    Raises LedgerError if the directory holds no run or its ledger cannot be read.
     """
     figures = report(root)
     driven = holder(root) is not None
@@ -152,13 +148,13 @@ class ChartLibrary:
 
 
 def read_library() -> ChartLibrary:
-    """Return uPlot. Raises UsageError when it is not installed, or not the one that this page was made for.
+    """Return uPlot's files. Raises UsageError if they are not installed or not the expected version.
 
-    The package that brings it is not imported: nothing of it runs here.
+    The package is located, not imported: none of its code runs here.
     """
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise UsageError(f"A page needs uPlot, which {PACKAGE} brings and is not installed. Get it with: {INSTALL}")
+        raise UsageError(f"A page needs uPlot from {PACKAGE}, which is not installed. Install it with: {INSTALL}")
     folder = Path(spec.origin).parent / "vendor"
     return ChartLibrary(*(_read_checked(folder / name) for name in (SCRIPT, STYLE)))
 
@@ -167,7 +163,7 @@ def _read_checked(path: Path) -> str:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}. Install it again with: {INSTALL}") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}. Reinstall it with: {INSTALL}") from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != SHA256[path.name]:
         raise UsageError(
@@ -178,27 +174,27 @@ def _read_checked(path: Path) -> str:
 
 
 STYLES = ("page.css",)
-SCRIPTS = ("numbers.js", "ticks.js", "described.js", "charts.js", "summary.js", "events.js", "page.js")  # as one text
+SCRIPTS = ("numbers.js", "ticks.js", "described.js", "charts.js", "summary.js", "events.js", "page.js")  # in order
 
 
 def write_page(root: Path, file: Path) -> None:
-    """Write the page of the run in `root` into one file, whole or not at all.
+    """Write the page of the run in `root` to a file, atomically.
 
-    Raises LedgerError when there is no such run, UsageError when the file cannot be written.
+    Raises LedgerError if there is no such run, UsageError if the file cannot be written.
     """
     text = render_page(read_page_facts(root))
     try:
         write_atomic(file, text.encode())
     except OSError as error:
-        advice = "Name a file in a folder that is there, as in --html run.html."
+        advice = "Give a file in an existing folder, as in --html run.html."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = "Make room on its disk, or name a file on another, as in --html /elsewhere/run.html."
+            advice = "Free space on its disk, or give a file on another, as in --html /elsewhere/run.html."
         raise UsageError(f"{file} cannot be written: {error.strerror}. {advice}") from error
 
 
 def render_page(facts: PageFacts, *, live: bool = False) -> str:
-    """Return the page as HTML. One that is `live` asks the address `data` beside its own for what is new; one that is
-    not can ask for nothing, which its policy makes sure of."""
+    """Return the page as HTML. A `live` page requests changes from the relative address `data`; any other page makes no
+    requests, which its content security policy enforces."""
     library = read_library()
     style = "\n".join((library.style, *map(_own, STYLES)))
     script = "\n".join((library.script, *map(_own, SCRIPTS)))
@@ -207,16 +203,16 @@ def render_page(facts: PageFacts, *, live: bool = False) -> str:
         "title": html.escape(f"{facts.report.program}: {facts.report.status}"),
         "style": style,
         "live": "yes" if live else "no",
-        # A "<" could end the element that it stands in; as an escape it is the same text to whoever reads JSON.
+        # A "<" could close the <script> element around the JSON; escaped, it is the same JSON.
         "data": json_text(facts.to_json()).replace("<", "\\u003c"),
         "script": script,
     }
-    # In one pass: what is put in may look like a place of its own.
+    # In one pass, because inserted text may itself contain {{...}}.
     return re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], _own("page.html"))
 
 
 def policy(style: str, script: str, *, live: bool) -> str:
-    """Return the content security policy of a page: only this style and this script, and no request unless `live`."""
+    """Return the content security policy of a page: only this style and this script; requests only if `live`."""
     connect = "'self'" if live else "'none'"
     return (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; connect-src {connect}; "

@@ -1,4 +1,4 @@
-"""How a run went over time, read from its ledger as columns for charts: about `POINTS` of each, however long it is."""
+"""History of a run for charts: columns read from its ledger, about `POINTS` points each, however long the run is."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from master.views.money import read_spent
 
 POINTS = 400
 _NUMBER = re.compile(r"\d+(?:[.,/]\d+)*")
-BANDS = 120  # of what is drawn as a mean within a band
-COSTS = 60  # points of what instances cost: each reckons all of them
-REASONS = 20  # for sizes of chunks, those that most chunks have
+BANDS = 120  # points of a chart that shows a mean between a minimum and a maximum
+COSTS = 60  # points of the cost chart; fewer, because each one sums over all instances
+REASONS = 20  # most frequent reasons for chunk sizes that are listed
 Columns = dict[str, list[float]]
 Times = NDArray[np.float64]
 _CREDITS = """
@@ -49,38 +49,32 @@ FROM workers WHERE push_every NOTNULL AND push_reason NOTNULL GROUP BY push_reas
 
 @dataclass(frozen=True)
 class SizeReason:
-    """Why `number` chunks have `least` to `most` vertices, or why so many workers push so often."""
+    """A reason for chunk sizes or push intervals, and how often it was given."""
 
     reason: str
-    number: int
-    least: int
-    most: int
+    number: int  #: chunks or workers it applies to
+    least: int  #: smallest size or interval, in vertices
+    most: int  #: largest size or interval, in vertices
 
 
 @dataclass(frozen=True)
 class History:
-    """Columns by name, all of a chart equally long; `at_s` are seconds of the run, without those in
-    which no master ran.
+    """Charts as columns by name; the columns of a chart have equal length. `at_s` is in seconds of the run, where
+    periods without a master are not counted."""
 
-    `credit`: vertices credited so far, of all epochs; `staleness`: least, mean and most of the pushes since the point
-    before; `workers`: alive, and lost so far; `bytes`: up and down so far; `chunks`: least, mean and most vertices.
-    `logged` by name: what f logged, `mean` up to where `credited` vertices were. `cost`: dollars so far, as was known
-    then; empty where the run launched no instances.
-    """
-
-    credit: Columns
-    staleness: Columns
-    workers: Columns
-    bytes: Columns
-    chunks: Columns
-    cost: Columns
-    logged: dict[str, Columns]
+    credit: Columns  #: vertices credited so far, over all epochs
+    staleness: Columns  #: least, mean and most over the pushes since the previous point
+    workers: Columns  #: alive now, and lost so far
+    bytes: Columns  #: up and down so far
+    chunks: Columns  #: least, mean and most vertices of the chunks since the previous point
+    cost: Columns  #: dollars so far, as known at that time; empty if the run launched no instances
+    logged: dict[str, Columns]  #: by name: `mean` of what f logged up to `credited` vertices
     chunk_reasons: list[SizeReason]
     push_reasons: list[SizeReason]
 
 
 def read_history(db: sqlite3.Connection, root: Path, clock: RunClock, points: int = POINTS) -> History:
-    """Return how the run in `root`, of this ledger, went until `clock.end_s`."""
+    """Return the history of the run in `root` up to `clock.end_s`."""
     width_s = max((clock.end_s - clock.start_s) / points, 1e-3)
     buckets = (clock.start_s, width_s)
     wider = (clock.start_s, width_s * max(1.0, points / BANDS))
@@ -102,7 +96,7 @@ def read_history(db: sqlite3.Connection, root: Path, clock: RunClock, points: in
 
 
 def gather_reasons(reasons: Iterable[SizeReason]) -> list[SizeReason]:
-    """Return reasons that differ in their numbers alone as one, with dots for those numbers; the most usual first."""
+    """Merge reasons that differ only in their numbers, which become "…"; return the most frequent ones first."""
     gathered: dict[str, SizeReason] = {}
     for one in reasons:
         words = _NUMBER.sub("…", one.reason)
@@ -127,8 +121,8 @@ def _running(values: list[float]) -> list[float]:
 
 
 def _workers(db: sqlite3.Connection, clock: RunClock, points: int) -> Columns:
-    """Return how many workers lived and were lost: at each moment that changed it, or at equal steps where those are
-    more than twice `points`."""
+    """Return the numbers of live and lost workers at each change, or at equal steps if there are more than twice
+    `points` changes."""
     rows = db.execute(
         "SELECT started_s, ended_s, state IN (?, ?) AND NOT (coalesce(cancelled, 0) AND coalesce(graceful, 0)) "
         "FROM workers WHERE started_s NOTNULL",

@@ -1,9 +1,8 @@
-"""A run as a page that keeps up with it, for browsers of this machine (`gridml watch --page`).
+"""HTTP server for the live page of a run, for browsers on this machine (`gridml watch --page`).
 
-It is served on loopback until a person ends it. Anything that reaches a port of this machine could ask: other
-users, and pages of others that the same browser shows. So the address holds a token, which is compared in constant
-time; a request must name the host that it reached, which a name that was bent to this machine does not; and only
-reading is offered.
+It listens on loopback until interrupted. Other users of the machine and pages of other sites in the same browser can
+reach that port, too. So the address contains a secret token, compared in constant time; the Host header must be this
+server's own, which defeats DNS rebinding; and only GET is allowed.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from gridml.errors import GridmlError, UsageError
 from gridml.protocol.foreign import printable
 from master.store.rundir import command
 from master.views.console import json_text
-from master.views.page.document import PageFacts, news, read_library, read_page_facts, render_page
+from master.views.page.document import PageFacts, changed_parts, read_library, read_page_facts, render_page
 
 HOST = "127.0.0.1"
 TOKEN_BYTES = 24
-SHARE = 0.1  # of the time, at most, that reading the ledger for pages may take
-MIN_INTERVAL_S = 1.0  # between two readings
-POLL_S = 0.1  # how often it looks whether it is to end
-TIMEOUT_S = 10.0  # with a browser that sends or takes nothing
+SHARE = 0.1  # largest share of the time spent reading the ledger
+MIN_INTERVAL_S = 1.0  # between two readings of the ledger
+POLL_S = 0.1  # interval at which the server thread checks for shutdown
+TIMEOUT_S = 10.0  # for a browser that neither sends nor receives
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -46,18 +45,18 @@ HEADERS = {
 
 @dataclass
 class CachedFacts:
-    """What was last read of a run, for all browsers that ask: a large ledger is not read again for each."""
+    """The data last read from a run, shared by all requests, so that a large ledger is not read for each one."""
 
     root: Path
     clock: Callable[[], float] = time.monotonic
     read: Callable[[Path], PageFacts] = read_page_facts
     _facts: PageFacts | None = None
-    _again_s: float = 0.0
+    _again_s: float = 0.0  #: earliest time of the next reading
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def now(self) -> PageFacts:
-        """Return what is known of the run: where it cannot be read now, what was known before, with the trouble. Raises
-        LedgerError or OSError where nothing was known yet."""
+        """Return the current data; if the run cannot be read now, the older data with `trouble` set. Raises LedgerError
+        or OSError if nothing was read yet."""
         with self._lock:
             begun = self.clock()
             if self._facts is None or begun >= self._again_s:
@@ -73,37 +72,37 @@ class CachedFacts:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of one run on loopback. Raises UsageError where the port is taken, 0 being any that is free."""
+    """Serves the page of one run on loopback; port 0 picks a free one. Raises UsageError if the port is in use."""
 
     daemon_threads = True
-    allow_reuse_address = True  # a port whose last connections are being forgotten is free
+    allow_reuse_address = True  # a port with connections in TIME_WAIT can be reused
 
     def __init__(self, root: Path, port: int = 0, facts: CachedFacts | None = None) -> None:
-        read_library()  # said now, rather than to a browser
+        read_library()  # fails here, on the terminal, rather than in a browser
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self.facts = CachedFacts(root) if facts is None else facts
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
             raise UsageError(
-                f"port {port} of {HOST} cannot be had: {error.strerror}. Name another with --port, or leave it out "
-                "for one that is free."
+                f"port {port} of {HOST} cannot be used: {error.strerror}. Give another --port, or omit it to use a "
+                "free one."
             ) from error
 
     @property
     def address(self) -> str:
-        """Where the page is, with the token that lets one in."""
+        """The URL of the page, including the token."""
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """What browsers may have been told to call this machine by."""
+        """The accepted values of the Host header."""
         return f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"
 
 
 @contextmanager
 def serving(server: PageServer) -> Iterator[PageServer]:
-    """Answer browsers from a thread, as long as the context is open."""
+    """Answer requests in a thread while the context is open."""
     thread = threading.Thread(target=server.serve_forever, args=(POLL_S,), name="page", daemon=True)
     thread.start()
     try:
@@ -115,7 +114,7 @@ def serving(server: PageServer) -> Iterator[PageServer]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET for the page and its data; any other method is refused."""
+    """Answers GET requests for the page and its data; rejects all other methods."""
 
     server: PageServer
     timeout = TIMEOUT_S
@@ -129,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         token, _, name = parts.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
-            self._refuse(http.HTTPStatus.FORBIDDEN, "the address has the wrong token: take the one that gridml printed")
+            self._refuse(http.HTTPStatus.FORBIDDEN, "wrong token: use the address that gridml printed")
             return
         try:
             if name == "":
@@ -139,9 +138,9 @@ class _Handler(BaseHTTPRequestHandler):
                 after = asked.get("after", ["0"])[0]
                 seen = int(after) if after.isascii() and after.isdecimal() else 0
                 kept = asked.get("digests", [""])[0].split(".")
-                self._answer("application/json", json_text(news(self.server.facts.now().after(seen), kept)))
+                self._answer("application/json", json_text(changed_parts(self.server.facts.now().after(seen), kept)))
             else:
-                self._refuse(http.HTTPStatus.NOT_FOUND, "there is nothing here but the page and its data")
+                self._refuse(http.HTTPStatus.NOT_FOUND, "only the page and its data exist here")
         except (GridmlError, OSError) as error:
             self._refuse(http.HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
@@ -161,30 +160,32 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **HEADERS, **more}.items():
             self.send_header(name, value)
-        if not kind.startswith("text/html"):  # the page has a policy of its own, with the hashes of its scripts
+        if not kind.startswith("text/html"):  # the page itself contains a policy with the hashes of its scripts
             self.send_header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the address, with its token, would stand in a log."""
+        """Log nothing: a log line would contain the token."""
 
 
 def serve_page(run: Path, port: int, wait: Callable[[], object] | None = None) -> None:
-    """Serve the page of a run, say where, and return when `wait` does, or at Ctrl-C; without it, then alone.
+    """Serve the page of a run and print its address. Return at Ctrl-C, or when `wait` returns if it is given.
 
-    Raises LedgerError, and UsageError for a port that is taken.
+    Raises LedgerError, and UsageError if the port is in use.
     """
     server = PageServer(run, port)
     try:
-        server.facts.now()  # what is wrong with the run is said here
+        server.facts.now()  # errors of the run appear on the terminal
         with serving(server):
             typer.echo(f"The page of {printable(str(run))} is at {server.address}")
-            typer.echo("It is for browsers of this machine, and for whoever has this address. Ctrl-C ends it.")
+            typer.echo("It can be opened on this machine by anyone who has the address. Ctrl-C stops the server.")
             (threading.Event().wait if wait is None else wait)()
     except KeyboardInterrupt:
         again = command("report", run)
-        typer.echo(printable(f"The page is gone; the run is left alone. To keep one: {again} --html FILE"), err=True)
+        typer.echo(
+            printable(f"The server has stopped; the run continues. To save the page: {again} --html FILE"), err=True
+        )
     finally:
         server.server_close()

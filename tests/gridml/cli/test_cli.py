@@ -290,7 +290,7 @@ def test_a_run_is_stopped_by_a_signal_and_resumed(
 ) -> None:
     os.kill(waiting.pid, number)
     status, _, err = done(waiting)
-    assert status == 128 + number and "Go on with: gridml resume run" in err and "Traceback" not in err
+    assert status == 128 + number and "Resume with: gridml resume run" in err and "Traceback" not in err
     status, out, _ = gridml("status", "run")
     assert status == 0 and "run: stopped" in out and "gridml resume run" in out
     assert gridml("watch", "run")[0] == 0  # has nothing to follow
@@ -364,7 +364,7 @@ def test_leaving_a_watch_leaves_the_run(waiting: subprocess.Popen[str], tmp_path
     until(watching.stdout, "running   w2")
     os.kill(watching.pid, signal.SIGINT)
     status, _, err = done(watching)
-    assert status == 130 and "The run goes on" in err
+    assert status == 130 and "The run continues" in err
     (tmp_path / "shut").unlink()
     assert done(waiting)[0] == 0
 

@@ -58,7 +58,7 @@ def test_what_a_master_carries_and_a_run_is_long_enough_for(gridml: Callable[...
     text = " ".join(out.split())
     assert status == 0 and err == "Trying out what pushes of 1,000,000 bytes take of a master ...\n"
     assert "workers at most at this push interval: a push takes" in text and "1 MB up and 1 MB down. 9 may push" in text
-    assert "120 at most are of use: 180,000 vertices are 18,000 batches of 10, and of more than 120 workers" in text
+    assert "at most 120 are useful: 180,000 vertices are 18,000 batches of 10, and of more than 120 workers" in text
     found = json.loads(gridml(*options, "--compress", "int8", "--json")[1])
     assert found["useful_workers"] == 120
     assert 0.25e6 < found["master"]["bytes_up"] < 0.27e6 and found["master"]["most_workers"] > 9

@@ -171,7 +171,7 @@ def test_what_is_not_there_is_said_before_anything_is_made(
     lacking = LoggerPlugin("lacking", Failing, ("no_such_module",), "pip install 'gridml[lacking]'")
     plugins("lacking", lacking)
     calm = Scenario(Steady(3), COSTS)
-    with pytest.raises(RunError, match=r"lacking takes no_such_module, which is not installed.*gridml\[lacking\]"):
+    with pytest.raises(RunError, match=r"lacking needs no_such_module, which is not installed.*gridml\[lacking\]"):
         play(programs / "logs.py", tmp_path / "run", "lacking", calm)
     with pytest.raises(UsageError, match=r"there is no logger 'tensorbord'; expected one of csv, json, tensorboard"):
         play(programs / "logs.py", tmp_path / "run", "tensorbord", calm)

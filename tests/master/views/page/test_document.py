@@ -121,7 +121,7 @@ def test_a_file_in_a_folder_that_is_not_there_is_refused(finished: Path, tmp_pat
 
 def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "PACKAGE", "youplot_that_nobody_has")
-    with pytest.raises(UsageError, match=r"is not installed. Get it with: pip install youplot==1"):
+    with pytest.raises(UsageError, match=r"is not installed. Install it with: pip install youplot==1"):
         document.read_library()
 
 

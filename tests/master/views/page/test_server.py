@@ -16,7 +16,7 @@ from gridml.cli.main import command_line
 from gridml.errors import LedgerError, UsageError
 from master.store.ledger import Ledger
 from master.views.page import page_server
-from master.views.page.document import PageFacts, news, read_page_facts
+from master.views.page.document import PageFacts, changed_parts, read_page_facts
 from master.views.page.page_server import HOST, MIN_INTERVAL_S, SHARE, CachedFacts, PageServer, serving
 
 
@@ -118,7 +118,7 @@ def test_it_says_where_it_is_and_leaves_at_an_interrupt(finished: Path, capsys: 
     page_server.serve_page(finished, 0, interrupted)
     said = capsys.readouterr()
     assert "is at http://127.0.0.1:" in said.out
-    assert "the run is left alone" in said.err
+    assert "the run continues" in said.err
 
 
 def test_a_ledger_that_takes_long_to_read_is_read_seldom(finished: Path) -> None:
@@ -151,12 +151,12 @@ def test_what_is_credited_meanwhile_comes_with_the_next_question(finished: Path)
 
 def test_of_a_run_that_goes_on_only_the_parts_that_changed_come(finished: Path) -> None:
     before = read_page_facts(finished)
-    kept = news(before, ())["digests"]
+    kept = changed_parts(before, ())["digests"]
     ledger = Ledger(finished / "ledger.db", shared_disk=False)
     with ledger.transaction():
         ledger.set_metrics(1, {"accuracy": 1.0})
     ledger.close()
-    answer = news(read_page_facts(finished), kept)
+    answer = changed_parts(read_page_facts(finished), kept)
     assert answer["report"]["epochs"][1]["metrics"] == {"accuracy": 1.0}
     assert answer["history"] == {}
 
