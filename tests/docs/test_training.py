@@ -12,9 +12,9 @@ import pytest
 import gridml
 from gridml.engine.pace import MAX_BATCH_PARTS, PAGE, STALENESS_STEP, batch_size, rate_scale, used_settings
 from gridml.model.order import BLOCK
-from master.evaluation.recalibration import ROWS
+from master.evaluation.recalibration import MIN_ROWS
 from master.store.settings import STEPS_EACH, Settings
-from master.sync.version_use import MOST
+from master.sync.version_use import MAX_TAIL_VERSIONS
 from master.telemetry.staffing import MIN_WORKERS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,10 +42,12 @@ def test_its_figures_are_those_of_the_code() -> None:
     assert "1/2, 1/3, 1/4 of the program's with 2, 3, and 4 or more workers" in CHANGES
     assert f"the root of the batch's share: {', '.join(f'{rate_scale(share):.2g}' for share in shares[:3])};" in CHANGES
     assert (
-        f"train {STEPS_EACH} batches" in CHANGES and (MIN_WORKERS, MOST) == (4, 8) and "up to eight versions" in CHANGES
+        f"train {STEPS_EACH} batches" in CHANGES
+        and (MIN_WORKERS, MAX_TAIL_VERSIONS) == (4, 8)
+        and "up to eight versions" in CHANGES
     )
     assert f"{STALENESS_STEP}/√c vertices" in CHANGES and f"more than {Settings(Path()).push_budget:.0%} of" in CHANGES
-    assert f"blocks of {BLOCK:,}" in CHANGES and f"from {ROWS:,} rows" in CHANGES
+    assert f"blocks of {BLOCK:,}" in CHANGES and f"from {MIN_ROWS:,} rows" in CHANGES
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/averaging.md", "docs/paper.md", "docs/events.md"])

@@ -161,9 +161,9 @@ def test_answers_that_name_a_versions_file_bring_what_others_carry(
     ],
 )
 def test_a_file_is_named_where_most_of_it_is_wanted_as_it_is(brings: int, rows: bool, short: bool, names: bool) -> None:
-    chosen, reason = replies.by_name(brings, 100_000_000, rows=rows, short=short)
+    chosen, reason = replies.sends_file(brings, 100_000_000, rows=rows, short=short)
     assert chosen is names and reason
-    assert not replies.by_name(replies.LEAST - 1, 1, rows=False, short=False)[0]
+    assert not replies.sends_file(replies.MIN_FILE_BYTES - 1, 1, rows=False, short=False)[0]
 
 
 @pytest.mark.parametrize(("compress", "share"), [("int8", 0.4), ("int4", 0.35)])

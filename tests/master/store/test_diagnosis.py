@@ -189,11 +189,11 @@ def test_every_reason_of_the_system_has_its_advice(tmp_path: Path, number: int, 
 
 
 def test_every_trouble_has_words(tmp_path: Path) -> None:
-    from master.store.diagnosis import _words
+    from master.store.diagnosis import _problem_and_advice
 
     for trouble in FileTrouble:
         if trouble is not FileTrouble.DAMAGED:
-            assert all(_words(trouble, tmp_path))
+            assert all(_problem_and_advice(trouble, tmp_path))
 
 
 def test_damage_is_told_with_what_to_do(ledger: Ledger) -> None:
