@@ -172,13 +172,17 @@ class Contractions:
 
 @dataclass(frozen=True)
 class _Seen:
-    """The sampled rows of a push that made `version`: moves by touch, of `touched` touches, from `base`."""
+    """The sampled rows of a push."""
 
     worker: str
+    #: version that the push made
     version: int
     ids: Ids
+    #: values that it was trained from
     base: Floats
+    #: per touch
     moves: Floats
+    #: expected touches of each row
     touched: Floats
 
 

@@ -1,4 +1,4 @@
-"""What follows an epoch: its changed fields are settled, the ledger is copied, its replica is evaluated."""
+"""End of an epoch: commits its changed fields, copies the ledger and evaluates its replica."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from master.store.store import Store
 from master.store.versions import ReplicaState, Versions
 from master.sync.version_use import Tails
 
-FLOPS_S = 60.0  # that counting the operations of a batch may take
+#: Seconds that counting the operations of a batch may take.
+FLOPS_S = 60.0
 
 
 class _Outcome(NamedTuple):
-    """An evaluation, and the replica that it is of where that is the best so far."""
+    """Result of an evaluation."""
 
     evaluated: Evaluated
+    #: the replica, where it is the best so far
     best: Best | None = None
 
 
 class EpochEnd:
-    """Does it beside the next epoch, as far as that need not wait."""
+    """Does the work that follows an epoch, as far as possible in parallel with the next epoch."""
 
     def __init__(
         self,
@@ -52,20 +54,19 @@ class EpochEnd:
         self._executor = executor
         self._hook = hook
         self._prepared = False
-        self._has_warned = False  # why a version keeps its merged statistics
+        #: the warning about statistics that were not recalibrated is recorded at most once
+        self._has_warned = False
         self._goals = spec.program.goals
         self._tails = tails
         directory = RunDirectory(store.ledger.path.parent)
         self._keeper = BestCheckpoint(directory, store.ledger)
-        self._versions = Versions(directory.versions)  # for the thread that evaluates
+        self._versions = Versions(directory.versions)  # for the evaluating thread only
         self._evaluating: tuple[Subject, Future[_Outcome]] | None = None
-        self._backed_up = -1  # epochs closed at the last copy of the ledger
+        #: epochs closed at the last copy of the ledger
+        self._backed_up = -1
 
     def commit_fields(self) -> None:
-        """Make the changed fields of finished epochs the base of the next, and keep a copy of the ledger at that point.
-
-        What the ledger no longer names is removed only then: until there is a new copy, the old one needs it.
-        """
+        """Make the changed fields of finished epochs the base of the next one, and copy the ledger at that point."""
         ledger, fields = self._store.ledger, self._store.fields
         newest, closed = ledger.newest_epoch()
         if finished := [patch for patch in ledger.patches() if patch[1] < newest or closed]:
@@ -80,17 +81,18 @@ class EpochEnd:
             self._backed_up = ledger.epochs_closed()
             ledger.backup()
             self._hook("after-backup")
+            # Only after the backup: until then the old copy may need files that the ledger no longer names.
             self._store.sweep()
 
     def reset(self) -> None:
-        """Evaluate anew: epochs that had ended may go on."""
+        """Drop the evaluation under way and restore the best replica, after a rollback has reopened epochs."""
         self._evaluating = None
         self._backed_up = self._store.ledger.epochs_closed()
         self.restore_best()
 
     def restore_best(self) -> None:
-        """Bring the best replica to what the ledger says of it, as a master begins or credits are undone. Where it
-        names none, as of another metric, or undone, the best epoch that can be is evaluated anew, and so kept."""
+        """Make the saved best replica match the ledger, on startup and after a rollback. If the ledger names none for
+        this metric, the best epoch that is still kept is evaluated again, and so saved."""
         ledger, goal = self._store.ledger, self._spec.program.saved_goal
         self._keeper.restore()
         best = self._keeper.best
@@ -106,7 +108,8 @@ class EpochEnd:
                 ledger.clear_metrics(again)
 
     def evaluate(self, now: float) -> bool:
-        """Evaluate the oldest epoch that was not yet; return whether one was done. Raises UserCodeError."""
+        """Evaluate the oldest epoch that has no metrics yet; return whether an evaluation was finished. Raises
+        UserCodeError."""
         if self._evaluating is not None:
             subject, future = self._evaluating
             if not future.done():
@@ -118,7 +121,7 @@ class EpochEnd:
                 topic, text = "metrics", f"epoch {epoch + 1}: {describe_metrics(evaluated.metrics)}"
                 versions = 1 + len(subject.tail)
                 facts = {"epoch": epoch + 1, "metrics": _numbers(evaluated.metrics), "versions": versions}
-            except DamagedError as error:  # the training does not need that version any more
+            except DamagedError as error:  # training does not need that version any more
                 evaluated, topic, text = Evaluated({}), WARNING, f"epoch {epoch + 1} cannot be evaluated: {error}"
                 facts = {"epoch": epoch + 1}
             self._hook("before-metrics")
@@ -138,7 +141,7 @@ class EpochEnd:
             return True
         if self._spec.program.evaluate is None:
             return False
-        if not self._prepared and self._store.ledger.credited:  # workers have started, and had the cores for that
+        if not self._prepared and self._store.ledger.credited:  # not before: workers need the cores to start
             self._prepared = True
             self._executor.submit(self._evaluator.prepare)
         if waiting := self._store.ledger.unevaluated():
@@ -149,14 +152,14 @@ class EpochEnd:
         return False
 
     def _value_to_beat(self) -> float:
-        """Return what the next replica must be better than to be kept; NaN where any is kept."""
+        """Return the value that the next best replica must beat; NaN where any is better."""
         goal, best = self._spec.program.saved_goal, self._keeper.best
         return math.nan if goal is None or best is None or best.goal != str(goal) else best.value
 
     def _evaluate_and_stage(self, subject: Subject, limit: float, least: float) -> _Outcome:
-        """Evaluate a version, and write it down beside the best so far where it is better, in a thread of its own.
+        """Evaluate a version in the evaluating thread, and stage it for saving where it is the best so far.
 
-        Raises as the evaluator does, and ProgramError where a metric that the run goes by is not there.
+        Raises as the evaluator does, and ProgramError where a metric that the run depends on is missing.
         """
         evaluated = self._evaluator.evaluate(subject, limit)
         for goal in self._goals:
@@ -172,7 +175,7 @@ class EpochEnd:
         return _Outcome(evaluated, self._keeper.stage(best, dict(state.tensors())))
 
     def final_state(self, now: float) -> ReplicaState:
-        """Return the newest version as it is kept when the run has ended: as it was evaluated. Raises UserCodeError."""
+        """Return the newest version as it is saved at the end of the run: as it was evaluated. Raises UserCodeError."""
         newest = self._newest
         limit = limit_s(self._store.ledger.epoch_s(newest.epoch))
         state, problem = self._as_evaluated(self._store.replica.state, newest, limit)
@@ -181,7 +184,7 @@ class EpochEnd:
         return state
 
     def flops(self, chunk: Chunk) -> float | None:
-        """Return what f computes for a vertex of a chunk, None where that cannot be counted."""
+        """Return the floating-point operations of f per vertex of a chunk; None where they cannot be counted."""
         return self._evaluator.flops(self._newest, chunk, FLOPS_S)
 
     @property
@@ -189,15 +192,15 @@ class EpochEnd:
         return self._subject(self._store.ledger.newest_epoch()[0], self._store.replica.version)
 
     def _subject(self, epoch: int, version: int) -> Subject:
-        """A version as it is evaluated and kept: with its tail, but as it is where no push was ever averaged, because
-        then it is that of plain training."""
+        """Return a version with the tail that it is averaged with. Where no push was ever averaged it stays as it is,
+        because then it is that of plain training."""
         ledger, end = self._store.ledger, self._tails.end_of(epoch)
         tail = tuple((earlier, ledger.sha256_of(earlier)) for earlier in self._tails.tail(epoch, version))
         place = end.share, end.step, end.steps
         return Subject(epoch, version, ledger.sha256_of(version), ledger.has_averaged(), *place, tail)
 
     def _as_evaluated(self, version: ReplicaState, subject: Subject, limit: float) -> tuple[ReplicaState, str | None]:
-        """Return a version as the evaluator sees it, and why it keeps its merged statistics where it does."""
+        """Return a version as the evaluator sees it, and why it keeps its merged statistics, if it does."""
         state = tail_mean(version, subject.tail, self._versions, self._spec.program)
         if not subject.averaged or not has_statistics(state):
             return state, None
@@ -208,10 +211,10 @@ class EpochEnd:
         return (with_statistics(state, statistics) if problem is None else version), problem
 
     def _warn_not_recalibrated(self, problem: str | None) -> None:
-        """Say why a version keeps its merged statistics: once, for the next one has the same reason."""
+        """Record why a version keeps its merged statistics, once: later versions have the same reason."""
         if problem is not None and not self._has_warned:
             self._has_warned = True
-            text = f"running statistics stay as they were merged, because they cannot be gathered anew: {problem}"
+            text = f"running statistics stay as they were merged, because they cannot be gathered again: {problem}"
             self._events.record(WARNING, {}, text, standing=True)
 
 
@@ -225,7 +228,7 @@ def _best_facts(best: Best) -> EventFacts:
 
 
 def describe_metrics(metrics: Metrics) -> str:
-    """Metrics in one line: numbers to four digits, lists by their range."""
+    """Return metrics in one line: numbers to four digits, lists by their range."""
     return ", ".join(
         f"{name} {_number(value)}"
         if not isinstance(value, list)
@@ -236,7 +239,7 @@ def describe_metrics(metrics: Metrics) -> str:
 
 
 def _numbers(metrics: Metrics) -> Metrics:
-    """Return the metrics that are one number; lists are for the report."""
+    """Return the metrics that are single numbers; lists are for the report."""
     return {name: value for name, value in metrics.items() if not isinstance(value, list)}
 
 

@@ -1,7 +1,7 @@
-"""Failures in a run: the retries and pauses that follow, the notices to a person, and the recovery of a replica.
+"""Failures in a run: retries and pauses, notices to the user, and rollbacks of a bad replica.
 
-Where several workers fail on a replica on which none succeeds, what was merged last is undone: the run is taken
-back, while it goes on, to the newest replica before it.
+If several workers fail on a replica on which none succeeds, the last merges are undone: the run continues from the
+newest replica before them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from master.trust.trust import Trust
 
 
 class Failures:
-    """Failures of f, of g and of replicas. Methods must be called inside the ledger's transaction."""
+    """Records failures of f, of g and of replicas. Methods must be called inside the ledger's transaction."""
 
     def __init__(
         self, ledger: Ledger, leases: Leases, workers: WorkerTable, mailboxes: MasterMailboxes, events: Events
@@ -49,14 +49,14 @@ class Failures:
         self._workers = workers
         self._mailboxes = mailboxes
         self._events = events
-        self.stop_because: UserCodeError | None = (
-            None  # the user's code failed too often: the run ends at the next turn
-        )
+        #: set once the user's code has failed too often; the run then ends at its next step
+        self.stop_because: UserCodeError | None = None
 
     def fail_lease(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
-        """Count what a worker was training as failed by it, which cannot say so itself; return whether it was at work.
+        """Record a failure of the lease that an ended worker was training, which it could not report; return whether it
+        had one.
 
-        That is the lease that its heartbeat names, and where it never beat, the one it was given first.
+        That is the lease in its last heartbeat; if it never sent one, the first lease that it was granted.
         """
         heartbeat, held = self._mailboxes.heartbeat(record.name), self._ledger.leases.of(record.name)
         if heartbeat is None or heartbeat.lease == BEGUN:
@@ -65,19 +65,18 @@ class Failures:
             lease, at = held.get(heartbeat.lease), heartbeat.upto + 1
         if lease is None:
             return False
-        at = None if at is None else min(max(at, lease.upto + 1), lease.stop)  # whatever the heartbeat says
+        at = None if at is None else min(max(at, lease.upto + 1), lease.stop)  # a hostile heartbeat may hold anything
         self.record(lease, Failure(lease.id, lease.term, why, last_words, -1, -1), now, upto=at)
         return True
 
     def record(self, lease: LeaseState, failure: Failure, now: float, *, upto: int | None = None) -> None:
-        """Free the range of a lease for whoever may try it again, or stop the run; leave its worker without a lease
-        for a while. It failed before position `upto` as far as is known."""
+        """Record a failure of a lease before position `upto`, as far as is known. Its range is free for a retry, unless
+        the run stops, and its worker gets no lease for a while."""
         record = self._workers.of(lease.worker)
         at = self._position(lease, failure) if upto is None else upto
         failed = Failed(record.name, record.machine, at, record.candidate.proven)
-        queued = self._workers.count(WorkerStatus.QUEUED) > len(
-            self._workers.resting(now)
-        )  # who waits for one that rests waits in vain
+        # Each resting machine may hold up one queued worker, which then cannot retry.
+        queued = self._workers.count(WorkerStatus.QUEUED) > len(self._workers.resting(now))
         ready = [*self._workers.ready(now)]
         again, reason = after_failure((*lease.failed, failed), ready, queued=queued)
         self._ledger.add_failure(lease, record.machine, failure, reason, now)
@@ -104,7 +103,7 @@ class Failures:
             self.stop_because = self.stop_because or error
 
     def clear(self, record: WorkerRecord) -> None:
-        """Forget the failures of a worker that was credited just now, and of those before it on its machine."""
+        """Forget the failures of a worker that was just credited, and those of its predecessors on the machine."""
         record.faults.forget()
         self._ledger.worker_failed(record.name, 0, None, None)
         machine = self._workers.machines.forgive(record.machine)
@@ -123,9 +122,11 @@ class Failures:
         lacking: bool = False,
         device: bool = False,
     ) -> None:
-        """Count a failure against a worker and its machine, which may be `lacking` something, or of its `device`, or
-        that the worker is `distrusted`: there is no lease for a while, and another worker takes its place if it fails
-        on and on."""
+        """Count a failure, or with `distrusted` a loss of trust, against a worker and its machine.
+
+        The worker gets no lease for a while, and is replaced if it keeps failing. `lacking`: the machine lacks
+        something; `device`: its device failed.
+        """
         record.faults.failures += not distrusted
         record.faults.distrusted += distrusted
         if lacking or device:
@@ -145,8 +146,8 @@ class Failures:
             self._workers.lose(record, GiveUpReason.FAILURES, reason)
 
     def _count_against_machine(self, record: WorkerRecord, reason: str) -> None:
-        """Have a machine take over what counts against a worker of it. Workers that run there side by side count once:
-        what takes a host with all its slots is one failure."""
+        """Update the machine's counts with those of its worker. The maximum, not the sum: a failure of the host ends
+        all workers in its slots, and counts once."""
         machine = self._workers.machines.get(record.machine) or MachineRecord(record.machine)
         machine.failures = max(machine.failures, record.faults.failures)
         machine.distrusted = max(machine.distrusted, record.faults.distrusted)
@@ -156,14 +157,14 @@ class Failures:
         self._ledger.machine_failed(machine)
 
     def _position(self, lease: LeaseState, failure: Failure) -> int:
-        """The position that must be credited before a failure is refuted: all of the lease where nobody can say."""
+        """Return the position that must be credited to refute a failure: the end of the lease where it is unknown."""
         vertices = self._leases.epochs.vertices(lease.epoch, lease.upto, lease.stop)
         places = np.flatnonzero(vertices == failure.last)
         return lease.upto + int(places[-1]) + 1 if len(places) else lease.stop
 
 
 def strikes_of(record: WorkerRecord, now: float) -> EventFacts:
-    """What counts against a worker, and for how long it gets no lease, as facts of an event."""
+    """Return what counts against a worker, and for how long it gets no lease, as facts of an event."""
     return {
         "worker": record.name,
         "machine": record.machine,
@@ -181,25 +182,28 @@ MAX_ROLLBACKS = 3
 
 @dataclass(frozen=True)
 class FailedOn:
-    """A worker failed on a range that begins at `start` of `epoch`, with a replica of `version`."""
+    """A worker's failure on a range with a replica."""
 
     worker: str
     epoch: int
+    #: first position of the range
     start: int
+    #: of the replica
     version: int
 
 
 def rollback_target(
     failed: Sequence[FailedOn], succeeded_on: int | None, kept: Collection[int], times: int
 ) -> tuple[int | None, str]:
-    """(version to go back to, why), None to go on as it is.
+    """Return (version to go back to, why); None to continue.
 
-    `failed` is what failed since anybody succeeded, `succeeded_on` the newest version on which work was based that has
-    been merged in this master's time, and `times` how often the run was taken back before. Who fails on the vertices
-    that another failed on says nothing of the replica; nor does a program that has not worked on any.
+    `failed` are the failures since the last success, `succeeded_on` is the newest base of a push that this master
+    merged, and `times` the number of earlier rollbacks.
     """
     if succeeded_on is None:
         return None, "nothing has succeeded yet"
+    # Failures of several workers on the same range say nothing about the replica, so ranges are counted, too. Nor do
+    # failures of a program that has never worked: `succeeded_on` is None.
     recent = [each for each in failed if each.version > succeeded_on]
     workers = {each.worker for each in recent}
     if min(len(workers), len({(each.epoch, each.start) for each in recent})) < MIN_WORKERS:
@@ -215,7 +219,7 @@ def rollback_target(
 
 
 class Recovery:
-    """What fails and what succeeds on which version, and what follows from it."""
+    """Records failures and successes by version, and rolls the run back where the replica is bad."""
 
     def __init__(
         self,
@@ -232,30 +236,33 @@ class Recovery:
         self._trust = trust
         self.moments = moments
         self._events = events
+        #: failures on versions newer than `_succeeded_on`
         self._failed: list[FailedOn] = []
+        #: newest base of a merged push; None before the first
         self._succeeded_on: int | None = None
 
     def record_failure(self, lease: LeaseState, version: int) -> None:
-        """A worker failed on the next range of its lease, with a replica of a version."""
+        """Record a failure on the next range of a lease, with a replica of `version`."""
         self._failed.append(FailedOn(lease.worker, lease.epoch, lease.upto, version))
 
     def record_success(self, push: Push) -> None:
-        """A push was merged."""
+        """Record a merged push."""
         self._succeeded_on = max(push.base, -1 if self._succeeded_on is None else self._succeeded_on)
         self._failed = [each for each in self._failed if each.version > self._succeeded_on]
 
     def step(self, now: float) -> bool:
-        """Take the run back if that is due; return whether it was. Must be called outside a transaction."""
+        """Roll the run back if that is due; return whether it was. Must be called outside a transaction."""
         if not self._failed:
             return False
         ledger, replica = self._store.ledger, self._store.replica
-        restored, copied_from = ledger.get("restored", (-1, -1))  # the newest version of those that were gone back to
+        # A rollback copies an old version under a new number; failures on the copy count as failures on the original.
+        restored, copied_from = ledger.get("restored", (-1, -1))
         failed = [
             FailedOn(each.worker, each.epoch, each.start, copied_from if each.version == restored else each.version)
             for each in self._failed
         ]
         succeeded = copied_from - 1 if self._succeeded_on == restored else self._succeeded_on
-        base = ledger.base()  # fields can be shown as they were since that, and not before
+        base = ledger.base()  # fields cannot be restored to an earlier version
         oldest = 0 if base is None else base.version
         kept = [version for version in ledger.saved_versions if version != restored and version >= oldest]
         to, reason = rollback_target(failed, succeeded, kept, ledger.get("taken_back", 0))
@@ -265,7 +272,7 @@ class Recovery:
         newest, gone = replica.next_version, [version for version in ledger.saved_versions if version > to]
         try:
             sha256 = self._store.versions.copy(to, ledger.sha256_of(to), newest, ledger.credited_at(to) or 0)
-        except DamagedError:  # it is damaged: the run ends with what failed
+        except DamagedError:  # no rollback is possible: the run ends with the failure
             return False
         because = f"taken back to version {to}: {reason}"
         with ledger.transaction():
@@ -280,7 +287,7 @@ class Recovery:
             for worker in undone.workers:
                 if worker not in victims:
                     self._trust.quarantine(worker, f"its pushes after version {to} were undone", now)
-        ledger.backup()  # the copy there was may need a version that is undone
+        ledger.backup()  # the old copy may need a version that is undone
         replica.load(newest, sha256)
         self.moments.clear()
         self._store.fields.show(base, ledger.patches())

@@ -1,14 +1,14 @@
-"""The versions of the replica that are kept: bases of pushes, tails of epochs, and versions to go back to.
+"""Retention of replica versions: bases of pushes, tails of epochs, and versions to roll back to are kept.
 
-All others are removed. A master that starts again does not know which worker stands on which version: it keeps all
-that are there until the workers that live on have sent a message, and what was reserved for their next attempts has
-come or expired.
+All others are removed. A restarted master does not know the version on which each worker stands. It keeps every version
+until the surviving workers have sent a message, and until what was reserved for their next attempts has arrived or
+expired.
 
-The tail of an epoch is the versions before its end whose mean, with the one that ends it, is evaluated and kept.
-Pushes of several workers are averaged as they come, and the replica goes on trembling around where it is heading,
-the more the higher the rate is. The mean of a few versions trembles less, and lies as far back as they do (Polyak
-and Juditsky 1992; Izmailov et al. 2018, arXiv:1803.05407; Kaddour 2022, arXiv:2209.14981). So a tail is short while
-a run is young and still has a way to go, and where the rate has fallen to nothing there is none.
+The tail of an epoch is a series of versions before its end. Their mean, with the version that ends the epoch, is
+evaluated and saved. Averaging the pushes of several workers leaves the replica trembling around its course, more so at
+a high learning rate. The mean of a few versions trembles less, but lags behind them (Polyak and Juditsky 1992; Izmailov
+et al. 2018, arXiv:1803.05407; Kaddour 2022, arXiv:2209.14981). A tail is therefore short while a run is young and still
+moves, and empty once the rate has fallen to zero.
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ from master.store.spec import RunSpec
 from master.store.store import Store
 from master.trust.trust import Trust
 
-TAIL_SHARE = 0.25  # of a run, at the full rate
-MAX_TAIL_VERSIONS = 8  # versions, with the one that ends the epoch
-MAX_BYTES = 1 << 30  # that they may take on disk, each of all its tensors
+#: Share of a run that the last tail covers at the full learning rate.
+TAIL_SHARE = 0.25
+#: Versions in a tail, with the one that ends the epoch.
+MAX_TAIL_VERSIONS = 8
+#: Bytes on disk of a tail, and of the versions to roll back to.
+MAX_BYTES = 1 << 30
 
 
 def tail_width(credited: int, epoch: int, total: int, rate: float) -> int:
-    """Return how many vertices are credited from the beginning of a tail to its end, where `credited` of `total` are,
-    of which each epoch has `epoch`: a share of what is credited, the less the younger the run is, and the less is left
-    of the learning rate; at most an epoch. `rate` (0 to 1) is that of the highest that the run has had."""
+    """Return the vertices credited between the start and the end of a tail. The end is at `credited` of `total`
+    vertices, an epoch has `epoch`, and `rate` is the learning rate as a share of the highest one so far. At most an
+    epoch."""
     return min(epoch, int(TAIL_SHARE * rate * credited * credited / total))
 
 
 def tail_candidates(kept: Mapping[int, int], newest: int, width: int, nbytes: int) -> list[int]:
-    """Return which versions to keep, oldest first, so that any that ends an epoch from `newest` on has its tail: of
-    those that are `kept`, each with the vertices that are credited in it, and of `nbytes` bytes each.
+    """Return the versions to keep, oldest first, so that any end of an epoch from `newest` on has its tail.
 
-    All that is credited is cut into pieces, a share of `width` each, and the first version in each of the last few is
-    kept: what is of the tail of a later end, and is there already, is of this one's, too.
+    `kept` maps the versions that exist to the vertices credited in them; each takes `nbytes`. The credits are cut into
+    pieces, a share of `width` each, and the first version in each of the last few pieces is kept. The choice does not
+    depend on where the epoch ends, so what a later end needs and exists by now is kept for this one, too.
     """
     most = _max_versions(nbytes)
     if width == 0 or most < 2 or newest not in kept:
@@ -67,14 +70,20 @@ def _max_versions(nbytes: int) -> int:
     return min(MAX_TAIL_VERSIONS, MAX_BYTES // max(1, nbytes))
 
 
-RATE_SAMPLES = 16  # of a run before an epoch's end, at which its rate is looked at
-MAX_WAITING = 2  # epochs that wait for their evaluation, whose tails are kept
+#: Points of a run at which the learning rate is sampled for its maximum.
+RATE_SAMPLES = 16
+#: Epochs waiting for their evaluation whose tails are kept.
+MAX_WAITING = 2
 _Choose = Callable[[Mapping[int, int], int, int, int], list[int]]
 
 
 class Tails:
-    """An epoch has no tail where nothing was averaged: one worker's replica is that of a loop. Nor where rows travel
-    apart, of which a version's file holds those that changed, or where the rate is torch's to know."""
+    """Chooses the tail of each epoch.
+
+    An epoch has no tail where nothing was averaged, because one worker's replica is that of a plain loop; where
+    replicated types have array fields, because a version's file holds only the rows that changed; and where torch
+    computes the learning rate.
+    """
 
     def __init__(self, spec: RunSpec, ledger: Ledger, replica: Replica) -> None:
         self._program = spec.program
@@ -88,16 +97,17 @@ class Tails:
         self._widths: dict[int, int] = {}
 
     def end_of(self, epoch: int) -> Progress:
-        """How far the run is when an epoch ends, counted from 0."""
+        """Return the progress of the run at the end of an epoch, counted from 0."""
         return self._at(min(epoch + 1, self._epochs) * self._vertices, epoch)
 
     def tail(self, epoch: int, end: int) -> list[int]:
-        """The versions of the tail of an epoch that version `end` ends, as far as they are kept, without that one."""
+        """Return the versions in the tail of an epoch that version `end` ends, without `end`, as far as they are
+        kept."""
         return self._chosen(tail_of, epoch, end)
 
     def wanted(self, closed: Mapping[int, int]) -> set[int]:
-        """The versions to keep for epochs that are under way, for the last one, and for the first that wait for their
-        evaluation. `closed` are the epochs that have ended, and the versions that they ended with."""
+        """Return the versions to keep for the epochs under way, for the last one, and for the first that wait for their
+        evaluation. `closed` maps epochs that have ended to the versions that ended them."""
         newest, _ = self._ledger.newest_epoch()
         last = [epoch for epoch in (newest - 1, newest) if epoch >= 0 and (epoch == newest or epoch not in closed)]
         ends = {epoch: closed.get(epoch, self._replica.version) for epoch in last}
@@ -126,13 +136,15 @@ class Tails:
     def _rate(self, at: Progress) -> float:
         try:
             factor = self._program.factor(at)
-        except Exception:  # the user's: workers fail by it, too, and that is told
+        except Exception:  # an error in the user's schedule; workers fail by it, too, and report it
             return 0.0
         return max(0.0, factor) if math.isfinite(factor) else 0.0
 
 
-MIN_ROLLBACK_VERSIONS = 4  # of them do
-SERIES_DENSITY = 2  # of any age so many versions at least are kept within that age
+#: Versions that are kept to roll back to, whatever their size.
+MIN_ROLLBACK_VERSIONS = 4
+#: Minimum number of kept versions that are younger than any given age.
+SERIES_DENSITY = 2
 
 
 def rollback_versions(kept: Collection[int], ends: Collection[int], newest: int, nbytes: int) -> set[int]:
@@ -148,23 +160,33 @@ def rollback_versions(kept: Collection[int], ends: Collection[int], newest: int,
     return set(list(order)[: max(MIN_ROLLBACK_VERSIONS, MAX_BYTES // max(1, nbytes))])
 
 
-SPARE_VERSIONS, SPARE_BYTES = 16, 1 << 28  # old versions are removed a few at a time: each time is a transaction
+#: Old versions that may pile up before they are removed together, since each removal is a transaction.
+SPARE_VERSIONS, SPARE_BYTES = 16, 1 << 28
 
 
 class VersionUse:
-    """Counts who stands on which version. What each worker stands on is in its record, and what was reserved for a
-    later attempt of its job in those of the leases."""
+    """Reference counts of versions.
+
+    The versions of each worker are in its record, and those reserved for a later attempt of its job in the leases;
+    `_users` is always their sum over all records.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
-        self.active_workers = 0  # workers that were heard, and have not ended
+        #: workers that have sent a message and have not ended
+        self.active_workers = 0
         self._ledger = ledger
-        self._users: Counter[int] = Counter()  # versions, by how many workers may stand on each
-        self._inherited: frozenset[int] = frozenset()  # versions that workers of an earlier master may stand on,
-        self._awaited = 0  # while so many of them have not spoken,
-        self._inherited_until_s = 0.0  # and as long as their pushes are reserved
+        #: number of workers that may stand on each version; no zeros
+        self._users: Counter[int] = Counter()
+        #: versions of an earlier master's workers; in use while any of these is awaited or their pushes are reserved
+        self._inherited: frozenset[int] = frozenset()
+        #: workers of an earlier master that have sent no message yet
+        self._awaited = 0
+        #: end of their reservations
+        self._inherited_until_s = 0.0
 
     def handle(self, record: WorkerRecord, version: int, number: int) -> None:
-        """A worker says in its message `number` that it holds `version`: it has brought what was reserved for it."""
+        """Record that a worker's message `number` reports version `version`. What was reserved for the worker has
+        arrived with its first message."""
         self._stop_waiting_for(record)
         held = record.held
         if held.number < 0:
@@ -179,12 +201,12 @@ class VersionUse:
         held.base = version
 
     def record_reply(self, record: WorkerRecord, version: int) -> None:
-        """An answer that names a version is on its way to a worker."""
+        """Record that a reply with a version is under way to a worker."""
         record.held.answered_with.append(version)
         self._users[version] += 1
 
     def forget(self, record: WorkerRecord) -> tuple[int, ...]:
-        """A worker has ended; return the versions on which it may have stood."""
+        """Drop a worker that has ended; return the versions on which it may have stood."""
         self._stop_waiting_for(record)
         held = record.held
         if held.number < 0:
@@ -197,18 +219,18 @@ class VersionUse:
         return versions
 
     def inherit(self, records: Collection[WorkerRecord], versions: Collection[int], until_s: float) -> None:
-        """These workers go on from an earlier master's time and stand on some of `versions`; so may what is reserved
-        until `until_s`."""
+        """Take over the workers of an earlier master. They stand on some of `versions`, as does what is reserved until
+        `until_s`."""
         for record in records:
             record.held.is_awaited = True
         self._awaited, self._inherited, self._inherited_until_s = len(records), frozenset(versions), until_s
 
     def is_referenced(self, version: int) -> bool:
-        """Whether a worker that was heard stands on a version, or an answer that names it is on its way to one."""
+        """Return whether a worker stands on a version, or a reply with it is under way."""
         return self._users[version] > 0
 
     def in_use(self, version: int, now: float) -> bool:
-        """Whether somebody may name a version as the base of a push."""
+        """Return whether any worker may push with a version as base."""
         if self.is_referenced(version):
             return True
         if version in self._inherited and (self._awaited or now < self._inherited_until_s):
@@ -217,19 +239,19 @@ class VersionUse:
         return any(version in lease.reserved_versions for lease in self._ledger.leases.reserved.values())
 
     def _stop_waiting_for(self, record: WorkerRecord) -> None:
-        """Stop waiting for the word of a worker of an earlier master."""
+        """Count a worker of an earlier master as no longer awaited."""
         self._awaited -= record.held.is_awaited
         record.held.is_awaited = False
 
     def _drop_reserved(self, record: WorkerRecord) -> None:
-        """A worker has said its first word: what was reserved for it has come with it, or never will."""
+        """Release the versions reserved for a worker's job: with its first message they have arrived, or never will."""
         job = job_of(record.name)
         for lease in self._ledger.leases.reserved.values():
             if lease.reserved_versions and job_of(lease.worker) == job:
                 lease.reserved_versions = ()
 
     def _release(self, versions: Iterable[int]) -> None:
-        """One worker less stands on each of these."""
+        """Drop one reference to each of these versions."""
         for version in versions:
             self._users[version] -= 1
             if self._users[version] <= 0:
@@ -237,8 +259,7 @@ class VersionUse:
 
 
 class VersionKeeper:
-    """Removes versions that nobody needs: the newest, those to be evaluated, averaged or gone back to and those in use
-    stay."""
+    """Removes versions. The newest stays, and those that are in use, to be evaluated, averaged or rolled back to."""
 
     def __init__(self, store: Store, epochs: Epochs, tails: Tails, use: VersionUse, trust: Trust) -> None:
         self._store = store
@@ -246,9 +267,11 @@ class VersionKeeper:
         self._tails = tails
         self._use = use
         self._trust = trust
-        self._enough = 0  # how many are kept before any is removed
+        #: number of kept versions below which a scan is pointless
+        self._enough = 0
 
     def tidy(self, now: float) -> None:
+        """Remove old versions, if there are enough of them."""
         ledger, replica = self._store.ledger, self._store.replica
         kept = ledger.saved_versions
         if len(kept) < self._enough:

@@ -310,5 +310,5 @@ def test_a_failure_is_told_once_and_the_run_ends_with_what_was_merged(tmp_path: 
     kept, newest, events = play(tmp_path, 4, "assert torch.is_grad_enabled(), 'only with gradients'", "constant")
     for name, tensor in newest.items():  # no mean, whose statistics nobody knows
         np.testing.assert_array_equal(kept[name], tensor, err_msg=name)
-    (told,) = [event for event in events if "gathered anew" in event]
+    (told,) = [event for event in events if "gathered again" in event]
     assert told.startswith("warning: running statistics stay as they were merged") and "only with gradients" in told
