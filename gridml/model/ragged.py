@@ -1,11 +1,10 @@
-"""Fields whose length differs from vertex to vertex, the dtypes of fields, and digests of columns.
+"""Fields whose length differs from vertex to vertex, conversion of dtypes, and digests of columns.
 
-A ragged field is all values one after the other, and where each vertex's begin. Ragged fields belong to local
-vertices and are not changed by f. On disk they may be memory-mapped: a chunk reads its own rows. Dtypes are taken
-as users give them.
+A ragged field is the concatenated values of all vertices, and the offset of each vertex. Only local vertices have
+ragged fields, and f does not change them. They may be memory-mapped: a chunk reads its own rows.
 
-Digests are SHA-256 of arrays, in blocks of rows: a memory-mapped array is read once, and only the blocks under way
-are in memory. About 1.3 GB/s for each core that helps.
+Digests are SHA-256 of arrays, in blocks of rows: a memory-mapped array is read once, one block for each thread at a
+time, at about 1.3 GB/s for each core.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ Array = NDArray[Any]
 
 
 def dtype_of(given: Any) -> np.dtype[Any]:
-    """Return a dtype in this machine's byte order. Raises ProgramError for what numpy takes for none, and for None,
-    which it takes for float64."""
+    """Return a dtype in this machine's byte order. Raises ProgramError for an invalid dtype, and for None, which numpy
+    reads as float64."""
     try:
         if given is not None:
             dtype: np.dtype[Any] = np.dtype(given).newbyteorder("=")
@@ -40,7 +39,7 @@ def dtype_of(given: Any) -> np.dtype[Any]:
 
 
 def number_of(given: Any, maker: str) -> np.dtype[Any]:
-    """Return the dtype of numbers that a payload can hold, as `maker` was given it. Raises ProgramError for others."""
+    """Return a numeric dtype of at most 64 bits. Raises ProgramError, naming `maker`, for any other dtype."""
     dtype = dtype_of(given)
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise ProgramError(
@@ -51,14 +50,14 @@ def number_of(given: Any, maker: str) -> np.dtype[Any]:
 
 
 def shape_of(given: Any, maker: str) -> tuple[int, ...]:
-    """Return the shape of one value, as `maker` was given it. Raises ProgramError for what is none."""
+    """Return the shape of one value as a tuple. Raises ProgramError, naming `maker`, for an invalid shape."""
     if not isinstance(given, tuple | list) or not all(type(n) is int and n >= 1 for n in given):
         raise ProgramError(f"{maker} got shape {given!r}; expected whole numbers from 1, such as (28, 28).")
     return tuple(given)
 
 
 def converted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return `values` as `dtype`, where that is a matter of form. Raises ProgramError where it would change them."""
+    """Convert `values` to `dtype`. Raises ProgramError, naming `name`, if that would change them beyond rounding."""
     if values.dtype == dtype:
         return values
     if isinstance(values, np.memmap):
@@ -84,7 +83,7 @@ def converted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[
 
 
 def cast(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], int | None]:
-    """Return `values` as `dtype`, and the first row that has become infinite, None where none has."""
+    """Return (`values` cast to `dtype`, the first row that became infinite, or None)."""
     with np.errstate(over="ignore"):
         changed = values.astype(dtype)
     if dtype.kind != "f" or np.can_cast(values.dtype, dtype):
@@ -97,18 +96,18 @@ def cast(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], int 
 
 
 def first_overflow(values: NDArray[Any], dtype: np.dtype[Any]) -> Any:
-    """Return the first of `values` that `dtype` would make infinite."""
+    """Return the first of `values` that overflows in `dtype`."""
     finite = np.asarray(values)[np.isfinite(values)]
     with np.errstate(over="ignore"):
         return finite[np.isinf(finite.astype(dtype))].flat[0]
 
 
 BLOCK_BYTES = 1 << 24
-MAX_HASH_THREADS = 4  # of a machine that is shared: they read faster than most disks
+MAX_HASH_THREADS = 4  # already faster than most disks, on a machine that others use, too
 
 
 def blocks(values: Array) -> Iterator[slice]:
-    """Yield the rows of each block of `values` (count, ...): as many as come to 16 MiB, at least one."""
+    """Yield the rows of each block of `values` (count, ...): 16 MiB of rows, at least one."""
     rows = max(1, BLOCK_BYTES // max(1, values[:1].nbytes))
     for start in range(0, len(values), rows):
         yield slice(start, min(start + rows, len(values)))
@@ -121,7 +120,7 @@ def block_digest(block: Array) -> str:
 
 def block_digests(values: Array) -> list[str]:
     """Return the digest of each block of `values`, in order."""
-    with ThreadPoolExecutor(min(MAX_HASH_THREADS, os.cpu_count() or 1)) as several:  # hashing leaves Python to others
+    with ThreadPoolExecutor(min(MAX_HASH_THREADS, os.cpu_count() or 1)) as several:  # hashing releases the GIL
         return list(several.map(lambda rows: block_digest(values[rows]), blocks(values)))
 
 
@@ -138,13 +137,11 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ragged:
-    """`values` (m, ...) of n vertices, one vertex after the other: those of vertex i are
-    `values[offsets[i]:offsets[i+1]]`, with `offsets` int64 (n+1,). With `text` they are UTF-8 bytes, and read as str.
-    """
+    """A ragged column of n vertices: vertex i has `values[offsets[i]:offsets[i+1]]`."""
 
-    values: Array
-    offsets: Array
-    text: bool = False
+    values: Array  #: (m, ...), of all vertices
+    offsets: Array  #: int64 (n+1,), ascending from 0 to m
+    text: bool = False  #: the values are UTF-8 bytes, and a vertex reads as str
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -154,12 +151,12 @@ class Ragged:
         return self.values.nbytes + self.offsets.nbytes
 
     def one(self, at: int) -> Any:
-        """Return what vertex `at` has: an array (k, ...) on the same memory, or a str."""
+        """Return the value of vertex `at`: a view (k, ...), or a str."""
         values = self.values[int(self.offsets[at]) : int(self.offsets[at + 1])]
         return values.tobytes().decode() if self.text else values
 
     def take(self, rows: slice | Ids) -> Ragged:
-        """Return those of `rows`, in that order: on the same memory for a slice without a step, else a copy."""
+        """Return the column of `rows`, in that order: a view for a slice without a step, otherwise a copy."""
         if isinstance(rows, slice):
             offsets = np.asarray(self.offsets[rows.start : rows.stop + 1], np.int64)
             return Ragged(self.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0], self.text)
@@ -169,20 +166,21 @@ class Ragged:
         return Ragged(np.asarray(self.values[at]), offsets, self.text)
 
     def then(self, *others: Ragged) -> Ragged:
-        """Return these and those of `others` after them, copied."""
+        """Return the concatenation with `others`, a copy."""
         lengths = np.concatenate([np.diff(column.offsets) for column in (self, *others)])
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         return Ragged(np.concatenate([column.values for column in (self, *others)]), offsets, self.text)
 
     def digest(self) -> str:
-        """Return the SHA-256 of all of it, in hexadecimal."""
+        """Return a SHA-256 of values and offsets, in hexadecimal."""
         return hashlib.sha256(f"{array_digest(self.values)} {array_digest(self.offsets)}".encode()).hexdigest()
 
 
 class Lists(Sequence[Any]):
-    """A ragged field of the vertices of a batch, as f sees it: a sequence with one array or tensor (k, ...) for each
-    vertex, and the same as a pair, `values` (m, ...) and `offsets` int64 (n+1,). Tensors of single vertices begin where
-    torch's own would, as `values` does."""
+    """A ragged field of a batch, as f receives it: a sequence of one array or tensor (k, ...) for each vertex.
+
+    The same data as a pair are `values` (m, ...) and `offsets` int64 (n+1,). All tensors are aligned as torch's own.
+    """
 
     def __init__(self, values: Any, offsets: Any) -> None:
         self.values = values
@@ -205,8 +203,7 @@ class Lists(Sequence[Any]):
 
 
 class Declared:
-    """A field that a vertex class declares, under the `name` that it has there: read and written where the values of
-    a vertex are."""
+    """Base of field descriptors. Reading and writing an instance's field goes to the vertex's store."""
 
     name = ""
 
@@ -221,9 +218,9 @@ class Declared:
 
 
 class ragged(Declared):
-    """A field of which each vertex has its own number of values, each of `shape` and `dtype`: the tokens of a
-    sentence, the points of a track. f reads it and does not change it. In f, a vertex's reads as an array (k, *shape),
-    a batch's as `Lists`.
+    """A field with a different number of values, each of `shape` and `dtype`, for every vertex: the tokens of a
+    sentence, the points of a track. f cannot change it. In f it reads as an array (k, *shape) of a vertex, and as
+    `Lists` of a batch.
     """
 
     text = False
@@ -233,8 +230,8 @@ class ragged(Declared):
         self.shape = shape_of(shape, "gridml.ragged")
 
     def column(self, type_name: str, given: Any) -> Ragged:
-        """Return the field of all vertices from what `graph.add` was given. Raises ProgramError with the first vertex
-        whose values do not fit."""
+        """Return the column of all vertices from the argument of `graph.add`. Raises ProgramError, naming the first
+        vertex whose values do not fit."""
         name = f"{type_name}.{self.name}"
         column = given if isinstance(given, Ragged) else self._joined(name, given)
         check(column, name)
@@ -249,13 +246,12 @@ class ragged(Declared):
         return column
 
     def values_of(self, name: str, given: Any) -> Array:
-        """Return the values of one vertex from what it was given, (k, *shape). Raises ProgramError where they do not
-        fit."""
+        """Convert the values of one vertex, (k, *shape). Raises ProgramError if they do not fit."""
         try:
             values = np.asarray(given)
         except Exception as error:
             raise ProgramError(f"{name} is no array: {described(error)}") from error
-        if values.shape in ((0,), (0, *self.shape)):  # of nothing the dtype says nothing
+        if values.shape in ((0,), (0, *self.shape)):  # the dtype of an empty list is arbitrary
             values = np.empty((0, *self.shape), self.dtype)
         if values.shape[1:] != self.shape or values.ndim == 0 or values.dtype.kind not in "biuf":
             wanted = ", ".join(["any number", *map(str, self.shape)])
@@ -274,8 +270,7 @@ class ragged(Declared):
 
 
 class string(ragged):
-    """A text field: every vertex has a str. f reads it, as str of a vertex and as list[str] of a batch, and does not
-    change it."""
+    """A text field. In f it reads as str of a vertex and list[str] of a batch. f cannot change it."""
 
     text = True
 
@@ -296,13 +291,13 @@ class string(ragged):
         try:
             parts = [*map(str.encode, given)]
         except (TypeError, UnicodeEncodeError):
-            return super()._joined(name, given)  # slower, and says what does not fit
+            return super()._joined(name, given)  # slower, and names the vertex that does not fit
         lengths = np.cumsum([0, *map(len, parts)], dtype=np.int64)
         return Ragged(np.frombuffer(bytearray().join(parts), np.uint8), lengths, text=True)
 
 
 def check(column: Ragged, name: str) -> None:
-    """Raise ProgramError where the offsets of `column` do not describe its values."""
+    """Raise ProgramError if the offsets of `column` do not match its values."""
     values, offsets = column.values, column.offsets
     if values.ndim == 0 or values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
         raise ProgramError(

@@ -1,8 +1,8 @@
-"""Learning-rate schedules, and the progress of a run as f, evaluate and schedules see it.
+"""Learning-rate schedules, and the progress of a run that f, evaluate and schedules receive.
 
-A schedule gives the factor of the rates that the program's optimisers were made with. It goes by the share of the
-run that is credited, by optimiser steps, or is torch's own. It is a function of the credited share, or of a
-`Progress` if its argument is annotated so.
+A schedule returns the factor of the rates that the program's optimisers were made with. It is a function of the
+credited share of the run, or of a `Progress` if its argument is annotated so; `by_step` counts optimiser steps, and
+`torch_schedule` wraps a scheduler of torch.
 """
 
 from __future__ import annotations
@@ -21,58 +21,54 @@ from gridml.protocol.foreign import described
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is. f and evaluate get it as an argument that is annotated `gridml.Progress`.
+    """The progress of a run. f and evaluate get it as an argument that is annotated `gridml.Progress`.
 
-    `epoch` of the vertices in hand, or that was evaluated, counts from 0; `version` is that of the replica they are
-    trained from; `share` (0 to 1) of all vertices of the run are credited, as far as the worker knows, with its own.
-    `step` (from 0) of `steps` optimiser steps is the one that comes next, as one worker alone would count them: of
-    vertices that fill a batch, or as many batches as `accumulate` says.
+    Optimiser steps are counted as if one worker trained alone: a step for each batch, or for each `accumulate` batches.
     """
 
-    epoch: int = 0
-    version: int = -1
-    share: float = 0.0
-    step: int = 0
-    steps: int = 1
+    epoch: int = 0  #: of the current vertices, or the evaluated epoch; from 0
+    version: int = -1  #: of the replica that the vertices are trained from
+    share: float = 0.0  #: credited share of all vertices of the run, 0 to 1, as known to the worker, with its own
+    step: int = 0  #: the next optimiser step, from 0
+    steps: int = 1  #: optimiser steps of the run
 
 
 @dataclass(frozen=True)
 class StepCount:
-    """How many optimiser steps an epoch of `vertices` has, of which the first `trained` are trained, `window` a
-    step."""
+    """The division of epochs into optimiser steps."""
 
-    vertices: int
-    trained: int
-    window: int
+    vertices: int  #: of an epoch
+    trained: int  #: of an epoch; fewer than `vertices` with `drop_last`
+    window: int  #: vertices of a step
 
     @property
     def per_epoch(self) -> int:
         return -(-self.trained // self.window)
 
     def at(self, credited: int, epochs: int) -> int:
-        """The step that the next vertex belongs to when so many of `epochs` epochs are credited."""
+        """Return the step of the next vertex when `credited` vertices of a run of `epochs` epochs are credited."""
         epoch, within = divmod(credited, self.vertices)
         return min(epoch * self.per_epoch + min(within // self.window, self.per_epoch), epochs * self.per_epoch - 1)
 
 
 Schedule = Callable[[float], float] | Callable[[Progress], float]
-TRIED_STEPS = 1000  # of the run that a schedule is tried on before one begins
-DECAY = 0.4  # share of the run at its end over which the default schedule falls
+TRIED_STEPS = 1000  # optimiser steps of the imaginary run on which a schedule is validated
+DECAY = 0.4  # share of the run, at its end, over which the default schedule falls
 
 
 def linear_decay(share: float) -> float:
-    """The default learning-rate factor: 1 until 60% of the run is credited, then falling linearly to 0."""
+    """Return the default learning-rate factor: 1 until 60% of the run is credited, then falling linearly to 0."""
     return min(1.0, (1.0 - share) / DECAY)
 
 
 def constant(share: float) -> float:
-    """A learning-rate factor of 1 throughout, for programs that set their own."""
+    """Return a learning-rate factor of 1 throughout, for programs that set their own rates."""
     return 1.0
 
 
 @dataclass(frozen=True)
 class ByStep:
-    """A factor for each optimiser step, counted from 0: see `by_step`."""
+    """A factor by optimiser step, from 0: see `by_step`."""
 
     function: Callable[[int], float]
 
@@ -91,44 +87,45 @@ class Warmup:
     def __call__(self, at: Progress) -> float:
         factor = factor_of(self.then, at)
         steps = self.steps if self.share is None else max(1, round(self.share * at.steps))
-        assert steps is not None, "warmup takes one of them"
+        assert steps is not None, "warmup() checks that exactly one is given"
         return factor * min(1.0, (at.step + 1) / steps)
 
 
 @dataclass(frozen=True)
 class TorchSchedule:
-    """A scheduler of torch's, which sets rates itself, so that its factor is 1: see `torch_schedule`."""
+    """A torch scheduler: see `torch_schedule`. It sets the rates itself, so its factor is 1."""
 
-    make: Callable[..., Any]
-    by_epoch: bool
+    make: Callable[..., Any]  #: (optimiser) or (optimiser, steps) -> scheduler
+    by_epoch: bool  #: the scheduler steps once an epoch, not once an optimiser step
 
     def __call__(self, at: Progress) -> float:
         return 1.0
 
     def place(self, at: Progress) -> int:
-        """How often the scheduler has been stepped when a run is there."""
+        """Return the number of scheduler steps at this progress."""
         return at.epoch if self.by_epoch else at.step
 
     def try_on(self, optimisers: Iterable[Callable[[Any], Any] | None]) -> None:
-        """Raise ProgramError where no scheduler can be made of what these functions make, each of one parameter."""
+        """Raise ProgramError if no scheduler can be made for the optimisers of these functions, each with one
+        parameter."""
         import torch
 
         for make in optimisers:
             try:
                 optimiser = None if make is None else make([torch.nn.Parameter(torch.zeros(1, 1))])
-            except Exception:  # it wants others, and is made of them where they are
+            except Exception:  # it may need other parameters; an error then shows when training starts
                 continue
             if optimiser is not None:
                 self.made(optimiser, TRIED_STEPS)
 
     def made(self, optimiser: Any, steps: int) -> Any:
-        """Return the scheduler of an optimiser in a run of so many steps. Raises ProgramError where `make` fails, or
-        makes what needs more than a step to go on."""
+        """Return the scheduler of an optimiser in a run of `steps` steps. Raises ProgramError if `make` fails, or
+        returns a scheduler that depends on more than the step."""
         from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
         try:
             wants = "steps" in inspect.signature(self.make).parameters
-        except (TypeError, ValueError):  # what is not written in Python need not tell
+        except (TypeError, ValueError):  # callables of C extensions may have no signature
             wants = False
         try:
             scheduler = self.make(optimiser, steps=steps) if wants else self.make(optimiser)
@@ -152,10 +149,10 @@ class TorchSchedule:
 
 
 def by_step(function: Callable[[int], float]) -> Schedule:
-    """A schedule by optimiser steps: `function(step)` is the factor, and `step` counts from 0.
+    """Return a schedule by optimiser steps: `function(step)` is the factor, and `step` counts from 0.
 
-    Steps are those of one worker alone, as `gridml.Progress` counts them: where several share the work, so many
-    vertices as fill one make one. Raises ProgramError for what is no function.
+    Steps are counted as in `gridml.Progress`, by vertices, so the number does not depend on how many workers share the
+    work. Raises ProgramError for anything but a function.
     """
     if not callable(function):
         raise ProgramError(f"by_step got {function!r}; expected a function of the step, as in lambda step: 0.99**step.")
@@ -163,9 +160,9 @@ def by_step(function: Callable[[int], float]) -> Schedule:
 
 
 def warmup(*, steps: int | None = None, share: float | None = None, then: Schedule = linear_decay) -> Schedule:
-    """A schedule that rises linearly over the first `steps` optimiser steps, or over the first `share` (0 to 1) of
-    them, and has its full factor at the last of these; it multiplies that of `then` (Goyal et al., arXiv 1706.02677,
-    section 2.2). Raises ProgramError unless exactly one of both is given."""
+    """Return a schedule that rises linearly over the first `steps` optimiser steps, or over the first `share` (0 to 1)
+    of them, to the full factor at the last of these. It is multiplied by the factor of `then` (Goyal et al., arXiv
+    1706.02677, section 2.2). Raises ProgramError unless exactly one of the two is given."""
     if (steps is None) == (share is None):
         raise ProgramError(f"warmup got steps={steps!r}, share={share!r}; expected one of them, as in steps=100.")
     if steps is not None and (type(steps) is not int or steps < 1):
@@ -181,13 +178,12 @@ def warmup(*, steps: int | None = None, share: float | None = None, then: Schedu
 
 
 def torch_schedule(make: Callable[..., Any], *, by_epoch: bool = False) -> Schedule:
-    """A schedule of torch's own: `make(optimiser)` or `make(optimiser, steps)` returns a scheduler of
-    `torch.optim.lr_scheduler`, where `steps` is how many optimiser steps the run has.
+    """Return a schedule of torch's: `make(optimiser)` or `make(optimiser, steps)` returns a scheduler of
+    `torch.optim.lr_scheduler`, where `steps` is the number of optimiser steps of the run.
 
-    Rates, momenta and betas are what the scheduler gives them, bit for bit, after one call of its `step` for each
-    optimiser step, or `by_epoch` for each epoch. It never sees the program's optimiser but one with the same groups,
-    so that a worker which comes late goes through all steps before it at once. Raises ProgramError for what is no
-    function.
+    Rates, momenta and betas are bit for bit those of the scheduler, with one call of its `step` for each optimiser
+    step, or, with `by_epoch`, for each epoch. It is made for a stub optimiser with the same groups as the program's, so
+    a worker that starts late replays all earlier steps at once. Raises ProgramError for anything but a function.
     """
     if not callable(make) or (hasattr(make, "get_last_lr") and not isinstance(make, type)):
         raise ProgramError(
@@ -198,32 +194,33 @@ def torch_schedule(make: Callable[..., Any], *, by_epoch: bool = False) -> Sched
 
 
 def factor_of(schedule: Schedule, at: Progress) -> float:
-    """The factor of a schedule when a run is there."""
+    """Return the factor of a schedule at this progress."""
     if isinstance(schedule, ByStep | Warmup | TorchSchedule) or takes_progress(schedule):
         return schedule(at)  # type: ignore[arg-type]
     return schedule(at.share)  # type: ignore[arg-type]
 
 
 def takes_progress(function: Callable[..., Any]) -> bool:
-    """Whether the first argument of a function is annotated as a Progress."""
+    """Return True if the first argument of a function is annotated as a Progress."""
     try:
         return _takes_progress(function)
-    except TypeError:  # an object that is called and cannot be hashed
+    except TypeError:  # a callable object that is not hashable, which the cache needs
         return _takes_progress.__wrapped__(function)
 
 
-@functools.lru_cache(64)  # it is asked for every batch
+@functools.lru_cache(64)  # called for every batch
 def _takes_progress(function: Callable[..., Any]) -> bool:
     try:
         hints = typing.get_type_hints(function)
         first = next(iter(inspect.signature(function).parameters), None)
-    except Exception:  # annotations can be anything, and a builtin has none
+    except Exception:  # evaluating annotations may raise anything, and a builtin has no signature
         return False
     return first is not None and hints.get(first) is Progress
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Raise ProgramError for a schedule that fails, or gives what is no factor, somewhere in a run."""
+    """Raise ProgramError for a schedule that fails at the start, middle or end of a run, or returns an invalid
+    factor."""
     wanted = "expected the factor of the learning rate, a finite number of at least 0"
     for share in (0.0, 0.5, 1.0):
         step = min(round(share * TRIED_STEPS), TRIED_STEPS - 1)

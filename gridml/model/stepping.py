@@ -1,10 +1,10 @@
-"""The optimiser steps that f asks for, and the gradients that are gathered for the next one.
+"""Optimiser steps of f, gradient accumulation, and the check that losses are finite.
 
-What is gathered belongs to vertices that are trained and not pushed yet. A snapshot that leaves a worker therefore
-begins with the step that was gathered for: credit is for vertices whose gradients are in the replica.
+Accumulated gradients belong to vertices that are trained and not pushed yet. A snapshot therefore takes their step
+first: vertices are credited only with their gradients in the replica.
 
-Whether a loss is finite is looked at before its step where that costs nothing. Of a device the host would have to wait
-for it in every batch: there losses stay until the next snapshot, which leaves only where all of them are finite.
+A loss on the CPU is checked before its step. On a device, that would make the host wait in every batch, so losses stay
+there until the next snapshot, which is sent only if all of them are finite.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, final
 from gridml.errors import NotFiniteError, ProgramError
 from gridml.model.device_memory import CPU, to_floats
 
-MAX_ACCUMULATE = 10**6
+MAX_ACCUMULATE = 10**6  # batches of an optimiser step
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How a step is taken: see `gridml.Vertex.step`."""
+    """The options of `gridml.Vertex.step`, which explains them."""
 
     clip_norm: float | None = None
     accumulate: int | None = None
@@ -31,7 +31,7 @@ class StepOptions:
 
 @dataclass
 class _Window:
-    """Batches whose gradients one step of these optimisers will follow."""
+    """Batches whose gradients are accumulated for one step of these optimisers."""
 
     optimisers: list[Any]
     options: StepOptions = StepOptions()
@@ -39,43 +39,42 @@ class _Window:
 
 
 class _Unread(NamedTuple):
-    """A number on a device that must be finite, the rows of its batch, and what the number is."""
+    """A number on a device that is not checked yet."""
 
-    value: Any
-    rows: tuple[int, int]
-    what: str
+    value: Any  # a tensor with one element
+    rows: tuple[int, int]  # of its batch
+    what: str  # its description in messages
 
 
 @final
 class Stepping:
-    """The windows of one engine that are not full yet: one, but where f steps several vertices apart. `idle` where no
-    step is to be taken, `eager` where nothing is left on a device to be looked at later. `rows` are those of the batch
-    in hand, [start, stop) of the chunk."""
+    """The optimiser steps of one engine. There is one open window, unless f steps vertices separately."""
 
     def __init__(self, accumulate: int = 1) -> None:
         self._accumulate = accumulate
+        # Open windows by the ids of their optimisers. No optimiser is in two of them.
         self._windows: dict[tuple[int, ...], _Window] = {}
-        self._unread: list[_Unread] = []
-        self.asked: set[int] = set()  # ids of the optimisers that a step was asked of
-        self.idle = False
-        self.eager = False
-        self.rows = (0, 0)
+        self._unread: list[_Unread] = []  # in the order of training
+        self.asked: set[int] = set()  #: ids of the optimisers for which f has called step
+        self.idle = False  #: True while running statistics are recomputed: no steps are taken
+        self.eager = False  #: True while the cause of an error is located: losses on a device are checked at once
+        self.rows = (0, 0)  #: rows of the current batch, [start, stop) of the chunk; set by the engine
 
     @property
     def is_accumulating(self) -> bool:
-        """Whether there are gradients that no step has followed."""
+        """True while gradients are accumulated that no step has used yet."""
         return bool(self._windows)
 
     @property
     def unread(self) -> int:
-        """How many numbers wait on a device to be looked at."""
+        """The number of losses and norms on a device that are not checked yet."""
         return len(self._unread)
 
     def take(self, loss: Any, optimisers: Sequence[Any], options: StepOptions) -> None:
-        """Gather the gradients of a batch, and take the step if it is the last one of its window.
+        """Accumulate the gradients of a batch, and take the step if the batch is the last one of its window.
 
-        Raises NotFiniteError for a loss, or gradients to be clipped, that are NaN or infinite, before any parameter is
-        touched; of those on a device `read` does so.
+        Raises NotFiniteError, before any parameter changes, for a loss, or gradients to be clipped, that are NaN or
+        infinite. For those on a device, `read` returns the error later.
         """
         _check_kind(loss)
         self._check_or_defer(loss, "the loss is")
@@ -91,7 +90,7 @@ class Stepping:
         self.asked.update(map(id, optimisers))
         window = self._window(optimisers)
         window.options = options
-        if batches > 1:
+        if batches > 1:  # so that the sum of the gradients is the gradient of the mean loss
             loss = loss / batches
         (loss if options.scaler is None else options.scaler.scale(loss)).backward()
         window.batches += 1
@@ -99,14 +98,13 @@ class Stepping:
             self._close(window, strict=True)
 
     def finish(self) -> None:
-        """Take the steps that are gathered for, though their windows are not full: each batch has the weight in them
-        that it has in a full one."""
+        """Take the steps of all open windows. Each batch has the weight that it has in a full window."""
         for window in [*self._windows.values()]:
             self._close(window, strict=False)
 
     def read(self) -> tuple[tuple[int, int], NotFiniteError] | None:
-        """Look at what was left on a device, and wait for it once. Return the rows of the first batch in which a number
-        was not finite, and the error; what was stepped from there on is worthless."""
+        """Check all numbers on devices, with one wait. Return (rows, error) of the first batch with one that is not
+        finite, or None. The steps from that batch on are invalid."""
         unread, self._unread = self._unread, []
         for each, value in zip(unread, to_floats([each.value for each in unread]), strict=True):
             try:
@@ -116,7 +114,7 @@ class Stepping:
         return None
 
     def forget(self) -> None:
-        """Drop what is gathered: its vertices are not credited, and trained again."""
+        """Drop accumulated gradients. Their vertices are not credited, so they will be trained again."""
         self._unread.clear()
         for window in self._windows.values():
             for optimiser in window.optimisers:
@@ -137,7 +135,7 @@ class Stepping:
         return self._windows[key]
 
     def _close(self, window: _Window, *, strict: bool) -> None:
-        """Take a window's step. Where it is not `strict`, gradients that are not finite are for the master's gate."""
+        """Take a window's step. Unless `strict`, gradients that are not finite are left to the master's admission."""
         del self._windows[tuple(id(optimiser) for optimiser in window.optimisers)]
         scaler = window.options.scaler
         if window.options.clip_norm is not None:
@@ -159,7 +157,7 @@ class Stepping:
             self._check_or_defer(norm, "the gradients have norm")
 
     def _check_or_defer(self, value: Any, what: str) -> None:
-        """Have a number checked: now, or, where that would wait for a device, by `read`."""
+        """Check a number now, or defer it to `read` if the check would wait for a device."""
         value = value.detach()
         if self.eager or value.device.type == CPU:
             _check_finite(float(value), what)
@@ -175,7 +173,7 @@ def _check(clip_norm: Any, accumulate: Any) -> None:
 
 
 def _check_kind(loss: Any) -> None:
-    """Raise ProgramError for what is no loss to step by, in words about it: backward would say less."""
+    """Raise ProgramError for an unusable loss, with a clearer message than that of `backward`."""
     import torch
 
     if not isinstance(loss, torch.Tensor):

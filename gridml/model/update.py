@@ -1,4 +1,4 @@
-"""f: its batch size, and how its arguments are bound to the edges of a graph."""
+"""f: its batch size, and the binding of its arguments to edges of the graph."""
 
 from __future__ import annotations
 
@@ -14,44 +14,45 @@ from gridml.model.batch import Batch
 from gridml.model.schedule import Progress, StepCount
 from gridml.model.vertex import Vertex, VertexType, check_plain, describe
 
-MAX_BATCH = 10**9
+MAX_BATCH = 10**9  # vertices of an optimiser step
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One argument of f after the first: the replicas or neighbours along `edge`, one vertex or a batch of them."""
+    """One argument of f after the first: the vertices that an edge field leads to."""
 
-    edge: str
-    type: VertexType
-    is_single: bool
+    edge: str  #: the edge field of the driving type
+    type: VertexType  #: its target
+    is_single: bool  #: f takes one vertex; otherwise a batch of them
 
 
 @dataclass(eq=False)
 class Update:
-    """f with its batch size. `batch` None means that f takes one vertex at a time."""
+    """f with its options, which `gridml.update` explains."""
 
     function: Callable[..., None]
-    batch: int | None
+    batch: int | None  #: vertices; None: f takes one vertex at a time
     min_batch: int
     drop_last: bool = False
     accumulate: int = 1
-    _progress_at: int | None = field(default=None, init=False)  # where among its arguments f takes a Progress
+    #: the position of f's `Progress` argument, None without one; set by `_signature`
+    _progress_at: int | None = field(default=None, init=False)
 
     def __call__(self, *args: Any) -> None:
         self.function(*args)
 
     def call(self, at: Progress, *vertices: Any) -> None:
-        """Call f with its vertices, and with how far the run is where it asks for that."""
+        """Call f with its vertices, and with the progress if f takes it."""
         place = self._progress_at
         self.function(*(vertices if place is None else (*vertices[:place], at, *vertices[place:])))
 
     @property
     def window(self) -> int:
-        """The vertices of one optimiser step, as one worker alone takes them."""
+        """The vertices of one optimiser step of a worker that trains alone."""
         return (self.batch or 1) * self.accumulate
 
     def steps(self, vertices: int) -> StepCount:
-        """Return how epochs of so many vertices are divided into optimiser steps."""
+        """Return the division of epochs of `vertices` vertices into optimiser steps."""
         trained = vertices - vertices % (self.batch or 1) if self.drop_last else vertices
         return StepCount(vertices, max(1, trained), self.window)
 
@@ -89,7 +90,7 @@ class Update:
 
 
 def progress_place(hints: dict[str, Any], name: str) -> int | None:
-    """Return which of its arguments a function wants to be told with how far the run is, None for no one."""
+    """Return the position of a function's `Progress` argument, or None. Raises ProgramError for several."""
     places = [place for place, hint in enumerate(hints.values()) if hint is Progress]
     if len(places) > 1:
         raise ProgramError(f"{name} takes {len(places)} arguments of gridml.Progress; expected one at most.")
@@ -97,10 +98,10 @@ def progress_place(hints: dict[str, Any], name: str) -> int | None:
 
 
 def argument_hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    """Return the annotation of every argument, in order. Raises ProgramError where one is missing or cannot be read."""
+    """Return the annotation of every argument, in order. Raises ProgramError if one is missing or invalid."""
     try:
         hints = typing.get_type_hints(function)
-    except Exception as error:  # evaluating the text of an annotation can raise anything
+    except Exception as error:  # evaluating an annotation runs user code
         raise ProgramError(f"the annotations of {name} cannot be read: {error}. Correct them.") from error
     arguments = list(inspect.signature(function).parameters)
     bare = [argument for argument in arguments if argument not in hints]
@@ -113,8 +114,8 @@ def argument_hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
 
 
 def vertex_class(hint: Any, function: str, argument: str) -> tuple[type[Vertex], bool]:
-    """Return the vertex type that an annotation names, and whether it is of a batch of them. Raises ProgramError, which
-    names the function and its argument, for any other annotation."""
+    """Return (the vertex type of an annotation, True for a batch of them). Raises ProgramError, naming the function and
+    its argument, for any other annotation."""
     batched = typing.get_origin(hint) is Batch
     cls = typing.get_args(hint)[0] if batched else hint
     if not (isinstance(cls, type) and issubclass(cls, Vertex)):
@@ -159,22 +160,23 @@ def update(
 ) -> Update | Callable[[Callable[..., None]], Update]:
     """Declare f. `@gridml.update` takes one vertex at a time; `@gridml.update(batch=64, min_batch=8)` takes up to 64.
 
-    Several workers share a batch, down to a quarter of it but never below `min_batch`, and the learning rates of the
-    program's optimisers fall with its root. A program without an optimiser, or with BatchNorm, keeps its batch. Where
-    small batches leave a machine idle, as on a GPU, say `min_batch=64`.
+    Several workers share a batch: each uses down to a quarter of it, but at least `min_batch` vertices, and the
+    learning rates of the program's optimisers fall with the root. A program without an optimiser, or with BatchNorm,
+    keeps its batch. If small batches leave a device idle, such as a GPU, set `min_batch=64`.
 
-    No batch has fewer than `min_batch` vertices, at the end of a chunk or an epoch either: the last ones share what is
-    left. With a `min_batch` above half of `batch` that makes some larger than `batch`, by less than `min_batch`. With a
-    BatchNorm none has a single vertex. Exceptions are an epoch that has not so many vertices, and connected ones.
+    No batch has fewer than `min_batch` vertices, not even at the end of a chunk or an epoch: the last batches share the
+    remaining vertices. With a `min_batch` above half of `batch`, some are larger than `batch`, by less than
+    `min_batch`. With BatchNorm no batch has a single vertex. Exceptions are epochs with fewer vertices, and vertices
+    connected in components.
 
-    `drop_last`: as torch's DataLoader does, f gets nothing of an epoch's last batch if that is incomplete. Its vertices
-    are credited without being trained; with shuffling they are others in each epoch.
+    `drop_last`: as in torch's DataLoader, an incomplete last batch of an epoch is not passed to f. Its vertices are
+    credited without training; with shuffling they differ from epoch to epoch.
 
-    `accumulate`: an optimiser step of `network.step` follows the mean gradient of so many batches. Chunks then have
-    whole steps, and pushes leave between two; what an epoch's end, an eviction or a cut chunk leaves over is stepped
-    by itself.
+    `accumulate`: the number of batches whose mean gradient an optimiser step of `network.step` uses. Chunks then have
+    whole steps, and pushes are sent between steps. A remainder, left by the end of an epoch, an eviction or a shortened
+    chunk, gets a step of its own.
 
-    Raises ProgramError for sizes that make no sense.
+    Raises ProgramError for invalid sizes.
     """
     if function is not None:
         return Update(function, None, 1)

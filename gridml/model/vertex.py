@@ -1,7 +1,7 @@
-"""Vertex types: what a user subclasses, and the descriptors that give a type its fields and edges.
+"""Vertex types: the base class for users, and the descriptors that declare fields and edges.
 
-A type with an `aggregate`, or with a `module`, is *replicated* (type B): the master holds the authoritative copy and
-every chunk that touches it works on a replica. Every other type is *local* (type A): each of its vertices lives in one
+A type with an `aggregate`, or with a `module`, is *replicated* (type B): the master has the authoritative copy, and
+every chunk that touches it works on a replica. Every other type is *local* (type A): each of its vertices is in one
 chunk.
 """
 
@@ -21,24 +21,24 @@ from gridml.model.ragged import ragged as ragged_field
 from gridml.model.stepping import StepOptions, Stepping
 from gridml.protocol.foreign import printable
 
-MAX_NAME_BYTES = 100  # bytes of the name of a type, or of a field: a file is called by both
+MAX_NAME_BYTES = 100  # of the name of a type, or of a field: file names combine both
 
 
 class VertexId(NamedTuple):
-    """One vertex of a program: its type, and its index in the order that vertices of the type were added."""
+    """One vertex: its type, and its index among the vertices of that type, in the order of `Graph.add`."""
 
     type: str
-    index: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used here
 
 
 class array(Declared):
     """An array field: every vertex of the type holds one `shape` of `dtype`.
 
-    `shared=True` says that the column is a memory-mapped file that workers reach by the same path, or have in their own
-    folder: chunks name its rows instead of carrying them.
+    `shared=True`: the column is a memory-mapped file that workers can read under the same path, or have in their
+    working directory. Chunks then name its rows instead of carrying them.
 
-    `mutable=True` says that f changes the field of local vertices, so that it comes home with each push; fields of
-    replicated vertices always do. In f it reads as a torch tensor when the program has a module, else as a numpy array.
+    `mutable=True`: f may change the field of local vertices, and pushes return it. Fields of replicated vertices are
+    always mutable. In f the field reads as a torch tensor if the program has a module, otherwise as a numpy array.
     """
 
     def __init__(self, dtype: Any, shape: tuple[int, ...] = (), *, mutable: bool = False, shared: bool = False) -> None:
@@ -55,10 +55,11 @@ class array(Declared):
 class module(Declared):
     """A torch module field, made by `factory()`, with its worker-local optimiser made by `optimiser(parameters)`.
 
-    The module's state travels; the optimiser's state stays with the worker process, but for second moments, which
-    workers that come new begin with. It trains on the worker's device (`gridml run --device`), or where `device` says:
-    "cpu", "cuda", "cuda:1". Where it is in bfloat16 or float16, the master's copy is in float32. Raises ProgramError
-    for what makes neither (every process makes its own), and for what names no device.
+    Pushes contain the module's state. The optimiser's state stays in the worker process, except second moments, from
+    which new workers start. The module trains on the worker's device (`gridml run --device`), or on `device`: "cpu",
+    "cuda", "cuda:1". If it is in bfloat16 or float16, the master's copy is in float32. `factory` and `optimiser` must
+    be functions, since every process makes its own objects. Raises ProgramError for anything else, and for an invalid
+    device.
     """
 
     def __init__(
@@ -115,34 +116,35 @@ class edge(Declared):
 
 
 class VertexStore(Protocol):
-    """Where a vertex's values live while f or g looks at it; `at` is a position inside this home."""
+    """The storage of a vertex's values while f, g or evaluate uses it. `at` is a position in the store."""
 
     def identify(self, at: int) -> VertexId: ...
     def read(self, name: str, at: int) -> Any: ...
     def write(self, name: str, at: int, value: Any) -> None: ...
     def neighbours(self, name: str, at: int) -> list[Vertex]: ...
     def weights(self, name: str, at: int) -> list[Any]: ...
-    def optimisers(self, at: int) -> dict[str, Any]: ...  # by module
+    def optimisers(self, at: int) -> dict[str, Any]: ...  # by module field
     @property
     def stepping(self) -> Stepping: ...
 
 
 class Vertex:
-    """Base of all vertex types. Subclass it; never call it: gridml makes the views that f, g and evaluate receive.
+    """Base class of all vertex types. Subclass it, but do not call it: gridml makes the objects that f, g and evaluate
+    receive, which are views of a store.
 
     `aggregate` is the merge rule g: a rule such as `gridml.stale_mean()`, `gridml.by_name({...})`, or a method
     `aggregate(self, replica, merge)` that changes `self`.
     """
 
     aggregate: ClassVar[Any] = None
-    _declared: ClassVar[VertexType]
+    _declared: ClassVar[VertexType]  # cache of `describe`
     _store: VertexStore
-    _at: int
+    _at: int  # the position in the store
 
     @classmethod
     def _view(cls, store: VertexStore, at: int) -> Vertex:
         vertex = object.__new__(cls)
-        vertex.__dict__.update(_store=store, _at=at)  # past __setattr__: f makes very many of these
+        vertex.__dict__.update(_store=store, _at=at)  # bypasses __setattr__: views are made for every vertex
         return vertex
 
     def __init__(self) -> None:
@@ -161,24 +163,22 @@ class Vertex:
         return self._store.identify(self._at)
 
     def get_data(self) -> Any:
-        """Return the vertex's own value: of its one field, or a dict by field name where it has several."""
+        """Return the vertex's value: that of its only field, or a dict by field name if it has several."""
         fields = describe(type(self)).fields
         if len(fields) == 1:
             return self._store.read(fields[0], self._at)
         return {name: self._store.read(name, self._at) for name in fields}
 
     def get_neighbours(self) -> list[Vertex]:
-        """Return all vertices that this one's edges lead to, edge field by edge field in the order they are
-        declared."""
+        """Return all vertices that this one's edges lead to, by edge field in the order of declaration."""
         return [n for name in describe(type(self)).edges for n in self._store.neighbours(name, self._at)]
 
     def get_weights(self) -> list[Any]:
-        """Return the weight of the edge to each of `get_neighbours()`, in the same order; None for an edge without
-        one."""
+        """Return the edge weight of each of `get_neighbours()`, in the same order; None for an edge without weight."""
         return [w for name in describe(type(self)).edges for w in self._store.weights(name, self._at)]
 
     def update_value(self, vertex_id: VertexId, data: Any) -> None:
-        """Give `data`, in the form `get_data` has, to this vertex or to one of its neighbours."""
+        """Write `data`, in the form of `get_data`, to this vertex or to one of its neighbours."""
         for vertex in (self, *self.get_neighbours()):
             if vertex.get_id() == vertex_id:
                 fields = describe(type(vertex)).fields
@@ -193,16 +193,15 @@ class Vertex:
 
     @property
     def optimisers(self) -> dict[str, Any]:
-        """The optimisers of this vertex's modules, by the field of each that has one.
+        """The optimisers of this vertex's modules, by field.
 
-        f may step them itself, in every call; where it is run only for the running statistics of its layers, their
-        steps do nothing.
+        f may step them itself, in every call. While running statistics are recomputed, their steps do nothing.
         """
         return self._store.optimisers(self._at)
 
     @property
     def optimiser(self) -> Any:
-        """The optimiser of the one module that has one. Raises ProgramError where there is none, or several."""
+        """The only optimiser of this vertex's modules. Raises ProgramError if there is none, or several."""
         own = self.optimisers
         if len(own) != 1:
             what = f"several, of {', '.join(own)}: take one of .optimisers" if own else _NO_OPTIMISER
@@ -217,16 +216,16 @@ class Vertex:
         accumulate: int | None = None,
         scaler: Any = None,
     ) -> None:
-        """One optimiser step on this vertex's modules, and on those of `others`, for a scalar torch `loss`; none where
-        f is run only for the running statistics of its layers.
+        """Take an optimiser step on this vertex's modules, and on those of `others`, for a scalar torch `loss`. Does
+        nothing while running statistics are recomputed.
 
-        `clip_norm` is the largest 2-norm of all their gradients together (Pascanu et al., arXiv 1211.5063); longer
-        ones are scaled down to it. With `accumulate` a step follows the mean gradient of so many calls: each loss is
-        divided by it. The default is what `gridml.update` was given. Gradients that have no step yet when a push
-        leaves are stepped then, and so they are at the end of every chunk. `scaler` is a `torch.amp.GradScaler`.
+        `clip_norm` bounds the 2-norm of all their gradients together, by scaling (Pascanu et al., arXiv 1211.5063).
+        `accumulate`, by default that of `gridml.update`, is the number of calls whose mean gradient a step uses: each
+        loss is divided by it. Accumulated gradients get a step before each push and at the end of every chunk. `scaler`
+        is a `torch.amp.GradScaler`.
 
-        Raises `NotFiniteError` for a loss, or gradients to be clipped, that are NaN or infinite, before any parameter
-        is touched.
+        Raises `NotFiniteError`, before any parameter changes, for a loss, or gradients to be clipped, that are NaN or
+        infinite.
         """
         optimisers: list[Any] = []
         for vertex in (self, *others):
@@ -238,13 +237,13 @@ class Vertex:
 
 
 _NO_OPTIMISER = "no module with an optimiser. Write gridml.module(factory, partial(torch.optim.SGD, lr=0.05))"
-# What f would get instead of a field of such a name.
+# Names that no field may have: f would get the attribute of Vertex or Batch instead of the field.
 RESERVED = frozenset(name for name in vars(Vertex) if not name.startswith("_")) - {"aggregate"} | {"ids"}
 
 
 @dataclass(frozen=True)
 class VertexType:
-    """What a vertex class declares, in the order of declaration."""
+    """The declaration of a vertex class. All fields are by name, in the order of declaration."""
 
     cls: type[Vertex]
     arrays: dict[str, array] = field(default_factory=dict)
@@ -266,22 +265,22 @@ class VertexType:
 
     @property
     def rule(self) -> Aggregate | ByName | None:
-        """The declared merge rule, None for the default and for a method of the user's own."""
+        """The declared merge rule; None for the default and for a user's own method."""
         declared = self.cls.aggregate
         return declared if isinstance(declared, Aggregate | ByName) else None
 
     @property
     def has_own_rule(self) -> bool:
-        """Whether g is a method on the vertex class."""
+        """True if g is a method of the vertex class."""
         return self.cls.aggregate is not None and self.rule is None
 
     @property
     def mutable(self) -> list[str]:
-        """Fields of a local type that come home with a push."""
+        """Fields of a local type that pushes return."""
         return [] if self.replicated else [name for name, a in self.arrays.items() if a.mutable]
 
     def target(self, edge_name: str) -> type[Vertex]:
-        """Return the class an edge leads to. Raises ProgramError for a name that no class has."""
+        """Return the class that an edge leads to. Raises ProgramError for an unknown name."""
         target = self.edges[edge_name].target
         if isinstance(target, str):
             named = vars(sys.modules[self.cls.__module__]).get(target)
@@ -296,24 +295,24 @@ class VertexType:
 
 
 def describe(cls: type[Vertex]) -> VertexType:
-    """Return the declaration of a vertex class, its base classes' fields first. Raises ProgramError for a senseless
+    """Return the declaration of a vertex class, fields of base classes first. Raises ProgramError for an invalid
     one."""
-    declared = vars(cls).get("_declared")  # not a base class's
+    declared = vars(cls).get("_declared")  # not getattr, which would find a base class's
     if declared is None:
-        declared = cls._declared = _declaration(cls)  # kept, since it is looked up for every vertex that f touches
+        declared = cls._declared = _declaration(cls)  # cached: it is read for every vertex that f touches
     return declared
 
 
 def check_plain(function: Any, name: str, arguments: int | None = None) -> None:
-    """Raise ProgramError where calling `function` would do nothing, as a generator or coroutine, or fail: it is no
-    function, or does not take that many arguments (None: any number, by position)."""
+    """Raise ProgramError unless `function` can be called with this many positional arguments (None: any number). A
+    generator or coroutine is rejected: a call would not run its body."""
     if not callable(function):
         raise ProgramError(f"{name} is {function!r}; expected a function.")
     if any(test(function) for test in _NOT_PLAIN):
         raise ProgramError(f"{name} is a generator or a coroutine, so a call would do nothing; write a plain function.")
     try:
         taken = inspect.signature(function)
-    except (TypeError, ValueError):  # what is not written in Python need not tell
+    except (TypeError, ValueError):  # callables of C extensions may have no signature
         return
     kinds = {p.kind for p in taken.parameters.values()}
     if arguments is None and kinds - {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}:
@@ -334,7 +333,7 @@ def _declaration(cls: type[Vertex]) -> VertexType:
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
             for descriptor, into in kinds.items():
-                into.pop(name, None)  # declared again by a subclass, perhaps as something else
+                into.pop(name, None)  # a subclass may declare the name again, as another kind
                 if isinstance(value, descriptor):
                     into[name] = value
     for name in (cls.__name__, *declared.fields, *declared.edges):
@@ -377,7 +376,7 @@ def _declaration(cls: type[Vertex]) -> VertexType:
 
 
 def reachable(cls: type[Vertex]) -> dict[str, VertexType]:
-    """Return the types that edges lead to from `cls`, itself first, by name. Raises ProgramError where two share a
+    """Return the types reachable by edges from `cls`, itself first, by name. Raises ProgramError if two have the same
     name."""
     types: dict[str, VertexType] = {}
     waiting = [cls]
