@@ -1,1 +1,1 @@
-"""Workers as jobs of an HTCondor pool."""
+"""The HTCondor back end: workers as jobs of a pool."""

@@ -1,7 +1,7 @@
-"""Workers as jobs of an HTCondor pool: submitted in groups, followed through one event log per run.
+"""The HTCondor back end: one job per worker, submitted in groups and followed through one event log per run.
 
-The queue is never polled: what becomes of a job is read from the log. The schedd may be away for a while (it is
-restarted, or its machine is): what is to be submitted or removed then waits, and is tried again.
+The queue is never polled: states of jobs come from the log, so their number costs the schedd nothing. Requests are
+queued and retried while the schedd does not answer, for example during a restart.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from master.state.jobs import Backend, HeldFor, JobEvent, State
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
-GROUP = 1000  # jobs submitted at once, at most
-RETRY_S = 5.0  # how long a schedd that did not answer is left alone
-STARTUP_TIMEOUT_S = 120.0  # how long a master that is a job waits for its schedd to answer the first question
-CLOSE_TIMEOUT_S = 20.0  # how long `close` waits for jobs to leave the queue
+MAX_GROUP = 1000  # jobs per submission
+RETRY_S = 5.0  # pause before the next request to a schedd that did not answer
+STARTUP_TIMEOUT_S = 120.0  # for the first request of a master that is a job; its schedd has just started it
+CLOSE_TIMEOUT_S = 20.0  # for jobs to leave the queue in `close`
 _NAME, _MASTER = "GridmlWorker", "GridmlMaster"  # attributes of every job: its name in the run, its master's job
-GONE = ("JOB_ABORTED", "JOB_TERMINATED")  # events after which a job is not in the queue any more
-_STAYS = "JobStatus =!= 3"  # is not being removed
+GONE = ("JOB_ABORTED", "JOB_TERMINATED")  # events after which a job is no longer in the queue
+_STAYS = "JobStatus =!= 3"  # not being removed
 
 
 class Condor(Backend):
@@ -51,30 +51,32 @@ class Condor(Backend):
         marks = {RUN: submit_description.quoted(str(self._root)), _NAME: '"$(worker)"'}
         self._own = own_cluster()
         if self._own is not None:
-            marks[_MASTER] = str(self._own)  # condor_rm of the master's job removes these
+            marks[_MASTER] = str(self._own)  # condor_rm of the master's job removes these jobs, too
         self._description_args = (settings, directory, marks)
         self._commands = submit_description.description(*self._description_args)
         submit_description.prepare(directory, self._commands)
+        # Every job of the run exactly once, by (cluster, proc), ended ones included: a name is used once.
         self._jobs: dict[tuple[int, int], Job] = {}
-        self._pending: list[str] = []  # names to be submitted at the next polls,
-        self._at_once = GROUP
-        self._events: list[JobEvent] = []
-        self._removing: set[tuple[int, int]] = set()
-        self._releasing: set[tuple[int, int]] = set()
-        self._inheriting = False  # reads what an earlier master has answered
-        self._memory = self._options.memory.first  # MiB that jobs ask for
-        self._longest_s: float | None = None  # that a job may run, once the queue has
-        self._limits_known = False  # said so
+        self._pending: list[str] = []  # names still to be submitted, in order
+        self._at_once = MAX_GROUP  # jobs in the next submission: halved on a refusal, doubled on success
+        self._events: list[JobEvent] = []  # for the next `poll`
+        self._removing: set[tuple[int, int]] = set()  # to be removed from the queue
+        self._releasing: set[tuple[int, int]] = set()  # held jobs to be released
+        self._inheriting = False  # replaying the log of earlier masters, which have handled these events
+        self._memory = self._options.memory.first  # MiB that jobs request; only grows
+        self._longest_s: float | None = None  # time limit of a job, from the queue; None if unknown or unlimited
+        self._limits_known = False  # the queue was asked for it
         self._avoided: frozenset[str] = frozenset()  # machines that the master avoids
-        self._avoided_in_queue = ""  # which of them the jobs in the queue know of
-        self._next_try_s = float("-inf")
+        self._avoided_in_queue = ""  # the value of `AVOIDED` in the ads of queued jobs
+        self._next_try_s = float("-inf")  # no request to the schedd before
         self._closed = False
-        self._submitted_s = float("inf")  # when the first jobs were
-        self._ran = False  # whether a job ever did
+        self._submitted_s = float("inf")  # time of the first submission
+        self._ran = False  # any job ever ran
         self._analysis = Analysis(self._root)
+        # Log events of jobs whose submission got no answer; handled once `_adopt` finds the jobs in the queue.
         self._unclaimed: list[tuple[tuple[int, int], str, dict[str, Any]]] = []
-        self._may_have_submitted = False  # the last submission failed: the schedd may have taken it all the same
-        self._refusal = ""  # why the schedd refused the last submission
+        self._may_have_submitted = False  # the last submission got no answer: the schedd may have accepted it
+        self._refusal = ""  # the schedd's last reason for refusing a submission, reported once
         self._warnings = submit_description.news(self._options, directory)
         with translate_condor_errors(self._condor):
             self._schedd = self._with_retries(self._condor.Schedd)
@@ -86,7 +88,7 @@ class Condor(Backend):
         return f"{RUN} =?= {submit_description.quoted(str(self._root))}"
 
     def inherit(self, *, keep: bool) -> list[str]:
-        """As the contract says: the queue tells which jobs there are, the log what became of them so far."""
+        """As in the contract: the jobs come from the queue, their states from the log."""
         with translate_condor_errors(self._condor):
             if not keep:
                 because = ("their master has ended", 0)
@@ -101,7 +103,8 @@ class Condor(Backend):
                 self._with_retries(lambda: self._schedd.edit(self._constraint, _MASTER, own))
         memory = self._options.memory
         for ad in ads:
-            asks = asked if isinstance(asked := ad.get("RequestMemory"), int) else memory.first  # it may be a formula
+            # RequestMemory may be an expression.
+            asks = asked if isinstance(asked := ad.get("RequestMemory"), int) else memory.first
             self._jobs[int(ad["ClusterId"]), int(ad["ProcId"])] = Job(ad[_NAME], memory=asks)
             self._memory = max(self._memory, min(asks, memory.most))
         self._inheriting = True
@@ -118,7 +121,8 @@ class Condor(Backend):
         return [job.worker for job in self._jobs.values() if not job.over]
 
     def _with_retries(self, ask: Callable[[], Any]) -> Any:
-        """What the schedd answers. A master that is its job was started by it, so it will answer soon if not now."""
+        """Return the answer of the schedd to `ask`, retried if this master is a job of that schedd."""
+        # The schedd started this process, so it is up and will answer soon. Any other master raises at once.
         deadline = time.monotonic() + (STARTUP_TIMEOUT_S if self._own is not None else 0.0)
         while True:
             try:
@@ -166,8 +170,8 @@ class Condor(Backend):
         self._releasing.update(key for key, job in self._jobs.items() if job.held and job.worker == worker)
 
     def notices(self) -> list[str]:
-        """Once each: why the schedd refuses jobs; and where nothing has run for a while, why no machine takes them, if
-        none ever would."""
+        """Return new warnings: why the schedd refuses jobs; and if nothing has run for `WAIT_S`, why no machine matches
+        the jobs, if none ever would."""
         if self._warnings:
             warnings, self._warnings = self._warnings, []
             return warnings
@@ -180,7 +184,7 @@ class Condor(Backend):
         return [] if reason is None else [reason]
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
-        """As the contract says; the grace is the pool's and the job's own."""
+        """As in the contract, except that the pool and the job decide the grace."""
         name = job_of(worker)
         if name in self._pending:
             self._pending.remove(name)
@@ -192,7 +196,7 @@ class Condor(Backend):
                 self._cancel(key)
 
     def scale(self, workers: int) -> None:
-        """As the contract says, of jobs to come: what each may keep in the spool depends on how many there are."""
+        """As in the contract, for later jobs: each job's share of the spool depends on their number."""
         settings, directory, marks = self._description_args
         self._commands = submit_description.description(replace(settings, workers=workers), directory, marks)
 
@@ -200,12 +204,12 @@ class Condor(Backend):
         self._avoided = frozenset(machines)
 
     def leave(self) -> None:
-        """The schedd keeps the jobs, and the log what becomes of them."""
+        """As in the contract: the jobs stay in the queue, and their events in the log."""
         self._closed = True
         self._analysis.close()
 
     def close(self) -> None:
-        """Removes every job and waits until they have left, or for `CLOSE_TIMEOUT_S` of real time."""
+        """Remove every job and wait until they have left the queue, at most `CLOSE_TIMEOUT_S` of real time."""
         for name in list(self._pending):
             self.cancel(name)
         for key, job in self._jobs.items():
@@ -233,7 +237,7 @@ class Condor(Backend):
             group = self._pending[: self._at_once]
             if group:
                 (self._root / submit_description.NAMES).write_text("".join(f"{name}\n" for name in group))
-                self._may_have_submitted = True
+                self._may_have_submitted = True  # until the answer arrives
                 now = {f"+{submit_description.AVOIDED}": self._no_start_on, "request_memory": f"{self._memory}MB"}
                 done = self._schedd.submit(
                     self._condor.Submit({**self._commands, **now}),
@@ -242,7 +246,7 @@ class Condor(Backend):
                 for number, name in enumerate(group):
                     self._add_job((done.cluster(), done.first_proc() + number), name)
             del self._pending[: len(group)]
-            self._at_once = min(GROUP, 2 * self._at_once)
+            self._at_once = min(MAX_GROUP, 2 * self._at_once)
             self._may_have_submitted = False
             self._refusal = self._refusal if self._pending else ""
             self._submitted_s = min(self._submitted_s, self._clock())
@@ -250,7 +254,7 @@ class Condor(Backend):
             if not self._jobs and "SUBMIT" in str(error).upper():
                 raise UsageError(f"HTCondor refused the jobs: {error}. See {self._root}/condor.sub.") from error
             why, count = about_refusal(str(error)), len(self._pending)
-            if why is not None:  # of a group that is over a limit, the schedd takes none
+            if why is not None:  # a group above a limit is refused as a whole
                 self._at_once = max(1, min(self._at_once, count) // 2)
                 if why != self._refusal:
                     again = f"is asked again every {RETRY_S:.0f} s"
@@ -259,20 +263,20 @@ class Condor(Backend):
             raise
 
     def _try(self, ask: Callable[[], None]) -> None:
-        """Ask the schedd for something, if it answers; otherwise a while later."""
+        """Send a request to the schedd; back off if it does not answer."""
         try:
             ask()
         except self._condor.HTCondorException:
             self._back_off()
 
     def _back_off(self) -> None:
-        """Leave a schedd that did not answer alone for a while. One that is restarted has another address."""
+        """Send the schedd nothing for `RETRY_S`, and locate it again: after a restart it has another address."""
         self._next_try_s = self._clock() + RETRY_S
-        with contextlib.suppress(self._condor.HTCondorException, TypeError):  # TypeError: none is to be found
+        with contextlib.suppress(self._condor.HTCondorException, TypeError):  # TypeError: no schedd was found
             self._schedd = self._condor.Schedd()
 
     def _adopt(self) -> None:
-        """Jobs that the schedd took although it did not answer."""
+        """Adopt jobs that the schedd accepted without answering, so that none is submitted twice."""
         for ad in self._schedd.query(f"{self._constraint} && {_STAYS}", ["ClusterId", "ProcId", _NAME]):
             if (name := ad[_NAME]) in self._pending:
                 self._add_job((int(ad["ClusterId"]), int(ad["ProcId"])), name)
@@ -284,11 +288,11 @@ class Condor(Backend):
 
     @property
     def _no_start_on(self) -> str:
-        """The machines on which no job is to start, as the ad of a job has them."""
+        """The avoided machines, as a ClassAd string."""
         return submit_description.quoted(",".join(sorted(self._avoided)))
 
     def _update_avoided(self) -> None:
-        """Tell the jobs that are in the queue already on which machines none is to start."""
+        """Set the avoided machines in the ads of queued jobs."""
         machines = self._no_start_on
         if machines != self._avoided_in_queue and any(not job.over for job in self._jobs.values()):
             self._schedd.edit(self._constraint, submit_description.AVOIDED, machines)
@@ -300,7 +304,7 @@ class Condor(Backend):
             self._removing.clear()
 
     def _release_held(self) -> None:
-        """Let jobs go on; they and all others that wait ask for as much memory as is known to be needed."""
+        """Release held jobs. First raise the memory request of all waiting jobs to what is known to be needed."""
         short = [key for key, job in self._jobs.items() if job.memory < self._memory and not (job.running or job.over)]
         if short:
             self._raise_memory(short)
@@ -311,13 +315,13 @@ class Condor(Backend):
     def _raise_memory(self, short: Collection[tuple[int, int]]) -> None:
         try:
             self._schedd.edit(_ids(short), "RequestMemory", str(self._memory))
-        except self._condor.HTCondorException:  # one of them may have gone; if nobody answers, this says so again
+        except self._condor.HTCondorException:  # a job may have left the queue: select by constraint instead of by id
             waiting = f"{self._constraint} && JobStatus =!= 2 && RequestMemory < {self._memory}"
             self._schedd.edit(waiting, "RequestMemory", str(self._memory))
         self._jobs |= {key: replace(self._jobs[key], memory=self._memory) for key in short}
 
     def _query_limits(self) -> None:
-        """How long jobs may run, as the schedd has it: it gives its own attributes to what it takes."""
+        """Read the time limit of jobs from the ad of one: the schedd adds its own attributes on submission."""
         if self._limits_known or not self._jobs:
             return
         ads = self._schedd.query(self._constraint, list(holds.COLUMNS), limit=1)
@@ -329,10 +333,10 @@ class Condor(Backend):
             if key in self._jobs:
                 self._handle_event(key, name, facts)
             elif self._may_have_submitted:
-                self._unclaimed.append((key, name, facts))  # perhaps of a job that is to be adopted
+                self._unclaimed.append((key, name, facts))  # the job may be adopted later
 
     def _new_log_events(self) -> Iterator[tuple[tuple[int, int], str, dict[str, Any]]]:
-        """(job, event, facts) of what is new in the log. A damaged event, as a full disk leaves it, is passed over."""
+        """Yield (job, event, facts) for new events of the log. A damaged event, as a full disk leaves, is skipped."""
         with contextlib.suppress(self._condor.HTCondorException):
             for event in self._log.events(stop_after=0):
                 yield (int(event.cluster), int(event.proc)), event.type.name, dict(event)
@@ -345,12 +349,14 @@ class Condor(Backend):
         self._jobs[key], events = translate(self._jobs[key], name, facts, self._clock())
         self._events += [event if self._inheriting else self._with_memory_raised(key, event) for event in events]
         self._ran = self._ran or self._jobs[key].running
-        if name in GONE:  # one that was evicted as it was cancelled has yet to be removed
+        if name in GONE:  # not on eviction: a cancelled job that is evicted at the same time must still be removed
             self._removing.discard(key)
 
     def _with_memory_raised(self, key: tuple[int, int], held: JobEvent) -> JobEvent:
-        """Have jobs ask for more memory if one is held that had too little, unless others did before it. Where they may
-        ask for no more, that is what holds it."""
+        """If a job is held for its memory, raise the request of all jobs, unless it was raised since the job started.
+
+        At the maximum the hold becomes one of the job itself, which no release can end.
+        """
         if held.held_for is not HeldFor.MEMORY:
             return held
         too_little = self._jobs[key].memory or self._memory
@@ -366,22 +372,21 @@ class Condor(Backend):
         return held
 
     def _query_job(self, key: tuple[int, int], columns: tuple[str, ...]) -> dict[str, Any]:
-        """What the queue says of a job and the log does not always; nothing where it does not answer."""
+        """Return attributes of a job that its log events may lack; empty if the schedd does not answer."""
         with contextlib.suppress(self._condor.HTCondorException, IndexError):
             ad = self._schedd.query(f"ClusterId == {key[0]} && ProcId == {key[1]}", list(columns))[0]
             return {name: ad[name] for name in columns if name in ad}
         return {}
 
     def _drop_reused_number(self, key: tuple[int, int]) -> None:
-        """A schedd that was made anew counts from the beginning: what the log says of a number before the job was
-        submitted is another job's."""
+        """Drop earlier log events of this job's number: a schedd with a new spool numbers jobs from 1 again."""
         job = self._jobs[key]
         self._jobs[key] = Job(job.name, cancelled=job.cancelled, memory=job.memory)
         queued = (job.name, State.QUEUED)
         self._events = [e for e in self._events if job_of(e.worker) != job.name or (e.worker, e.state) == queued]
 
     def _add_job(self, key: tuple[int, int], name: str) -> None:
-        """Follow a job. If another one had its number, that is gone with the queue it was in."""
+        """Follow a job. An earlier job of the same number was lost with the spool of its schedd."""
         before = self._jobs.get(key)
         if before is not None and not before.over:
             detail = "its schedd does not know it any more"

@@ -1,11 +1,7 @@
-"""HTCondor's event log, translated into the states of a back end by one table, and the connection to HTCondor.
+"""Translation of HTCondor's event log into states of workers, and the connection to HTCondor.
 
-A job that was evicted is queued again by the schedd and runs again later: for the master that is another worker,
-`w7.1` after one attempt of job `w7`. The attempts are counted here, for the schedd's own count lags when a shadow
-dies; a worker finds out which one it is by the mailbox that is open.
-
-The connection is HTCondor's Python bindings, the errors they raise in words for a person, and the job that this
-process is.
+The schedd queues an evicted job again. For the master its next attempt is another worker: `w7.1` after one attempt of
+job `w7`. A worker finds its attempt by the mailbox that is open.
 """
 
 from __future__ import annotations
@@ -23,27 +19,28 @@ from gridml.protocol.outbox import worker_name
 from master.backends.condor.holds import about_refusal, held_for
 from master.state.jobs import JobEvent, State
 
-BY_A_PERSON = "via condor_rm"  # begins the reason of a removal; a policy's names its expression
+BY_A_PERSON = "via condor_rm"  # prefix of the reason of a removal by hand; a policy's reason names its expression
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as far as the log has been read."""
+    """The state of a job, from the log read so far."""
 
     name: str
-    starts: int = 0  # how many of its attempts are over
+    # Attempts that have ended. Counted here because the schedd's own count lags when a shadow dies.
+    starts: int = 0
     running: bool = False
-    out_of_reach: bool = False
+    out_of_reach: bool = False  # running, but its shadow lost the connection
     suspended: bool = False
     held: bool = False
-    memory: int = 0  # MiB that it asks for
+    memory: int = 0  # MiB requested
     machine: str = ""
-    cancelled: bool = False  # the master asked for its end
-    over: bool = False
+    cancelled: bool = False  # by the master
+    over: bool = False  # left the queue; final
 
     @property
     def worker(self) -> str:
-        """The worker that this job is now, or will be when it starts."""
+        """The name of the current attempt, or of the next one while it waits."""
         return worker_name(self.name, self.starts)
 
 
@@ -53,7 +50,7 @@ _Translation = Callable[[Job, Mapping[str, Any], float], tuple[Job, list[JobEven
 def _started(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
     machine = str(facts.get("SlotName") or facts.get("ExecuteHost") or "")
     events: list[JobEvent] = []
-    if job.running:  # its eviction is missing from the log
+    if job.running:  # the log lacks the eviction in between
         job, events = _taken(job, {"Reason": "started again"}, time_s)
         if job.over:
             return job, events
@@ -62,9 +59,9 @@ def _started(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, li
 
 
 def _taken(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    """Its machine was taken away, and the schedd queues it again."""
+    """Translate an eviction: the attempt ends, and the schedd queues the job again."""
     if not job.running:
-        return job, []  # it is said of jobs that wait, too, and twice of some that ran
+        return job, []  # HTCondor logs it for waiting jobs, too, and twice for some that ran
     reason = str(facts.get("Reason") or facts.get("Message") or "its machine was taken away")
     ended = JobEvent(time_s, job.worker, State.EVICTED, job.machine, reason, graceful=None, cancelled=job.cancelled)
     job = replace(job, starts=job.starts + 1, running=False, out_of_reach=False, suspended=False, machine="")
@@ -76,7 +73,7 @@ def _taken(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list
 
 def _held(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
     job, events = _taken(job, {"Reason": "put on hold"}, time_s)
-    if job.over:  # it was cancelled: there is no next attempt
+    if job.over:  # cancelled: there is no next attempt
         return job, events
     reason = str(facts.get("HoldReason") or facts.get("Reason") or "no reason given")
     code = f" (code {facts['HoldReasonCode']})" if "HoldReasonCode" in facts else ""
@@ -96,7 +93,7 @@ def _removed(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, li
 
 
 def _ended(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    """By itself, with a status or by a signal."""
+    """Translate the end of the process, by exit status or by signal."""
     if facts.get("TerminatedNormally", False):
         code = int(facts.get("ReturnValue", 0))
         state, how = (State.FINISHED if code == 0 else State.LOST), f"exit status {code}"
@@ -110,7 +107,7 @@ def _ended(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list
 
 
 def _turned(name: str, on: bool, state: State, why: str) -> _Translation:
-    """What is said of a job that runs and is `on` from now: the second time nothing."""
+    """Return a translation that sets the flag `name` of a running job to `on`; repeated events are ignored."""
 
     def translation(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
         if not job.running or getattr(job, name) is on:
@@ -132,17 +129,17 @@ TRANSLATIONS: Mapping[str, _Translation] = {
     "JOB_ABORTED": _removed,
     "JOB_TERMINATED": _ended,
     "EXECUTABLE_ERROR": _ended,
-    # It runs on as far as anybody knows, and its shadow tries to reach it again.
+    # The job may still be running: its shadow tries to reconnect until the job lease expires.
     "JOB_DISCONNECTED": _turned("out_of_reach", True, State.OUT_OF_REACH, "its shadow lost the connection"),
     "JOB_RECONNECTED": _turned("out_of_reach", False, State.RUNNING, "in reach again"),
     "JOB_SUSPENDED": _turned("suspended", True, State.SUSPENDED, "its machine has other things to do"),
     "JOB_UNSUSPENDED": _turned("suspended", False, State.RUNNING, "goes on"),
 }
-"""Events that are not named here (sizes, file transfers) change nothing."""
+"""Events that are not listed (sizes, file transfers) change no state."""
 
 
 def translate(job: Job, name: str, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    """Return (the job afterwards, what the master is to hear) of one event of the log."""
+    """Return (the job afterwards, the events for the master) of one event of the log."""
     if job.over or name not in TRANSLATIONS:
         return job, []
     return TRANSLATIONS[name](job, facts, time_s)
@@ -152,7 +149,7 @@ RUN = "GridmlRun"  # attribute of every worker's job: the run directory
 
 
 def bindings() -> Any:
-    """Return HTCondor's Python bindings. Raises RunError where they are missing or find no configuration."""
+    """Import HTCondor's Python bindings. Raises RunError if they are missing."""
     try:
         return importlib.import_module("htcondor2")
     except ImportError as error:
@@ -163,7 +160,7 @@ def bindings() -> Any:
 
 @contextlib.contextmanager
 def translate_condor_errors(condor: Any) -> Iterator[None]:
-    """Say what a person can do where HTCondor refuses, or cannot be reached."""
+    """Translate errors of HTCondor, which refuses or cannot be reached, into RunError with advice."""
     try:
         yield
     except (condor.HTCondorException, RuntimeError, OSError) as error:
@@ -178,19 +175,19 @@ def translate_condor_errors(condor: Any) -> Iterator[None]:
 
 
 def on_loopback() -> bool:
-    """Return whether the pool is one of this machine alone; not where there is no configuration to tell."""
+    """Return whether the pool is limited to this machine; False if there is no configuration."""
     with contextlib.suppress(RunError, RuntimeError, OSError, KeyError):
         return str(bindings().param["NETWORK_INTERFACE"]).startswith(("127.", "::1"))
     return False
 
 
 def job_ad() -> str | None:
-    """Return the file with the ad of the job that this process is, None when it is none."""
+    """Return the file with the ClassAd of this process's own job, None if it is no job."""
     return os.environ.get("_CONDOR_JOB_AD")
 
 
 def own_cluster() -> int | None:
-    """Return the cluster of the job that this process is, None when it is none."""
+    """Return the cluster id of this process's own job, None if it is no job."""
     ad = job_ad()
     with contextlib.suppress(OSError, ValueError):
         for line in Path(ad).read_text().splitlines() if ad else []:

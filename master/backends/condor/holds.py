@@ -1,12 +1,4 @@
-"""HTCondor's reasons for holding or refusing a job, and the advice for each; memory requests and time limits.
-
-The codes of a hold are translated into what it says for the job and what a person can do: text in, text out. The
-same goes for a job that is refused, or matched by no machine. Why no job runs is asked of HTCondor once, beside the
-run's loop: in a large pool the answer takes a while.
-
-Memory is asked for as `2GB`, or as `1GB..4GB`, of which the most is asked for only when less was too little. How
-long a job may run before its pool ends or holds it is read from its ad, after the schedd has taken it.
-"""
+"""Reasons why HTCondor holds, refuses or does not match a job, with advice; memory requests and time limits of jobs."""
 
 from __future__ import annotations
 
@@ -23,8 +15,8 @@ from gridml.protocol.foreign import printable
 from master.state.jobs import HeldFor
 
 SUBCODES = {102: "memory", 104: "disk"}
-"""By HoldReasonSubCode of codes 21, 26 and 34: what a job used more of than it asked for (the pool's own policies,
-`condor_config_val use POLICY:HOLD_IF_MEMORY_EXCEEDED`)."""
+"""By HoldReasonSubCode of codes 21, 26 and 34: the resource of which a job used more than it requested (set by policies
+of the pool such as `use POLICY:HOLD_IF_MEMORY_EXCEEDED`)."""
 _CODE = re.compile(r"\(code (\d+)\)")
 
 
@@ -59,11 +51,11 @@ _CODES: Mapping[int, tuple[HeldFor, str]] = {
     46: (HeldFor.POLICY, "It ran longer than the pool allows: let jobs leave earlier with --job-hours."),
     47: (HeldFor.POLICY, "It ran longer than the pool allows: let jobs leave earlier with --job-hours."),
 }
-"""By HoldReasonCode (HTCondor manual, "Job ClassAd attributes"): why, and the advice."""
+"""By HoldReasonCode (HTCondor manual, "Job ClassAd attributes"): the cause, and the advice."""
 
 
 def held_for(facts: Mapping[str, Any]) -> HeldFor:
-    """Return why a job is held, from the event in the log. A code that nobody knows is taken to be of its machine."""
+    """Return why a job is held, from the event in the log. An unknown code counts as trouble of the machine."""
     code, subcode = (facts.get(name, 0) for name in ("HoldReasonCode", "HoldReasonSubCode"))
     if code in (21, 26, 34):
         reason = str(facts.get("HoldReason") or facts.get("Reason") or "").lower()
@@ -74,22 +66,22 @@ def held_for(facts: Mapping[str, Any]) -> HeldFor:
 
 
 def about_hold(detail: str) -> str:
-    """Return what a person can do about a hold whose reason has its code, as `(code 13)`; "" where nothing is known."""
+    """Return the advice for a hold whose reason ends with its code, as in `(code 13)`; "" for an unknown code."""
     code = _CODE.search(detail)
     return _CODES[int(code[1])][1] if code and int(code[1]) in _CODES else ""
 
 
 _LIMITS = {"-2": "MAX_JOBS_SUBMITTED", "-3": "MAX_JOBS_PER_OWNER", "-4": "MAX_JOBS_PER_SUBMISSION"}
-"""What the schedd says instead of a job's number (HTCondor 25.14, condor_qmgr.h)."""
+"""By the negative job number that the schedd returns: the limit reached (HTCondor 25.14, condor_qmgr.h)."""
 _LIMIT = re.compile(r"Schedd says (-\d+)")
 _RULE = re.compile(r"SCHEDD:\d+:(.+)", re.DOTALL)
 _DENIED = re.compile(r'"DENIED" from server for user (\S+)')
 _CONDITION = re.compile(r"^\[\d+\]\s+(\d+)\s+(.+)$", re.MULTILINE)
-_NOBODY = re.compile(r"^\s*0 slots match and are willing", re.MULTILINE)
+_NO_SLOT = re.compile(r"^\s*0 slots match and are willing", re.MULTILINE)
 
 
 def about_refusal(said: str) -> str | None:
-    """Return why the schedd refused, and what to do, from what the bindings say; None where it did not answer."""
+    """Return why the schedd refused, with advice, from a message of the bindings; None if it did not answer."""
     if (limit := _LIMIT.search(said)) is not None:
         name = _LIMITS.get(limit[1], "a limit of the schedd")
         return f"more jobs than {name} allows: wait until others end, or ask for fewer with --workers and --max-idle"
@@ -101,28 +93,28 @@ def about_refusal(said: str) -> str | None:
 
 
 def about_wait(analysis: str) -> str | None:
-    """Return why no machine matches a job, from what `condor_q -better-analyze` prints; None where one may."""
-    if not _NOBODY.search(analysis):
+    """Return why no machine matches a job, from the output of `condor_q -better-analyze`; None if one may."""
+    if not _NO_SLOT.search(analysis):
         return None
     unmet = [condition for matched, condition in _CONDITION.findall(analysis) if matched == "0"]
     why = f"no machine has: {'; '.join(unmet)}" if unmet else "no machine meets all their conditions at once"
     return f"no machine of the pool matches the jobs: {why}. Change --requirements, or ask for less with --request-..."
 
 
-FILE = "condor.waiting"  # what condor_q -better-analyze said of the first job that waited long
-WAIT_S = 20.0  # how long no job may run before it is looked into
+FILE = "condor.waiting"  # the output of condor_q -better-analyze for the first job that waited too long
+WAIT_S = 20.0  # without any running job before the analysis starts
 
 
 class Analysis:
-    """One question to `condor_q`, and its answer in file `FILE` of the run directory `root`."""
+    """One run of `condor_q -better-analyze`, a subprocess because it takes long in a large pool."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / FILE
         self._process: subprocess.Popen[bytes] | None = None
-        self.due = True  # nobody has looked into it yet
+        self.due = True  # not started yet; it runs once
 
     def begin(self, cluster: int, proc: int) -> None:
-        """Ask why a job waits. Where there is no `condor_q` nobody hears: the bindings are enough for all else."""
+        """Start the analysis of a job. Without `condor_q` nothing happens: all else needs only the bindings."""
         command = ["condor_q", "-better-analyze", f"{cluster}.{proc}"]
         try:
             with self._path.open("wb") as file:
@@ -133,22 +125,22 @@ class Analysis:
             pass
 
     def take(self) -> str | None:
-        """Return, once, why no machine matches the job; None while there is no answer, or where one may."""
+        """Return the result once: why no machine matches the job; None while it runs, or if a machine may match."""
         if self._process is None or self._process.poll() is None:
             return None
         self._process = None
         return about_wait(self._path.read_text(errors="replace"))
 
     def close(self) -> None:
-        """End the question. Idempotent."""
+        """Kill the process. Idempotent."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
 
-MORE = 2.0  # times what was too little is asked for next
-ABOVE = 1.25  # times what a job was seen to use
+MEMORY_FACTOR = 2.0  # between a request that was too small and the next one
+USAGE_MARGIN = 1.25  # between a job's measured usage and the next request
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", re.IGNORECASE)
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}  # as HTCondor reads them: no unit is MiB
 _EXPECTED = "expected a size, as 2GB or 1500MB, or a range of two, as 1GB..4GB"
@@ -156,14 +148,14 @@ _EXPECTED = "expected a size, as 2GB or 1500MB, or a range of two, as 1GB..4GB"
 
 @dataclass(frozen=True)
 class MemoryRange:
-    """What a job asks for at first and at most, in MiB, whole numbers from 1."""
+    """The memory that jobs request, in MiB, from 1."""
 
-    first: int
-    most: int
+    first: int  # at first
+    most: int  # after holds for too little memory
 
 
 def memory_range(text: str) -> MemoryRange:
-    """Return what `--request-memory` says. Raises UsageError for what is no size, or no range of sizes."""
+    """Parse --request-memory, "2GB" or "1GB..4GB". Raises UsageError."""
     first, dots, most = text.partition("..")
     low = _mib(first, text)
     high = _mib(most, text) if dots else low
@@ -181,11 +173,11 @@ def _mib(size: str, text: str) -> int:
 
 
 def next_request(too_little: int, used: int | None, most: int) -> tuple[int | None, str]:
-    """Return the MiB to ask for after a job was held that asked for `too_little` and `used` so much as far as anybody
-    has seen, None where that was the `most` already; and why."""
+    """Return (MiB to request after a job was held, reason). The job requested `too_little` and `used` so much, None if
+    unknown. Returns None for the request if `too_little` is the maximum already."""
     if too_little >= most:
         return None, f"{too_little:,} MB were too little, and --request-memory allows no more"
-    wanted = max(MORE * too_little, ABOVE * (used or 0))
+    wanted = max(MEMORY_FACTOR * too_little, USAGE_MARGIN * (used or 0))
     asked = min(most, math.ceil(wanted))
     seen = "" if used is None else f" ({used:,} MB were used)"
     return asked, f"{too_little:,} MB were too little{seen}: jobs ask for {asked:,} MB now, {most:,} at most"
@@ -193,13 +185,13 @@ def next_request(too_little: int, used: int | None, most: int) -> tuple[int | No
 
 COLUMNS = ("AllowedExecuteDuration", "AllowedJobDuration", "JobDurationCategory")
 CATEGORY_HOURS = {"medium": 20.0, "long": 40.0}
-"""What a job of a category may run at most on the OSPool (its documentation, "Indicate the Duration Category of Your
-Jobs"), whose access points give each job one."""
+"""Time limits by JobDurationCategory on the OSPool (its documentation, "Indicate the Duration Category of Your Jobs"),
+whose access points assign one to each job."""
 
 
 def longest_s(ad: Mapping[str, Any], job_hours: float) -> float | None:
-    """Return the seconds that one attempt of a job may run, None where nothing says so. `job_hours` is what the user
-    says, 0: nothing."""
+    """Return the seconds that one attempt of a job may run: the minimum of the limits in its ad and of the user's
+    `job_hours` (0 for none); None without any."""
     limits = [float(ad[name]) for name in COLUMNS[:2] if isinstance(ad.get(name), int | float)]
     category = ad.get(COLUMNS[2])
     hours = CATEGORY_HOURS.get(category.lower()) if isinstance(category, str) else None

@@ -1,8 +1,8 @@
-"""The master as a job of its own, in the schedd's local universe: it outlives the terminal and a crash.
+"""The master as an HTCondor job in the local universe, which survives the terminal and is restarted after a crash.
 
-Ended by a signal it is started again, and goes on from the last credit with the workers that live on; ended by a
-status it is done, and so it ends after some in a row that came to nothing (`master.takeover`). While it is on hold its
-workers go on without it, and `condor_rm` of it removes their jobs.
+A master killed by a signal is started again, and resumes from the last credit with the workers still alive. One that
+exits with a status is done; `master.takeover` exits that way after several masters in a row without progress. While the
+master is on hold its workers continue, and `condor_rm` of it removes their jobs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from master.store.settings import Settings
 
 DESCRIPTION = "master.sub"
 LOG = "master.log"
-JOB = "master.job"  # the number of the job that was submitted last
-ASK_S = 5.0  # how long the queue may take to say how the master's job stands
+JOB = "master.job"  # the number of the last submitted job
+QUERY_TIMEOUT_S = 5.0  # of condor_q
 _MARK = "GridmlMasterOf"  # attribute of the master's job: its run
-# What of the user's environment programs and HTCondor itself look at.
+# The variables of the user's environment that programs and HTCondor itself read.
 _PASSED = "PATH, HOME, USER, LOGNAME, LANG, LC_*, PYTHONPATH, VIRTUAL_ENV, CONDOR_CONFIG, _CONDOR_*, GRIDML_*"
 _WITHOUT_SCRIPT = "-P -m gridml"
 
@@ -48,15 +48,16 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
         "executable": str(script if not begin else sys.executable),
         "arguments": f'"{begin}resume {word(str(root))}"',
         "getenv": _PASSED,
-        "environment": '"OPENBLAS_NUM_THREADS=1"',  # of which numpy and scipy would each have one for every core
+        "environment": '"OPENBLAS_NUM_THREADS=1"',  # NumPy and SciPy would otherwise each start one thread per core
         "log": str(root / LOG),
         "output": str(root / "logs" / "master.out"),
         "error": str(root / "logs" / "master.err"),
         "batch_name": f"{options.batch_name or 'gridml ' + root.name} (master)",
         "kill_sig": "SIGTERM",
         "remove_kill_sig": "SIGTERM",
-        "job_max_vacate_time": str(round(CLOSE_TIMEOUT_S + RETRY_S) + 10),
+        "job_max_vacate_time": str(round(CLOSE_TIMEOUT_S + RETRY_S) + 10),  # time for `Condor.close`
         "on_exit_remove": "(ExitBySignal =!= True)",
+        # condor_rm of the master's job also removes the jobs that match.
         "+OtherJobRemoveRequirements": '"GridmlMaster =?= $(Cluster)"',
         f"+{_MARK}": quoted(str(root)),
     }
@@ -64,7 +65,7 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
 
 
 class Schedd(BatchSystem):
-    """The schedd that CONDOR_CONFIG names, as the keeper of masters."""
+    """The schedd that CONDOR_CONFIG names, as the batch system for masters."""
 
     def check_reachable(self) -> None:
         condor = bindings()
@@ -92,8 +93,8 @@ class Schedd(BatchSystem):
         return (directory.root / DESCRIPTION).exists()
 
     def master_job(self, directory: RunDirectory) -> MasterJob | None:
-        """As the contract says. Asked of `condor_q`, which can be ended: the bindings wait 20 s for a schedd that
-        hangs."""
+        """As in the contract."""
+        # condor_q has a timeout; the bindings would block 20 s for a schedd that hangs.
         if not self.master_submitted(directory):
             return None
         columns = ("-af", "ClusterId", "JobStatus", "HoldReason")
@@ -102,7 +103,7 @@ class Schedd(BatchSystem):
                 ["condor_q", "-constraint", _of(_MARK, directory), *columns],
                 capture_output=True,
                 text=True,
-                timeout=ASK_S,
+                timeout=QUERY_TIMEOUT_S,
             )
             for line in done.stdout.splitlines() if done.returncode == 0 else ():
                 job, status, *reason = line.split(None, 2)
@@ -113,9 +114,9 @@ class Schedd(BatchSystem):
 
     def withdraw(self, directory: RunDirectory) -> str | None:
         if not (directory.root / WORKERS).exists() and not self.master_submitted(directory):
-            return None  # a run on another back end
+            return None  # nothing was submitted
         condor = bindings()
-        with MasterLock(directory):  # a master that begins meanwhile ends at once
+        with MasterLock(directory):  # a master that starts now finds the lock taken and exits
             with translate_condor_errors(condor):
                 schedd, ids = condor.Schedd(), ["ClusterId", "ProcId"]
                 masters, workers = (
@@ -142,6 +143,6 @@ class Schedd(BatchSystem):
 
 
 def _of(mark: str, directory: RunDirectory) -> str:
-    """Return what a job of a run must be: a number alone could be another pool's, and a resubmitted master has another
-    one."""
+    """Return the constraint for this run's jobs with an attribute `mark`."""
+    # Not by job number: that could be another pool's, and a resubmitted master has a new one.
     return f"{mark} =?= {quoted(str(directory.place))} && JobStatus =!= 3 && JobStatus =!= 4"

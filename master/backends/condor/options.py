@@ -1,4 +1,4 @@
-"""What jobs ask of an HTCondor pool: the options of `gridml submit` that are HTCondor's own."""
+"""Options of `gridml submit` that are specific to HTCondor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from master.backends.condor.holds import MemoryRange, memory_range
 from master.state.jobs import BackendFacts, BackendOptions
 from master.state.options import FIRST, check_bounds, described, option
 
-MAX_LINE_CHARS = 8_000  # characters of a value
+MAX_LINE_CHARS = 8_000  # of a value in a submit description
 MAX_CAPABILITY = 1000.0
 _GPU_MEMORY = re.compile(r"[1-9][0-9]{0,8}(\.[0-9]{1,3})? ?([KMGT]B?)?")
 MAX_COUNT = 10**6  # cores, jobs, chunks, seconds
@@ -22,8 +22,8 @@ _FROM_0, _FROM_1 = (0, MAX_COUNT), (1, MAX_COUNT)
 
 
 def check_line(what: str, value: Any) -> None:
-    """Raise UsageError for text, or a path, or several of them, that is not one line of what prints: a submit
-    description has a line for each command, and another line is another command."""
+    """Raise UsageError for a text or path, or a tuple of them, that is not one printable line."""
+    # In a submit description every line is a command: a line break in a value would inject another one.
     for text in value if isinstance(value, tuple) else (value,):
         if isinstance(text, str | Path) and not (str(text).isprintable() and len(str(text)) <= MAX_LINE_CHARS):
             raise UsageError(
@@ -33,7 +33,7 @@ def check_line(what: str, value: Any) -> None:
 
 
 def is_url(text: str) -> bool:
-    """Return whether a file is fetched by the machine that a job runs on (https://..., osdf:///...), not sent."""
+    """Return whether a file is a URL (https://..., osdf:///...), which the machine of the job fetches itself."""
     return "://" in text
 
 
@@ -43,10 +43,7 @@ def _placed(text: str) -> str:
 
 @dataclass(frozen=True)
 class CondorOptions(BackendOptions):
-    """`python` and `packed` (a conda-pack or venv-pack archive) name the Python at the far end, unless
-    `container_image` has it; `grace_s` is the time between SIGTERM and SIGKILL in seconds, `job_lease_s` how long
-    HTCondor looks for a job that is out of reach. The others say in their help what they are.
-    """
+    """The options of the HTCondor back end; the help of each explains it."""
 
     requirements: str | None = option(None, "What a machine must be: 'HasAVX2 && OpSysMajorVer >= 8'.")
     rank: str | None = option(None, "Which machines are better than others.")
@@ -101,7 +98,7 @@ class CondorOptions(BackendOptions):
         check_bounds(self)
         self._check_gpus()
         memory_range(self.request_memory)
-        # The submit description is read in the run directory.
+        # HTCondor resolves relative paths against the run directory, and the user against the working directory.
         if self.packed is not None:
             object.__setattr__(self, "packed", _placed(self.packed))
         object.__setattr__(self, "send", tuple(map(_placed, self.send)))
@@ -124,7 +121,7 @@ class CondorOptions(BackendOptions):
 
     @property
     def memory(self) -> MemoryRange:
-        """What a job asks for at first and at most."""
+        """The parsed --request-memory."""
         return memory_range(self.request_memory)
 
     @property

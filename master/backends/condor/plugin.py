@@ -1,7 +1,4 @@
-"""HTCondor as gridml offers it: `gridml submit`, its dry run, and masters that are jobs of the schedd.
-
-`gridml submit --dry-run` prints the submit descriptions of a run, and what would be sent with its jobs.
-"""
+"""The plug-in of the HTCondor back end: `gridml submit` and its dry run."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from master.store.settings import Settings
 
 
 class CondorPlugin(BackendPlugin):
-    """Workers as jobs of an HTCondor pool. Its bindings are imported when they are first needed."""
+    """Workers as jobs of an HTCondor pool. The bindings are imported on first use, so that gridml runs without them."""
 
     name = "condor"
     options = CondorOptions
@@ -45,7 +42,7 @@ class CondorPlugin(BackendPlugin):
         return Condor(settings, directory)
 
     def describe(self, settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
-        load(settings.program).build(settings.program)  # what is wrong with it is said now
+        load(settings.program).build(settings.program)  # raises the program's errors before anything is printed
         commands = submit_description.description(settings, directory, {})
         parts = [submit_description.as_text(commands)]
         if not foreground:

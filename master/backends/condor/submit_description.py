@@ -1,9 +1,8 @@
-"""The submit description of a run's jobs, and the files that travel with them.
+"""The submit description of a run's jobs, and the files transferred with them.
 
-Plain `condor_submit` takes the description, too. A run keeps copies of the files of `--send`: its jobs get these,
-whatever becomes of the originals. Where the disk can share blocks between files (reflink) a copy costs nothing.
-Elsewhere a file above `LARGE` becomes a second name of the same file (hard link): deleting or replacing the
-original changes nothing, writing into it does. On another disk it is copied.
+`condor_submit` accepts the description, too. A run copies the files of `--send`, so that its jobs get the same content
+even if the originals change: by reflink where the file system supports it, by hard link above `LARGE` on the same file
+system (then a write to the original changes the copy), else in full.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from master.store.rundir import CODE, RunDirectory, command, program_entries, wr
 from master.store.settings import Settings
 
 FOLDER = "sent"
-LARGE = 256 << 20  # bytes above which a file is not copied where that can be spared
+LARGE = 256 << 20  # bytes; larger files are hard-linked if possible
 _FICLONE = 0x40049409  # linux/fs.h
 
 
 def keep(options: CondorOptions, directory: RunDirectory) -> None:
-    """Keep the files as they are now, and no others. Killed meanwhile, it leaves the copies as they were, or none.
+    """Replace the copies by the files as they are now. If killed in between, leaves the old copies, or none.
 
-    Raises UsageError for a file that is not there, StorageError where it cannot be kept.
+    Raises UsageError for a missing file, StorageError if it cannot be copied.
     """
     folder = directory.root / FOLDER
     new, old = (folder.with_name(f"{FOLDER}.{age}") for age in ("new", "old"))
@@ -58,28 +57,27 @@ def keep(options: CondorOptions, directory: RunDirectory) -> None:
 
 
 def files_sent(options: CondorOptions, directory: RunDirectory) -> list[str]:
-    """Return what goes with the jobs: the copies, and the originals where there is no run yet, or it has none; URLs as
-    they are."""
+    """Return the files to transfer: the copies, or originals that have none (before the run exists); URLs as given."""
     copies = {str(path): directory.place / FOLDER / path.name for path in _files(options)}
     return [str(copies[name]) if name in copies and copies[name].exists() else name for name in options.send]
 
 
 def news(options: CondorOptions, directory: RunDirectory) -> list[str]:
-    """Return what a person should know: which files are no copies, and which are not any more what they were."""
-    told, pairs = [], list(_pairs(options, directory))
+    """Return warnings: files that are hard links, and files whose originals have changed."""
+    warnings, pairs = [], list(_pairs(options, directory))
     linked = [path for path, original, copy in pairs if _same(original, copy)]
     if linked:
-        told.append(
+        warnings.append(
             f"{_named(linked)} of --send: too large to copy, so the run holds a second name of the same file. Do not "
             "write into it while the run goes on; to delete or replace it does no harm"
         )
     altered = [path for path, original, copy in pairs if _differ(original, copy)]
     if altered:
-        told.append(
+        warnings.append(
             f"{_named(altered)} of --send changed since the run began, and it goes on with its own copy. To take what "
             f"is there now: {command('resume', directory.root)} --with-changes"
         )
-    return told
+    return warnings
 
 
 def _files(options: CondorOptions) -> list[Path]:
@@ -91,7 +89,7 @@ def _named(paths: list[Path]) -> str:
 
 
 def _pairs(options: CondorOptions, directory: RunDirectory) -> Iterator[tuple[Path, Path, Path]]:
-    """(what was named, a file of it, the copy of that), of what has a copy."""
+    """Yield (path as named, a file in it, its copy) for everything that has a copy."""
     for path in _files(options):
         kept = directory.root / FOLDER / path.name
         files = [copy.relative_to(kept) for copy in kept.rglob("*") if copy.is_file()] if kept.is_dir() else [Path()]
@@ -108,13 +106,13 @@ def _copy(path: Path, to: Path) -> None:
 
 def _copy_file(path: Path, to: Path) -> None:
     with contextlib.suppress(OSError):
-        with path.open("rb") as original, to.open("xb") as copy:  # what lies there may be a second name of an original
+        with path.open("rb") as original, to.open("xb") as copy:  # "x": an existing file may be a link to an original
             fcntl.ioctl(copy, _FICLONE, original.fileno())
         shutil.copystat(path, to)
         return
     to.unlink(missing_ok=True)
     if path.stat().st_size > LARGE:
-        with contextlib.suppress(OSError):  # it lies on another disk, or is somebody else's
+        with contextlib.suppress(OSError):  # another file system, or another user's file
             os.link(path.resolve(), to)
             return
     shutil.copy2(path, to)
@@ -127,7 +125,7 @@ def _same(original: Path, copy: Path) -> bool:
 
 
 def _differ(original: Path, copy: Path) -> bool:
-    """Whether an original is another one than when it was copied, as its size and time say."""
+    """Return whether an original has changed since it was copied, by size and modification time."""
     try:
         then, now = copy.stat(), original.stat()
     except OSError:
@@ -138,8 +136,8 @@ def _differ(original: Path, copy: Path) -> bool:
 LAUNCHER = "worker.sh"
 LOG = "condor.log"  # every event of every job of the run
 DESCRIPTION = "condor.sub"
-AVOIDED = "GridmlAvoided"  # attribute of every job: the machines on which it is not to start, with commas between them
-NAMES = "condor.names"  # the jobs last submitted, a name a line: the description reads it when condor_submit does
+AVOIDED = "GridmlAvoided"  # attribute of every job: the machines on which it must not start, comma-separated
+NAMES = "condor.names"  # the names of the last submitted jobs, one per line, for the description's queue statement
 _LAUNCHER = """#!/bin/sh
 # Starts a gridml worker with the first Python that has what a worker imports.
 exec 2>&1
@@ -165,8 +163,8 @@ exit 78
 
 
 def description(settings: Settings, directory: RunDirectory, marks: Mapping[str, str]) -> dict[str, str]:
-    """Return the submit commands of one job; `$(worker)` stands for its name. `marks` are attributes of all jobs of the
-    run. Raises UsageError for a value that is not one line, whatever it is made of."""
+    """Return the submit commands of one job, in which `$(worker)` is its name. `marks` are attributes of all jobs of
+    the run. Raises UsageError for a value that is not one line."""
     options, carrier = CondorOptions.among(settings.options), CARRIERS.find(settings.carrier)
     sent = [CODE, *map(str, _programs(settings.program, directory, options)), *files_sent(options, directory)]
     environment = {"OMP_NUM_THREADS": str(options.request_cpus), "MKL_NUM_THREADS": str(options.request_cpus)}
@@ -178,7 +176,7 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         environment["GRIDML_PACKED"] = Path(options.packed).name
     arguments = ["--name $(worker)", f"--carrier {carrier.name}", f"--program {word(settings.program.name)}"]
     arguments.append(f"--seed {settings.seed} --patience {settings.silent_s:g} --keep {outbox.share(settings.workers)}")
-    # A job that asked for no GPU must not take one that it sees.
+    # A job that requested no GPU may still see one, which belongs to another job.
     device = settings.device if options.request_gpus or settings.device != AUTO else CPU
     arguments.append(f"--device {device}")
     if options.chunks_per_job:
@@ -191,12 +189,12 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         "environment": '"' + " ".join(f"{name}={word(value)}" for name, value in environment.items() if value) + '"',
         "log": LOG,
         "output": "logs/$(worker).log",
-        # What a worker says must be there when its machine is not any more. It says little.
+        # A worker's log must survive its machine. It is short, so streaming is cheap.
         "stream_output": "True",
         "should_transfer_files": "YES",
         "when_to_transfer_output": "ON_EXIT_OR_EVICT",
         "transfer_input_files": ", ".join(sent),
-        # A push without an answer is kept through evictions, and comes home when the job ends.
+        # An unacknowledged push survives evictions as a checkpoint file, and is transferred back when the job ends.
         "transfer_output_files": outbox.FILE,
         "transfer_output_remaps": f'"{outbox.FILE}={directory.recovered.name}/$(worker)"',
         "transfer_checkpoint_files": outbox.FILE,
@@ -206,7 +204,7 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         "request_memory": f"{options.memory.first}MB",
         "request_disk": options.request_disk,
         "job_max_vacate_time": str(options.grace_s),
-        # How long the schedd looks for a job out of reach. The master gives its work to others before.
+        # How long the schedd tries to reconnect to a job. The master reassigns the job's leases earlier.
         "job_lease_duration": str(options.job_lease_s),
     }
     if carrier.name == "chirp":
@@ -221,28 +219,28 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
 
 
 def _programs(program: Path, directory: RunDirectory, options: CondorOptions) -> list[Path]:
-    """What is sent of the program, but for what the user sends."""
+    """Return the program's files, without those that the user sends under the same names."""
     own, *entries = program_entries(program, directory)
     theirs = {Path(file).name for file in options.send}
     return [own, *(path for path in entries if path.name not in theirs)]
 
 
 def lines(commands: dict[str, str]) -> dict[str, str]:
-    """Return submit commands as they are. Raises UsageError for one whose value is more than a line."""
+    """Return submit commands unchanged. Raises UsageError for a value with a line break."""
     for name, value in commands.items():
         check_line(name, value)
     return commands
 
 
 def attributes(options: CondorOptions) -> dict[str, str]:
-    """Return what the user wants in the ad of every job of the run."""
+    """Return the user's attributes for the ads of all jobs."""
     project = {"ProjectName": quoted(options.project)} if options.project else {}
     return {**dict(map(attribute, options.attributes)), **project}
 
 
 def check(options: CondorOptions, program: Path) -> None:
-    """Raise UsageError for an expression that cannot be read, and for a file that is to travel with the jobs and is not
-    there, or cannot be named in a list."""
+    """Raise UsageError for an invalid expression, and for a file to be sent that is missing or has a name that submit
+    descriptions cannot hold."""
     expressions = {f"--attribute {name}": value for name, value in map(attribute, options.attributes)}
     for option, expression in {**expressions, "--requirements": options.requirements, "--rank": options.rank}.items():
         if expression:
@@ -257,7 +255,8 @@ def check(options: CondorOptions, program: Path) -> None:
     twice = next((file for file, name in zip(sent, names, strict=True) if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(
-            f"{twice} is sent beside another file of that name: in a job's folder both are one. Rename it."
+            f"{twice} is sent with another file of the same name: in a job's folder one would overwrite the other. "
+            "Rename it."
         )
     image = options.container_image or ""
     needed = [*sent, *([image] if os.path.isabs(image) else [])]
@@ -267,12 +266,11 @@ def check(options: CondorOptions, program: Path) -> None:
 
 
 def check_expression(option: str, text: str) -> None:
-    """Raise UsageError for what is no expression of the ClassAd language. Where HTCondor's bindings are missing nobody
-    can tell, and they are asked for a little later."""
+    """Raise UsageError for an invalid ClassAd expression."""
     try:
         classads = importlib.import_module("classad2")
     except ImportError:
-        return
+        return  # `bindings()` reports that later
     try:
         classads.ExprTree(text)
     except classads.ClassAdException as error:
@@ -283,7 +281,7 @@ def check_expression(option: str, text: str) -> None:
 
 
 def attribute(text: str) -> tuple[str, str]:
-    """Return (name, expression) of `NAME=EXPRESSION`, with or without a leading plus. Raises UsageError."""
+    """Parse `NAME=EXPRESSION`, with or without a leading plus. Raises UsageError."""
     name, equals, value = text.removeprefix("+").partition("=")
     if not equals or not name.strip().isidentifier() or not value.strip():
         raise UsageError(f"--attribute got {text!r}; expected NAME=EXPRESSION, for example 'WantGlideIn=True'.")
@@ -291,12 +289,12 @@ def attribute(text: str) -> tuple[str, str]:
 
 
 def word(text: str) -> str:
-    """Return one word of `arguments` or `environment`, whatever is in it, in the submit language's new syntax."""
+    """Quote one word of `arguments` or `environment`, in the submit language's new syntax."""
     return "'" + text.replace("'", "''").replace('"', '""') + "'"
 
 
 def quoted(text: str) -> str:
-    """Return a string of the ClassAd language."""
+    """Quote a string of the ClassAd language."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -307,7 +305,7 @@ def as_text(commands: Mapping[str, str], file: str = DESCRIPTION, queue: str = f
 
 
 def prepare(directory: RunDirectory, commands: Mapping[str, str]) -> None:
-    """Write what is sent, and the description, into the run directory."""
+    """Write the files to be sent and the description into the run directory."""
     write_code(directory.root / CODE)
     launcher = directory.root / LAUNCHER
     bundle.write_atomic(launcher, _LAUNCHER.encode(), durable=False)
