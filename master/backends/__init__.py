@@ -1,1 +1,1 @@
-"""Back ends: where workers come from. One file each behind the contract of `base`."""
+"""Back ends: sources of workers, each in a module or package of its own behind the contract of `base`."""

@@ -1,4 +1,4 @@
-"""The contract of back ends, under the name that plug-ins from outside import."""
+"""The contract of back ends, under the import path of external plug-ins."""
 
 from master.state.jobs import (
     Backend as Backend,

@@ -1,10 +1,10 @@
-"""The contract of a back end as checks that anybody can run on an implementation of `master.state.jobs`.
+"""The contract of a back end, as checks that run on any implementation of `master.state.jobs`.
 
     def test_my_backend(tmp_path):
         check_backend(lambda: MyHarness(tmp_path))
 
-A `Harness` makes the back end and workers that behave as they should. Each function of `CHECKS` is one law, takes a
-fresh harness and raises ContractBroken; a test that is parametrised with them names the law that fails.
+A `Harness` creates the back end, and workers with given behaviours. Each function of `CHECKS` is one law: it takes a
+fresh harness and raises ContractBroken. A test parametrised with them names the law that fails.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from gridml.errors import RunError, UsageError
 from gridml.testing.contracts import expect, expect_error, require
 from master.state.jobs import Backend, JobEvent, State
 
-MACHINES = 2  # that a harness has
-LIMIT_S = 60.0  # within which whatever is waited for must happen
-SEQUENCES, STEPS = 10, 12  # how many random sequences of steps `check_backend` plays, and the longest
+MACHINES = 2  # of a harness
+LIMIT_S = 60.0  # of each wait
+SEQUENCES, STEPS = 10, 12  # random sequences that `check_backend` plays, and their maximum length
 
 
 class Behaviour(StrEnum):
-    """What a worker does; the first two by themselves, the others wait for their end."""
+    """Behaviours of workers. The first two end by themselves, the others run until they are ended."""
 
     FINISHES = "finishes"
     CRASHES = "crashes"  # with status 3
     HANGS = "hangs"  # SIGTERM ends it
-    LEAVES = "leaves"  # answers SIGTERM by leaving with status 0
+    LEAVES = "leaves"  # exits with status 0 on SIGTERM
     STAYS = "stays"  # ignores SIGTERM
 
 
@@ -43,7 +43,7 @@ SHELL: dict[Behaviour, str] = {
     Behaviour.LEAVES: "trap 'exit 0' TERM; echo settled; sleep 600 & wait",
     Behaviour.STAYS: "trap '' TERM; echo settled; exec sleep 600",
 }
-"""Programs of /bin/sh that behave so; they print "settled" once a signal would do what it should."""
+"""/bin/sh programs with these behaviours; they print "settled" once they handle signals as described."""
 
 Step = Behaviour | tuple[str, int, float] | str
 """A worker to submit, ("cancel", number of the worker, grace in seconds), "poll", or "take" for all machines."""
@@ -52,41 +52,41 @@ Step = Behaviour | tuple[str, int, float] | str
 class Harness(ABC):
     """One back end under test, with `MACHINES` machines."""
 
-    patience_s: ClassVar[float] = 0.0  # how long to wait for news at a "poll" of a sequence of steps
-    graceful: ClassVar[bool | None] = True  # what an eviction with grace says of it; None: cannot be known
-    avoids: ClassVar[bool] = True  # whether workers can be kept from a machine
+    patience_s: ClassVar[float] = 0.0  # wait for an event at a "poll" in a sequence of steps
+    graceful: ClassVar[bool | None] = True  # `graceful` of an eviction with grace; None if the back end cannot know it
+    avoids: ClassVar[bool] = True  # the back end supports `avoid`
     backend: Backend
 
     @abstractmethod
     def submit(self, worker: str, behaviour: Behaviour) -> None:
-        """Have `backend` start a worker that behaves so."""
+        """Submit a worker with this behaviour to `backend`."""
 
     @abstractmethod
     def settled(self, worker: str) -> bool:
-        """Whether a running worker has come so far that it would take a signal as its behaviour says."""
+        """Return whether a running worker is ready to handle signals as its behaviour requires."""
 
     @abstractmethod
     def rest(self) -> None:
-        """Let a little time pass between two polls."""
+        """Sleep briefly between two polls, or advance a virtual clock."""
 
     @abstractmethod
     def take_machines(self) -> None:
-        """Take every machine away from who runs there now, without a word from the master."""
+        """Evict every running worker from its machine, without the master's request."""
 
     @abstractmethod
     def alive(self, event: JobEvent) -> bool:
-        """Whether the worker of this RUNNING event still has a process (or what stands for one)."""
+        """Return whether the worker of this RUNNING event still has a process, or its equivalent."""
 
 
 class Watch:
-    """Polls a back end, keeps its events, and checks at every poll what holds for any sequence of events."""
+    """A poller that records a back end's events and checks the invariants of every sequence of events."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
         self.events: list[JobEvent] = []
 
     def poll(self) -> None:
-        """Take the new events. Raises ContractBroken when one does not fit those before it."""
+        """Poll once. Raises ContractBroken for an event that must not follow the earlier ones."""
         for event in self.harness.backend.poll():
             before = self.states(event.worker)
             if event.state is State.QUEUED:
@@ -105,7 +105,7 @@ class Watch:
             self.events.append(event)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Poll until `condition` holds. Raises ContractBroken when it does not within the limit."""
+        """Poll until `condition` holds. Raises ContractBroken after `LIMIT_S`."""
         limit_s = time.monotonic() + LIMIT_S
         while not condition():
             require(time.monotonic() < limit_s, f"did not happen within {LIMIT_S} s; events: {self.events}")
@@ -113,7 +113,7 @@ class Watch:
             self.poll()
 
     def until_news(self, limit_s: float) -> None:
-        """Poll until there is an event, or until the limit has passed; once at least."""
+        """Poll at least once, until there is an event or the limit has passed."""
         count, end_s = len(self.events), time.monotonic() + limit_s
         self.poll()
         while len(self.events) == count and time.monotonic() < end_s:
@@ -121,12 +121,12 @@ class Watch:
             self.poll()
 
     def until_ended(self, worker: str) -> JobEvent:
-        """Poll until a worker has ended; return its end."""
+        """Poll until a worker has ended; return the last event."""
         self.until(lambda: worker in self.last and self.last[worker].state.ended)
         return self.last[worker]
 
     def until_settled(self, *workers: str) -> None:
-        """Poll until all these workers would take a signal."""
+        """Poll until all these workers run and are settled."""
         self.until(lambda: all(State.RUNNING in self.states(w) and self.harness.settled(w) for w in workers))
 
     def states(self, worker: str) -> list[State]:
@@ -150,7 +150,7 @@ def check_backend(make_harness: Callable[[], Harness]) -> None:
 
 @contextmanager
 def closing(harness: Harness) -> Iterator[Harness]:
-    """Close the back end of a harness in the end."""
+    """Close the back end of a harness on exit."""
     try:
         yield harness
     finally:
@@ -158,7 +158,7 @@ def closing(harness: Harness) -> Iterator[Harness]:
 
 
 def check_steps(harness: Harness, steps: Sequence[Step]) -> None:
-    """Play steps, then close: each worker has one end, none has a process. Raises ContractBroken."""
+    """Play steps, then close: each worker must have one end, and none a process. Raises ContractBroken."""
     watch, submitted = Watch(harness), 0
     with closing(harness):
         for step in steps:
@@ -172,7 +172,7 @@ def check_steps(harness: Harness, steps: Sequence[Step]) -> None:
             else:
                 watch.until_news(harness.patience_s)
     watch.poll()
-    # An attempt that the back end began by itself is `name.n`.
+    # A later attempt that the back end started by itself is named `name.n`.
     jobs = {worker.partition(".")[0] for worker in watch.last}
     expect(jobs, {f"w{number}" for number in range(submitted)}, "there are events of the workers that were submitted")
     unended = [event for event in watch.last.values() if not event.state.ended]
@@ -181,7 +181,7 @@ def check_steps(harness: Harness, steps: Sequence[Step]) -> None:
 
 
 def _random_steps(seed: int) -> list[Step]:
-    """Return steps that are the same for the same seed."""
+    """Return random steps, determined by the seed."""
     numbers = random.Random(seed)
     choices: tuple[Callable[[], Step], ...] = (
         lambda: numbers.choice(list(Behaviour)),
@@ -201,7 +201,7 @@ def a_worker_that_leaves_with_status_0_has_finished(harness: Harness) -> None:
 
 
 def a_worker_that_crashes_is_lost(harness: Harness) -> None:
-    """LOST says with which status, to programs and to people."""
+    """LOST carries the exit status, as a number and in its detail."""
     watch = Watch(harness)
     harness.submit("w1", Behaviour.CRASHES)
     end = watch.until_ended("w1")
@@ -210,7 +210,7 @@ def a_worker_that_crashes_is_lost(harness: Harness) -> None:
 
 
 def submit_returns_before_anything_starts(harness: Harness) -> None:
-    """The first event is QUEUED, and it is there at once."""
+    """The first event is QUEUED, and the next poll returns it."""
     watch = Watch(harness)
     harness.submit("w1", Behaviour.HANGS)
     watch.poll()
@@ -218,7 +218,7 @@ def submit_returns_before_anything_starts(harness: Harness) -> None:
 
 
 def a_worker_waits_until_a_machine_is_free(harness: Harness) -> None:
-    """It gets the machine of the worker that left."""
+    """It gets the machine of the worker that ended."""
     watch = Watch(harness)
     workers = [f"w{number}" for number in range(MACHINES + 1)]
     for worker in workers:
@@ -241,7 +241,7 @@ def a_machine_taken_away_is_an_eviction(harness: Harness) -> None:
     harness.take_machines()
     ends = [watch.until_ended(worker).state for worker in workers]
     expect(ends, [State.EVICTED] * MACHINES, "the ends of workers whose machines were taken away")
-    for worker, event in watch.last.items():  # those that the back end starts again by itself
+    for worker, event in watch.last.items():  # later attempts, which the back end started by itself
         if not event.state.ended:
             harness.backend.cancel(worker)
     harness.submit("next", Behaviour.FINISHES)
@@ -249,7 +249,7 @@ def a_machine_taken_away_is_an_eviction(harness: Harness) -> None:
 
 
 def cancel_with_grace_lets_a_worker_leave(harness: Harness) -> None:
-    """SIGTERM comes first, and is enough for a worker that heeds it."""
+    """SIGTERM comes first, and is enough for a worker that handles it."""
     watch = Watch(harness)
     for behaviour in (Behaviour.LEAVES, Behaviour.HANGS):
         harness.submit(behaviour.value, behaviour)
@@ -268,7 +268,7 @@ def cancel_with_grace_ends_a_worker_that_stays(harness: Harness) -> None:
 
 
 def cancel_without_grace_ends_a_worker_at_once(harness: Harness) -> None:
-    """Whether it would heed SIGTERM or not."""
+    """This holds for workers that handle SIGTERM and for those that ignore it."""
     watch = Watch(harness)
     for behaviour in (Behaviour.LEAVES, Behaviour.STAYS):
         harness.submit(behaviour.value, behaviour)
@@ -279,7 +279,7 @@ def cancel_without_grace_ends_a_worker_at_once(harness: Harness) -> None:
 
 
 def cancel_ends_a_worker_that_waits(harness: Harness) -> None:
-    """One that never got a machine never ran."""
+    """A worker without a machine ends without having run."""
     watch = Watch(harness)
     for number in range(MACHINES + 1):
         harness.submit(f"w{number}", Behaviour.HANGS)
@@ -296,13 +296,13 @@ def cancel_of_an_unknown_or_ended_worker_is_ignored(harness: Harness) -> None:
     watch.until_ended("w1")
     count = len(watch.events)
     harness.backend.cancel("w1", grace_s=1.0)
-    harness.backend.cancel("nobody")
+    harness.backend.cancel("unknown")
     watch.poll()
     expect(watch.events[count:], [], "the events after a cancel of an unknown or ended worker")
 
 
 def a_second_cancel_changes_nothing_but_the_grace(harness: Harness) -> None:
-    """The last grace counts, and SIGTERM came first all the same."""
+    """The last grace counts, and the end stays graceful."""
     watch = Watch(harness)
     harness.submit("w1", Behaviour.STAYS)
     watch.until_settled("w1")
@@ -313,7 +313,7 @@ def a_second_cancel_changes_nothing_but_the_grace(harness: Harness) -> None:
 
 
 def a_name_can_be_used_once(harness: Harness) -> None:
-    """Neither while its worker lives nor afterwards."""
+    """The name is refused while its worker lives, and afterwards."""
     watch = Watch(harness)
     harness.submit("w1", Behaviour.FINISHES)
     with expect_error(UsageError, "the name of a living worker is refused", "w1"):
@@ -333,7 +333,7 @@ def a_machine_that_is_avoided_takes_no_worker(harness: Harness) -> None:
         harness.submit(worker, Behaviour.HANGS)
     watch.until_settled(*workers)
     harness.submit("next", Behaviour.HANGS)
-    watch.poll()  # it waits already
+    watch.poll()  # "next" waits for a machine
     harness.backend.avoid({watch.last[worker].host for worker in workers})
     harness.backend.cancel(workers[0])
     watch.until_ended(workers[0])
@@ -345,7 +345,7 @@ def a_machine_that_is_avoided_takes_no_worker(harness: Harness) -> None:
 
 
 def close_ends_all_and_leaves_no_process(harness: Harness) -> None:
-    """Running and waiting workers alike; a second close is harmless, and nothing is submitted any more."""
+    """Running and waiting workers end; a second close is harmless, and later submissions are refused."""
     watch = Watch(harness)
     behaviours = [Behaviour.STAYS, Behaviour.LEAVES, Behaviour.HANGS]
     for number, behaviour in enumerate(behaviours):
@@ -365,7 +365,7 @@ def close_ends_all_and_leaves_no_process(harness: Harness) -> None:
 
 
 def close_without_workers_is_harmless(harness: Harness) -> None:
-    """There is nothing to tell of."""
+    """There are no events."""
     harness.backend.close()
     expect(harness.backend.poll(), [], "the events of a back end without workers")
 
@@ -387,7 +387,7 @@ CHECKS: tuple[Callable[[Harness], None], ...] = (
     close_ends_all_and_leaves_no_process,
     close_without_workers_is_harmless,
 )
-"""The laws, one each."""
+"""The laws, one function each."""
 
 
 def _expect_graceful(harness: Harness, end: JobEvent) -> None:

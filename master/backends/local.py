@@ -1,12 +1,11 @@
-"""Workers as processes of this machine, whose ends follow a script: real kills, for demonstrations and for tests.
+"""The local back end: workers as processes of this machine, killed by a script, for demonstrations and tests.
 
-Every worker leads a session of its own, so that a Ctrl-C at the master's terminal does not reach it and its children
-can be ended with it. SIGTERM goes to the worker alone, which has a push to finish; SIGKILL goes to all it started, as
-when a machine is taken away. Signals are sent only to processes that have not been waited for, whose pids therefore
-cannot mean another one.
+Every worker leads a session of its own: Ctrl-C at the master's terminal does not reach it, and its children can be
+killed with it. SIGTERM goes to the worker alone, which has a push to finish; SIGKILL goes to its whole process group,
+as when a machine is taken away. Signals are sent only to processes not yet waited for, whose pids cannot be reused.
 
-What must not outlive the master calls `gridml.engine.parent.die_with_parent`. The kernel ties that to the thread that
-starts workers, so `poll` belongs in a thread that lives as long as the master.
+Workers call `gridml.engine.parent.die_with_parent`. The kernel ties that to the thread that forks, so `poll` must be
+called from a thread that lives as long as the master.
 """
 
 from __future__ import annotations
@@ -27,29 +26,27 @@ from gridml.errors import RunError, StorageError, UsageError
 from master.backends.script import PlannedLife, Script
 from master.state.jobs import Backend, JobEvent, State, in_words
 
-# A process that was sent SIGKILL is gone in well under this; `next_change_s` asks for the next look then.
-_REAP_S = 0.01
+_REAP_S = 0.01  # from SIGKILL to the next poll; processes end in less
 _STOPS = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
 
 
 @dataclass(frozen=True)
 class Ending:
-    """A worker was asked to end by the script, or by the master (`cancelled`): with SIGTERM first if `graceful`, and
-    with SIGKILL from `kill_s` on."""
+    """The planned end of a worker."""
 
-    kill_s: float
-    graceful: bool
-    cancelled: bool = False
+    kill_s: float  # time of SIGKILL
+    graceful: bool  # SIGTERM was sent first
+    cancelled: bool = False  # by the master, not by the script
 
 
 @dataclass
 class _Slot:
-    """A place of the script, the life it offers next (None: never again), and how many workers it has had."""
+    """A slot of the script, which holds one worker at a time."""
 
     number: int
-    life: PlannedLife | None
-    hosted: int = 0
-    taken: bool = False
+    life: PlannedLife | None  # of its next worker; None if the slot never opens again
+    hosted: int = 0  # workers so far, the current one included
+    taken: bool = False  # a worker runs in it
 
 
 @dataclass
@@ -63,18 +60,18 @@ class _Job:
     began_s: float
     ends_s: float | None
     ending: Ending | None = None
-    killed: bool = False
-    stopped: bool = False
+    killed: bool = False  # SIGKILL was sent
+    stopped: bool = False  # by SIGSTOP or the like, as last reported
 
 
 def classify(code: int, ending: Ending | None) -> tuple[State, bool, str]:
-    """What a worker's end was: its state, whether it was graceful, and why.
+    """Return the state of an ended worker, whether the end was graceful, and the reason.
 
-    `code` is the exit status, or minus the signal that ended the process. A worker that was asked with SIGTERM was
-    evicted however it then left; one that was only to be sent SIGKILL and ended otherwise was faster than the signal,
-    and ended by itself.
+    `code` is the exit status, or minus the signal that ended the process.
     """
     how = in_words(code)
+    # After SIGTERM any end is an eviction. A worker that was due for SIGKILL and ended otherwise was faster than the
+    # signal, and ended by itself.
     if ending is not None and ending.graceful:
         return State.EVICTED, True, "SIGTERM, then SIGKILL" if code == -signal.SIGKILL else f"SIGTERM, left with {how}"
     if ending is not None and code == -signal.SIGKILL:
@@ -83,12 +80,11 @@ def classify(code: int, ending: Ending | None) -> tuple[State, bool, str]:
 
 
 class Local(Backend):
-    """One process per submitted worker, as long as the script has an open slot for it; the others stay queued.
+    """One process per submitted worker while the script has an open slot; the others stay queued.
 
-    `command` makes the argument list of a worker from its name. stdout and stderr of a worker go to
-    `logs`/<worker>.log. Workers compute with `threads` threads, so that several share a machine fairly. `clock` gives
-    seconds and is what events carry; the script's clock starts with the back end. Raises StorageError if the folder of
-    the logs cannot be made.
+    `command` returns the argument list for a worker's name. stdout and stderr of a worker go to `logs`/<worker>.log.
+    Workers compute with `threads` threads, so that several share a machine fairly. `clock` gives the seconds in events;
+    the script's clock starts with the back end. Raises StorageError if the log folder cannot be created.
     """
 
     name = "local"
@@ -123,12 +119,12 @@ class Local(Backend):
         self._start_s = clock()
         self._close_grace_s = close_grace_s
         self._slots = [_Slot(number, script.life(number, 0)) for number in range(script.slots)]
-        self._queue: deque[str] = deque()
-        self._jobs: dict[str, _Job] = {}
-        self._submitted: set[str] = set()
-        self._events: list[JobEvent] = []
+        self._queue: deque[str] = deque()  # workers without a slot, in order of submission
+        self._jobs: dict[str, _Job] = {}  # running workers, by name; each in a slot of its own
+        self._submitted: set[str] = set()  # every name ever used
+        self._events: list[JobEvent] = []  # for the next `poll`
         self._closed = False
-        self._resting: frozenset[str] = frozenset()  # machines that take no worker
+        self._avoided: frozenset[str] = frozenset()  # machines that get no worker
 
     def submit(self, worker: str) -> None:
         """Raises UsageError for a name that was used before or that cannot name a log file, RunError after `close`."""
@@ -142,10 +138,10 @@ class Local(Backend):
 
     def poll(self) -> list[JobEvent]:
         now = self._now()
-        # Ends come first: who left by itself is not counted as killed, and its slot can be used at once.
+        # Ends come first: a worker that left by itself does not count as killed, and its slot is free at once.
         self._reap(now)
         for job in self._jobs.values():
-            self._look_whether_stopped(job)
+            self._check_stopped(job)
             if job.ending is None and job.ends_s is not None and job.ends_s <= now:
                 self._end(job, now, job.life.grace_s if job.life.graceful else 0.0)
             elif job.ending is not None and job.ending.kill_s <= now:
@@ -154,10 +150,10 @@ class Local(Backend):
         events, self._events = self._events, []
         return events
 
-    def _look_whether_stopped(self, job: _Job) -> None:
-        """Tell of a worker that a signal has stopped, or let go on, since the last look."""
+    def _check_stopped(self, job: _Job) -> None:
+        """Report a worker that a signal has stopped or continued since the last poll."""
         machine = self._script.machine(job.slot.number)
-        with contextlib.suppress(ChildProcessError):  # it has ended since `_reap`, which is the next one's to tell
+        with contextlib.suppress(ChildProcessError):  # it has ended since `_reap`, and the next one reports it
             while (changed := os.waitid(os.P_PID, job.process.pid, _STOPS)) is not None:
                 stopped = changed.si_code == os.CLD_STOPPED
                 if stopped != job.stopped:
@@ -166,7 +162,7 @@ class Local(Backend):
                     self._record(job.worker, state, machine, detail, pid=job.process.pid)
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
-        """As the contract says; a cancelled job is EVICTED, and its detail says so. Without grace it gets SIGKILL."""
+        """As in the contract. Without grace the worker gets SIGKILL at once."""
         now = self._now()
         if worker in self._queue:
             self._queue.remove(worker)
@@ -175,21 +171,21 @@ class Local(Backend):
             if job.ending is None:
                 self._end(job, now, grace_s, cancelled=True)
             elif now + grace_s < job.ending.kill_s:
-                # The script came first and stays the cause; the master may only shorten the grace.
+                # The script stays the cause of the end; the master may only shorten the grace.
                 job.ending = replace(job.ending, kill_s=now + grace_s)
 
     def scale(self, workers: int) -> None:
-        """As the contract says; the machines of a trace are those that it has."""
+        """As in the contract. A trace has a fixed number of machines."""
         self._script = self._script.grown(workers)
         more = range(len(self._slots), self._script.slots)
         self._slots += [_Slot(number, self._script.life(number, 0, self._now())) for number in more]
 
     def avoid(self, machines: Collection[str]) -> None:
-        """As the contract says: their slots stay empty."""
-        self._resting = frozenset(machines)
+        """As in the contract: their slots stay empty."""
+        self._avoided = frozenset(machines)
 
     def close(self) -> None:
-        """Cancels every job with `close_grace_s` of real time and waits for the ends; `poll` still reports them."""
+        """Cancel every job with `close_grace_s` of real time, and wait for the ends; `poll` still reports them."""
         self._closed = True
         for worker in [*self._queue, *self._jobs]:
             self.cancel(worker, grace_s=self._close_grace_s)
@@ -203,16 +199,16 @@ class Local(Backend):
                 time.sleep(_REAP_S)
 
     def next_change_s(self) -> float | None:
-        """Seconds until `poll` has something to do for the script, 0 or more; None if it only waits for workers."""
+        """Return the seconds until `poll` has work for the script, 0 or more; None if it only waits for workers."""
         now = self._now()
-        changes = [self._next_look_s(job, now) for job in self._jobs.values()]
+        changes = [self._next_poll_s(job, now) for job in self._jobs.values()]
         if self._queue:
-            changes += [life.opens_s for slot, life in self._open_slots(now) if not self._rests(slot)]
+            changes += [life.opens_s for slot, life in self._open_slots(now) if not self._is_avoided(slot)]
         planned = [change for change in changes if change is not None]
         return max(0.0, min(planned) - now) if planned else None
 
     def exhausted(self) -> str | None:
-        """As the contract says: a script may come to an end, with all its machines gone. Those that rest come again."""
+        """As in the contract: a script ends when all its machines are gone. Avoided machines are not gone."""
         now = self._now()
         if not self._queue or self._jobs or self._events or any(self._open_slots(now)):
             return None
@@ -227,30 +223,29 @@ class Local(Backend):
     def _now(self) -> float:
         return self._clock() - self._start_s
 
-    def _next_look_s(self, job: _Job, now: float) -> float | None:
+    def _next_poll_s(self, job: _Job, now: float) -> float | None:
         if job.killed:
             return now + _REAP_S
         return job.ends_s if job.ending is None else job.ending.kill_s
 
     def _open_slots(self, now: float) -> Iterator[tuple[_Slot, PlannedLife]]:
-        """The free slots and the life each offers, now or later."""
+        """Yield the free slots and their next lives, which begin now or later."""
         for slot in self._slots:
             if slot.taken or slot.life is None:
                 continue
-            if slot.life.closes_s is not None and slot.life.closes_s <= now:  # it came and went with nobody in it
+            if slot.life.closes_s is not None and slot.life.closes_s <= now:  # it passed without a worker
                 slot.life = self._script.life(slot.number, slot.hosted, now)
             if slot.life is not None:
                 yield slot, slot.life
 
-    def _rests(self, slot: _Slot) -> bool:
-        """Whether a slot's machine takes no worker for now."""
-        return self._script.machine(slot.number) in self._resting
+    def _is_avoided(self, slot: _Slot) -> bool:
+        return self._script.machine(slot.number) in self._avoided
 
     def _start(self, now: float) -> None:
         if not self._queue:
             return
         for slot, life in self._open_slots(now):
-            if life.opens_s <= now and self._queue and not self._rests(slot):
+            if life.opens_s <= now and self._queue and not self._is_avoided(slot):
                 self._launch(self._queue.popleft(), slot, life, now)
 
     def _launch(self, worker: str, slot: _Slot, life: PlannedLife, now: float) -> None:
@@ -278,7 +273,7 @@ class Local(Backend):
         self._record(worker, State.RUNNING, machine, detail, pid=process.pid)
 
     def _end(self, job: _Job, now: float, grace_s: float, *, cancelled: bool = False) -> None:
-        """Ask a worker to end, unless it has ended already: the next `_reap` then says how."""
+        """Signal a worker to end, unless it has ended already; then the next `_reap` reports how."""
         if _has_ended(job.process):
             return
         job.ending = Ending(now + grace_s, graceful=grace_s > 0, cancelled=cancelled)
@@ -294,8 +289,7 @@ class Local(Backend):
 
     def _reap(self, now: float) -> None:
         for job in [job for job in self._jobs.values() if _has_ended(job.process)]:
-            # What it started must go as well, and as long as it has not been waited for, its session's number is its
-            # own.
+            # Kill its children before `wait`: until then the number of its process group cannot be reused.
             _kill_session(job.process)
             self._ended(job, job.process.wait(), now)
 
@@ -318,10 +312,10 @@ class Local(Backend):
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a child has ended; it is left unwaited for, so that its pid stays its own."""
+    """Return whether a child has ended, without reaping it, so that its pid is not reused."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL for a child that has not been waited for, and for all of its session's first process group."""
+    """Send SIGKILL to a child that has not been waited for, and to its process group."""
     os.killpg(process.pid, signal.SIGKILL)

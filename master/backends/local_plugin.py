@@ -1,4 +1,4 @@
-"""The local back end as gridml offers it: `gridml run`, its options, and how its workers are started."""
+"""The plug-in of the local back end: `gridml run`, its options, and the command line of its workers."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ if TYPE_CHECKING:
 
 DEFAULT_GRACE_S = 120.0
 MIN_GRACE_S = 2.0  # of real time
-MIN_LIFE_S = 1.0  # on average, of real time: a worker takes half of that to start
+MIN_LIFE_S = 1.0  # mean, of real time: a worker takes half of that to start
 MAX_PROCESSES = 4096  # workers of one machine
 MAX_SPEEDUP = 10**6
-# -P, and gridml first: a user's own remote.py in the working directory, or on PYTHONPATH, must not be taken for ours.
+# -P, and gridml first: a user's own remote.py in the working directory or on PYTHONPATH must not shadow gridml's.
 _BEGIN = "import sys, gridml; sys.argv[0] = 'gridml-worker'; from remote.worker import main; sys.exit(main())"
 WORKER = ("-P", "-c", _BEGIN)
 
 
 @dataclass(frozen=True)
 class LocalOptions(BackendOptions):
-    """`lifetime` and `trace` (a file of adds and removes) say how long workers live, `speedup` compresses both;
-    `threads` are a worker's."""
+    """The options of the local back end."""
 
     lifetime: str | None = option(
         None, "How long workers live before they are killed: normal(45m,10m), exponential(1h).", FIRST
@@ -44,7 +43,7 @@ class LocalOptions(BackendOptions):
         None, "A file of lines milliseconds,add|remove,node: when machines come and go.", FAILURES
     )
     speedup: float = option(1.0, "Let the times of --lifetime or --trace pass so much faster.", FAILURES)
-    threads: int = 1
+    threads: int = 1  # per worker
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -99,19 +98,19 @@ class LocalPlugin(BackendPlugin):
         if (asked := parse_device(settings.device)).kind == CUDA:  # others are known once the program is loaded
             try:
                 find_device(asked)
-            except NoDeviceError as error:  # of whoever asked for it, and not of a worker that came to a wrong machine
+            except NoDeviceError as error:  # here the user's mistake; in a worker it is one of its machine
                 raise UsageError(str(error)) from None
 
 
 def script(settings: Settings) -> Script:
-    """Return what happens to the workers' machines. Raises UsageError for a lifetime or trace that cannot be read."""
+    """Create the script of the workers' machines. Raises UsageError for an invalid lifetime or trace."""
     from chunk_model.lifetime import LifetimeError
     from chunk_model.parse import parse
     from master.backends.script import Replay, ScriptedLives, Steady
     from master.backends.simulated_plugin import read_trace
 
     options = LocalOptions.among(settings.options)
-    # Taking its leave takes a worker real time, which no speed-up shortens.
+    # A worker's last push takes real time, which the speed-up does not shorten.
     grace_s = max(DEFAULT_GRACE_S, MIN_GRACE_S * options.speedup)
     if options.trace is not None:
         return Replay(read_trace(options.trace), settings.seed, grace_s=grace_s, speedup=options.speedup)
@@ -132,7 +131,7 @@ def script(settings: Settings) -> Script:
 
 
 def worker_command(settings: Settings, directory: RunDirectory) -> Callable[[str], list[str]]:
-    """Return what makes a worker's argument list from its name."""
+    """Return a function from a worker's name to its argument list."""
     fixed = [
         sys.executable,
         *WORKER,

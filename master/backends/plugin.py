@@ -1,4 +1,4 @@
-"""What a back end brings, under the name that plug-ins from outside import."""
+"""The plug-in interface of back ends, under the import path of external plug-ins."""
 
 from master.ports.plugin import (
     BackendPlugin as BackendPlugin,

@@ -1,4 +1,4 @@
-"""Back ends by name. This is the one place of gridml that knows their names; each brings everything else itself."""
+"""The registry of back ends: the only module that knows their names."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ BACKENDS: Registry[BackendPlugin] = Registry(
 
 
 def make(settings: Settings, directory: RunDirectory) -> Backend:
-    """Return the back end that `settings` names. Raises UsageError where they make no sense."""
+    """Create the back end that `settings` name. Raises UsageError for invalid settings."""
     return BACKENDS.find(settings.backend).make(settings, directory)
 
 
 def read_settings(root: Path, sha256: str | None) -> Settings:
-    """Return the settings of the run in `root`, whose ledger has that SHA-256 of them.
+    """Read the settings of the run in `root`; `sha256` is the ledger's.
 
-    Raises LedgerError when they are not what was written, cannot be read, or make no sense.
+    Raises LedgerError if they are damaged, unreadable or invalid.
     """
     run, name = RunDirectory(root), None
     try:
@@ -44,7 +44,7 @@ def read_settings(root: Path, sha256: str | None) -> Settings:
         return Settings.from_json(values, BACKENDS.find(values["backend"]).options)
     except (OSError, ValueError, LookupError, TypeError, RecursionError, UsageError) as error:
         if isinstance(name, str) and name.isidentifier() and name not in BACKENDS.all():
-            raise  # its package is missing, and the settings are whole
+            raise  # the settings are valid, but the plug-in's package is missing
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise LedgerError(
             f"{run.settings} cannot be read: {printable(why)}. It is what was written when the run began: put it back "
@@ -63,8 +63,10 @@ def _restoring(run: RunDirectory, sha256: str | None) -> str:
 
 
 def settings_of(root: Path) -> Settings | None:
-    """Return the settings of a run, None where they or its back end cannot be had here: what a person asks of a run
-    must not depend on it."""
+    """Return the settings of a run, None if they or the back end's package are missing on this machine.
+
+    Commands such as `status` must work without them.
+    """
     try:
         with opened(root) as ledger:
             sha256 = read_facts(ledger).get("settings")
@@ -74,18 +76,18 @@ def settings_of(root: Path) -> Settings | None:
 
 
 def batch_of(root: Path) -> BatchSystem | None:
-    """Return the batch system of a run's back end; None where it has none, or cannot be had here."""
+    """Return the batch system of a run's back end, None if it has none, or is missing on this machine."""
     settings = settings_of(root)
     return None if settings is None else BACKENDS.find(settings.backend).batch
 
 
 def withdraw(root: Path) -> str | None:
-    """End and remove what a run that no master holds has left elsewhere, as `BackendPlugin` says."""
+    """Remove the jobs or machines of a run without a master, as in `BackendPlugin`."""
     settings = settings_of(root)
     return None if settings is None else BACKENDS.find(settings.backend).withdraw(settings, RunDirectory(root))
 
 
 def is_batch_job() -> bool:
-    """Return whether a batch system runs this process, and starts it again when it ends by a signal."""
+    """Return whether this process is a job of a batch system that restarts it after a signal."""
     systems = [plugin.batch for plugin in BACKENDS.all().values() if plugin.batch is not None]
     return any(system.runs_this_process() for system in systems)

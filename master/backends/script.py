@@ -1,12 +1,11 @@
-"""Scripts: what happens to the machines of a back end, decided beforehand and without any effect.
+"""Scripts: the planned lives and deaths of machines, as pure functions that a back end plays.
 
-A script knows *slots*, places that hold one worker at a time. `life(slot, k, free_s)` says when the slot can take its
-k-th worker, how long that one lives and how it ends. It is a pure function of its arguments and the script's settings,
-so the same seed gives the same failures whatever the workers do, and the real and the simulated back end can play the
-same script.
+A script has *slots*, which hold one worker at a time. `life(slot, k, free_s)` plans the slot's k-th worker: when it may
+start, how long it lives and how it ends. It depends only on its arguments and the script's settings, so the same seed
+gives the same failures whatever the workers do, and the local and the simulated back end can play the same script.
 
-All times are seconds on the script's clock, which starts at 0 with the back end. Settings are given in real durations
-and divided by `speedup`.
+All times are seconds on the script's clock, which starts at 0 with the back end. Settings are real durations, which are
+divided by `speedup`.
 """
 
 from __future__ import annotations
@@ -29,43 +28,40 @@ _LIFE, _GAP, _LATE, _KIND = range(4)
 
 @dataclass(frozen=True)
 class PlannedLife:
-    """One stay of one worker in a slot: it may start from `opens_s` on, and ends after `duration_s` or at `closes_s`.
+    """The planned life of one worker in a slot. It ends after `duration_s` or at `closes_s`, whichever is first."""
 
-    None means that the script sets no such end. `graceful`: SIGTERM, and SIGKILL only after `grace_s`; else SIGKILL.
-    """
-
-    opens_s: float
-    duration_s: float | None = None
-    closes_s: float | None = None
-    graceful: bool = False
+    opens_s: float  # earliest start
+    duration_s: float | None = None  # from the worker's start; None: unlimited
+    closes_s: float | None = None  # None: never
+    graceful: bool = False  # SIGTERM first, and SIGKILL after `grace_s`; otherwise SIGKILL at once
     grace_s: float = 0.0
 
     def ends_s(self, began_s: float) -> float | None:
-        """When the script ends a worker that began at `began_s`; None for never."""
+        """Return when the script ends a worker that started at `began_s`, None for never."""
         ends = [began_s + self.duration_s] if self.duration_s is not None else []
         ends += [self.closes_s] if self.closes_s is not None else []
         return min(ends, default=None)
 
 
 class Script(ABC):
-    """What happens to `slots` machines."""
+    """The plan for `slots` machines."""
 
     @property
     @abstractmethod
     def slots(self) -> int:
-        """How many places there are, open or not."""
+        """The number of slots, open or not."""
 
     def grown(self, workers: int) -> Script:
-        """The same machines and, where their number is a choice, more of them for so many workers."""
+        """Return the script with slots for `workers` workers, if their number is a choice. Lives of the others stay."""
         return self
 
     def machine(self, slot: int) -> str:
-        """The name of a place, unique in the script."""
+        """Return the name of a slot's machine, unique in the script."""
         return f"slot-{slot + 1}"
 
     @abstractmethod
     def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife | None:
-        """The life of the k-th worker (from 0) of a slot that is free since `free_s`; None if it never opens again.
+        """Return the life of the k-th worker (from 0) of a slot free since `free_s`; None if it never opens again.
 
         `opens_s` is at least `free_s`, and `closes_s`, where given, is after `opens_s`.
         """
@@ -73,7 +69,7 @@ class Script(ABC):
 
 @dataclass(frozen=True)
 class _Chosen(Script):
-    """As many machines as there are `workers`."""
+    """A script with one machine per worker."""
 
     workers: int
 
@@ -90,7 +86,7 @@ class _Chosen(Script):
 
 @dataclass(frozen=True)
 class Steady(_Chosen):
-    """`workers` machines, there from the start; none is ever taken away."""
+    """Machines that are available from the start and never taken away."""
 
     def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife:
         return PlannedLife(opens_s=free_s)
@@ -98,20 +94,18 @@ class Steady(_Chosen):
 
 @dataclass(frozen=True)
 class ScriptedLives(_Chosen):
-    """`workers` machines, each with one life after another drawn from `lifetime`, counted from the start of its worker.
+    """Machines with random lives, drawn from `lifetime` and counted from the start of each worker.
 
-    A share `graceful_share` of the lives ends with SIGTERM and `grace_s`, the others with SIGKILL. The kinds are dealt
-    out, not tossed: the first n lives of a slot hold n·share graceful ones to within one, and so do the first n lives
-    of all slots together. Between two lives a slot is closed for an exponential time of mean `gap_s`. The last `late`
-    slots (None: a quarter of them, from four workers on) open for the first time between a tenth and a half of a mean
-    life.
+    Graceful ends are distributed evenly and not at random: the first n lives of a slot hold n·share graceful ones to
+    within one, and so do the first n lives of all slots together.
     """
 
     lifetime: Lifetime
     seed: int = 0
-    graceful_share: float = 0.5
+    graceful_share: float = 0.5  # of the lives; these end with SIGTERM and `grace_s`, the others with SIGKILL
     grace_s: float = 120.0
-    gap_s: float = 0.0
+    gap_s: float = 0.0  # mean of the exponential time for which a slot is closed between two lives
+    #: slots, the last ones, that open after a tenth to a half of a mean life; None: a quarter, from four workers on
     late: int | None = None
     speedup: float = 1.0
 
@@ -124,7 +118,7 @@ class ScriptedLives(_Chosen):
             raise UsageError(f"late is {self.late}, expected 0 to {self.workers} (workers), or None for a quarter")
 
     def opens_s(self, slot: int) -> float:
-        """When a slot opens for the first time."""
+        """Return when a slot opens for the first time."""
         late = self.late if self.late is not None else self.workers // 4
         if slot < self.workers - late:
             return 0.0
@@ -141,7 +135,7 @@ class ScriptedLives(_Chosen):
 
     @cached_property
     def _offsets(self) -> list[float]:
-        """Where each slot starts in the deal, in [0, 1): evenly spread, in seeded order."""
+        """The phase of each slot in the sequence of graceful ends, in [0, 1): evenly spread, in seeded order."""
         ranks = self._rng(_KIND).permutation(self.workers)
         return [float(offset) for offset in (ranks + 0.5) / self.workers]
 
@@ -151,16 +145,11 @@ class ScriptedLives(_Chosen):
 
 @dataclass(frozen=True)
 class Replay(Script):
-    """The nodes of a trace: each is a slot, open while the node was there, that loses its worker when the node went.
+    """The nodes of a trace as slots: open while the node was present, and losing their worker when it was removed."""
 
-    A share `graceful_share` of the removals is graceful, dealt out in their order, whether or not a worker was in the
-    slot. A worker that leaves by itself leaves the node to the next one. The trace is one that `chunk_model.traces` has
-    checked.
-    """
-
-    trace: tuple[TraceEvent, ...]
+    trace: tuple[TraceEvent, ...]  # as validated by `chunk_model.traces`
     seed: int = 0
-    graceful_share: float = 0.5
+    graceful_share: float = 0.5  # of the removals, distributed evenly, whether or not a worker was in the slot
     grace_s: float = 120.0
     speedup: float = 1.0
 
@@ -189,7 +178,7 @@ class Replay(Script):
 
     @cached_property
     def _stays(self) -> dict[str, list[PlannedLife]]:
-        """For each node, in order of first appearance, its stays in order."""
+        """By node, in order of first appearance: its stays in order."""
         offset = float(np.random.default_rng([self.seed, _KIND]).random())
         removals = itertools.count()
         stays: dict[str, list[PlannedLife]] = {}
@@ -206,7 +195,7 @@ class Replay(Script):
 
 
 def _dealt(k: int, share: float, offset: float) -> bool:
-    """Whether the k-th of a row (from 0) belongs to the share: the first n hold ⌊n·share + offset⌋ chosen ones."""
+    """Return whether the k-th of a sequence (from 0) is chosen: the first n hold ⌊n·share + offset⌋ chosen ones."""
     return math.floor((k + 1) * share + offset) > math.floor(k * share + offset)
 
 

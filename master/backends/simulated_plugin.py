@@ -1,12 +1,4 @@
-"""The simulated back end: the machines of a script under a virtual clock, and workers that are stepped.
-
-The pool outlives every master, as a real one does: its workers train on while no master is there, and the next one
-inherits them. Everything in it happens at planned instants of one clock, in the order of the planning, so the same
-seed gives the same run.
-
-Only `gridml simulate` plays such runs. Traces that a user names on the command line say when machines came and
-went.
-"""
+"""The plug-in and options of the simulated back end, which only `gridml simulate` runs."""
 
 from __future__ import annotations
 
@@ -22,12 +14,12 @@ from master.state.options import FAILURES, FIRST, SIMULATE, WORKERS, Described, 
 from master.store.rundir import RunDirectory
 from master.store.settings import CommandOptions, Settings
 
-MACHINES = 100  # of a simulation, unless a person says
+MACHINES = 100  # the default
 
 
 @dataclass(frozen=True)
 class SimulatedOptions(BackendOptions):
-    """Where the lives of machines come from, for the record: the scenario is made of more than that."""
+    """The source of machine lifetimes, stored in the settings for reference; a scenario has more parameters."""
 
     lifetime: str | None = None
     trace: Path | None = None
@@ -35,7 +27,7 @@ class SimulatedOptions(BackendOptions):
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """The options of `gridml simulate` that no run has; texts are times, or lists such as `t_x=0.1,t_s=5`."""
+    """Options that only `gridml simulate` has; texts are durations, or lists such as `t_x=0.1,t_s=5`."""
 
     cost: str = option(
         "t_x=0.01,t_s=5,push=0.1",
@@ -57,7 +49,7 @@ class SimulationOptions:
     storm_every: str | None = option(None, "Take many machines at one instant, so often on average: 20m.", FAILURES)
     storm_share: float = option(0.3, "Share of the machines that a storm takes.", FAILURES)
     faults: str | None = option(
-        None, "What befalls messages: chances lose, repeat, tear, flip, and the longest delay in seconds.", FAILURES
+        None, "Faults of messages: chances lose, repeat, tear, flip, and the longest delay in seconds.", FAILURES
     )
     travel: str = option("0", "How long a message takes to the master, and an answer back: 0.5s.", FAILURES)
     crash_every: str | None = option(None, "Kill the master so often on average: 30m.", FAILURES)
@@ -65,13 +57,13 @@ class SimulationOptions:
 
 
 def simulate_options() -> list[Described]:
-    """Return all options of `gridml simulate`: its own, and those of every run that make sense there."""
+    """Return all options of `gridml simulate`: its own, and the shared ones that apply."""
     common = [*described(Settings, SIMULATE), *described(CommandOptions, SIMULATE)]
     return [*described(SimulationOptions), *(e.changed(default=MACHINES) if e.name == "workers" else e for e in common)]
 
 
 class SimulatedPlugin(BackendPlugin):
-    """Machines that are only imagined."""
+    """Simulated machines."""
 
     name = "simulated"
     options = SimulatedOptions
@@ -81,7 +73,7 @@ class SimulatedPlugin(BackendPlugin):
 
 
 def read_trace(path: Path) -> tuple[TraceEvent, ...]:
-    """Return the events of a trace file. Raises UsageError when it cannot be read."""
+    """Read the events of a trace file. Raises UsageError if it cannot be read."""
     try:
         return traces.read_trace(path)
     except OSError as error:
@@ -91,7 +83,7 @@ def read_trace(path: Path) -> tuple[TraceEvent, ...]:
 
 
 def max_at_once(events: tuple[TraceEvent, ...]) -> int:
-    """Return how many nodes of a trace are there at once, at most."""
+    """Return the maximum number of nodes present at once in a trace."""
     present = most = 0
     for event in events:
         present += 1 if event.joined else -1

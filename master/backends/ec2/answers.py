@@ -1,11 +1,7 @@
-"""Requests to EC2 and its answers as plain values, AWS errors in words, and the choice of spot pools.
+"""Values and policies of the EC2 back end: requests and answers, translated errors, back-off of spot pools.
 
-An error says what was refused, why, and what a person can do. One table translates EC2's error codes for a launch
-that brought less than it was asked for.
-
-A pool is an instance type in a zone: prices and spare capacity are those of a pool. Pure functions decide which
-pools are asked for instances and when, and what is done about instances that say nothing. Times are seconds on one
-clock.
+A spot pool is an instance type in a zone, the unit of prices and spare capacity. The policies are pure functions; times
+are seconds on one clock.
 """
 
 from __future__ import annotations
@@ -19,11 +15,11 @@ from typing import Any
 from gridml.errors import RunError
 from gridml.protocol.foreign import printable
 
-POOL_PAUSE_S = (30.0, 900.0)  # for which a pool without capacity is left alone: at first, at most
-ACCOUNT_PAUSE_S = (15.0, 300.0)  # for which nothing is asked for, where no pool would help
-FIRST_ENROLMENT_S = 120.0  # within which one of a fleet's first instances should have been heard of
-SHUTDOWN_S = 60.0  # that an instance may take to end after its worker has said goodbye
-NOTICE_S = 180.0  # the same, where it was told that it would be taken: two minutes' notice, and one to go
+POOL_PAUSE_S = (30.0, 900.0)  # exponential back-off of a pool without capacity: first and maximum
+ACCOUNT_PAUSE_S = (15.0, 300.0)  # the same for the account, if no other pool would help
+FIRST_ENROLMENT_S = 120.0  # for the first enrolment of any of a run's instances
+SHUTDOWN_S = 60.0  # from a worker's goodbye to the end of its instance
+NOTICE_S = 180.0  # the same after an interruption notice: two minutes' notice, and one to shut down
 
 
 @dataclass(frozen=True, order=True)
@@ -38,7 +34,7 @@ class SpotPool:
 
 
 class Refusal(StrEnum):
-    """Why a provider did not launch what it was asked for."""
+    """Reasons why EC2 did not launch instances."""
 
     CAPACITY = "it has no spare capacity"
     PRICE = "the price is above --max-price"
@@ -49,28 +45,28 @@ class Refusal(StrEnum):
     OTHER = "it gives another reason"
 
 
-OF_NO_USE = (Refusal.DENIED, Refusal.MISSING)  # in no pool, and at no time
+PERMANENT = (Refusal.DENIED, Refusal.MISSING)  # for every pool: retrying is useless
 
 
 @dataclass(frozen=True)
 class Refusals:
-    """How often in a row a pool, or the account, has been refused, and until when it is left alone."""
+    """The back-off state of a pool or of the account."""
 
-    times: int = 0
-    until_s: float = 0.0
-    because: Refusal = Refusal.OTHER
+    times: int = 0  # consecutive refusals
+    until_s: float = 0.0  # no request before
+    because: Refusal = Refusal.OTHER  # the last one
 
     @property
     def for_good(self) -> bool:
-        """Whether asking again would change nothing."""
-        return self.times > 0 and self.because in (Refusal.UNSUITED, *OF_NO_USE)
+        """Return whether a retry is useless."""
+        return self.times > 0 and self.because in (Refusal.UNSUITED, *PERMANENT)
 
 
 def after_refusal(before: Refusals, because: Refusal, now: float, *, of_account: bool = False) -> tuple[Refusals, str]:
-    """Return until when a pool is left alone that was refused once more, and why; each time in a row twice as long."""
-    first_s, most_s = ACCOUNT_PAUSE_S if of_account else POOL_PAUSE_S
+    """Return the back-off after one more refusal, doubled each time, and the reason."""
+    first_s, max_s = ACCOUNT_PAUSE_S if of_account else POOL_PAUSE_S
     times = before.times + 1
-    pause_s = min(most_s, first_s * 2.0 ** min(times - 1, 30))
+    pause_s = min(max_s, first_s * 2.0 ** min(times - 1, 30))  # the exponent is bounded: a float overflows at 1024
     refused = Refusals(times, now + pause_s, because)
     if refused.for_good:
         return refused, f"{because}, and is not asked again"
@@ -78,7 +74,7 @@ def after_refusal(before: Refusals, because: Refusal, now: float, *, of_account:
 
 
 def concerns_account(refused: Collection[Refusal]) -> tuple[bool, str]:
-    """Return whether a launch was refused for what no other pool would change."""
+    """Return whether the refusals concern the account, so that other pools would not help; and the reason."""
     if Refusal.QUOTA in refused:
         return True, "a quota holds for all pools"
     if refused and all(each is Refusal.OTHER for each in refused):
@@ -89,7 +85,7 @@ def concerns_account(refused: Collection[Refusal]) -> tuple[bool, str]:
 def pools_to_ask(
     pools: Sequence[SpotPool], refused: Mapping[SpotPool, Refusals], account: Refusals, now: float
 ) -> tuple[list[SpotPool], str]:
-    """Return which pools a launch may use now, none while all are left alone, and why."""
+    """Return the pools that a launch may use now, none while all back off, and the reason."""
     if account.for_good:
         return [], f"nothing is asked for any more: {account.because}"
     if account.times and now < account.until_s:
@@ -100,7 +96,7 @@ def pools_to_ask(
 
 
 def no_pool_left(pools: Sequence[SpotPool], refused: Mapping[SpotPool, Refusals]) -> tuple[bool, str]:
-    """Return whether none of the pools will ever give an instance, and why."""
+    """Return whether no pool will ever give an instance, and the reason."""
     nothing = Refusals()
     if not all(refused.get(pool, nothing).for_good for pool in pools):
         return False, "some pool may have capacity later"
@@ -109,7 +105,7 @@ def no_pool_left(pools: Sequence[SpotPool], refused: Mapping[SpotPool, Refusals]
 
 
 def is_boot_overdue(launched_s: float, now: float, patience_s: float) -> tuple[bool, str]:
-    """Return whether an instance that has not enrolled is given up, and another takes its place."""
+    """Return whether an instance that has not enrolled is replaced, and the reason."""
     waited_s = now - launched_s
     if waited_s < patience_s:
         return False, f"it was launched {waited_s:.0f} s ago, and may take {patience_s:.0f} s to enrol"
@@ -117,8 +113,10 @@ def is_boot_overdue(launched_s: float, now: float, patience_s: float) -> tuple[b
 
 
 def is_master_unreachable(running_since_s: Sequence[float], now: float, *, any_enrolled: bool) -> tuple[bool, str]:
-    """Return whether the master seems to be where no instance can reach it: some run, and none was ever heard of.
-    `running_since_s` is when those that run were launched."""
+    """Return whether instances run but none can reach the master, as it seems, and the reason.
+
+    `running_since_s` are the launch times of running instances.
+    """
     if any_enrolled or not running_since_s:
         return False, "an instance has enrolled, or none runs"
     waited_s = now - min(running_since_s)
@@ -129,36 +127,36 @@ def is_master_unreachable(running_since_s: Sequence[float], now: float, *, any_e
 
 
 def is_overdue(said_s: float, now: float, *, told_interrupted: bool) -> tuple[bool, str]:
-    """Return whether an instance is terminated that has not ended although its worker said goodbye. One that its
-    provider said it takes is left to it: interrupted in its first hour, it costs nothing."""
-    most_s, waited_s = NOTICE_S if told_interrupted else SHUTDOWN_S, now - said_s
-    if waited_s < most_s:
+    """Return whether to terminate an instance that has not ended after its worker's goodbye, and the reason."""
+    # After an interruption notice EC2 gets time to end it: an instance that EC2 ends in its first hour costs nothing.
+    max_s, waited_s = NOTICE_S if told_interrupted else SHUTDOWN_S, now - said_s
+    if waited_s < max_s:
         return False, f"its worker said goodbye {waited_s:.0f} s ago"
-    return True, f"its worker said goodbye {waited_s:.0f} s ago, and it should have ended within {most_s:.0f} s"
+    return True, f"its worker said goodbye {waited_s:.0f} s ago, and it should have ended within {max_s:.0f} s"
 
 
 @dataclass(frozen=True)
 class MachineImage:
-    """A machine image, and what it runs on: x86_64 or arm64."""
+    """A machine image (AMI)."""
 
     id: str
     name: str
-    architecture: str
+    architecture: str  # x86_64 or arm64
 
 
 @dataclass(frozen=True)
 class InstanceType:
-    """What a type has and where it can be used. `spot` says whether there are spot instances of it."""
+    """An instance type."""
 
     name: str
     vcpus: int
     architectures: tuple[str, ...]
-    spot: bool
+    spot: bool  # available as spot instances
 
 
 @dataclass(frozen=True)
 class Subnet:
-    """A part of a network, in one zone."""
+    """A subnet of a VPC, in one zone."""
 
     id: str
     zone: str
@@ -167,55 +165,53 @@ class Subnet:
 
 @dataclass(frozen=True)
 class TaggedResource:
-    """What a run has made: an instance, a launch template or a security group, and where the run lies."""
+    """A resource created by a run: an instance, a launch template or a security group."""
 
     id: str
-    run: str
-    place: str
+    run: str  # the run's name, from its tag
+    place: str  # of the run directory, HOST:PATH, from its tag
 
 
 @dataclass(frozen=True)
 class ListedInstance(TaggedResource):
-    """An instance as EC2 describes it; `reason` is the code of why it came into this state. `launched_s` is seconds
-    since 1970, and so is `ended_s`, None where EC2 does not say when it came into this state."""
+    """An instance as DescribeInstances lists it. Times are seconds since 1970."""
 
     state: str
-    reason: str
+    reason: str  # the code of its StateReason
     type: str
     zone: str
     launched_s: float
-    ended_s: float | None = None
+    ended_s: float | None = None  # when it entered this state, None if EC2 does not say
 
 
 @dataclass(frozen=True)
 class Template:
-    """What the instances of a run are launched from. `user_data` is not shown: it holds the fleet's token."""
+    """The launch template of a run."""
 
     name: str
     image: str
-    user_data: str = field(repr=False)
+    user_data: str = field(repr=False)  # contains the fleet's token, which must not get into logs
     security_group: str
     key_name: str | None
 
 
 @dataclass(frozen=True)
 class FleetRequest:
-    """`count` instances from any of the pools, each pool in its zone's subnet; `max_price` in dollars an hour. The same
-    `token` with the same request launches once, however often it is sent."""
+    """The parameters of a CreateFleet call."""
 
-    template: str
-    count: int
+    template: str  # its name
+    count: int  # instances, from any of the pools
     pools: tuple[SpotPool, ...]
-    subnets: Mapping[str, str]
-    token: str
+    subnets: Mapping[str, str]  # by zone
+    token: str  # idempotency token: a request that is sent twice launches once
     tags: Mapping[str, str]
-    max_price: float | None = None
+    max_price: float | None = None  # dollars per hour and instance
     on_demand: bool = False
 
 
 @dataclass(frozen=True)
 class FleetInstance:
-    """An instance that a fleet request brought."""
+    """An instance launched by a fleet request."""
 
     id: str
     pool: SpotPool
@@ -223,9 +219,9 @@ class FleetInstance:
 
 @dataclass(frozen=True)
 class PoolError:
-    """Why a pool gave nothing; without a pool, why the account got nothing."""
+    """An error of a fleet request."""
 
-    pool: SpotPool | None
+    pool: SpotPool | None  # None if it concerns the account
     code: str
     message: str
 
@@ -251,11 +247,14 @@ _INVALID = {
     "SignatureDoesNotMatch": "the secret key does not belong to the access key, or this machine's clock is wrong",
     "UnrecognizedClientException": "AWS does not know them",
 }
-NOT_SENT = "NotSent"  # in place of a code, where AWS was never asked or did not answer
+NOT_SENT = "NotSent"  # in place of AWS's code, if the call was not sent or got no answer
 
 
 class CloudError(RunError):
-    """AWS refused a call, or was not reached. `code` is AWS's own; `passing` says whether the same may do later."""
+    """A call that AWS refused, or that did not reach it.
+
+    `code` is AWS's own, or `NOT_SENT`; `passing` means that a retry may succeed.
+    """
 
     def __init__(self, message: str, code: str, *, passing: bool) -> None:
         super().__init__(message)
@@ -264,7 +263,7 @@ class CloudError(RunError):
 
 @contextlib.contextmanager
 def translate_boto_errors(service: str, region: str) -> Iterator[None]:
-    """Whatever boto3 raises inside becomes a CloudError."""
+    """Translate exceptions of boto3 into CloudError."""
     from botocore import exceptions
 
     try:
@@ -342,5 +341,5 @@ _REFUSALS: Mapping[str, Refusal] = {
 
 
 def refusal_of(code: str) -> Refusal:
-    """Return what an error code of EC2 says of a pool, or of the account."""
+    """Translate an error code of EC2."""
     return _REFUSALS.get(code, Refusal.OTHER)

@@ -1,7 +1,7 @@
-"""Workers on EC2 instances, one each: launched in fleets, followed by tags, heard of through the roster.
+"""The EC2 back end: one instance per worker, launched in fleets and followed by tags.
 
-AWS is asked on a thread of its own, so that the master's loop waits for nobody. What an instance says, when it enrols
-and when it leaves, the master's SSH server writes into the roster; what becomes of the machine, EC2 says.
+AWS is called on a thread of its own, so that the master's loop never blocks. An instance's enrolment and goodbye come
+through the roster, which the master's SSH server writes; the state of the machine comes from EC2.
 """
 
 from __future__ import annotations
@@ -47,51 +47,52 @@ from master.state.jobs import Backend, JobEvent, State
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
-POLL_S = 5.0  # between two questions of how the instances stand
-GOODBYE_POLL_S = 1.0  # the same, when a worker has said goodbye
+POLL_S = 5.0  # between two calls of DescribeInstances
+GOODBYE_POLL_S = 1.0  # from a worker's goodbye to the next call
 ROSTER_POLL_S = 0.25  # between two reads of the roster
-LISTING_DELAY_S = (
-    120.0  # for which EC2 may not yet list an instance that it launched, or leave one out that it has listed
-)
+LISTING_DELAY_S = 120.0  # EC2 is eventually consistent: for so long it may not list an instance that exists
 
 
 @dataclass(frozen=True)
 class Ec2Environment:
-    """What the back end gets from outside. `clock` gives seconds since 1970; `rest` waits while all is removed."""
+    """External dependencies of the back end, replaced in tests."""
 
     cloud: Cloud
-    clock: Callable[[], float] = field(default_factory=SteadyClock)
-    rest: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = field(default_factory=SteadyClock)  # seconds since 1970
+    rest: Callable[[float], None] = time.sleep  # between two polls of `close`
     executor: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "ec2")
 
 
 @dataclass
 class _LiveWorker:
-    """A worker's instance from its launch on. `ends_s` is when it is terminated at the latest, because the master wants
-    it to end; `said_s` when its goodbye was read; `listed_s` when EC2 last listed it."""
+    """A worker that has not ended, and its instance."""
 
     worker: str
     instance: Instance
     enrolled: bool = False
-    running: bool = False  # by the last look
+    running: bool = False  # at the last poll
     goodbye: GoodbyeMessage | None = None
-    said_s: float = 0.0
+    said_s: float = 0.0  # when the goodbye was read
     cancelled: bool = False
-    ends_s: float = float("inf")
-    listed_s: float | None = None
+    ends_s: float = float("inf")  # terminate the instance at the latest then, because the master cancelled the worker
+    listed_s: float | None = None  # when EC2 last listed the instance
 
 
 @dataclass
 class _Terminating:
-    """An instance whose worker has ended at `since_s`, and that was `told` or not that EC2 takes it."""
+    """An instance that has not ended although its worker has."""
 
-    since_s: float
-    told: bool
-    listed_s: float | None = None
+    since_s: float  # when the worker ended
+    told: bool  # the instance got EC2's interruption notice
+    listed_s: float | None = None  # when EC2 last listed it
 
 
 class Ec2(Backend):
-    """One spot instance per submitted name. Raises UsageError or RunError where AWS refuses what it needs to begin."""
+    """One spot instance per submitted name. Raises UsageError or RunError if AWS refuses what the run needs to start.
+
+    Every instance of the run that EC2 lists is tracked in `_live` or `_terminating`, or is terminated after the next
+    poll: none is paid for without a worker.
+    """
 
     name = "ec2"
 
@@ -108,25 +109,27 @@ class Ec2(Backend):
         write_bundle(settings, directory, self._site)
         self._launching = Launching(self.run, self._site, self._options, tags)
         self._calls = BackgroundCalls(world.executor())
-        self._live: dict[str, _LiveWorker] = {}  # by worker, those that have not ended
-        self._terminating: dict[str, _Terminating] = {}  # by id
-        self._names: set[str] = set()
-        self._to_end: set[str] = set()
-        self._events: list[JobEvent] = []
-        self._news: list[str] = []
+        self._live: dict[str, _LiveWorker] = {}  # by worker
+        self._terminating: dict[str, _Terminating] = {}  # by instance id
+        self._names: set[str] = set()  # of all workers ever submitted: a name is used once
+        self._to_end: set[str] = set()  # ids of instances to terminate, until EC2 accepts the call
+        self._events: list[JobEvent] = []  # for the next `poll`
+        self._news: list[str] = []  # warnings for the next `news`
         self._budget = BudgetMonitor(directory.root, self._options, self._clock())
         self._spend, self._spend_why = Spend.GO_ON, ""
         self._template = ""
-        self._asked: SentRequest | None = None
-        self._ending: tuple[str, ...] = ()
+        self._asked: SentRequest | None = None  # the launch in progress
+        self._ending: tuple[str, ...] = ()  # ids in the termination call in progress
         self._poll_begun_s = self._next_poll_s = self._next_roster_s = self._next_end_s = float("-inf")
         self._any_enrolled = any(self._roster.enrolment(id) is not None for id in self._roster.ids())
-        self._untracked_until_s = float("-inf")  # until then instances may show that nobody knows of
-        self._reported: set[str] = set()  # troubles that a person has heard of, and that are not over
+        # Until then EC2 may list instances of this run that are not tracked: launched by a killed master, or by a
+        # request whose answer was lost.
+        self._untracked_until_s = float("-inf")
+        self._reported: set[str] = set()  # problems already reported that persist
         self._closed = False
 
     def inherit(self, *, keep: bool) -> list[str]:
-        """As the contract says: the tags tell which instances there are, the roster whose they are."""
+        """As in the contract: instances are found by tags, their workers in the roster."""
         seen, now = self._listed(), self._clock()
         alive = {id for id, each in seen.items() if is_there(each)}
         self._untracked_until_s = now + LISTING_DELAY_S
@@ -152,7 +155,7 @@ class Ec2(Backend):
         if not keep:
             remove_run(self._cloud, self.run, self._rest, max_polls=1)
             return []
-        self._to_end |= alive - self._followed()  # of a master that had no time to write them down
+        self._to_end |= alive - self._tracked()  # their master was killed before it recorded them
         return [*self._live]
 
     def submit(self, worker: str) -> None:
@@ -182,7 +185,7 @@ class Ec2(Backend):
         return events
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
-        """As the contract says; with a grace its master tells a worker to leave, and its instance then ends itself."""
+        """As in the contract. Within the grace the worker leaves and its instance shuts itself down."""
         now = self._clock()
         if worker in self._launching.waiting:
             self._launching.waiting.remove(worker)
@@ -193,7 +196,7 @@ class Ec2(Backend):
 
     @property
     def max_workers(self) -> int | None:
-        """As the contract says, by `--budget`."""
+        """As in the contract, by `--budget`."""
         return {Spend.GO_ON: None, Spend.NO_MORE: len(self._live), Spend.LEAVE: 0}[self._spend]
 
     def notices(self) -> list[str]:
@@ -215,14 +218,14 @@ class Ec2(Backend):
         return f"Offer other --instance-types, --zones or a higher --max-price: {resume}"
 
     def leave(self) -> None:
-        """The instances work on, each for as long as it hears from a master, and `--orphan-patience` longer."""
+        """As in the contract: instances continue, and end themselves after `--orphan-patience` without a master."""
         if not self._closed:
             self._closed = True
             self._calls.close()
-            self._handle_launch(self._clock())  # what was launched while nobody listened is a worker's, too
+            self._handle_launch(self._clock())  # records instances of a launch that completed during the shutdown
 
     def close(self) -> None:
-        """Removes everything, and waits until it is gone. Raises RunError for what is left, or where EC2 refuses."""
+        """Remove everything and wait until it is gone. Raises RunError for remains, or if EC2 refuses."""
         if self._closed:
             return
         self.leave()
@@ -244,13 +247,13 @@ class Ec2(Backend):
         if left:
             raise RunError(f"on EC2 there is still {left} of this run. {_sweep(self.run)}")
 
-    # What AWS is asked
+    # --- requests to AWS
 
     def _listed(self) -> dict[str, ListedInstance]:
         return {each.id: each for each in self._cloud.instances(self.run)}
 
     def _wait_until_listed(self, late: set[str]) -> None:
-        """What EC2 does not list yet is found by nobody who removes it."""
+        """Wait until EC2 lists these instances: `remove_run` finds them by their tags."""
         until_s = self._clock() + LISTING_DELAY_S
         while late and self._clock() < until_s:
             late = late - self._listed().keys()
@@ -269,13 +272,13 @@ class Ec2(Backend):
                 self._calls.begin("launch", lambda: self._launching.launch(self._cloud, self._user_data, asked))
         wanted = bool(self._live) or self._options.budget is not None
         if wanted and not self._calls.busy("prices") and self._budget.due(now):
-            self._calls.begin("prices", lambda: self._budget.ask(self._cloud, self._site))
+            self._calls.begin("prices", lambda: self._budget.fetch(self._cloud, self._site))
         wanted = bool(self._live or self._terminating) or now < self._untracked_until_s
         if wanted and now >= self._next_poll_s and not self._calls.busy("poll"):
             self._poll_begun_s = now
             self._calls.begin("poll", self._listed)
 
-    # What AWS answers
+    # --- answers of AWS
 
     def _handle_launch(self, now: float) -> None:
         answer, asked = self._calls.take("launch"), self._asked
@@ -297,7 +300,7 @@ class Ec2(Backend):
                 self._live[worker] = _LiveWorker(worker, instance)
 
     def _has_failed(self, call: str, answer: Future[Any], trouble: str) -> bool:
-        """Whether a call failed, which a person hears once until it is answered again."""
+        """Return whether a call failed. The failure is reported once, until the call succeeds again."""
         try:
             answer.result()
         except CloudError as error:
@@ -322,10 +325,10 @@ class Ec2(Backend):
             self._follow_termination(id, seen.get(id), now)
         if not self._calls.busy("launch") and not self._launching.unanswered:
             there = {id for id, each in seen.items() if is_there(each)}
-            self._to_end |= there - self._followed()
+            self._to_end |= there - self._tracked()
 
-    def _followed(self) -> set[str]:
-        """The instances of workers, and those whose workers have ended."""
+    def _tracked(self) -> set[str]:
+        """Ids of all instances in `_live` and `_terminating`."""
         return {life.instance.id for life in self._live.values()} | {*self._terminating}
 
     def _handle_terminations(self, now: float) -> None:
@@ -346,20 +349,20 @@ class Ec2(Backend):
             return
         held = "" if self._options.budget is None else " Without a price, nothing is launched within --budget."
         if self._has_failed("prices", answer, f"what instances cost is not known, and asked again: {{}}{held}"):
-            self._budget.ask_again(now)
+            self._budget.retry_soon(now)
         else:
-            self._budget.learn(answer.result())
+            self._budget.update(answer.result())
 
     def _check_budget(self, now: float) -> None:
         under_way = len(self._asked.workers) if self._asked is not None and self._calls.busy("launch") else 0
-        spend, why = self._budget.judge(under_way, now)
+        spend, why = self._budget.check(under_way, now)
         if spend is not self._spend:
             self._spend, self._spend_why = spend, why
             if spend is not Spend.GO_ON:
                 self._news.append(f"the budget says: {spend.value}. {why}")
 
     def _update_worker(self, life: _LiveWorker, seen: ListedInstance | None, now: float) -> None:
-        """What a look says of one worker's instance."""
+        """Apply the result of a poll to one worker; `seen` is None if EC2 did not list its instance."""
         if seen is None:
             if now - (life.listed_s or life.instance.launched_s) < LISTING_DELAY_S:
                 return
@@ -372,29 +375,29 @@ class Ec2(Backend):
                 life.instance = replace(life.instance, type=seen.type, zone=seen.zone, on_demand=full)
                 self._roster.keep(life.instance)
         if life.goodbye is None:
-            life.goodbye = self._roster.goodbye(life.instance.id)  # said before its machine went
+            life.goodbye = self._roster.goodbye(life.instance.id)  # it may have come since the last read of the roster
         elif life.said_s > self._poll_begun_s and stage_of(state) is Stage.THERE:
-            return  # the look is older than the goodbye, which EC2 may have caused
+            return  # the poll began before the goodbye, so its state may predate an interruption by EC2
         end = end_of(state, reason, life.goodbye)
         if end is not None:
             self._end(life, end, in_full(state, reason, life.goodbye), now, seen)
 
     def _follow_termination(self, id: str, seen: ListedInstance | None, now: float) -> None:
-        """Look whether an instance is gone whose worker has ended; one that stays too long is terminated."""
+        """Apply the result of a poll to an instance whose worker has ended; terminate it if it is overdue."""
         leaving = self._terminating[id]
         if seen is not None:
             leaving.listed_s = now
         elif now - (leaving.listed_s or leaving.since_s) < LISTING_DELAY_S and not self._closed:
             return
         if seen is not None and seen.state.startswith("stop"):
-            self._to_end.add(id)  # a disk is still paid for
+            self._to_end.add(id)  # a stopped instance still costs its disk
         if seen is None or stage_of(seen.state) is Stage.GONE:
             del self._terminating[id]
             note_end(self._roster, id, seen, now)
         elif is_overdue(leaving.since_s, now, told_interrupted=leaving.told)[0]:
             self._to_end.add(id)
 
-    # What instances say
+    # --- messages of instances
 
     def _read_roster(self, now: float) -> None:
         for life in self._live.values():
@@ -408,7 +411,7 @@ class Ec2(Backend):
                 self._next_poll_s = min(self._next_poll_s, now + GOODBYE_POLL_S)
 
     def _end_overdue(self, now: float) -> None:
-        """Instances that do not enrol, and those whose time to leave is over."""
+        """End instances that have not enrolled in time, and those whose grace is over."""
         for life in [*self._live.values()]:
             late, why = is_boot_overdue(life.instance.launched_s, now, self._options.boot_patience)
             if life.cancelled and now >= life.ends_s:
@@ -429,7 +432,7 @@ class Ec2(Backend):
             )
 
     def _end(self, life: _LiveWorker, state: State, why: str, now: float, seen: ListedInstance | None = None) -> None:
-        """Tell of a worker's end, and refuse its instance from now on."""
+        """End a worker: report it, and record it in the roster, so that the SSH server rejects its instance."""
         del self._live[life.worker]
         id, told = life.instance.id, goodbye_of(life.goodbye) is Goodbye.TAKEN
         taken = was_taken(seen, told=told)
@@ -438,7 +441,7 @@ class Ec2(Backend):
         self._roster.keep(End(id, now, why, taken=taken))
         self._terminating[id] = _Terminating(now, told, life.listed_s)
         status = None if life.goodbye is None or state is State.EVICTED else life.goodbye.exit_status
-        graceful = None if state is State.EVICTED else False  # it was, if the worker took its leave
+        graceful = None if state is State.EVICTED else False  # None: not known, only the worker's last push shows it
         where = id if life.enrolled else ""
         self._events.append(
             JobEvent(now, life.worker, state, where, why, graceful, exit_code=status, cancelled=cancelled)

@@ -1,4 +1,4 @@
-"""What a run on EC2 costs: prices are asked for now and then and kept, and a budget is held."""
+"""Prices of a run's spot markets, polled and saved, and the enforcement of its budget."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from master.sftp.spending import (
     spent,
 )
 
-ASK_S = 600.0  # between two questions of what instances cost
-AGAIN_S = 30.0  # the same, where there was no answer
-JUDGE_S = 60.0  # between two judgements of the budget
-PAST = timedelta(days=7)  # of the price history that is looked at before a run
+PRICE_POLL_S = 600.0  # between two calls for prices
+PRICE_RETRY_S = 30.0  # after a call without an answer
+CHECK_S = 60.0  # between two checks of the budget
+PAST = timedelta(days=7)  # of price history read before a run
 
 
 class Quotes(NamedTuple):
-    """What markets cost, and by type what an hour costs on demand: nothing where nobody may know."""
+    """Prices in dollars per hour; empty if the credentials do not allow to read them."""
 
-    spot: dict[str, list[list[float]]]
-    full: Mapping[str, float]
+    spot: dict[str, list[list[float]]]  # by market "TYPE/ZONE": steps of (time, price)
+    full: Mapping[str, float]  # on demand, by type
 
 
 def full_prices(cloud: Cloud, site: Site) -> Mapping[str, float]:
-    """Return what an hour costs on demand, by type; nothing where the credentials do not allow to ask."""
+    """Return on-demand prices by type, empty if the credentials do not allow to read them."""
     with contextlib.suppress(CloudError):
         return cloud.full_prices(site.types)
     return {}
 
 
 def offers(cloud: Cloud, site: Site, options: Ec2Options) -> list[Offer]:
-    """Return what the site's markets cost now and have cost; those above --max-price are left out, unless all are."""
+    """Return current and past prices of the site's markets, without those above --max-price unless all are."""
     now, full = datetime.now(UTC), full_prices(cloud, site)
     prices = cloud.spot_prices(site.types, now - PAST)
     markets = [(pool, prices.get(f"{pool.type}/{pool.zone}")) for pool in site.pools]
@@ -64,7 +64,7 @@ def offers(cloud: Cloud, site: Site, options: Ec2Options) -> list[Offer]:
 
 
 def check_affordable(cloud: Cloud, site: Site, options: Ec2Options) -> None:
-    """Raise UsageError for a budget with which no run can begin, or that cannot be held since no price is known."""
+    """Raise UsageError for a budget too small to start, or one that cannot be enforced because no price is known."""
     if options.budget is None:
         return
     if options.on_demand:
@@ -87,86 +87,88 @@ def check_affordable(cloud: Cloud, site: Site, options: Ec2Options) -> None:
 
 
 class BudgetMonitor:
-    """The prices of a run's markets in its directory, and what its budget lets it do. Times are seconds since 1970."""
+    """The prices of a run's markets, saved in its directory, and the decisions of its budget. Times are seconds since
+    1970."""
 
     def __init__(self, root: Path, options: Ec2Options, began_s: float) -> None:
         self._root, self._options = root, options
         self._began_s = began_s
         self._prices: dict[str, list[list[float]]] = saved_prices(root)
-        self._full: Mapping[str, float] | None = None  # None: not asked for yet
-        self._next_s = self._judged_s = float("-inf")
-        self._judgement: tuple[Spend, str] = (Spend.GO_ON, "")
+        self._full: Mapping[str, float] | None = None  # on-demand prices by type; None: not read yet
+        self._next_s = self._checked_s = float("-inf")
+        self._decision: tuple[Spend, str] = (Spend.GO_ON, "")
         self.affords = sys.maxsize if options.budget is None else 0
-        """How many more instances may be launched before the budget is looked at again."""
+        """Instances that may be launched before the next check. Decremented by `launched`."""
 
     def due(self, now: float) -> bool:
-        """Whether prices are asked for now; then not again for a while."""
+        """Return whether to call for prices now; if so, the next call is due after `PRICE_POLL_S`."""
         if now < self._next_s:
             return False
-        self._next_s = now + ASK_S
+        self._next_s = now + PRICE_POLL_S
         return True
 
-    def ask_again(self, now: float) -> None:
-        """There was no answer: prices are due again soon."""
-        self._next_s = now + AGAIN_S
+    def retry_soon(self, now: float) -> None:
+        """Make prices due after `PRICE_RETRY_S`: the last call failed."""
+        self._next_s = now + PRICE_RETRY_S
 
-    def ask(self, cloud: Cloud, site: Site) -> Quotes:
-        """Ask for the prices since the first launch of the run, which takes a while. Raises CloudError."""
+    def fetch(self, cloud: Cloud, site: Site) -> Quotes:
+        """Fetch the prices since the first launch of the run; blocks. Raises CloudError."""
         full = full_prices(cloud, site) if self._full is None else self._full
         if self._options.on_demand:
             return Quotes({}, full)
-        launched_s = [stay.launched_s for stay in instance_usages(Roster(self._root))]
+        launched_s = [usage.launched_s for usage in instance_usages(Roster(self._root))]
         since = datetime.fromtimestamp(min([*launched_s, self._began_s]), UTC)
         ours = {f"{pool.type}/{pool.zone}" for pool in site.pools}
         spot = cloud.spot_prices(site.types, since)
         return Quotes({market: steps for market, steps in spot.items() if market in ours}, full)
 
-    def learn(self, heard: Quotes) -> None:
-        """Keep what markets cost; those of which nothing was heard stay as they were known."""
-        self._judged_s = float("-inf")
-        if heard.spot:
-            self._prices |= heard.spot
+    def update(self, quotes: Quotes) -> None:
+        """Save new prices. Markets without new ones keep theirs."""
+        self._checked_s = float("-inf")  # check the budget again with the new prices
+        if quotes.spot:
+            self._prices |= quotes.spot
             save_prices(self._root, self._prices)
         if self._full is None:
-            self._full = heard.full
+            self._full = quotes.full
+            # Instances launched before on-demand prices were known are recorded again with theirs.
             roster = Roster(self._root)
             for instance in filter(None, map(roster.instance, roster.ids())):
                 if not instance.on_demand and self.full_price(instance.type):
                     roster.keep(replace(instance, on_demand=self.full_price(instance.type)))
 
     def full_price(self, type: str) -> float:
-        """Dollars an hour on demand, 0 where nobody knows."""
+        """Return the on-demand price in dollars per hour, 0 if unknown."""
         return (self._full or {}).get(type, 0.0)
 
     def launched(self, count: int) -> None:
-        """Take that so many instances are there which the budget was not looked at with."""
+        """Count instances launched since the last check of the budget."""
         self.affords = max(0, self.affords - count)
 
-    def judge(self, under_way: int, now: float) -> tuple[Spend, str]:
-        """Return what the budget lets the run do, and why; looked at once a minute. `under_way` instances are asked for
-        and not there yet."""
+    def check(self, under_way: int, now: float) -> tuple[Spend, str]:
+        """Return what the budget allows, and the reason; computed every `CHECK_S`. `under_way` instances are requested
+        and not launched yet."""
         budget = self._options.budget
         if budget is None:
             return Spend.GO_ON, "there is no budget"
-        if now - self._judged_s >= JUDGE_S:
-            self._judged_s = now
-            there = instance_usages(Roster(self._root))
-            rate = sum(self._at_most(stay.type, stay.market) for stay in there if stay.ended_s is None)
-            another = self._another()
-            paid = spent(there, self._prices, now)
-            purse = BudgetState(budget, paid, rate, under_way * another, another)
-            self._judgement, self.affords = may_spend(purse), affordable(purse)
-        return self._judgement
+        if now - self._checked_s >= CHECK_S:
+            self._checked_s = now
+            usages = instance_usages(Roster(self._root))
+            rate = sum(self._max_price(usage.type, usage.market) for usage in usages if usage.ended_s is None)
+            another = self._max_price_of_another()
+            paid = spent(usages, self._prices, now)
+            state = BudgetState(budget, paid, rate, under_way * another, another)
+            self._decision, self.affords = may_spend(state), affordable(state)
+        return self._decision
 
-    def _another(self) -> float:
-        """Dollars an hour that one more instance may cost, in whichever market; 0 where nobody knows."""
+    def _max_price_of_another(self) -> float:
+        """Return what one more instance may cost per hour, in any market; 0 if unknown."""
         if self._options.on_demand:
             return max((self._full or {}).values(), default=0.0)
-        return max((self._at_most(market.partition("/")[0], market) for market in self._prices), default=0.0)
+        return max((self._max_price(market.partition("/")[0], market) for market in self._prices), default=0.0)
 
-    def _at_most(self, type: str, market: str) -> float:
-        """Dollars an hour that an instance of a market may cost: its full price, or --max-price where that is lower;
-        where neither is known the highest price seen, there or anywhere."""
+    def _max_price(self, type: str, market: str) -> float:
+        """Return what an instance of a market may cost per hour: the minimum of its on-demand price and --max-price;
+        if neither is known, the highest price seen in the market, or in any."""
         caps = [cap for cap in (self.full_price(type), self._options.max_price) if cap]
         if caps:
             return min(caps)

@@ -1,9 +1,4 @@
-"""The checks before a run on EC2, `gridml ec2 check` and `gridml ec2 sweep`, and the dry run of `gridml launch`.
-
-Each requirement is looked at by itself, and says what was found, or what to do. `gridml ec2 sweep` removes what
-runs have left behind. `gridml launch --dry-run` prints what would be asked of EC2, and what it costs at the present
-prices.
-"""
+"""Commands around a run on EC2: `gridml ec2 check` and `gridml ec2 sweep`, and the dry run of `gridml launch`."""
 
 from __future__ import annotations
 
@@ -55,22 +50,22 @@ PERMISSIONS: Mapping[str, Mapping[str, Any]] = {
         **{"MinCount": 1, "MaxCount": 1},
     },
 }
-"""Calls by their actions, and their parameters; EC2 says of each whether it would be allowed."""
+"""By action: the parameters of a call that is sent with DryRun. Its resources do not exist, so nothing can be made."""
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """One thing that a run needs: whether it is there, and what was found."""
+    """The result of one check."""
 
-    what: str
+    what: str  # is required
     good: bool
-    found: str
+    found: str  # or what to do
 
 
 def checks(
     region: str | None, image: str | None, certificate: Path | None, address: str | None
 ) -> Iterator[Requirement]:
-    """Look at one thing after the other; without credentials there is only the first."""
+    """Yield the results of all checks; without credentials only the first."""
     options = Ec2Options(region=region, image=image, identity_certificate=certificate)
     cloud = Cloud(region)
     yield (first := _look("credentials", lambda: f"account {cloud.account()}, region {cloud.region}"))
@@ -136,7 +131,7 @@ def sweep(
     yes: Annotated[bool, typer.Option("--yes", help="Remove it; otherwise it is only shown.")] = False,
     region: _Region = None,
 ) -> None:
-    """Find what runs that are over have left on EC2, and remove it.
+    """Find what ended runs have left on EC2, and remove it.
 
     Instances, launch templates and security groups with the tag gridml:run, whatever crashed. Runs that a master
     drives are left alone, and those of other machines unless they are named.
@@ -172,11 +167,10 @@ def check(
         str | None, typer.Option(metavar="HOST[:PORT]", help="Where instances reach this machine.", show_default=False)
     ] = None,
 ) -> None:
-    """Look whether gridml launch would find what it needs: credentials, permissions, an image, an address.
+    """Check the requirements of gridml launch: credentials, permissions, an image, an address.
 
-    Permissions are asked for with DryRun, so nothing is made.
+    Permissions are checked with DryRun, so nothing is created.
     """
-
     failed = 0
     for each in checks(region, image, identity_certificate, address):
         failed += not each.good
@@ -190,8 +184,8 @@ def _say(text: str) -> None:
 
 
 def describe(settings: Settings, cloud: Cloud) -> str:
-    """Return what would be launched, as text. Raises what loading the program or building its graph raises."""
-    load(settings.program).build(settings.program)  # what is wrong with it is said now
+    """Describe what would be launched. Raises what loading the program or building its graph raises."""
+    load(settings.program).build(settings.program)  # raises the program's errors before anything is printed
     options = Ec2Options.among(settings.options)
     site = find_site(cloud, options)
     kind = "on-demand instances" if options.on_demand else "spot instances, price-capacity-optimized"

@@ -1,7 +1,4 @@
-"""Cleaning up on EC2: what runs made is found by its tags and removed.
-
-Instances go first, then what they were made from. Only the remains of runs that are over are swept.
-"""
+"""Removal of a run's resources on EC2, found by their tags: instances first, then what they were launched from."""
 
 from __future__ import annotations
 
@@ -21,16 +18,13 @@ from master.store.journal import mark_cancelled
 from master.store.reader import holder
 from master.store.rundir import MasterLock, RunDirectory
 
-SHUTTING_DOWN = "shutting-down"  # no longer paid for
-MAX_POLLS, POLL_INTERVAL_S = (
-    60,
-    5.0,
-)  # how often it is looked whether the last instances are gone, and how many seconds between
+SHUTTING_DOWN = "shutting-down"  # a state in which an instance is no longer paid for
+MAX_POLLS, POLL_INTERVAL_S = 60, 5.0  # while waiting for the last instances to end
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one run, or all runs, have on EC2 at this moment."""
+    """The resources of one run, or of all runs, on EC2."""
 
     instances: tuple[ListedInstance, ...] = ()
     templates: tuple[TaggedResource, ...] = ()
@@ -45,11 +39,11 @@ class Resources:
 
     @property
     def runs(self) -> dict[str, str]:
-        """The names of the runs, and where each has its directory."""
+        """The runs' directories (HOST:PATH), by name."""
         return {each.run: each.place for each in (*self.groups, *self.templates, *self.instances)}
 
     def of(self, run: str) -> Resources:
-        """What one of the runs has."""
+        """Return the resources of one run."""
         return Resources(
             tuple(each for each in self.instances if each.run == run),
             tuple(each for each in self.templates if each.run == run),
@@ -58,14 +52,14 @@ class Resources:
 
 
 def made_by(cloud: Cloud, run: str | None = None) -> Resources:
-    """Look for what a run has on EC2, or all runs. Raises CloudError."""
+    """List the resources of a run, or of all runs. Raises CloudError."""
     return Resources(tuple(cloud.instances(run, states=ALIVE)), tuple(cloud.templates(run)), tuple(cloud.groups(run)))
 
 
 def remove_run(
     cloud: Cloud, run: str, rest: Callable[[float], None], max_polls: int = MAX_POLLS
 ) -> tuple[Resources, Resources]:
-    """Remove what a run has. Returns what that was, and what is left after `max_polls` polls. Raises CloudError."""
+    """Remove the resources of a run. Returns (those found, those left after `max_polls` polls). Raises CloudError."""
     found = left = made_by(cloud, run)
     for poll in range(max_polls):
         if not left:
@@ -75,7 +69,7 @@ def remove_run(
         cloud.end([each.id for each in left.instances if each.state != SHUTTING_DOWN])
         for template in left.templates:
             cloud.remove_template(template.id)
-        for group in left.groups:  # stays while an instance has it
+        for group in left.groups:  # EC2 refuses until the last instance in it is gone; retried at the next poll
             cloud.remove_group(group.id)
         left = made_by(cloud, run)
     return found, left
@@ -83,19 +77,17 @@ def remove_run(
 
 @dataclass(frozen=True)
 class RunRemains:
-    """What is known of a run that has something there. `host` is where its directory is, and `here` whether that is
-    this machine; `driven` says who drives it, None: nobody, as far as can be seen from here. `youngest_s` is for how
-    many seconds its youngest instance has been there, None where it has none."""
+    """Facts about a run with resources on EC2, for `may_be_swept`."""
 
     run: str
-    host: str
-    here: bool
-    driven: str | None
-    youngest_s: float | None
+    host: str  # of its directory
+    here: bool  # the host is this machine
+    driven: str | None  # the process that drives it, None if none is known on this machine
+    youngest_s: float | None  # age of its youngest instance, None without any
 
 
 def may_be_swept(remains: RunRemains, *, named: bool, older_than_s: float) -> tuple[bool, str]:
-    """Return whether what a run has left is removed, and why; `named` where a person asked for this very run."""
+    """Return whether to remove the resources of a run, and the reason; `named` if the user named this run."""
     if remains.driven is not None:
         return False, f"its master drives it: {remains.driven}"
     if remains.youngest_s is not None and remains.youngest_s < older_than_s:
@@ -109,25 +101,24 @@ def may_be_swept(remains: RunRemains, *, named: bool, older_than_s: float) -> tu
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What one run has on EC2, whether it may be removed, and why. `root` is its directory, None where it is of another
-    machine."""
+    """The resources of one run, and whether a sweep removes them."""
 
     run: str
     made: Resources
     swept: bool
     reason: str
-    root: Path | None
+    root: Path | None  # the run directory, None if it is on another machine
 
 
 def withdraw(cloud: Cloud, directory: RunDirectory, rest: Callable[[float], None] = time.sleep) -> str | None:
-    """Remove what a run has on EC2 that no master holds; return what it was, None for nothing.
+    """Remove the resources of a run without a master; return a description of them, None for nothing.
 
-    Raises RunError when a master holds it, where EC2 refuses, or for what is left all the same.
+    Raises RunError if a master drives the run, if EC2 refuses, or for remains.
     """
     facts = Roster(directory.root).facts
     if facts is None:
         return None
-    with MasterLock(directory):  # a master that begins meanwhile ends at once
+    with MasterLock(directory):  # a master that starts now finds the lock taken and exits
         found = removed(cloud, facts.run, rest)
         _note_ends(cloud, facts.run, Roster(directory.root))
         if found:
@@ -136,14 +127,14 @@ def withdraw(cloud: Cloud, directory: RunDirectory, rest: Callable[[float], None
 
 
 def _note_ends(cloud: Cloud, run: str, roster: Roster) -> None:
-    """Keep when the instances ended, or the report would count them as paid for until now."""
+    """Record the ends of the instances; without them the report would count costs until now."""
     seen, now = {each.id: each for each in cloud.instances(run)}, time.time()
     for id in roster.ids():
         note_unwatched_end(roster, id, seen, now, "removed while no master drove the run")
 
 
 def swept(cloud: Cloud, found: Leftovers) -> Resources:
-    """Remove what a run has left; return what that was. Raises RunError for what is left all the same."""
+    """Remove the leftovers of a run; return those found. Raises RunError for remains."""
     made = removed(cloud, found.run)
     if found.root is not None:
         roster = Roster(found.root)
@@ -153,7 +144,7 @@ def swept(cloud: Cloud, found: Leftovers) -> Resources:
 
 
 def removed(cloud: Cloud, run: str, rest: Callable[[float], None] = time.sleep) -> Resources:
-    """Remove what a run has; return what that was. Raises RunError for what is left."""
+    """Remove the resources of a run; return those found. Raises RunError for remains."""
     found, left = remove_run(cloud, run, rest)
     if left:
         raise RunError(f"on EC2 there is still {left} of {run}. Ask again in some minutes.")
@@ -161,7 +152,7 @@ def removed(cloud: Cloud, run: str, rest: Callable[[float], None] = time.sleep) 
 
 
 def find(cloud: Cloud, run: str | None, older_than_s: float, now: float) -> list[Leftovers]:
-    """Return what every run has on EC2, or the one that is named."""
+    """Return the resources of every run, or of the named one, and whether they may be removed."""
     everything = made_by(cloud, run)
     found = []
     for name, place in sorted(everything.runs.items()):
@@ -178,7 +169,7 @@ def find(cloud: Cloud, run: str | None, older_than_s: float, now: float) -> list
 
 
 def _driver(root: Path) -> str | None:
-    """Who drives the run in a directory; nobody, where there is none."""
+    """Return the process that drives the run in a directory, None without one, or without a run."""
     with contextlib.suppress(OSError, GridmlError):
         return holder(root)
     return None

@@ -1,8 +1,4 @@
-"""All requests that gridml makes to AWS, each a method that answers in plain values and raises CloudError.
-
-`answers.py` has the values and the error. boto3 is imported when the first call is made. Prices on demand are asked
-of Amazon's price list (GetProducts).
-"""
+"""The client of AWS: every request that gridml makes, as a method that returns plain values and raises CloudError."""
 
 from __future__ import annotations
 
@@ -35,11 +31,11 @@ from master.backends.ec2.answers import (
     translate_boto_errors,
 )
 
-REGION = "us-east-1"  # one of the few that have the price list, which is of all regions
+REGION = "us-east-1"  # one of the few regions that serve the price list, which covers all regions
 
 
 def question(type: str, region: str) -> dict[str, Any]:
-    """The parameters of a call for one type: Linux on shared hardware, without reservations or software that costs."""
+    """Return the parameters of GetProducts for one type: Linux, shared tenancy, no reservation, no paid software."""
     wanted = {
         "instanceType": type,
         "regionCode": region,
@@ -53,7 +49,7 @@ def question(type: str, region: str) -> dict[str, Any]:
 
 
 def full_price(products: Iterable[str]) -> float | None:
-    """Dollars an hour on demand by the products (JSON) that were found, the dearest if they differ; None for none."""
+    """Return the on-demand price in dollars per hour from products (JSON), the highest if they differ; None without."""
     prices = [price for product in products for price in _prices(json.loads(product))]
     return max(prices, default=None)
 
@@ -66,18 +62,18 @@ def _prices(product: dict[str, Any]) -> Iterable[float]:
                 yield price
 
 
-RUN = "gridml:run"  # the tag of all that a run makes: the run's name
-PLACE = "gridml:place"  # and where its directory is: HOST:PATH
-IMAGE = "gridml"  # the tag of images that `gridml ami build` makes
-ALIVE = ("pending", "running", "shutting-down", "stopping", "stopped")  # states in which an instance is still there
-CONNECT_S, ANSWER_S, ATTEMPTS = 10, 60, 3
+RUN = "gridml:run"  # tag of every resource of a run: the run's name
+PLACE = "gridml:place"  # tag of the same: the run's directory, HOST:PATH
+IMAGE = "gridml"  # tag of images made by `gridml ami build`
+ALIVE = ("pending", "running", "shutting-down", "stopping", "stopped")  # every state but terminated
+CONNECT_S, ANSWER_S, ATTEMPTS = 10, 60, 3  # timeouts of a call, and tries with boto3's back-off
 _SPOT_VCPUS = "L-34B43A08"  # the code of the quota "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"
-_PAGE = 100  # instances that are ended in one call
+_PAGE = 100  # instances per TerminateInstances call
 _MOMENT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 class Cloud:
-    """EC2 in one region, that which `region` or the AWS configuration names, as whose credentials are found."""
+    """EC2 in one region: `region`, or the one of the AWS configuration. boto3 is imported at the first call."""
 
     def __init__(self, region: str | None = None) -> None:
         self._asked_region = region
@@ -114,7 +110,8 @@ class Cloud:
 
     @contextmanager
     def _asking(self, *accepted: str) -> Iterator[None]:
-        """Whatever boto3 raises inside becomes a CloudError; refusals whose codes begin so are passed over."""
+        """Translate exceptions of boto3 into CloudError; refusals whose codes start with one of `accepted` are
+        suppressed."""
         try:
             with translate_boto_errors("ec2", self._session.region_name):
                 yield
@@ -123,13 +120,13 @@ class Cloud:
                 raise
 
     def account(self) -> str:
-        """The number of the account, as text."""
+        """Return the account id."""
         client = self._connected("sts")
         with translate_boto_errors("sts", self.region):
             return str(client.get_caller_identity()["Account"])
 
     def images(self, id: str | None) -> list[MachineImage]:
-        """The image with this id; or without one the account's own that are tagged as gridml's, the newest first."""
+        """Return the image with this id; without an id, the account's images tagged by gridml, newest first."""
         asked = {"ImageIds": [id]} if id else {"Owners": ["self"], "Filters": [_filter("tag-key", [IMAGE])]}
         found = []
         with self._asking("InvalidAMIID"):
@@ -139,10 +136,9 @@ class Cloud:
         return [MachineImage(each["ImageId"], each.get("Name", ""), each.get("Architecture", "")) for each in there]
 
     def instance_types(self, names: Sequence[str], *, all_of_them: bool = True) -> list[InstanceType]:
-        """What is known of these types. Raises UsageError for one that the region does not have, unless it need not
-        have `all_of_them`."""
+        """Describe these types. If the region lacks one, raises UsageError, or skips it without `all_of_them`."""
         if not names:
-            return []  # EC2 would describe all
+            return []  # an empty filter would match every type
         wanted = {"InstanceTypes": list(names)} if all_of_them else {"Filters": [_filter("instance-type", names)]}
         try:
             found = self._pages("describe_instance_types", "InstanceTypes", **wanted)
@@ -164,7 +160,7 @@ class Cloud:
         ]
 
     def subnets(self, ids: Collection[str]) -> list[Subnet]:
-        """These subnets, or without any the default one of each zone. Raises UsageError for one that is not there."""
+        """Return these subnets, or without ids the default one of each zone. Raises UsageError for an unknown one."""
         asked = {"SubnetIds": list(ids)} if ids else {"Filters": [_filter("default-for-az", ["true"])]}
         try:
             found = self._pages("describe_subnets", "Subnets", **asked)
@@ -175,13 +171,13 @@ class Cloud:
         return [Subnet(each["SubnetId"], each["AvailabilityZone"], each["VpcId"]) for each in found]
 
     def spot_prices(self, types: Collection[str], since: datetime) -> dict[str, list[list[float]]]:
-        """What each market of these types has cost since then, and when it was reached: steps by "TYPE/ZONE"."""
+        """Return the price history of these types' markets: steps of (time, price) by "TYPE/ZONE"."""
         asked = {"InstanceTypes": list(types), "ProductDescriptions": ["Linux/UNIX"], "StartTime": since}
         return price_steps(self._pages("describe_spot_price_history", "SpotPriceHistory", **asked))
 
     def full_prices(self, types: Collection[str]) -> dict[str, float]:
-        """Dollars an hour on demand by type; those that the price list has not are left out."""
-        client, found = self._connected("pricing", REGION, attempts=1), {}  # nobody waits for it
+        """Return on-demand prices in dollars per hour by type, without types that the price list lacks."""
+        client, found = self._connected("pricing", REGION, attempts=1), {}  # optional data: no retries
         for type_ in types:
             with translate_boto_errors("pricing", REGION):
                 listed = client.get_products(**question(type_, self.region))["PriceList"]
@@ -190,7 +186,7 @@ class Cloud:
         return found
 
     def make_group(self, name: str, vpc: str, tags: Mapping[str, str]) -> str:
-        """Return the security group of this name in a VPC, made unless it is there: nothing gets in."""
+        """Create a security group that admits no inbound traffic, unless it exists; return its id."""
         asked = {"GroupName": name, "Description": "Workers of a gridml run: nothing gets in", "VpcId": vpc}
         made = {}
         with self._asking("InvalidGroup.Duplicate"):
@@ -202,17 +198,17 @@ class Cloud:
         raise CloudError(f"EC2 has the security group {name} and does not list it yet.", "NotListedYet", passing=True)
 
     def groups(self, run: str | None = None) -> list[TaggedResource]:
-        """The security groups of a run, or of all."""
+        """Return the security groups of a run, or of all runs."""
         found = self._pages("describe_security_groups", "SecurityGroups", Filters=[_of(run)])
         return [TaggedResource(each["GroupId"], *_run_and_place(each)) for each in found]
 
     def remove_group(self, id: str) -> None:
-        """Remove a security group; while an instance uses it, it stays."""
+        """Remove a security group. Does nothing while an instance uses it."""
         with self._asking("InvalidGroup.NotFound", "InvalidGroup.InUse", "DependencyViolation", "ResourceInUse"):
             self._client.delete_security_group(GroupId=id)
 
     def make_template(self, template: Template, tags: Mapping[str, str]) -> None:
-        """Make a launch template; one of that name stays as it is."""
+        """Create a launch template, unless one of that name exists."""
         data: dict[str, Any] = {
             "ImageId": template.image,
             "UserData": base64.b64encode(template.user_data.encode()).decode(),
@@ -230,17 +226,17 @@ class Cloud:
             )
 
     def templates(self, run: str | None = None) -> list[TaggedResource]:
-        """The launch templates of a run, or of all."""
+        """Return the launch templates of a run, or of all runs."""
         found = self._pages("describe_launch_templates", "LaunchTemplates", Filters=[_of(run)])
         return [TaggedResource(each["LaunchTemplateId"], *_run_and_place(each)) for each in found]
 
     def remove_template(self, id: str) -> None:
-        """Remove a launch template, unless it is gone."""
+        """Remove a launch template, if it exists."""
         with self._asking("InvalidLaunchTemplateId.NotFound"):
             self._client.delete_launch_template(LaunchTemplateId=id)
 
     def launch(self, request: FleetRequest) -> tuple[list[FleetInstance], list[PoolError]]:
-        """Launch at once as many instances as can be had, and say why there are no more."""
+        """Launch up to `request.count` instances at once. Returns them, and the errors that explain why no more."""
         price = {} if request.max_price is None else {"MaxPrice": f"{request.max_price:.6f}".rstrip("0").rstrip(".")}
         zones = {subnet: zone for zone, subnet in request.subnets.items()}
         kind = "on-demand" if request.on_demand else "spot"
@@ -275,13 +271,13 @@ class Cloud:
         return launched, errors
 
     def instances(self, run: str | None = None, *, states: Collection[str] = ()) -> list[ListedInstance]:
-        """The instances of a run, or of all; of those that have ended, as many as EC2 still remembers."""
+        """Return the instances of a run, or of all runs. EC2 lists terminated ones for about an hour."""
         filters = [_of(run), *([_filter("instance-state-name", states)] if states else [])]
         found = self._pages("describe_instances", "Reservations", Filters=filters)
         return [_seen(each) for reservation in found for each in reservation["Instances"]]
 
     def end(self, ids: Sequence[str]) -> None:
-        """Terminate instances; those that are gone are ignored."""
+        """Terminate instances. Those that no longer exist are ignored."""
         for begin in range(0, len(ids), _PAGE):
             self._end([*ids[begin : begin + _PAGE]])
 
@@ -292,12 +288,14 @@ class Cloud:
         except CloudError as error:
             if error.code != "InvalidInstanceID.NotFound":
                 raise
-            for id in ids if len(ids) > 1 else ():  # EC2 refuses all of them for one that is gone
+            for id in ids if len(ids) > 1 else ():  # one unknown id makes EC2 refuse the whole call
                 self._end([id])
 
     def denies(self, action: str, asked: Mapping[str, Any]) -> str | None:
-        """Return why an action such as ec2:RunInstances is not allowed, None where it is: with DryRun nothing is done,
-        and EC2 looks at that first."""
+        """Return why an action such as ec2:RunInstances is denied, None if it is allowed.
+
+        The call is sent with DryRun: EC2 checks permissions first, and does nothing.
+        """
         from botocore import xform_name
 
         try:
@@ -308,7 +306,7 @@ class Cloud:
         return None
 
     def spot_quota(self) -> str | None:
-        """How many vCPUs of standard spot instances the account may have, in words; None where nobody says."""
+        """Describe the account's quota of standard spot vCPUs; None if the credentials do not allow to read it."""
         client = self._connected("service-quotas")
         try:
             with translate_boto_errors("servicequotas", self.region):
@@ -353,7 +351,7 @@ def _seen(each: Mapping[str, Any]) -> ListedInstance:
 
 
 def _moment_in(reason: str) -> float | None:
-    """When a state began, of "User initiated (2026-04-01 12:00:00 GMT)"."""
+    """Parse the time in a StateTransitionReason such as "User initiated (2026-04-01 12:00:00 GMT)"."""
     found = _MOMENT.search(reason)
     return None if found is None else datetime.fromisoformat(f"{found[1]}+00:00").timestamp()
 

@@ -1,4 +1,4 @@
-"""The workers that wait for an instance, and the pools that are asked for one."""
+"""The queue of workers without an instance, and the launch requests for them, with back-off of spot pools."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from master.backends.ec2.answers import (
-    OF_NO_USE,
+    PERMANENT,
     CloudError,
     FleetInstance,
     FleetRequest,
@@ -26,39 +26,40 @@ from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.options import Ec2Options
 from master.backends.ec2.site import Site
 
-MAX_FLEET_INSTANCES = 100  # instances of one request
-_NAMED = 3  # pools in a message
+MAX_FLEET_INSTANCES = 100  # per request
+_MAX_NAMED = 3  # pools in one message
 
 
 @dataclass(frozen=True)
 class SentRequest:
-    """A request, and the workers that it is made for."""
+    """A launch request, and the workers that it is for."""
 
     request: FleetRequest
     workers: tuple[str, ...]
 
 
 class Launching:
-    """Who waits, which pools are left alone for how long, and what a person should hear of it.
+    """The launch queue of a run.
 
-    `tags` are those of all that the run makes, `run` its name; the same request has the same token until it is
-    answered, so that one whose answer was lost launches nothing twice.
+    A request is retried with the same token until it is answered: EC2 then launches nothing twice, even if an answer
+    was lost.
     """
 
     def __init__(self, run: str, site: Site, options: Ec2Options, tags: Mapping[str, str]) -> None:
-        self.waiting: list[str] = []
-        self.news: list[str] = []
-        self.denied = ""  # why nothing will ever be launched
+        self.waiting: list[str] = []  # workers without an instance, in order
+        self.news: list[str] = []  # warnings, which the back end drains
+        self.denied = ""  # the reason, if nothing will ever be launched
         self._run, self._site, self._options, self._tags = run, site, options, tags
-        self._refused: dict[SpotPool, Refusals] = {}
-        self._account = Refusals()
-        self._answered = 0  # requests of this master
-        self._again: SentRequest | None = None  # nobody knows whether it was heard
-        self._unsuited = ""  # what EC2 said of a pool that it does not have
-        self._told: set[Refusal | str] = set()
+        self._refused: dict[SpotPool, Refusals] = {}  # back-off by pool; dropped when the pool gives an instance
+        self._account = Refusals()  # back-off of all pools together
+        self._answered = 0  # requests of this master; part of the token
+        self._again: SentRequest | None = None  # a request without an answer, which EC2 may have executed
+        self._unsuited = ""  # EC2's message about a pool that does not exist
+        self._reported: set[Refusal | str] = set()  # problems reported once; cleared when all workers have instances
 
     def due(self, template: str, now: float, most: int) -> SentRequest | None:
-        """What is to be asked for now, of `most` instances; None while there is nothing, or it is of no use."""
+        """Return the request to send now, for at most `most` instances; None if no worker waits or all pools back
+        off."""
         if not self.waiting:
             self._again = None
             return None
@@ -84,19 +85,20 @@ class Launching:
 
     @property
     def unanswered(self) -> bool:
-        """Whether nobody knows of the last request what it launched."""
+        """Return whether it is unknown what the last request launched."""
         return self._again is not None
 
     def launch(
         self, cloud: Cloud, user_data: str, asked: SentRequest
     ) -> tuple[str, list[FleetInstance], list[PoolError]]:
-        """Ask EC2, which takes a while. What instances are launched from is made before the first; its name is in the
-        answer, for the next request. Raises CloudError."""
+        """Send a request; blocks. Creates the launch template before the first one, and returns its name for the next.
+        Raises CloudError."""
         name = asked.request.template or self._make_template(cloud, user_data)
         return name, *cloud.launch(replace(asked.request, template=name))
 
     def _make_template(self, cloud: Cloud, user_data: str) -> str:
-        """A template's name has a digest of what is in it: one of an earlier master with another address is another."""
+        """Create the launch template and return its name."""
+        # The name contains a digest of the content: a later master with another address needs another template.
         group = self._options.security_group
         group = group or cloud.make_group(f"gridml-{self._run}", self._site.vpc, self._tags)
         image, key_name = self._site.image.id, self._options.key_name
@@ -108,7 +110,7 @@ class Launching:
     def answered(
         self, asked: SentRequest, launched: Sequence[FleetInstance], errors: Sequence[PoolError], now: float
     ) -> tuple[list[tuple[str, FleetInstance]], list[FleetInstance]]:
-        """Take an answer; return which worker gets which instance, and the instances that nobody waits for any more."""
+        """Handle an answer. Returns (worker, instance) pairs, and the instances that no worker waits for any more."""
         self._again = None
         self._answered += 1
         still = [worker for worker in asked.workers if worker in self.waiting]
@@ -119,27 +121,27 @@ class Launching:
         if launched:
             self._account = Refusals()
         if errors or not launched:
-            self._take_refusals(errors, len(asked.workers) - len(launched), now, any_launched=bool(launched))
+            self._handle_refusals(errors, len(asked.workers) - len(launched), now, any_launched=bool(launched))
         elif not self.waiting:
-            self._told.clear()
+            self._reported.clear()
         return given, [*launched[len(given) :]]
 
     def failed(self, asked: SentRequest, error: CloudError, now: float) -> None:
-        """Take that a request was refused as a whole, or not answered."""
+        """Handle a request that was refused as a whole, or not answered."""
         if error.passing:
-            self._again = asked  # it may have been heard
+            self._again = asked  # EC2 may have executed it
             because = Refusal.OTHER
         else:
             self._again, self._answered = None, self._answered + 1
             because = refusal_of(error.code)
         if because in (Refusal.CAPACITY, Refusal.PRICE, Refusal.UNSUITED):
             refused = [PoolError(pool, error.code, str(error)) for pool in asked.request.pools]
-            self._take_refusals(refused, len(asked.workers), now)
+            self._handle_refusals(refused, len(asked.workers), now)
             return
-        self._leave_account_alone(because, str(error), now)
+        self._back_off_account(because, str(error), now)
 
     def no_use(self) -> str | None:
-        """Why none of those that wait will ever get an instance, None while one may."""
+        """Return why no waiting worker will ever get an instance, None while one may."""
         if not self.waiting:
             return None
         if self.denied:
@@ -148,19 +150,20 @@ class Launching:
         return f"{reason} ({self._unsuited})" if none_left else None
 
     def _token(self, workers: Sequence[str], now: float) -> str:
-        """Of at most 64 characters. `now` tells this master's requests from those of one before it."""
+        """Return an idempotency token, 64 characters."""
+        # `now` distinguishes the requests of this master from those of earlier ones with the same count.
         text = "\0".join([self._run, *workers, str(self._answered), f"{now:.3f}"])
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _take_refusals(
+    def _handle_refusals(
         self, errors: Sequence[PoolError], missing: int, now: float, *, any_launched: bool = False
     ) -> None:
         by_kind: dict[Refusal, list[PoolError]] = {}
         for error in errors:
             by_kind.setdefault(refusal_of(error.code), []).append(error)
-        final = next((because for because in OF_NO_USE if because in by_kind), None)
+        final = next((because for because in PERMANENT if because in by_kind), None)
         if final is not None and not any_launched:
-            self._leave_account_alone(final, _with_code(by_kind[final][0]), now)
+            self._back_off_account(final, _with_code(by_kind[final][0]), now)
             return
         for because, of_kind in by_kind.items():
             said = ""
@@ -170,36 +173,36 @@ class Launching:
             if because is Refusal.UNSUITED:
                 self._unsuited = _with_code(of_kind[0])
             if said and missing:
-                self._tell(because, f"EC2 gives no instances of {_pools(of_kind)}: {said} ({_with_code(of_kind[0])})")
+                self._report(because, f"EC2 gives no instances of {_pools(of_kind)}: {said} ({_with_code(of_kind[0])})")
         of_account, _ = concerns_account(by_kind)
         if of_account or (not errors and not any_launched):
             because = Refusal.QUOTA if Refusal.QUOTA in by_kind else Refusal.OTHER
-            told = next(iter(by_kind.get(because, ())), PoolError(None, "", "no reason is given"))
-            self._leave_account_alone(because, _with_code(told), now)
+            error = next(iter(by_kind.get(because, ())), PoolError(None, "", "no reason is given"))
+            self._back_off_account(because, _with_code(error), now)
 
-    def _leave_account_alone(self, because: Refusal, said: str, now: float) -> None:
+    def _back_off_account(self, because: Refusal, said: str, now: float) -> None:
         self._account, text = after_refusal(self._account, because, now, of_account=True)
         if self._account.for_good:
             self.denied = said
         advice = (
             " Have it raised (Service Quotas, EC2), or ask for fewer --instances." if because is Refusal.QUOTA else ""
         )
-        self._tell(f"account {because}", f"EC2 launches nothing: {text} ({said}).{advice}")
+        self._report(f"account {because}", f"EC2 launches nothing: {text} ({said}).{advice}")
 
-    def _tell(self, what: Refusal | str, text: str) -> None:
-        """Once, until instances were had again."""
-        if what not in self._told:
-            self._told.add(what)
+    def _report(self, what: Refusal | str, text: str) -> None:
+        """Report a problem once, until all workers have instances again."""
+        if what not in self._reported:
+            self._reported.add(what)
             self.news.append(text)
 
 
 def _with_code(error: PoolError) -> str:
-    if error.code in error.message:  # as CloudError says it
+    if error.code in error.message:  # the message of a CloudError contains its code
         return error.message
     return f"{error.code}: {error.message}".strip(": ") or "no reason is given"
 
 
 def _pools(errors: Sequence[PoolError]) -> str:
     names = sorted({str(error.pool) for error in errors if error.pool is not None})
-    more = f" and {len(names) - _NAMED} more pools" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    more = f" and {len(names) - _MAX_NAMED} more pools" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more

@@ -1,4 +1,4 @@
-"""What a run asks of EC2: the options of `gridml launch` that are EC2's own."""
+"""Options of `gridml launch` that are specific to EC2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ USUAL_TYPES = {
         "arm64": "c8g c7g c6g c6gd c6gn m8g m7g m6g m6gd r7g r6g",
     }.items()
 }
-"""By architecture of the image: 4 vCPUs each, so that a run's workers are alike, and from as many pools as possible."""
+"""Default types by architecture of the image: 4 vCPUs each, so that workers are alike, and many families, so that there
+are many pools."""
 
 PAPER_TYPE, PAPER_PRICE = "c1.xlarge", 0.10  # section 3.3: 100 of them, at a bid of $0.10 an hour
 _TYPE = re.compile(r"[a-z0-9-]{2,20}\.[a-z0-9-]{2,20}")
@@ -43,9 +44,7 @@ _SECONDS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Ec2Options(BackendOptions):
-    """`max_price` is dollars an hour that an instance costs at most, `budget` dollars that the run does.
-    `boot_patience` is how many seconds an instance may take to enrol, `orphan_patience` for how many one works on
-    without a word from the master. The others say in their help what they are."""
+    """The options of the EC2 back end; the help of each explains it."""
 
     instance_types: tuple[str, ...] = option(
         (), "Types to choose from, with commas or given again; otherwise a dozen with 4 vCPUs.", metavar="TYPE"
@@ -66,13 +65,14 @@ class Ec2Options(BackendOptions):
     )
     budget: float | None = option(None, "Stop, and keep the work, before more is spent.", FIRST, **_DOLLARS)
     paper: bool = option(False, f"The paper's fleet: {PAPER_TYPE} at --max-price {PAPER_PRICE:.2f}.")
-    on_demand: bool = option(False, "Instances at the full price, which nobody takes away.")
+    on_demand: bool = option(False, "Instances at the full price, which EC2 does not interrupt.")
     boot_patience: float = option(300.0, "An instance that has not enrolled by then is replaced.", **_SECONDS)
     orphan_patience: float = option(
         900.0, "An instance that hears nothing from the master for so long ends.", **_SECONDS
     )
 
     def __post_init__(self) -> None:
+        # Lists may be given with commas, repeated, or both.
         for name in ("instance_types", "zones", "subnets"):
             parts = [part.strip() for text in getattr(self, name) for part in text.split(",")]
             object.__setattr__(self, name, tuple(dict.fromkeys(filter(None, parts))))

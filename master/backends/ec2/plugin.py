@@ -1,4 +1,4 @@
-"""EC2 as gridml offers it: `gridml launch`, and `gridml ec2` for what is there between runs."""
+"""The plug-in of the EC2 back end: `gridml launch`, and `gridml ec2` for maintenance between runs."""
 
 from __future__ import annotations
 

@@ -1,16 +1,8 @@
-"""The common parts of a run's instances: site, token, tags, bundle, user data.
+"""Provisioning of a run's instances: identity and token of the fleet, the bundle of code, and user data.
 
-The run's first master makes them, and they are kept.
-
-An instance that has enrolled fetches the folder `bundle` of the run: gridml's code and the program, each file under
-its SHA-256, so that the folder is flat whatever modules lie beside a program; and `bundle.json`, which says how
-they are called and with which arguments they are run.
-
-User data say where the master is, its host key, and the fleet's token. They are the same for all instances. Every
-account that may describe the launch template can read them, so the token alone admits no one: an instance shows its
-signed identity document, too (`master/sftp/enrolment.py`).
-
-Calls to AWS that take a while run beside the master's loop, which never waits for an answer.
+The run's first master creates them; later ones reuse them. An enrolled instance fetches the folder `bundle`: gridml's
+code and the program, each file named by its SHA-256, and `bundle.json` with the real names and the arguments of the
+worker. User data hold the master's address, its host key, and the fleet's token.
 """
 
 from __future__ import annotations
@@ -38,18 +30,22 @@ from master.store.rundir import CODE, RunDirectory, program_entries, write_code
 from master.store.settings import Settings
 
 TOKEN = "token"  # file beside the roster; only its owner reads it
-"""What instances show when they enrol. A later master starts more of them with the same."""
+"""The secret in user data with which instances enrol. Everybody who may describe the launch template can read it, so it
+does not suffice alone: an instance also presents its signed identity document (`master/sftp/enrolment.py`)."""
 
 
 def site_of(cloud: Cloud, options: Ec2Options, roster: Roster) -> Site:
-    """Where the run's instances are: those of a later master have the image of the first, unless its user says."""
+    """Look up the site of the run's instances. A later master uses the image of the first, unless the user names
+    one."""
     facts = roster.facts
     return find_site(cloud, options if facts is None else replace(options, image=options.image or facts.image))
 
 
 def provision(directory: RunDirectory, roster: Roster, site: Site) -> tuple[FleetFacts, str]:
-    """What the run's instances must show, and the token: made by its first master, and kept. Raises RunError where the
-    run belongs to another account or region."""
+    """Return the facts by which the master verifies instances, and the fleet's token, created by the first master.
+
+    Raises RunError if the run belongs to another account or region.
+    """
     facts, path = roster.facts, directory.root / FOLDER / TOKEN
     path.parent.mkdir(mode=0o700, exist_ok=True)
     if facts is not None and (facts.account, facts.region) != (site.account, site.region):
@@ -74,21 +70,21 @@ def provision(directory: RunDirectory, roster: Roster, site: Site) -> tuple[Flee
 
 
 def location_of(directory: RunDirectory) -> str:
-    """Return where a run lies, as a tag says it."""
+    """Return the run's directory as HOST:PATH, in the characters and length that tags allow."""
     return re.sub(r"[^A-Za-z0-9 _.:/=+@-]", "-", f"{socket.gethostname()}:{directory.place}")[:256]
 
 
 def write_bundle(settings: Settings, directory: RunDirectory, site: Site) -> None:
-    """Write the files and their description, which comes last. Files that are of the bundle no more are removed."""
+    """Write the files of the bundle, then their description, and remove all others."""
     folder = directory.root / BUNDLE
     folder.mkdir(exist_ok=True)
     code = folder / CODE
     write_code(code)
     sources = {CODE: code, **_modules(settings.program, directory)}
     files = [_keep(name, path.read_bytes(), folder) for name, path in sources.items()]
-    # A thread for each vCPU. Where types have different numbers of them, libraries take what they find.
+    # One thread per vCPU. If the types differ, libraries use the cores that they find.
     threads = {} if site.vcpus is None else dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(site.vcpus))
-    # Its name, its carrier and its program are added by a worker's instance.
+    # The instance adds the worker's name, carrier and program.
     arguments = ["--seed", str(settings.seed), "--device", settings.device]
     arguments += ["--patience", f"{settings.silent_s:g}", "--keep", str(outbox.share(settings.workers))]
     described = {
@@ -105,8 +101,8 @@ def write_bundle(settings: Settings, directory: RunDirectory, site: Site) -> Non
 
 
 def _modules(program: Path, directory: RunDirectory) -> dict[str, Path]:
-    """The program and what it imports from beside it, by their paths from there, the program's own file first. Raises
-    UsageError for what no instance would take, before any is paid for."""
+    """Return the program and its own modules by relative path, the program's own file first. Raises UsageError for
+    names that instances reject, before any instance is paid for."""
     found: dict[str, Path] = {}
     for entry in program_entries(program, directory):
         paths = sorted(entry.rglob("*.py")) if entry.is_dir() else [entry]
@@ -123,7 +119,7 @@ def _modules(program: Path, directory: RunDirectory) -> dict[str, Path]:
 
 
 def _can_be_imported(path: Path, entry: Path) -> bool:
-    """Whether a file can be a module; folders of tools, such as .ipynb_checkpoints, have others."""
+    """Return whether a file can be imported; those in folders such as .ipynb_checkpoints cannot."""
     return path == entry or all(part.isidentifier() for part in path.relative_to(entry).with_suffix("").parts)
 
 
@@ -133,13 +129,13 @@ def _keep(name: str, payload: bytes, folder: Path) -> BundleFile:
     return BundleFile(name, digest)
 
 
-_CONFIG = "/etc/gridml/instance.json"
+_CONFIG = "/etc/gridml/instance.json"  # read by the boot daemon of the image (`ami/`)
 _UNIT = "gridml-worker.service"
 
 
 def master_endpoint(root: Path, address: str | None) -> Address:
-    """Return where the SSH server of the master of a run is, as it has written down itself. Raises RunError where it
-    has not."""
+    """Return the address and host key of the master's SSH server, from the file that the server writes. Raises RunError
+    if it cannot be read."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
     path = root / "sftp" / "server.json"
@@ -154,9 +150,9 @@ def master_endpoint(root: Path, address: str | None) -> Address:
     return Address(host, port, text.split()[1])
 
 
-def user_data(run: str, door: Address, token: str, orphan_s: float) -> str:
-    """Return what cloud-init does at the first boot of an instance: a file for the boot daemon, and its start."""
-    config = {"run": run, **asdict(door), "fleet_token": token, "orphan_s": orphan_s}
+def user_data(run: str, endpoint: Address, token: str, orphan_s: float) -> str:
+    """Return user data for cloud-init: write the configuration of the boot daemon, and start it."""
+    config = {"run": run, **asdict(endpoint), "fleet_token": token, "orphan_s": orphan_s}
     written = {
         "path": _CONFIG,
         "owner": "root:gridml",
@@ -168,23 +164,23 @@ def user_data(run: str, door: Address, token: str, orphan_s: float) -> str:
 
 
 class BackgroundCalls:
-    """At most one call of a name is under way; its answer is kept until it is asked for."""
+    """Calls on an executor, by name: blocking calls of AWS run there, and the master polls for their results."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._calls: dict[str, Future[Any]] = {}
+        self._calls: dict[str, Future[Any]] = {}  # at most one per name, until its result is taken
 
     def busy(self, name: str) -> bool:
-        """Whether a call of this name is under way, or its answer was not taken yet."""
+        """Return whether a call of this name runs, or its result was not taken yet."""
         return name in self._calls
 
     def begin(self, name: str, call: Callable[[], Any]) -> None:
-        """Make a call. There must be none of this name."""
+        """Start a call. No other of this name may be busy."""
         assert name not in self._calls
         self._calls[name] = self._executor.submit(call)
 
     def take(self, name: str) -> Future[Any] | None:
-        """The answer of a call that is done, once; None while there is none, and for one that was forgotten."""
+        """Return a finished call, once; None while it runs, and for a cancelled one."""
         call = self._calls.get(name)
         if call is None or not call.done():
             return None
@@ -192,5 +188,5 @@ class BackgroundCalls:
         return None if call.cancelled() else call
 
     def close(self) -> None:
-        """Wait for the call that has begun, forget those that have not. Idempotent."""
+        """Wait for the running call, and cancel those not started. Idempotent."""
         self._executor.shutdown(wait=True, cancel_futures=True)

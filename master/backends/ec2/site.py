@@ -1,7 +1,4 @@
-"""The site of a run's instances: options that are left open are looked up, and a wrong one is explained.
-
-The certificates, with whose keys Amazon signs identity documents, came with gridml.
-"""
+"""The site of a run's instances: image, types, subnets and certificate, looked up unless options name them."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _ONE = re.compile(
 
 
 def certificates() -> dict[str, str]:
-    """Return the certificates (PEM) by region; those that Amazon opened since have none."""
+    """Return the certificates (PEM) shipped with gridml, by region; newer regions have none."""
     text = resources.files(__package__).joinpath("identity_certificates.pem").read_text(encoding="ascii")
     return dict(_ONE.findall(text))
 
@@ -32,27 +29,26 @@ CERTIFICATES = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/regions-cert
 
 @dataclass(frozen=True)
 class Site:
-    """`subnets` has one for each zone, all in `vpc`; `vcpus` is what every type has, None where they differ;
-    `certificate` (PEM) is the one whose key signs the instances' identity documents."""
+    """The account, region, image, types and network of a run's instances."""
 
     account: str
     region: str
     image: MachineImage
     types: tuple[str, ...]
-    vcpus: int | None
-    subnets: Mapping[str, str]
+    vcpus: int | None  # of every type, None if they differ
+    subnets: Mapping[str, str]  # one by zone, all in `vpc`
     vpc: str
-    certificate: str
+    certificate: str  # PEM; its key signs the instances' identity documents
 
     @property
     def pools(self) -> list[SpotPool]:
-        """All that instances can come from."""
+        """All spot pools that instances can come from."""
         return [SpotPool(type_, zone) for type_ in self.types for zone in self.subnets]
 
 
 def find_site(cloud: Cloud, options: Ec2Options) -> Site:
-    """Look up what a run on EC2 needs. Raises UsageError for an option that names what is not there, RunError where
-    AWS refuses, or what is needed is missing."""
+    """Look up the site of a run. Raises UsageError for an option that names something unknown, RunError if AWS refuses
+    or something required is missing."""
     account, region = cloud.account(), cloud.region
     certificate = read_certificate(options.identity_certificate, region)
     types = cloud.instance_types(options.instance_types) if options.instance_types else []
@@ -66,8 +62,8 @@ def find_site(cloud: Cloud, options: Ec2Options) -> Site:
 
 
 def read_certificate(path: Path | None, region: str) -> str:
-    """Return the certificate in a file (PEM), or the region's own as it came with gridml. Raises UsageError where there
-    is none, or it has no RSA key."""
+    """Return the certificate in a file (PEM), or the one shipped for the region. Raises UsageError if there is none, or
+    its key is not RSA."""
     if path is None:
         if (known := certificates().get(region)) is not None:
             return known
@@ -96,8 +92,8 @@ def read_certificate(path: Path | None, region: str) -> str:
 
 
 def an_image(cloud: Cloud, id: str | None, architectures: Collection[str] = ()) -> MachineImage:
-    """Return the image with this id, or the newest of gridml's own, of one of these architectures if there is one.
-    Raises UsageError or RunError where there is none."""
+    """Return the image with this id, or the newest made by gridml, preferably for one of these architectures. Raises
+    UsageError or RunError without any."""
     images = cloud.images(id)
     if not images and id is not None:
         raise UsageError(
@@ -112,7 +108,7 @@ def an_image(cloud: Cloud, id: str | None, architectures: Collection[str] = ()) 
 
 
 def _usable(types: Sequence[InstanceType], image: MachineImage, options: Ec2Options) -> list[InstanceType]:
-    """Those that run the image, and that there are spot instances of where such are wanted."""
+    """Return the types that run the image, and exist as spot instances unless --on-demand is given."""
     wanted = image.architecture
     unfit = [each for each in types if wanted and wanted not in each.architectures]
     wrong = {each.name: f"is {' or '.join(each.architectures)}" for each in unfit}
@@ -133,7 +129,7 @@ def _usable(types: Sequence[InstanceType], image: MachineImage, options: Ec2Opti
 
 
 def _subnets(found: Sequence[Subnet], options: Ec2Options, region: str) -> tuple[dict[str, str], str]:
-    """One subnet for each zone that is wanted, and the network that they are parts of."""
+    """Return one subnet by wanted zone, and their VPC."""
     if not found:
         raise RunError(f"there is no default network in {region}. Name --subnets of yours that reach the master.")
     vpcs = sorted({subnet.vpc for subnet in found})

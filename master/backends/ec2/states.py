@@ -1,7 +1,6 @@
-"""The ends of instances, by one table, with their time and cause written into the roster.
+"""Ends of workers and instances: one table from EC2's states and the worker's goodbye, and records in the roster.
 
-What becomes of a worker follows from what EC2 says of its instance and from what the worker said when it left. What
-is paid for instances follows from the roster.
+Costs are computed from the roster.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from master.state.jobs import State, in_words
 
 
 class Stage(StrEnum):
-    """How far an instance has come."""
+    """Stages of an instance's life."""
 
     THERE = "is there"
     GONE = "is gone or going"
 
 
 class Cause(StrEnum):
-    """Why an instance is going."""
+    """Reasons why an instance ends."""
 
     TAKEN = "EC2 took it"
     ASKED = "somebody asked EC2 to end it"
@@ -33,15 +32,16 @@ class Cause(StrEnum):
 
 
 class Goodbye(StrEnum):
-    """What the worker of an instance said when it left."""
+    """The worker's goodbye message."""
 
-    NONE = "no word"
+    NONE = "no goodbye"
     DONE = "it left with status 0"
     FAILED = "it left with another status"
-    TAKEN = "it was told that its instance is taken"
+    TAKEN = "it was told that its instance is taken"  # EC2's interruption notice
 
 
-_GOING = ("shutting-down", "terminated", "stopping", "stopped")  # it will not come again as the same worker
+# Stopped ones count as ended: if restarted, such an instance would not be the same worker.
+_GOING = ("shutting-down", "terminated", "stopping", "stopped")
 _CAUSES: Mapping[str, Cause] = {
     "Server.SpotInstanceTermination": Cause.TAKEN,
     "Server.SpotInstanceShutdown": Cause.TAKEN,
@@ -61,27 +61,27 @@ _CAUSES: Mapping[str, Cause] = {
 _LEFT = {Goodbye.DONE: State.FINISHED, Goodbye.FAILED: State.LOST, Goodbye.TAKEN: State.EVICTED}
 ENDS: Mapping[tuple[Stage, Cause, Goodbye], State | None] = {
     **{(stage, cause, word): end for stage in Stage for cause in Cause for word, end in _LEFT.items()},
-    # Its system may have gone down, and the worker with status 0.
+    # An interrupted instance shuts its system down, in which the worker may leave with status 0.
     **{(stage, Cause.TAKEN, word): State.EVICTED for stage in Stage for word in Goodbye},
     **{(Stage.GONE, cause, Goodbye.NONE): State.LOST for cause in Cause},
     **{(Stage.GONE, cause, Goodbye.NONE): State.EVICTED for cause in (Cause.TAKEN, Cause.ASKED)},
     **{(Stage.THERE, cause, Goodbye.NONE): None for cause in Cause},  # the worker lives
 }
-"""The end of a worker that the master did not ask for, None while it lives."""
+"""The end of a worker that was not cancelled; None while it is alive. Covers every combination."""
 
 
 def stage_of(state: str) -> Stage:
-    """Return what a state of EC2's means; one that is new counts as being there."""
+    """Return the stage for EC2's name of a state. Unknown states count as alive, so that no worker is given up early."""
     return Stage.GONE if state in _GOING else Stage.THERE
 
 
 def cause_of(reason: str) -> Cause:
-    """Return what the code of an instance's StateReason means."""
+    """Return the cause for the code of an instance's StateReason."""
     return _CAUSES.get(reason, Cause.UNSAID)
 
 
 def goodbye_of(goodbye: GoodbyeMessage | None) -> Goodbye:
-    """Return what a worker said when it left, None: nothing."""
+    """Classify a worker's goodbye message, None without one."""
     if goodbye is None:
         return Goodbye.NONE
     if goodbye.evicted:
@@ -90,31 +90,31 @@ def goodbye_of(goodbye: GoodbyeMessage | None) -> Goodbye:
 
 
 def end_of(state: str, reason: str, goodbye: GoodbyeMessage | None) -> State | None:
-    """Return how a worker has ended, None while it lives."""
+    """Return the end of a worker, None while it is alive."""
     return ENDS[stage_of(state), cause_of(reason), goodbye_of(goodbye)]
 
 
 def is_there(seen: ListedInstance | None) -> bool:
-    """Whether EC2 lists an instance that is not going."""
+    """Return whether EC2 lists an instance as alive."""
     return seen is not None and stage_of(seen.state) is Stage.THERE
 
 
 def was_taken(seen: ListedInstance | None, *, told: bool) -> bool:
-    """Whether EC2 took an instance: what EC2 says of one that is gone counts, and else what the instance was `told`.
-    One that was told so and that its user ended first is paid for."""
+    """Return whether EC2 interrupted an instance; `told` if it got the interruption notice."""
+    # EC2's own reason counts first: an instance that its user ended after the notice is paid for.
     if seen is None or is_there(seen) or cause_of(seen.reason) is Cause.UNSAID:
         return told
     return cause_of(seen.reason) is Cause.TAKEN
 
 
 def note_end(roster: Roster, id: str, seen: ListedInstance | None, now: float) -> None:
-    """Keep that an instance is gone whose worker has ended before."""
+    """Record the end of an instance whose worker ended before."""
     if (end := roster.end(id)) is not None:
         roster.keep(replace(end, ended_s=now, taken=was_taken(seen, told=end.taken)))
 
 
 def note_unwatched_end(roster: Roster, id: str, seen: Mapping[str, ListedInstance], now: float, why: str) -> None:
-    """Keep the end of an instance that no master saw: at the moment that EC2 tells of, as long as it remembers it."""
+    """Record the end of an instance that no master observed, at EC2's time of the end if it is known."""
     instance, goodbye, found = roster.instance(id), roster.goodbye(id), seen.get(id)
     if instance is None or roster.end(id) is not None:
         return
@@ -126,7 +126,7 @@ def note_unwatched_end(roster: Roster, id: str, seen: Mapping[str, ListedInstanc
 
 
 def in_full(state: str, reason: str, goodbye: GoodbyeMessage | None) -> str:
-    """How a worker ended, for a person."""
+    """Describe how a worker ended, for logs and reports."""
     of_machine = f"the instance is {state}: {cause_of(reason)}{f' ({reason})' if reason else ''}"
     if goodbye is None:
         return of_machine

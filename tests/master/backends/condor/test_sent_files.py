@@ -87,7 +87,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     for file in files:
         file.parent.mkdir()
         file.write_text("rows")
-    with pytest.raises(UsageError, match="another file of that name"):
+    with pytest.raises(UsageError, match="another file of the same name"):
         check(CondorOptions(send=tuple(map(str, files))), tmp_path / "program.py")
 
 
