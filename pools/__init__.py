@@ -1,1 +1,1 @@
-"""Real HTCondor pools on one machine, for newcomers, tests and benchmarks. Not part of the installed package."""
+"""Real HTCondor pools and a local EC2 on one machine, for newcomers, tests and benchmarks. Not installed."""

@@ -1,4 +1,4 @@
-"""Raise a pool and take it down again: `python -m pools up`, `python -m pools down`."""
+"""Commands that start and stop a pool: `python -m pools up`, `python -m pools down`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def up(
     workers: Annotated[int, typer.Option(help="Worker hosts behind firewalls.")] = 4,
     folder: Folder = FOLDER,
 ) -> None:
-    """Raise a pool, and say how to use it. One that is up already, perhaps with a run on it, stays as it is."""
+    """Start a pool, and print how to use it. A running one, perhaps with a run on it, is left as it is."""
     began = time.monotonic()
     there = pool.standing(folder)
     if there is not None and bool(there.workers) != firewalled:
@@ -39,7 +39,7 @@ def up(
 
 
 def _use(there: pool.Pool) -> str:
-    """What a shell must know to use a pool: where it is, HTCondor's commands, and those of this environment."""
+    """Return the shell variables to use a pool: CONDOR_CONFIG, and PATH with the commands of HTCondor and gridml."""
     config, here = shlex.quote(str(there.config)), shlex.quote(str(Path(sys.executable).parent))
     return f"CONDOR_CONFIG={config} PATH={here}:{shlex.quote(str(there.release.usr))}/bin:$PATH"
 
@@ -56,7 +56,7 @@ def env(folder: Folder = FOLDER) -> None:
 
 @app.command(epilog="Example: python -m pools down")
 def down(folder: Folder = FOLDER) -> None:
-    """End the daemons of a pool, and its jobs."""
+    """Stop the daemons of a pool, and its jobs."""
     pool.take_down(pool.remembered(folder))
     typer.echo("The pool is down.")
 

@@ -1,6 +1,6 @@
-"""Configurations of pools that live for minutes on one machine: quick to react, loopback only, one user.
+"""HTCondor configurations for short-lived pools on one machine: short intervals, loopback only, one user.
 
-Everything waits a second or two instead of a minute. Pools of people differ in nothing else that gridml can see.
+Intervals are a second or two instead of a minute. gridml sees no other difference from a production pool.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ from pools.release import Release
 
 @dataclass(frozen=True)
 class Host:
-    """One host of a pool: its folder, its address, the collector's (host, port), and what else its daemons are told.
-
-    `daemons` as in DAEMON_LIST; `more` are further lines of configuration, which win over the ones made here.
-    """
+    """One host of a pool."""
 
     folder: Path
-    user: str
+    user: str  # that the daemons run as
     address: str = "127.0.0.1"
     collector: str = "127.0.0.1"
-    port: int = 9618
-    daemons: str = "MASTER SHARED_PORT COLLECTOR NEGOTIATOR SCHEDD STARTD"
-    more: str = ""
+    port: int = 9618  # of the collector, and of this host's shared port
+    daemons: str = "MASTER SHARED_PORT COLLECTOR NEGOTIATOR SCHEDD STARTD"  # DAEMON_LIST
+    more: str = ""  # further lines of configuration, which override those made here
 
     @property
     def config(self) -> Path:
@@ -32,7 +29,7 @@ class Host:
 
 
 def write(host: Host, release: Release, signing_key: str) -> None:
-    """Make the folder of a host and its `condor_config`. The daemons of one pool know each other by `signing_key`."""
+    """Create the folder of a host and its `condor_config`. `signing_key` authenticates the daemons of one pool."""
     for name in ("log", "spool", "execute", "run", "lock", "passwords.d", "tokens.d"):
         (host.folder / name).mkdir(parents=True, exist_ok=True)
     for name in ("passwords.d", "tokens.d"):
@@ -58,7 +55,7 @@ def _places(host: Host, release: Release) -> dict[str, object]:
         "ETC": folder,
         **{name: folder / name.lower() for name in ("LOG", "SPOOL", "EXECUTE", "RUN", "LOCK")},
         "LOCAL_CONFIG_DIR": "",
-        # Read only by tools that root runs: without it and without an account named condor they refuse to start.
+        # Tools run by root refuse to start without this, unless there is an account named condor.
         "CONDOR_IDS": "0.0",
     }
 
@@ -73,13 +70,13 @@ def _network(host: Host) -> dict[str, object]:
         "DAEMON_SOCKET_DIR": "auto",
         "DAEMON_LIST": host.daemons,
         "UID_DOMAIN": "gridml.pool",
-        "FILESYSTEM_DOMAIN": host.folder.name,  # differs between hosts, so files are transferred, as in a real pool
+        "FILESYSTEM_DOMAIN": host.folder.name,  # different on each host, so that files are transferred
         "TRUST_DOMAIN": "gridml.pool",
     }
 
 
 def _security(host: Host) -> dict[str, object]:
-    """One user owns everything: whoever can write the folder is the pool's user."""
+    """Authentication by the file system: the account that can write the folder is the pool's user."""
     secret, tokens = host.folder / "passwords.d", host.folder / "tokens.d"
     return {
         "SEC_DEFAULT_AUTHENTICATION_METHODS": "FS, IDTOKENS",
@@ -104,9 +101,9 @@ _QUICK: dict[str, object] = {
     **dict.fromkeys(("SHADOW_QUEUE_UPDATE_INTERVAL", "MAX_PERIODIC_EXPR_INTERVAL"), 2),
     "MASTER_UPDATE_INTERVAL": 5,
     "JOB_START_DELAY": 0,
-    "GUIDANCE_KEEP_CALM_AND": True,  # since 25.0 a job whose input is sent quickly otherwise waits a fixed 5 s
+    "GUIDANCE_KEEP_CALM_AND": True,  # without it, HTCondor 25.0 and later delays jobs with small inputs by 5 s
     "SHUTDOWN_GRACEFUL_TIMEOUT": 30,
-    "MASTER_BACKOFF_CONSTANT": 1,  # a daemon that is killed is started again at once
+    "MASTER_BACKOFF_CONSTANT": 1,  # restart a killed daemon at once
     "MASTER_BACKOFF_CEILING": 2,
 }
 _SLOTS: dict[str, object] = {

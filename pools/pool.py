@@ -1,11 +1,7 @@
-"""A pool as a whole: a personal one on loopback, or one whose workers sit behind firewalls of their own.
+"""HTCondor pools: a personal one on loopback, or one whose worker hosts are behind firewalls.
 
-Behind firewalls every worker host is a network namespace that reaches the submit host, and nothing else; nothing
-reaches it. That is what an OSPool worker sees. Making namespaces takes root.
-
-As root, HTCondor refuses root's jobs and runs jobs as a user who cannot read root's files. So the daemons of root
-run as an ordinary user inside a user namespace that maps it onto root: jobs may read what root may, and nothing
-else changes.
+Behind a firewall, a worker host is a network namespace that reaches only the submit host, and that nothing reaches: the
+situation of an OSPool worker. Namespaces require root.
 """
 
 from __future__ import annotations
@@ -29,17 +25,20 @@ from pools import configuration
 from pools.configuration import Host
 from pools.release import NoCondor, Release, find
 
-DAEMON_ACCOUNT = "nobody"  # the account that root's daemons run as, inside the namespace
-STOP_S = 20.0
+# The account of the daemons if root starts them. As root, HTCondor refuses root's jobs and runs jobs as a user who
+# cannot read root's files. So the daemons run in a user namespace that maps this account onto root: jobs can read what
+# root can.
+DAEMON_ACCOUNT = "nobody"
+STOP_S = 20.0  # from SIGQUIT to SIGKILL
 
 
 def user() -> str:
-    """The account that daemons started by this process will run as."""
+    """Return the account that daemons started by this process run as."""
     return DAEMON_ACCOUNT if os.geteuid() == 0 else getpass.getuser()
 
 
 def start(host: Host, release: Release, inside: Sequence[str] = ()) -> None:
-    """Start a host's condor_master, which starts the rest; `inside` is a command prefix, for a network namespace."""
+    """Start a host's condor_master, which starts the others; `inside` is a command prefix for a network namespace."""
     command = [*inside, *_mapped(), str(release.binary("condor_master")), "-pidfile", str(_pidfile(host))]
     environment = {
         **os.environ,
@@ -48,7 +47,7 @@ def start(host: Host, release: Release, inside: Sequence[str] = ()) -> None:
         "USER": host.user,
         "LOGNAME": host.user,
     }
-    environment.pop("_CONDOR_SCRATCH_DIR", None)
+    environment.pop("_CONDOR_SCRATCH_DIR", None)  # set if this process is itself a job
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise NoCondor(f"condor_master did not start: {(done.stderr or done.stdout).strip()}")
@@ -56,7 +55,7 @@ def start(host: Host, release: Release, inside: Sequence[str] = ()) -> None:
 
 
 def stop(host: Host) -> None:
-    """End a host's daemons and their jobs, at once; the queue stays in its folder. Idempotent."""
+    """Stop a host's daemons and their jobs at once; the queue stays in its folder. Idempotent."""
     master = pid(host)
     if master is None:
         return
@@ -70,7 +69,7 @@ def stop(host: Host) -> None:
 
 
 def pid(host: Host) -> int | None:
-    """The process id of a host's condor_master, None when it does not run."""
+    """Return the process id of a host's condor_master, None if it does not run."""
     with contextlib.suppress(OSError, ValueError):
         number = int(_pidfile(host).read_text())
         return number if _alive(number) else None
@@ -78,7 +77,7 @@ def pid(host: Host) -> int | None:
 
 
 def wait_until(true: Callable[[], bool], limit_s: float, otherwise: str) -> None:
-    """Look every 50 ms until `true()`. Raises NoCondor with the text when the limit has passed."""
+    """Poll `true` every 50 ms until it holds. Raises NoCondor with the text `otherwise` after the limit."""
     deadline = time.monotonic() + limit_s
     while not true():
         if time.monotonic() >= deadline:
@@ -102,11 +101,11 @@ def _alive(process: int) -> bool:
         state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except (OSError, IndexError):
         return False
-    return state != "Z"
+    return state != "Z"  # a zombie has ended
 
 
-READY_S = 60.0
-_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # ordinary users' paths often lack the last two
+READY_S = 60.0  # for a pool to start
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # the PATH of ordinary users often lacks the last two
 _FIREWALL = """
 table inet gridml {
   chain input {
@@ -120,13 +119,12 @@ table inet gridml {
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool whose daemons run until it is taken down, as `with` does at its end. `submit` holds the queue; `workers`
-    offer slots, None of them in a personal pool."""
+    """A running pool. As a context manager it is taken down on exit."""
 
     release: Release
-    submit: Host
-    workers: tuple[Host, ...] = ()
-    subnet: int = 0  # 10.<subnet>.0.0/16, when there are namespaces
+    submit: Host  # the queue; in a personal pool also the slots
+    workers: tuple[Host, ...] = ()  # hosts with slots, empty in a personal pool
+    subnet: int = 0  # 10.<subnet>.0.0/16, if there are namespaces
 
     def __enter__(self) -> Pool:
         return self
@@ -136,21 +134,21 @@ class Pool:
 
     @property
     def config(self) -> Path:
-        """What CONDOR_CONFIG must name for commands and bindings to find this pool."""
+        """The value of CONDOR_CONFIG with which commands and bindings find this pool."""
         return self.submit.config
 
     def tool(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one of HTCondor's commands on the submit host."""
+        """Run a command of HTCondor on the submit host."""
         command = [str(self.release.binary(name)), *arguments]
         return subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=60)
 
     def environment(self) -> dict[str, str]:
-        """The environment of somebody who uses this pool."""
+        """Return the environment of a user of this pool."""
         path = f"{self.release.usr}/bin:{self.release.usr}/sbin:{os.environ.get('PATH', '')}"
         return {**os.environ, "CONDOR_CONFIG": str(self.config), "PATH": path}
 
     def wait(self, slots: int) -> None:
-        """Wait until the queue answers and `slots` machines are there. Raises NoCondor."""
+        """Wait until the queue answers and the pool has `slots` machines. Raises NoCondor."""
         there = ("-constraint", "PartitionableSlot =?= True", "-af", "Name")
         wait_until(
             lambda: (
@@ -163,12 +161,12 @@ class Pool:
 
 
 def personal(folder: Path, *, cpus: int = 8, more: str = "") -> Pool:
-    """Raise a pool of one host."""
+    """Start a pool of one host."""
     release = find()
     host = Host(folder.absolute(), user(), port=_free_port(), more=f"NUM_CPUS = {cpus}\n{more}")
     pool = Pool(release, host)
     configuration.write(host, release, secrets.token_urlsafe(48))
-    _remember(pool)
+    _save(pool)
     start(host, release)
     try:
         pool.wait(1)
@@ -179,7 +177,7 @@ def personal(folder: Path, *, cpus: int = 8, more: str = "") -> Pool:
 
 
 def firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: int = 77) -> Pool:
-    """Raise a pool of a submit host and `workers` hosts behind firewalls, which `more` configures."""
+    """Start a pool of a submit host and `workers` hosts behind firewalls; `more` configures the latter."""
     if os.geteuid() != 0:
         raise NoCondor("network namespaces take root: run it as root, or use a personal pool (make pool)")
     ip = shutil.which("ip", path=_PATH)
@@ -198,11 +196,11 @@ def firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: int = 
     )
     hosts = tuple(_worker(submit, subnet, i, more) for i in range(1, workers + 1))
     pool = Pool(release, submit, hosts, subnet)
-    take_down(pool)  # what an earlier one may have left
+    take_down(pool)  # remove the leftovers of an earlier pool
     try:
         _ip("addr", "add", f"{center}/32", "dev", "lo")
         configuration.write(submit, release, key)
-        _remember(pool)
+        _save(pool)
         start(submit, release)
         for i, host in enumerate(hosts, 1):
             _connect_host(subnet, i, center, nft)
@@ -216,7 +214,7 @@ def firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: int = 
 
 
 def take_down(pool: Pool) -> None:
-    """End all daemons and remove the namespaces. Idempotent."""
+    """Stop all daemons and remove the namespaces. Idempotent."""
     for host in (*pool.workers, pool.submit):
         stop(host)
     for i in range(1, len(pool.workers) + 1):
@@ -228,7 +226,7 @@ def take_down(pool: Pool) -> None:
 
 
 def remembered(folder: Path) -> Pool:
-    """The pool that was raised in a folder. Raises NoCondor when there is none."""
+    """Return the pool that was started in a folder. Raises NoCondor if there is none."""
     for place in (folder.absolute(), folder.absolute() / "submit"):
         if (place / "pool.json").exists():
             record = json.loads((place / "pool.json").read_text())
@@ -239,7 +237,7 @@ def remembered(folder: Path) -> Pool:
 
 
 def standing(folder: Path) -> Pool | None:
-    """The pool that is up in a folder, None where none is."""
+    """Return the pool that runs in a folder, None without one."""
     with contextlib.suppress(NoCondor):
         found = remembered(folder)
         return found if pid(found.submit) is not None else None
@@ -247,10 +245,10 @@ def standing(folder: Path) -> Pool | None:
 
 
 def cut(pool: Pool, worker: int, *, off: bool) -> None:
-    """Cut the network of worker host `worker` (1, 2, …), or mend it."""
+    """Disconnect the network of worker host `worker` (1, 2, …), or reconnect it."""
     _ip("link", "set", _cable(pool.subnet, worker), "down" if off else "up")
     if not off:
-        # Routes of the namespace go with the link.
+        # The routes of the namespace were lost with the link.
         _ip("-n", namespace(pool.subnet, worker), "route", "replace", f"10.{pool.subnet}.0.1/32", "via",
             f"10.{pool.subnet}.{worker}.1")  # fmt: skip
 
@@ -279,7 +277,7 @@ def _worker(submit: Host, subnet: int, i: int, more: str) -> Host:
 
 
 def _nft(release: Release) -> str:
-    """The machine's own firewall tool, else the one that was fetched beside HTCondor. Raises NoCondor."""
+    """Return the machine's nft, or the one downloaded with HTCondor. Raises NoCondor."""
     fetched = release.usr / "sbin" / "nft"
     nft = shutil.which("nft", path=_PATH) or (str(fetched) if fetched.exists() else None)
     if nft is None:
@@ -288,7 +286,8 @@ def _nft(release: Release) -> str:
 
 
 def _connect_host(subnet: int, i: int, center: str, nft: str) -> None:
-    """A namespace, a cable to it, a route to the submit host only, and a firewall that lets nothing in."""
+    """Create a worker host's namespace with a link to this one, a route to the submit host only, and a firewall that
+    drops all inbound traffic."""
     inside, cable = namespace(subnet, i), _cable(subnet, i)
     _ip("netns", "add", inside)
     _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", inside)
@@ -311,8 +310,8 @@ def _done(command: list[str], text: str | None = None, *, check: bool = True) ->
         raise NoCondor(f"{' '.join(command)} failed: {done.stderr.strip()}")
 
 
-def _remember(pool: Pool) -> None:
-    """Leave word of a pool for `take_down` in another process."""
+def _save(pool: Pool) -> None:
+    """Record a pool in its folder, so that another process can take it down."""
     record = {
         "usr": str(pool.release.usr),
         "version": pool.release.version,

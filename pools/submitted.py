@@ -1,10 +1,4 @@
-"""A run on a pool as its user sees it, through gridml's and HTCondor's commands only. For tests.
-
-The policies of an OSPool access point can be added to a pool: jobs that began too often or ran too long are held,
-and so are those that use more memory than they asked for. They are taken from its documentation ("Indicate the
-Duration Category of Your Jobs") and from its users' reports of 30 starts; the files of the access points are not
-public. Hours and starts can be made short, for tests.
-"""
+"""A run on a pool, driven only by the commands of gridml and HTCondor, and policies of the OSPool. For tests."""
 
 from __future__ import annotations
 
@@ -22,9 +16,10 @@ from pools.pool import Pool, wait_until
 
 PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "slow_count.py"
 VERTICES, EPOCHS, WORKERS = 4_000, 2, 3
-LIMIT_S = 180.0  # for whatever is waited for
+LIMIT_S = 180.0  # of each wait
 _GRIDML = (sys.executable, "-P", "-m", "gridml")
-# `gridml status --json` again and again, for each line that is a run: a process for each look would take all of a core.
+# Prints `gridml status --json` for each run named on stdin. One process for all polls: one for each would keep a core
+# busy.
 _LOOKS = """
 import sys
 from pathlib import Path
@@ -37,12 +32,12 @@ for line in sys.stdin:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    with process:  # closes its pipes, and waits
+    with process:  # closes its pipes, and waits for it
         process.kill()
 
 
 class Submitted:
-    """A run of `PROGRAM` whose master is a job of the pool; in the `foreground` a process that nobody waits for."""
+    """A run of `PROGRAM` whose master is a job of the pool, or with `foreground` a child process of this one."""
 
     def __init__(self, pool: Pool, root: Path, *options: str, workers: int = WORKERS, foreground: bool = False) -> None:
         self.pool, self.root = pool, root
@@ -61,7 +56,7 @@ class Submitted:
 
     @property
     def master_pid(self) -> int:
-        """The process that holds the run."""
+        """The process of the run's master."""
         return int((self.root / "master.lock").read_text().split()[1])
 
     def gridml(self, *arguments: str) -> str:
@@ -70,7 +65,7 @@ class Submitted:
         return done.stdout
 
     def tried(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """As `gridml`, whatever comes of it."""
+        """As `gridml`, with any exit status."""
         return subprocess.run(
             [*_GRIDML, *arguments], env=self.pool.environment(), capture_output=True, text=True, timeout=60
         )
@@ -91,37 +86,38 @@ class Submitted:
         return status
 
     def wait(self, true: Callable[[dict[str, object]], bool], what: str) -> dict[str, object]:
-        """The first status of which `true` holds. Raises AssertionError when there is none in time."""
+        """Return the first status for which `true` holds. Raises AssertionError after `LIMIT_S`."""
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             status = self.status()
             if true(status):
                 return status
-            time.sleep(0.2)  # between two looks
+            time.sleep(0.2)
         logs = "".join(path.read_text(errors="replace")[-2000:] for path in (self.root / "logs").glob("master.*"))
         raise AssertionError(f"not within {LIMIT_S:g} s: {what}; {self.status()}\n{logs}")
 
     def under_way(self) -> None:
-        """Wait until something is credited, with most of the work still to come."""
+        """Wait for the first credit. Fails if most of the work is done by then."""
         status = self.wait(lambda now: int(str(now["all_credited"])) > 0, "a first credit")
         assert int(str(status["all_credited"])) < VERTICES * EPOCHS * 0.8, "the run was over too soon to be disturbed"
 
     def jobs(self, state: int = 2) -> list[str]:
-        """The workers' jobs in a state (2: running)."""
+        """Return the workers' jobs in a JobStatus (2: running)."""
         constraint = f'GridmlRun =?= "{self.root}" && JobStatus == {state}'
         return self.pool.tool("condor_q", "-constraint", constraint, "-af:j", "GridmlWorker").stdout.splitlines()
 
     def act(self, tool: str, *options: str) -> None:
-        """One of HTCondor's commands on every running job of a worker."""
+        """Run a command of HTCondor on every running job of a worker."""
         for line in self.jobs():
             assert self.pool.tool(tool, *options, line.split()[0]).returncode == 0
 
     def events(self, topic: str) -> list[str]:
-        """What the run says has happened, on one topic."""
+        """Return the lines of events.log with one topic."""
         return [line for line in (self.root / "events.log").read_text().splitlines() if line.split()[2] == topic]
 
     def exact(self, epochs: int = EPOCHS) -> dict[str, object]:
-        """Wait for the end; every vertex must be credited once, and counted once in the trained replica."""
+        """Wait for the end; every vertex must be credited once, and counted once in the trained replica. Returns the
+        report."""
         self.wait(lambda status: status["status"] == "finished", "the end of the run")
         report: dict[str, object] = json.loads(self.gridml("report", str(self.root), "--json"))
         reported = report["epochs"]
@@ -132,14 +128,19 @@ class Submitted:
         return report
 
 
-STARTS = 30  # of a job: the next time it waits in the queue it is held
-MEDIUM_HOURS, LONG_HOURS = 20.0, 40.0  # that a job of a category may run
+# From the OSPool's documentation ("Indicate the Duration Category of Your Jobs") and its users' reports of 30 starts;
+# the configuration of the access points is not public.
+STARTS = 30  # after which a waiting job is held
+MEDIUM_HOURS, LONG_HOURS = 20.0, 40.0  # time limits of jobs by duration category
 _MEMORY = 102  # the subcode of HTCondor's own POLICY:HOLD_IF_MEMORY_EXCEEDED
 
 
 def policies(*, starts: int = STARTS, medium_s: float = 3600 * MEDIUM_HOURS, long_s: float = 3600 * LONG_HOURS) -> str:
-    """Return lines of configuration for `configuration.Host.more`. Every job is of category Medium, unless it says
-    Long; the schedd holds what runs for longer than its category allows, `medium_s` or `long_s` seconds."""
+    """Return the policies of an OSPool access point, as lines for `configuration.Host.more`.
+
+    Jobs are held after `starts` starts, for using more memory than requested, and after `medium_s` or `long_s` seconds
+    by their category, which is Medium by default. Tests shorten these limits.
+    """
     return f"""
 JOB_TRANSFORM_NAMES = $(JOB_TRANSFORM_NAMES) Category
 JOB_TRANSFORM_Category @=end

@@ -324,7 +324,7 @@ def a_name_can_be_used_once(harness: Harness) -> None:
 
 
 def a_machine_that_is_avoided_takes_no_worker(harness: Harness) -> None:
-    """Until it is avoided no more; who runs there runs on."""
+    """It takes workers again once it is no longer avoided. Workers that run there continue."""
     if not harness.avoids:
         return
     watch = Watch(harness)

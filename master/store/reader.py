@@ -70,7 +70,7 @@ def translate_read_errors(path: Path) -> Iterator[None]:
         if trouble not in (FileTrouble.DAMAGED, FileTrouble.OTHER):
             raise explain(error, path.parent, "look again") from error
         again = command("resume", path.parent)
-        problem = f"{path} cannot be read: {said}. If nobody drives the run, {again} mends it or says how."
+        problem = f"{path} cannot be read: {said}. If no master drives the run, {again} repairs it or says how."
         raise LedgerError(problem) from error
 
 

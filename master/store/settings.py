@@ -326,7 +326,7 @@ class CommandOptions:
         False, "Make the run and what its master is submitted by, no more.", OUTPUT, (BEGIN,), terminal=True
     )
     campaign: int | None = option(
-        None, "Play drawn runs with every fault, until so many were killed.", FAILURES, (SIMULATE,), terminal=True
+        None, "Play random runs with every fault, until this number was killed.", FAILURES, (SIMULATE,), terminal=True
     )
     as_json: bool = option(False, "JSON on standard output, for programs.", FIRST, flags=("--json",), terminal=True)
 

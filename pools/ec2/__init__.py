@@ -1,1 +1,1 @@
-"""A local EC2 in namespaces, whose instances really boot. Not part of the installed package."""
+"""A local EC2 in namespaces, whose instances boot a real Debian. Not part of the installed package."""

@@ -1,4 +1,5 @@
-"""A local EC2: `python -m pools.ec2 root` makes what instances boot, `python -m pools.ec2 run -- COMMAND` uses it."""
+"""Commands of the local EC2: `python -m pools.ec2 root` builds the root file system of instances, and
+`python -m pools.ec2 run -- COMMAND` runs a command inside."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ app = typer.Typer(help="A local EC2 whose instances really boot.", no_args_is_he
 
 @app.command("root", epilog="Example: python -m pools.ec2 root")
 def make_root() -> None:
-    """Make the root that instances boot, unless it is in the cache."""
+    """Build the root file system of instances, unless it is cached."""
     _refuse_where_impossible()
     began = time.monotonic()
     made = root.prepare(say=typer.echo)
@@ -31,7 +32,7 @@ def run(
     command: Annotated[list[str], typer.Argument(help="What to run inside, after --.")],
     folder: Annotated[Path | None, typer.Option(metavar="DIR", help="Where consoles lie; kept afterwards.")] = None,
 ) -> None:
-    """Run a command inside a local EC2, which boto3 finds by AWS_ENDPOINT_URL; all of it is gone afterwards."""
+    """Run a command inside a local EC2, which boto3 finds by AWS_ENDPOINT_URL. Everything is removed afterwards."""
     _refuse_where_impossible()
     made = root.prepare(say=lambda said: typer.echo(said, err=True))
     with tempfile.TemporaryDirectory(prefix="gridml-ec2-") as own:

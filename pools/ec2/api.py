@@ -1,8 +1,4 @@
-"""The calls of a local EC2: moto answers them, but for those where EC2 does what moto does not.
-
-Those are: a token that a client sends again gets the first answer again; capacity may be lacking; prices move; there is
-a price list.
-"""
+"""The API of a local EC2: a WSGI layer around moto, with idempotency tokens, lack of capacity, and prices."""
 
 from __future__ import annotations
 
@@ -20,8 +16,8 @@ from xml.sax.saxutils import escape
 
 PORT = 5000
 NO_CAPACITY = "InsufficientInstanceCapacity"
-USUAL_PRICE = 0.05  # dollars an hour, of a type that nobody gave a price
-FULL = 3.0
+DEFAULT_PRICE = 0.05  # spot price in dollars per hour of a type without a configured one
+FULL = 3.0  # ratio of the on-demand price to the spot price
 _JSON, _XML = "application/x-amz-json-1.1", "text/xml;charset=UTF-8"
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _OVERRIDES = {"InstanceType": "instanceType", "SubnetId": "subnetId", "AvailabilityZone": "availabilityZone"}
@@ -31,34 +27,35 @@ _Form = Mapping[str, str]
 
 @dataclass(frozen=True)
 class SpotPrices:
-    """Dollars an hour by instance type, changing every few hours; the same at the same time for whoever asks."""
+    """Spot prices in dollars per hour, a pure function of type, zone and time."""
 
-    usual: Mapping[str, float] = field(default_factory=dict)
+    usual: Mapping[str, float] = field(default_factory=dict)  # by type
     zones: tuple[str, ...] = ("us-east-1a", "us-east-1b")
-    every: timedelta = timedelta(hours=6)
+    every: timedelta = timedelta(hours=6)  # between two changes
 
     def history(self, type: str, zone: str, start: datetime, end: datetime) -> list[tuple[datetime, float]]:
-        """The changes from `start` to `end`, newest first, and before them the one that was in force at `start`."""
+        """Return the changes from `start` to `end`, newest first, and last the one in force at `start`."""
         epoch = datetime(2024, 1, 1, tzinfo=UTC)
         first, last = ((moment - epoch) // self.every for moment in (start, end))
         return [(epoch + n * self.every, self._price(type, zone, n)) for n in range(last, first - 1, -1)]
 
     def _price(self, type: str, zone: str, n: int) -> float:
         dearer = 1 + 0.1 * self.zones.index(zone) if zone in self.zones else 1
-        return round(self.usual.get(type, USUAL_PRICE) * dearer * (1 + 0.05 * (n % 4)), 6)
+        return round(self.usual.get(type, DEFAULT_PRICE) * dearer * (1 + 0.05 * (n % 4)), 6)
 
 
 class Api:
-    """A WSGI application around moto's. `happened` is told of what it does by itself, in words."""
+    """A WSGI application around moto's. `happened` is called with a description of what moto does not do itself."""
 
     def __init__(self, moto: _Application, prices: SpotPrices, happened: Callable[[str], None]) -> None:
         self._moto, self._prices, self._happened = moto, prices, happened
-        self._refusals = 0
+        self._refusals = 0  # of the next fleets
+        # By (action, token): the first answer, as status, headers and body. EC2's idempotency, which moto lacks.
         self._answers: dict[tuple[str, str], tuple[str, list[tuple[str, str]], bytes]] = {}
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = threading.Lock()  # for fleets: a token must not launch twice concurrently
 
     def refuse(self, times: int) -> None:
-        """Have no capacity for the next `times` fleets."""
+        """Refuse the next `times` fleets for lack of capacity."""
         self._refusals += times
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -83,7 +80,7 @@ class Api:
                 self._happened(f"no capacity: {NO_CAPACITY}")
                 return _sent(start_response, _XML, _no_capacity(form))
             status: list[Any] = []
-            body = b"".join(self._moto(environ, lambda *told: status.extend(told)))
+            body = b"".join(self._moto(environ, lambda *started: status.extend(started)))
             self._answers[token] = (status[0], status[1], body)
         else:
             self._happened("a fleet's token came again, and got its first answer")
@@ -92,9 +89,9 @@ class Api:
         return [body]
 
     def _products(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """The price list's entry for a type: on demand it costs `FULL` times what it usually costs on the spot."""
+        """Return the price list's entry for a type: `FULL` times its spot price."""
         type = next(each["Value"] for each in question["Filters"] if each["Field"] == "instanceType")
-        price = {"unit": "Hrs", "pricePerUnit": {"USD": f"{FULL * self._prices.usual.get(type, USUAL_PRICE):.10f}"}}
+        price = {"unit": "Hrs", "pricePerUnit": {"USD": f"{FULL * self._prices.usual.get(type, DEFAULT_PRICE):.10f}"}}
         product = {"serviceCode": "AmazonEC2", "terms": {"OnDemand": {"1": {"priceDimensions": {"1": price}}}}}
         return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(product)]}
 
@@ -114,7 +111,7 @@ class Api:
 
 
 def _no_capacity(form: _Form) -> str:
-    """An answer to CreateFleet that has an error for each pool that was asked for, and no instance."""
+    """Return an answer to CreateFleet with an error for each requested pool, and no instance."""
     overrides: dict[str, dict[str, str]] = {}
     for name, value in form.items():
         pool, separator, key = name.rpartition(".")
@@ -143,7 +140,7 @@ def _sent(start_response: Callable[..., Any], kind: str, text: str) -> list[byte
 
 
 def _listed(form: _Form, name: str) -> list[str]:
-    """The values of name.1, name.2, ... in their order."""
+    """Return the values of name.1, name.2, ... in order."""
     values = (form.get(f"{name}.{n}") for n in itertools.count(1))
     return [value for value in itertools.takewhile(lambda value: value is not None, values) if value is not None]
 

@@ -1,6 +1,6 @@
-"""How a command that runs inside a local EC2 plays the provider: a small HTTP service on loopback, and its client.
+"""Control of a local EC2 from a command that runs inside it: an HTTP service on loopback, and its client.
 
-Instances cannot reach it: they have namespaces of their own.
+Instances cannot reach it: each has a network namespace of its own.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from pools.ec2.guest_cloud import NOTICE_S, CloudEvent, GuestCloud, UnknownInsta
 
 PORT = 5001
 VARIABLE = "GRIDML_LOCAL_EC2"
-"""The environment variable that tells a command inside where the service is."""
-LOOK_S = 0.05
+"""The environment variable with the URL of the service."""
+POLL_S = 0.05
 
 
 class Control:
-    """Play the provider of the local EC2 whose control service is at `url`, as VARIABLE has it.
-
-    What is asked of an instance that never booted raises UnknownInstance.
-    """
+    """A client of the service at `url`, the value of VARIABLE. Raises UnknownInstance for an instance that never
+    booted."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -49,16 +47,16 @@ class Control:
         self._ask("mute", times=times)
 
     def events(self) -> list[CloudEvent]:
-        """All that happened so far, oldest first."""
+        """Return all events so far, oldest first."""
         return [CloudEvent(**each) for each in self._ask("events")]
 
     def wait(self, true: Callable[[list[CloudEvent]], bool], limit_s: float) -> list[CloudEvent]:
-        """Return the events as soon as something is true of them. Raises TimeoutError with what there was instead."""
+        """Poll until the events satisfy `true`, and return them. Raises TimeoutError with the events so far."""
         deadline = time.monotonic() + limit_s
         while not true(events := self.events()):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not within {limit_s:g} s; there was: {events}")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return events
 
     def _ask(self, what: str, **values: Any) -> Any:
@@ -72,7 +70,7 @@ class Control:
 
 @contextmanager
 def served(cloud: GuestCloud) -> Iterator[str]:
-    """Serve a cloud's control while inside `with`; its URL."""
+    """Serve the control of a cloud inside `with`; yields the URL."""
     deeds: Mapping[str, Callable[..., Any]] = {
         **{name: getattr(cloud, name) for name in ("interrupt", "rebalance", "crash", "refuse", "mute")},
         "events": lambda: [asdict(event) for event in list(cloud.events)],
@@ -104,4 +102,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Says nothing."""
+        """Log nothing."""

@@ -1,6 +1,6 @@
-"""A control group for each guest: two systemds that manage the same groups would take each other's services for theirs.
+"""Control groups of guests, one for each: systemds that share groups would take each other's services for their own.
 
-Groups are the kernel's, not a namespace's, so they are removed by name when a guest is gone.
+Control groups are global in the kernel and do not end with a namespace, so they are removed by name.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done; shift; exec "$@"'
-_PATIENCE_S = 30.0  # in which the last process of a guest is gone
+_TIMEOUT_S = 30.0  # for the last process of a guest to end
 
 
 class ControlGroup:
-    """A group below this process's own, in each hierarchy that systemd uses. Raises OSError where none can be made."""
+    """A group below this process's own, in each hierarchy that systemd uses. Raises OSError if it cannot be created."""
 
     def __init__(self, name: str) -> None:
-        # The same name in all of them: systemd goes by one, and takes it that the others agree.
+        # The same name in all hierarchies: systemd reads one, and assumes that the others agree.
         self.folders = [place / f"gridml-{name}" for place in _own()]
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
 
     def within(self, command: Sequence[str]) -> list[str]:
-        """The command that runs `command` in the group."""
+        """Return a command that joins the group and then runs `command`."""
         return ["/bin/sh", "-euc", _JOIN, "join", *map(str, self.folders), "--", *command]
 
     def remove(self) -> None:
-        """Remove the group and all below it, once their processes have ended. Raises OSError for one that stays."""
-        deadline = time.monotonic() + _PATIENCE_S
+        """Remove the group and its descendants once their processes have ended. Raises OSError after `_TIMEOUT_S`."""
+        deadline = time.monotonic() + _TIMEOUT_S
         for folder in self.folders:
             while folder.exists():
                 for below, _, _ in os.walk(folder, topdown=False):
                     with contextlib.suppress(OSError):
                         Path(below).rmdir()
-                if folder.exists() and time.monotonic() > deadline:
+                if folder.exists() and time.monotonic() > deadline:  # rmdir raises the reason
                     folder.rmdir()
 
 
 def _own() -> list[Path]:
-    """Where this process stands in the hierarchies that systemd uses: the unified one, and its own named one."""
+    """Return this process's groups in the hierarchies that systemd uses: the unified one, and its own named one."""
     groups = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)

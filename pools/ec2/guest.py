@@ -1,4 +1,4 @@
-"""One booted Debian: systemd-nspawn on layers that nobody changes, with a layer of its own on top, in memory."""
+"""A booted Debian: systemd-nspawn on shared read-only layers, with a writable layer in memory on top."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from pools.ec2.control_groups import ControlGroup
 from pools.ec2.machine import call
 
-POWER_BUTTON = "SIGRTMIN+4"  # systemd powers off when it gets it
-# cloud-init reads no DMI tables in a container. A hypervisor's UUID that begins with "ec2", as Xen has it, makes it use
-# the metadata service, with tokens. /sys is read-only, so it is laid anew with that in it.
+POWER_BUTTON = "SIGRTMIN+4"  # on which systemd powers off
+# cloud-init does not read DMI tables in a container, but uses the metadata service (with tokens) if the hypervisor's
+# UUID begins with "ec2", as on Xen. /sys is read-only, so it is replaced by a copy that contains the UUID.
 _INIT = """
 mount --make-rprivate /
 mkdir -p /run/old /run/new
@@ -42,12 +42,12 @@ exec /lib/systemd/systemd
 class Guest:
     """A machine that boots `layers` (uppermost first), in the network namespace of file `network`.
 
-    `folder` is for what it writes, in memory; `console` gets all that its journal says.
+    `folder` is its writable layer, in memory; `console` receives its journal.
     """
 
     def __init__(self, name: str, layers: Sequence[Path], folder: Path, network: Path, console: Path) -> None:
         self.name = name
-        self.ended = threading.Event()
+        self.ended = threading.Event()  # set once its first process has ended
         self._folder = folder
         self._group = ControlGroup(folder.name)
         root = _mounted(layers, folder)
@@ -68,17 +68,17 @@ class Guest:
         threading.Thread(target=self._wait, name=f"guest {name}", daemon=True).start()
 
     def power_off(self, patience_s: float) -> bool:
-        """Press the power button; what is on after `patience_s` seconds is killed. True where it went by itself."""
+        """Press the power button, and kill the guest after `patience_s` seconds. Returns whether it ended by itself."""
         with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)  # nspawn hands the power button on
+            self._process.send_signal(signal.SIGTERM)  # nspawn sends its `--kill-signal` on
         went = self.ended.wait(patience_s)
         self.kill()
         return went
 
     def kill(self) -> None:
-        """Cut the power: every process of the guest ends at once. Idempotent."""
+        """Kill every process of the guest. Idempotent."""
         if self._process.poll() is None:
-            for child in _children(self._process.pid):  # first process of its namespace: the others die with it
+            for child in _children(self._process.pid):  # the first process of a PID namespace: the others die with it
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
@@ -86,7 +86,7 @@ class Guest:
         self.ended.wait()
 
     def remove(self) -> None:
-        """Let go of what it wrote, once it has ended."""
+        """Remove the writable layer and the control group, once it has ended."""
         call(["umount", "--lazy", self._folder / "root"])
         call(["umount", "--lazy", self._folder])
         self._folder.rmdir()

@@ -1,6 +1,6 @@
-"""A local EC2: moto's instances, really booted, with a metadata service, and what a provider does to them.
+"""A local EC2: moto's instances, booted as guests, with a metadata service and the interruptions of a provider.
 
-It takes network, mount and process namespaces of its own (`machine.ALONE`).
+Requires network, mount and process namespaces of its own (`machine.ALONE`).
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from pools.ec2.metadata_service import ImdsServer, InstanceFacts, Signatory
 from pools.ec2.root import Root
 
 URL = f"http://{network.GATEWAY}:{PORT}"
-LOOK_S = 0.1  # between two looks at what moto has
-POWER_OFF_S = 20.0  # that a guest has for going off when it is told to
-NOTICE_S = 120.0
-AT_ONCE = 16  # instances that are booted or ended at the same time
+POLL_S = 0.1  # between two comparisons of guests with moto's instances
+POWER_OFF_S = 20.0  # for a guest to power off before it is killed
+NOTICE_S = 120.0  # EC2's notice of a spot interruption
+MAX_CONCURRENT = 16  # instances booted or ended concurrently
 
 
 @dataclass(frozen=True)
 class CloudEvent:
-    """What happened to which instance ("" for none), and when: seconds since 1970."""
+    """An event of the cloud."""
 
-    at_s: float
+    at_s: float  # seconds since 1970
     what: str
-    id: str = ""
+    id: str = ""  # of the instance, "" for none
 
 
 class UnknownInstance(Exception):
-    """No guest was ever booted for this id."""
+    """No guest with this id was ever booted."""
 
 
 class GuestCloud:
-    """Keeps guests as moto has instances. `folder` gets the consoles and the certificate.
+    """A controller that keeps one guest for each of moto's instances. Consoles and the certificate go to `folder`.
 
-    Whatever image an instance is launched from, it boots `root`; `image` is one as `gridml ami build` leaves it.
+    Instances boot `root`, whatever image they are launched from; `image` looks like one made by `gridml ami build`.
     """
 
     def __init__(self, root: Root, folder: Path) -> None:
         self.certificate = folder / "identity.pem"
         self.events: list[CloudEvent] = []
         self._ground = Ground(root.layers, Path("/run/instances"), folder / "consoles")
-        self._instances: dict[str, GuestInstance] = {}
-        self._mute = 0
-        self._work = ThreadPoolExecutor(AT_ONCE, "instance")
+        self._instances: dict[str, GuestInstance] = {}  # all ever launched, by id, oldest first
+        self._mute = 0  # of the next instances, how many boot disconnected
+        self._work = ThreadPoolExecutor(MAX_CONCURRENT, "instance")
 
-    # What a provider does.
+    # --- actions of the provider
 
     def interrupt(self, id: str, notice_s: float = NOTICE_S) -> None:
-        """Tell an instance that it will be taken, and take it after `notice_s` seconds. Raises UnknownInstance."""
+        """Send an instance an interruption notice, and end it after `notice_s` seconds. Raises UnknownInstance."""
         instance = self._instance(id)
         instance.interruption = ("terminate", when(datetime.now(UTC) + timedelta(seconds=notice_s)))
         self.happened(f"is told that it will be taken in {notice_s:g} s", id)
@@ -68,28 +68,28 @@ class GuestCloud:
         timer.start()
 
     def rebalance(self, id: str) -> None:
-        """Recommend to leave an instance, which may be taken some time. Raises UnknownInstance."""
+        """Send an instance a rebalance recommendation. Raises UnknownInstance."""
         self._instance(id).rebalance = when(datetime.now(UTC))
         self.happened("is recommended for rebalancing", id)
 
     def crash(self, id: str) -> None:
-        """Take an instance at once, without a notice. Raises UnknownInstance."""
+        """End an instance at once, without a notice. Raises UnknownInstance."""
         self.happened("crashes", id)
         self._instance(id).end(TAKEN, 0.0, "is gone")
 
     def refuse(self, times: int) -> None:
-        """Have no capacity for the next `times` fleets."""
+        """Refuse the next `times` fleets for lack of capacity."""
         self._api.refuse(times)
 
     def mute(self, times: int) -> None:
-        """Boot the next `times` instances with their network cut, so that nobody hears of them."""
+        """Boot the next `times` instances without a network, so that they never enrol."""
         self._mute += times
 
-    # What it is made of.
+    # --- the controller
 
     @contextmanager
     def up(self) -> Iterator[GuestCloud]:
-        """Answer calls and boot instances while inside `with`. Raises NoLocalEc2."""
+        """Answer calls and boot instances inside `with`. Raises NoLocalEc2."""
         from moto.ec2.models import ec2_backends
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
         from werkzeug.serving import make_server
@@ -130,13 +130,15 @@ class GuestCloud:
         return self._instances[id]
 
     def _facts_at(self, address: str) -> InstanceFacts | None:
-        """Addresses may be given again, so the youngest instance has it."""
+        """Return the facts of the instance at an address, None without one."""
+        # moto reuses addresses: the youngest instance has it.
         instance = next((each for each in reversed(self._instances.values()) if each.address == address), None)
         return None if instance is None else instance.facts()
 
     def _keep(self, stop: threading.Event) -> None:
-        """Boot what moto has and nobody booted, end what it no longer has, and tell it what went off by itself."""
-        while not stop.wait(LOOK_S):
+        """Reconcile guests with moto until `stop`: boot new instances, end terminated ones, and record in moto those
+        that powered off by themselves."""
+        while not stop.wait(POLL_S):
             for known in list(self._moto.all_instances()):
                 if known.id not in self._instances and str(known.state) == "running":
                     self._work.submit(self._boot, self._new(known))
@@ -158,13 +160,14 @@ class GuestCloud:
     def _boot(self, instance: GuestInstance) -> None:
         try:
             instance.boot()
-        except Exception as error:  # it shows where people look: nobody waits for this thread
+        except Exception as error:  # recorded as an event, because no caller waits for this thread
             self.happened(f"does not boot: {error}", instance.id)
 
 
 def _image(moto: Any) -> str:
-    """Register an image of this account, tagged as gridml's. moto forgets what a call says of the machine."""
+    """Register an image of this account, tagged like gridml's."""
     image = moto.register_image(name="gridml-local")
+    # moto drops these arguments of the call.
     image.architecture, image.virtualization_type = "x86_64", "hvm"
     image.add_tag("gridml", "image")
     return str(image.id)

@@ -1,4 +1,4 @@
-"""Where this machine gets its packages from, so that a root that is made on it gets them from there too."""
+"""Package sources of this machine (apt mirror, pip settings), which a root built on it uses, too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PUBLIC = "http://deb.debian.org/debian"
 
 
 def debian_mirror() -> str:
-    """The Debian mirror that apt uses here, in whatever file it stands; the public one where it names none."""
+    """Return the Debian mirror that this machine's apt uses, else the public one."""
     try:
         listed = call(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]).splitlines()
     except (NoLocalEc2, FileNotFoundError):
@@ -24,17 +24,14 @@ def debian_mirror() -> str:
 
 @dataclass(frozen=True)
 class PipSettings:
-    """What pip is told here: by its files and by PIP_* variables, the latter winning.
+    """The effective settings of pip on this machine. PIP_* variables override its files."""
 
-    `variables` say the same to a pip elsewhere; `paths` are files and folders of this machine that they name.
-    """
-
-    variables: dict[str, str]
-    paths: tuple[Path, ...]
+    variables: dict[str, str]  # PIP_* variables that configure another pip alike
+    paths: tuple[Path, ...]  # files and folders of this machine that the settings name
 
 
 def pip_settings() -> PipSettings:
-    """How pip is set on this machine. Raises NoLocalEc2 where this interpreter has no pip."""
+    """Read the settings of pip on this machine. Raises NoLocalEc2 if this interpreter has no pip."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     said = subprocess.run(command, capture_output=True, text=True)
     if said.returncode:
@@ -43,7 +40,7 @@ def pip_settings() -> PipSettings:
 
 
 def read_pip_settings(listed: str) -> PipSettings:
-    """Understand what `pip config list` prints: lines such as `global.find-links='/opt/wheels'`."""
+    """Parse the output of `pip config list`: lines such as `global.find-links='/opt/wheels'`."""
     of_files: dict[str, str] = {}
     of_environment: dict[str, str] = {}
     for line in listed.splitlines():
@@ -52,7 +49,7 @@ def read_pip_settings(listed: str) -> PipSettings:
         if not separator or section not in ("global", "install", ":env:"):
             continue
         settings = of_environment if section == ":env:" else of_files
-        # pip prints a value as Python writes a string, with a line break between several.
+        # pip prints values as Python string literals; several values are separated by line breaks.
         value = quoted.strip()[1:-1].replace("\\n", " ")
         settings[f"PIP_{name.replace('-', '_').upper()}"] = value
     variables = {**of_files, **of_environment}
@@ -61,8 +58,9 @@ def read_pip_settings(listed: str) -> PipSettings:
 
 
 def _path(word: str) -> Path | None:
-    """The path that a setting names, if it lies on this machine. An index's pages point at files beside its folder."""
+    """Return the path that a setting names, None if it is none of this machine."""
     if word.startswith("file://"):
+        # An index is a folder "simple", whose pages link to files next to it: so its parent is needed.
         folder = Path(unquote(urlparse(word).path))
         return folder.parent if folder.name == "simple" else folder
     path = Path(word)

@@ -1,4 +1,4 @@
-"""Run a command inside a local EC2, in namespaces that end with it."""
+"""Execution of a command inside a local EC2, in namespaces that end with it."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ CERTIFICATE_VARIABLE = "GRIDML_LOCAL_EC2_CERTIFICATE"
 
 
 def command(root: Root, folder: Path, inner: Sequence[str]) -> list[str]:
-    """The command that makes the namespaces, starts a cloud in them and runs `inner` there; its exit status is that of
-    `inner`. `folder` gets consoles and the certificate."""
+    """Return a command that creates the namespaces, starts a cloud in them and runs `inner`, whose exit status it
+    returns. Consoles and the certificate go to `folder`."""
     cloud = [sys.executable, "-m", "pools.ec2.inside", str(folder), *map(str, root.layers)]
     return [*ALONE, *cloud, "--", *inner]
 
 
 def environment(more: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What `command` is run with: this checkout comes first."""
+    """Return the environment for `command`, with this checkout first on PYTHONPATH."""
     return {**more, "PYTHONPATH": os.pathsep.join(filter(None, [str(CHECKOUT), more.get("PYTHONPATH", "")]))}
 
 
 def _main(arguments: Sequence[str]) -> int:
-    """Start the cloud in the namespaces that this process was started in, and run the command."""
+    """Start the cloud in this process's namespaces, and run the command."""
     from pools.ec2.control import VARIABLE, served
     from pools.ec2.guest_cloud import URL, GuestCloud
     from pools.ec2.instances import REGION
 
     split = arguments.index("--")
     folder, *layers = map(Path, arguments[:split])
-    # The first process of a namespace ignores every signal that it has no handler for.
+    # The first process of a PID namespace ignores signals without a handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     cloud = GuestCloud(Root(tuple(layers)), folder)
     with cloud.up(), served(cloud) as control:
@@ -50,7 +50,7 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def _without_credentials(variables: Mapping[str, str]) -> dict[str, str]:
-    """Nothing of a real account, and no proxy: calls must end here."""
+    """Drop the credentials of a real account and proxies, so that no call leaves this machine."""
     return {n: v for n, v in variables.items() if not n.startswith("AWS_") and not n.lower().endswith("_proxy")}
 
 

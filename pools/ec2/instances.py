@@ -1,7 +1,4 @@
-"""One instance of a local EC2: what moto has of it, and the guest that is booted for it.
-
-moto says which instances there are and hears what became of them; nobody else keeps their states.
-"""
+"""An instance of a local EC2: moto's record, which alone holds its state, and the guest booted for it."""
 
 from __future__ import annotations
 
@@ -29,17 +26,17 @@ _DEFAULT_BEHAVIOUR = "stop"
 
 @dataclass(frozen=True)
 class Ground:
-    """What all instances stand on: the layers they boot, and folders for what they write and for their consoles."""
+    """Folders that all instances share."""
 
-    layers: Sequence[Path]
-    memory: Path
+    layers: Sequence[Path]  # of the root file system, uppermost first
+    memory: Path  # for writable layers
     consoles: Path
 
 
 class GuestInstance:
-    """A guest for moto's instance `known`, in the cloud whose backend is `moto`. It boots when `boot` is called.
+    """A guest for moto's instance `known`, in the backend `moto`. It boots when `boot` is called.
 
-    `happened(what, id)` is told what becomes of it. One that is `mute` boots with its cable cut.
+    `happened(what, id)` is called with its events. If `mute`, it boots without a network.
     """
 
     def __init__(self, known: Any, moto: Any, ground: Ground, happened: Callable[[str, str], None], mute: bool) -> None:
@@ -47,26 +44,26 @@ class GuestInstance:
         self.address: str = known.private_ip
         self.interruption: tuple[str, str] | None = None
         self.rebalance: str | None = None
-        self.leaving = False  # its end has been asked for
+        self.leaving = False  # its end is scheduled
         self._known, self._moto, self._ground, self._happened, self._mute = known, moto, ground, happened, mute
         self._name = f"ip-{self.address.replace('.', '-')}"
-        self._namespace = self.id[:15]
+        self._namespace = self.id[:15]  # names of network interfaces have 15 characters at most
         self._guest: Guest | None = None
-        self._ending = threading.Lock()
-        self._ended = False
+        self._ending = threading.Lock()  # held by `boot` and `end`, which run on a thread pool
+        self._ended = False  # final
 
     @property
     def wanted(self) -> bool:
-        """Whether moto says that it runs."""
+        """Return whether moto lists it as running."""
         return str(self._known.state) in ("pending", "running")
 
     @property
     def off(self) -> bool:
-        """Whether its guest went off by itself."""
+        """Return whether its guest powered off by itself."""
         return not self._ended and self._guest is not None and self._guest.ended.is_set()
 
     def facts(self) -> InstanceFacts:
-        """What the metadata service says of it now."""
+        """Return its current metadata."""
         return InstanceFacts(
             id=self.id,
             type=self._known.instance_type,
@@ -83,7 +80,7 @@ class GuestInstance:
         )
 
     def boot(self) -> None:
-        """Switch it on, unless it has been ended already. Raises NoLocalEc2."""
+        """Boot the guest, unless the instance has ended already. Raises NoLocalEc2."""
         with self._ending:
             if self._ended:
                 return
@@ -93,13 +90,13 @@ class GuestInstance:
         self._happened("boots with its network cut" if self._mute else "boots", self.id)
 
     def end(self, reason: tuple[str, str], patience_s: float, word: str) -> None:
-        """Switch it off, giving it `patience_s` seconds, and tell moto that it is gone and why. Idempotent."""
+        """Power it off within `patience_s` seconds, and record the end and its reason in moto. Idempotent."""
         with self._ending:
             if self._ended:
                 return
             self._ended = True
             guest, self._guest = self._guest, None
-            # Whoever asks moto meanwhile hears that it is on its way.
+            # Calls in the meantime see the state shutting-down.
             if self.wanted and patience_s:
                 self._known._state.name, self._known._state.code = "shutting-down", 32
                 self._say_why(reason)
@@ -108,20 +105,20 @@ class GuestInstance:
                     guest.power_off(patience_s)
                 guest.kill()
                 self._tidy(lambda: network.unplug(self._namespace))
-            self._settle(reason)
+            self._record_end(reason)
         self._happened(word, self.id)
         if guest is not None:
             self._tidy(guest.remove)
 
     def _tidy(self, remove: Callable[[], None]) -> None:
-        """What cannot be removed is said where people look: nobody waits for the thread that ends an instance."""
+        """Call `remove`, and report an error as an event, because no caller waits for this thread."""
         try:
             remove()
         except Exception as error:
             self._happened(f"leaves something behind: {error}", self.id)
 
-    def _settle(self, reason: tuple[str, str]) -> None:
-        """Make moto's record what EC2's would be."""
+    def _record_end(self, reason: tuple[str, str]) -> None:
+        """Update moto's record to what EC2's would be."""
         if reason == SWITCHED_OFF and self._behaviour() == "stop":
             self._known.stop()
         elif str(self._known.state) != "terminated":
@@ -139,7 +136,8 @@ class GuestInstance:
         self._known._reason = f"{initiator} initiated ({datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC)"
 
     def _behaviour(self) -> str:
-        """What a power-off does to it. moto forgets what a fleet's launch template says of that."""
+        """Return its InstanceInitiatedShutdownBehavior."""
+        # moto ignores the value in a fleet's launch template, so it is read from there.
         fleet = self._moto.get_fleet(self._known._spot_fleet_id or self._known._fleet_id or "")
         for configuration in fleet.launch_template_configs if fleet else ():
             with contextlib.suppress(KeyError, TypeError):
@@ -149,12 +147,12 @@ class GuestInstance:
 
 
 def when(moment: datetime) -> str:
-    """A time as EC2 writes it."""
+    """Format a time as EC2 does."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _decoded(user_data: Any) -> bytes | None:
-    """User data as the instance sees them; moto keeps them as they came, sometimes in a list."""
+    """Decode user data. moto stores them as received, sometimes in a list."""
     text = user_data[0] if isinstance(user_data, list) and user_data else user_data
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""Whether this machine can be a local EC2: root, namespaces, an overlay file system, and a few of Debian's tools."""
+"""Requirements of a local EC2 on this machine: root, namespaces, an overlay file system, and a few Debian tools."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TOOLS = {"systemd-nspawn": "systemd-container", "ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
-"""What instances are booted with, and the Debian package that has it."""
+"""Tools that boot instances, and their Debian packages."""
 MODULES = ("moto", "flask", "cryptography", "boto3")
 ALONE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
-"""Prefix of a command that sees a network, mounts and processes of its own: all of them end with it."""
+"""Prefix of a command with network, mount and process namespaces of its own, all of which end with it."""
 BUILDING = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private")
-"""Prefix of a command whose mounts and processes end with it; it has the machine's network."""
+"""Prefix of a command whose mounts and processes end with it, on the machine's network."""
 
 
 class NoLocalEc2(Exception):
-    """There is no local EC2 here; the text says why and what to do."""
+    """A local EC2 is not possible on this machine; the text has the reason and advice."""
 
 
 def unavailable() -> str | None:
-    """Why this machine cannot be a local EC2, and what to do about it; None where it can."""
+    """Return why this machine cannot run a local EC2, with advice; None if it can."""
     if os.geteuid() != 0:
         return "a local EC2 makes namespaces, which takes root: run it as root"
     missing = lacking(TOOLS)
@@ -35,14 +35,12 @@ def unavailable() -> str | None:
     if "overlay" not in Path("/proc/filesystems").read_text() and not _runs("modprobe", "overlay"):
         return "instances write to an overlay file system, which this kernel does not have"
     if not _runs(*ALONE, "mount", "-t", "tmpfs", "none", "/run"):
-        return (
-            "this machine lets nobody make namespaces and mount in them; use a virtual machine, or a container that may"
-        )
+        return "this machine does not allow namespaces with mounts; use a virtual machine, or a privileged container"
     return None
 
 
 def lacking(tools: dict[str, str]) -> str | None:
-    """Which tools are missing and how to get them; None where all are there. `tools` has each one's package."""
+    """Return which tools are missing and how to install them, None for none. `tools` maps each to its package."""
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if not missing:
         return None
@@ -50,7 +48,7 @@ def lacking(tools: dict[str, str]) -> str | None:
 
 
 def call(command: Sequence[str | Path]) -> str:
-    """Run a command to its end and return what it printed. Raises NoLocalEc2 with what it said when it fails."""
+    """Run a command and return its output. Raises NoLocalEc2 with the output if it fails."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, errors="replace")
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()[-20:]

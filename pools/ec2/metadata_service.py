@@ -1,9 +1,9 @@
-"""The instance metadata service of EC2, version 2, over HTTP: for tests, and for an EC2 on one machine.
+"""The instance metadata service of EC2 (IMDSv2) over HTTP, for tests and for a local EC2.
 
-Which instance asks is known by its source address, as to the hypervisor. What is said of it is asked for anew at each
-request, so an interruption is there from the moment that its facts have one. The calls and their statuses are those of
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html: a token by PUT, 400 for its
-lifetime, 403 through a proxy, 401 without a token, 404 for what is not there.
+A client is identified by its source address, as a hypervisor does. Facts are read at each request, so an interruption
+shows at once. Calls and statuses are those of
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html: a token by PUT, 400 for a bad
+lifetime, 403 through a proxy, 401 without a token, 404 for an unknown path.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
-MAX_TTL_S = 21_600
+MAX_TTL_S = 21_600  # of a token
 _TTL = "X-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN = "X-aws-ec2-metadata-token"
 
 
 @dataclass(frozen=True)
 class InstanceFacts:
-    """What the service says of an instance. `interruption` is (action, time), such as ("terminate",
-    "2026-04-01T12:02:00Z"); `rebalance` is when a rebalance was recommended; both None as long as nothing is known."""
+    """The metadata of an instance."""
 
     id: str
     type: str
@@ -41,11 +40,11 @@ class InstanceFacts:
     launched: str = "2026-04-01T12:00:00Z"
     lifecycle: str = "spot"
     user_data: bytes | None = None
-    interruption: tuple[str, str] | None = None
-    rebalance: str | None = None
+    interruption: tuple[str, str] | None = None  # (action, time): ("terminate", "2026-04-01T12:02:00Z")
+    rebalance: str | None = None  # the time of the recommendation
 
     def document(self) -> str:
-        """The identity document: the text that is signed."""
+        """Return the identity document: the text that is signed."""
         values = {
             "accountId": self.account,
             "architecture": "x86_64",
@@ -62,7 +61,7 @@ class InstanceFacts:
 
 
 class Signatory:
-    """Who signs identity documents: an RSA key, and a certificate of its own with the public half (PEM)."""
+    """A signer of identity documents: an RSA key, and a self-signed certificate (PEM) with its public half."""
 
     def __init__(self, name: str = "instance identity documents") -> None:
         from cryptography import x509
@@ -85,7 +84,7 @@ class Signatory:
         self.certificate = certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def sign(self, document: str) -> str:
-        """PKCS #1 v1.5 over SHA-256 of the document, in lines of base64 as the service gives it."""
+        """Sign a document with PKCS #1 v1.5 over SHA-256; return lines of base64, as the service does."""
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import padding
 
@@ -94,7 +93,7 @@ class Signatory:
 
 
 class ImdsServer(ThreadingHTTPServer):
-    """Answers on `address` for the instances that `instance_at` knows by their source addresses; None: nobody's.
+    """The service on `address`. `instance_at` maps a source address to an instance, None for an unknown one.
 
     `sign` signs identity documents. `clock` gives seconds, for the lifetime of tokens.
     """
@@ -113,11 +112,11 @@ class ImdsServer(ThreadingHTTPServer):
         self.instance_at = instance_at
         self.sign = sign
         self._clock = clock
-        self._tokens: dict[str, tuple[str, float]] = {}
+        self._tokens: dict[str, tuple[str, float]] = {}  # by token: (instance id, time of expiry)
 
     @property
     def url(self) -> str:
-        """Where a client on this machine finds it."""
+        """The URL for a client on this machine."""
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
 
     def new_token(self, instance: str, ttl_s: int) -> str:
@@ -126,17 +125,17 @@ class ImdsServer(ThreadingHTTPServer):
         return token
 
     def admits(self, token: str | None, instance: str) -> bool:
-        """Whether a token is this instance's, and has not expired."""
+        """Return whether a token belongs to this instance and has not expired."""
         owner, until_s = self._tokens.get(token or "", ("", 0.0))
         return owner == instance and self._clock() < until_s
 
     def expire_tokens(self) -> None:
-        """All tokens given so far are void: a service that was restarted."""
+        """Invalidate all tokens, as a restart of the service does."""
         self._tokens.clear()
 
     @contextmanager
     def running(self) -> Iterator[ImdsServer]:
-        """Answer, on a thread, while inside `with`."""
+        """Serve on a thread inside `with`."""
         thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
@@ -158,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         return cast(ImdsServer, self.server)
 
     def do_PUT(self) -> None:
-        # The answer must not leave the instance: a container behind another hop does not get it.
+        # As on EC2, the answer has a hop limit of 1: a container behind another hop must not get a token.
         self.connection.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
         instance = self._server.instance_at(self.client_address[0])
         ttl_s = self.headers.get(_TTL, "")
@@ -188,14 +187,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *values: Any) -> None:
-        """Says nothing: tokens and user data are nobody's."""
+        """Log nothing: tokens and user data are secrets."""
 
 
 Leaf = bytes | Callable[[], bytes]
 
 
 def tree_of(instance: InstanceFacts, sign: Callable[[str], str]) -> dict[str, Leaf]:
-    """All that the service has of an instance, by path below the version; what takes long to say is a function."""
+    """Return all metadata of an instance, by path below the version; expensive values are functions."""
     octets = [int(part) for part in instance.address.split(".")]
     name = f"ip-{instance.address.replace('.', '-')}.ec2.internal"
     about = {
@@ -230,7 +229,7 @@ def tree_of(instance: InstanceFacts, sign: Callable[[str], str]) -> dict[str, Le
 
 
 def look_up(tree: Mapping[str, Leaf], path: str) -> bytes | None:
-    """What lies at a path, or a list of what lies below it, folders with a '/'; None where there is nothing."""
+    """Return the value at a path, or the list of its children, folders with a '/'; None for an unknown path."""
     if path in tree:
         leaf = tree[path]
         return leaf if isinstance(leaf, bytes) else leaf()

@@ -1,5 +1,5 @@
-"""The network of a local EC2: one bridge with the provider's two addresses on it, and for each instance a network
-namespace with a cable to the bridge. It lies in the network namespace of this process, and is gone with it."""
+"""The network of a local EC2: a bridge with the provider's two addresses, and for each instance a network namespace
+with a veth pair to the bridge. It belongs to the network namespace of this process, and ends with it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from pathlib import Path
 from pools.ec2.machine import call
 
 GATEWAY = "172.31.0.1"
-"""The address of this process, of the calls and of the master, as instances see it (moto's default VPC)."""
-IMDS = "169.254.169.254"
-PREFIX = 16
+"""The address of the API and of the master, as instances see it (in moto's default VPC)."""
+IMDS = "169.254.169.254"  # of the metadata service
+PREFIX = 16  # length of the VPC's network prefix
 _BRIDGE = "br0"
-_NO_SUBNET = "10.0.0.0/8"  # where moto puts an instance that is launched without a subnet
+_NO_SUBNET = "10.0.0.0/8"  # from which moto assigns addresses to instances without a subnet
 _NAMESPACES = Path("/run/netns")
 
 
 def lay() -> None:
-    """Lay the bridge. The name of each namespace is a mount below /run, so /run becomes this namespace's own."""
+    """Create the bridge."""
+    # Named network namespaces are mounts below /run, so /run must be private to this mount namespace.
     call(["mount", "-t", "tmpfs", "-o", "mode=755", "none", "/run"])
     _ip("link", "set", "lo", "up")
-    # With an address of its own the bridge does not take that of whichever cable came first, and lose it with that.
+    # A fixed hardware address: otherwise the bridge takes that of its first port, and changes it when that goes.
     _ip("link", "add", _BRIDGE, "address", "02:00:00:00:00:01", "type", "bridge")
     _ip("address", "add", f"{GATEWAY}/{PREFIX}", "dev", _BRIDGE)
     _ip("address", "add", f"{IMDS}/32", "dev", _BRIDGE)
@@ -29,9 +30,9 @@ def lay() -> None:
 
 
 def plug(name: str, address: str, connected: bool = True) -> Path:
-    """Make the network namespace `name` (15 letters at most) with `eth0` at `address`, and return its file.
+    """Create the network namespace `name` (at most 15 characters) with `eth0` at `address`; return its file.
 
-    Where `connected` is false the cable is in no bridge: the instance comes up and reaches nobody.
+    Without `connected` the veth pair is not attached to the bridge: the instance boots and reaches nothing.
     """
     _ip("netns", "add", name)
     _ip("link", "add", _cable(name), "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -48,12 +49,12 @@ def plug(name: str, address: str, connected: bool = True) -> Path:
 
 
 def unplug(name: str) -> None:
-    """Remove a namespace; its cable goes with it."""
+    """Remove a namespace and its veth pair."""
     _ip("netns", "delete", name)
 
 
 def mac(address: str) -> str:
-    """The hardware address of the instance at an IPv4 address."""
+    """Return the hardware address of the instance at an IPv4 address."""
     return "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
 
 

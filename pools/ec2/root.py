@@ -1,8 +1,8 @@
-"""The Debian that instances boot, made once and kept in a cache folder in layers.
+"""The root file system of instances: Debian in two layers, built once and cached.
 
-Below lies Debian with cloud-init and what the image has beside gridml: minutes of work, seldom changed. Above lies what
-the image's own `install.sh` makes of it, with the wheel of this checkout: seconds of work. A layer's name says what it
-was made from, and it gets that name when it is whole.
+The lower layer is Debian with cloud-init and the dependencies of gridml: minutes of work, seldom changed. The upper
+layer is the result of the image's own `install.sh` with the wheel of this checkout: seconds of work. Layers are named
+by a hash of their inputs, and renamed last, so that an existing one is complete.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 IMAGE = CHECKOUT / "ami" / "image"
 CONSTRAINTS = CHECKOUT / "constraints.txt"
 MAKING = "GRIDML_MAKE_ROOT"
-"""The environment variable that, set to 1, lets tests make a root that is not in the cache."""
+"""The environment variable that, if 1, lets tests build a root that is not cached."""
 SUITE = "bookworm"
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "udev", "libpam-systemd", "cloud-init", "openssh-server"),
     *("iproute2", "ca-certificates", "python3", "python3-venv"),
 )
-VENV = "/opt/gridml/venv"  # where install.sh puts gridml
-_WHEELED = ("gridml", "master", "remote", "ami", "chunk_model")
-_UPPER = "gridml-"
-_KEPT_S = 7 * 86_400.0
+VENV = "/opt/gridml/venv"  # of install.sh
+_WHEELED = ("gridml", "master", "remote", "ami", "chunk_model")  # packages in the wheel, inputs of the upper layer
+_UPPER = "gridml-"  # prefix of upper layers
+_MAX_AGE_S = 7 * 86_400.0  # since the last use of an upper layer
 _Say = Callable[[str], None]
 
 _DEBIAN = """
@@ -68,20 +68,20 @@ rm -rf "$MADE/tmp/image"
 
 @dataclass(frozen=True)
 class Root:
-    """Folders for an overlay file system, uppermost first."""
+    """A root file system as layers of an overlay."""
 
-    layers: tuple[Path, ...]
+    layers: tuple[Path, ...]  # folders, uppermost first
 
 
 def made_within_seconds(cache: Path | None = None) -> bool:
-    """Whether the part of the root that takes minutes is in the cache folder."""
+    """Return whether the lower layer, which takes minutes to build, is cached."""
     return _planned(_folder(cache)).layers[-1].is_dir()
 
 
 def prepare(cache: Path | None = None, say: _Say = print) -> Root:
-    """The root of this checkout, made now where it is not in the cache folder. Raises NoLocalEc2.
+    """Return the root of this checkout, built unless it is cached. Raises NoLocalEc2.
 
-    `cache` is otherwise `ec2` in the folder that GRIDML_CACHE names, or in ~/.cache/gridml. `say` is told what is done.
+    `cache` is by default `ec2` in the folder that GRIDML_CACHE names, or in ~/.cache/gridml. `say` reports progress.
     """
     root = _planned(_folder(cache))
     upper, lower = root.layers
@@ -91,7 +91,7 @@ def prepare(cache: Path | None = None, say: _Say = print) -> Root:
     if not upper.is_dir():
         say("The image's install.sh is run, with the wheel of this checkout.")
         _make(upper, lambda made: _upper(made, lower))
-    os.utime(upper)
+    os.utime(upper)  # its last use, for `_remove_old`
     _remove_old(upper.parent)
     return root
 
@@ -107,14 +107,14 @@ def _planned(folder: Path) -> Root:
 
 
 def _remove_old(folder: Path) -> None:
-    """Remove upper layers that nobody used for long: each change of gridml makes one."""
+    """Remove upper layers that were not used for long: each change of gridml makes a new one."""
     for layer in folder.glob(f"{_UPPER}*"):
-        if time.time() - layer.stat().st_mtime > _KEPT_S:
+        if time.time() - layer.stat().st_mtime > _MAX_AGE_S:
             shutil.rmtree(layer, ignore_errors=True)
 
 
 def _hash(parts: Iterable[str | bytes]) -> str:
-    """What names a layer: the parts that it is made from, each with its length, so that none runs into the next."""
+    """Return the hash of a layer's inputs, each prefixed by its length, so that boundaries count."""
     digest = hashlib.sha256()
     for part in parts:
         content = part.encode() if isinstance(part, str) else part
@@ -131,19 +131,20 @@ def _contents(*places: Path) -> Iterable[str | bytes]:
 
 
 def _requirements() -> list[str]:
-    """What the image has beside gridml, one requirement each."""
+    """Return the requirements of the image except gridml itself."""
     lines = (line.partition("#")[0].strip() for line in (IMAGE / "packages.txt").read_text().splitlines())
     return [line for line in lines if line]
 
 
 def _pins() -> list[str]:
-    """The versions that are pinned of these; those of other packages make no other root."""
+    """Return the pinned versions of the image's requirements: other pins do not change the layer."""
     names = {re.split("[<>=~!; ]", line)[0] for line in _requirements()}
     return [line for line in CONSTRAINTS.read_text().splitlines() if line.partition("==")[0].strip() in names]
 
 
 def _make(final: Path, fill: Callable[[Path], None]) -> None:
-    """Make a layer under a temporary name; whoever else made it meanwhile made the same."""
+    """Build a layer under a temporary name, and rename it, unless another process was faster: layers of one name are
+    equal."""
     missing = lacking({**TOOLS, "debootstrap": "debootstrap"})
     if missing:
         raise NoLocalEc2(missing)
@@ -187,7 +188,7 @@ def _wheel(folder: Path) -> Path:
 
 
 def _shown(settings: PipSettings) -> str:
-    """Lines of shell that show pip in `$MADE` what it is told to look at: read-only, and only until it is done."""
+    """Return shell lines that bind-mount the paths of pip's settings read-only into `$MADE` during a build."""
     lines = []
     for path in settings.paths:
         make = f'mkdir -p "$MADE{path}"' if path.is_dir() else f'mkdir -p "$MADE{path.parent}"; touch "$MADE{path}"'
@@ -196,7 +197,7 @@ def _shown(settings: PipSettings) -> str:
 
 
 def _run(made: Path, script: str, variables: dict[str, str], settings: PipSettings) -> None:
-    """Run shell lines in namespaces of their own: what they mount is gone when they end."""
+    """Run shell lines in namespaces of their own, so that their mounts end with them."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("PIP_")},
         **settings.variables,

@@ -71,7 +71,7 @@ ENDS: Mapping[tuple[Stage, Cause, Goodbye], State | None] = {
 
 
 def stage_of(state: str) -> Stage:
-    """Return the stage for EC2's name of a state. Unknown states count as alive, so that no worker is given up early."""
+    """Return the stage for EC2's name of a state. Unknown states count as alive: no worker is given up early."""
     return Stage.GONE if state in _GOING else Stage.THERE
 
 

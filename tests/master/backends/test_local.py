@@ -418,12 +418,12 @@ def test_a_worker_that_is_stopped_is_suspended_until_it_goes_on(make: Make) -> N
     assert pool.until_ended("w1").cancelled, "a stopped process can be killed"
 
 
-def test_a_worker_that_ends_as_it_is_looked_at_is_reaped_by_the_next_look(make: Make) -> None:
+def test_a_worker_that_ends_during_a_poll_is_reaped_by_the_next(make: Make) -> None:
     """The master ended there: of a process that has ended nobody can ask whether it is stopped."""
     pool = make(Steady(1), "exit 0")
     pool.backend.submit("w1")
     pool.poll()
     job = pool.backend._jobs["w1"]
     os.waitid(os.P_PID, job.process.pid, os.WEXITED | os.WNOWAIT)
-    pool.backend._look_whether_stopped(job)
+    pool.backend._check_stopped(job)
     assert pool.until_ended("w1").state is State.FINISHED

@@ -87,7 +87,7 @@ def test_the_host_key_that_instances_are_told_is_the_servers(fleet: Any) -> None
         from gridml.carriers.sftp import Credential
 
         told = replace(Credential.read(fleet.directory.root / "sftp" / "w1"), private_key=new_key())
-        assert told.host_key == fleet.backend._door.host_key
+        assert told.host_key == fleet.backend._endpoint.host_key
         line = SftpConnection(told)
         with pytest.raises(PermissionError):  # the server's key is looked at before one shows one's own
             line.session()
@@ -205,7 +205,7 @@ def test_that_no_instance_reaches_the_master_is_said_once_after_two_minutes(flee
     assert fleet.news == []
     fleet.polls(3, 5.0)
     (said,) = fleet.news
-    port = fleet.backend._door.port
+    port = fleet.backend._endpoint.port
     assert f"192.0.2.7:{port}" in said and "--address" in said and "2 instances run" in said
     fleet.polls(10, 5.0)
     assert len(fleet.news) == 1
