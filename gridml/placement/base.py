@@ -77,7 +77,7 @@ Parts = NDArray[np.int32]
 Counts = NDArray[np.int64]
 Shares = NDArray[np.float64]
 MEMORY, TRAFFIC, TOTAL, DUAN, SECONDS = OBJECTIVES = ("memory", "traffic", "total", "duan", "seconds")
-UNLIMITED = 2**62  # the memory limit if none is set; half of int64's range, so that sums with it do not overflow
+UNLIMITED = 2**62  # the memory limit if none is set
 MESH, STAR = TOPOLOGIES = ("mesh", "star")
 # Features that a graph or its options can require of a method. Every method supports a seed, slack, and the objective
 # of the least memory.

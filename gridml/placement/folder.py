@@ -1,8 +1,8 @@
-"""The folder that a placement is kept in: it is there with all of its files, or not at all.
+"""The folder of a saved placement: it is written atomically, with all of its files or not at all.
 
-Beside the parts of rows and columns it says what these are, where that cannot be seen from their positions: the
-numbers that they have in a list of edges, and the rows that were made of a general graph. An earlier placement is
-read from its folder, and its rows and columns are found in the graph as it is now.
+In addition to the parts of rows and columns, it holds the numbers that rows and columns have in a list of edges, and
+the rows that were made of a general graph, because these cannot be derived from positions. `before` reads an earlier
+placement and matches it with the rows and columns of the present graph.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ FILES = frozenset({ROWS, COLUMNS, QUALITY, ROW_NUMBERS, COLUMN_NUMBERS, MADE})
 
 @dataclass(frozen=True)
 class Names:
-    """The numbers that rows and columns have where they come from, int64, ascending, and the graph whose rows were
-    `made`. None: nothing to be said."""
+    """The identities of rows and columns; None: they are the positions."""
 
-    rows: Numbers | None = None
-    columns: Numbers | None = None
-    made: Bipartite | None = None
+    rows: Numbers | None = None  #: their numbers in the file, int64, ascending
+    columns: Numbers | None = None  #: their numbers in the file, int64, ascending
+    made: Bipartite | None = None  #: the graph, if its rows are edges or cliques of a general graph
 
 
 def check_free(folder: Path) -> None:
-    """Raise UsageError where `folder` is a file, or holds anything but an earlier placement."""
+    """Raise UsageError if `folder` is a file, or holds anything other than an earlier placement."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; expected a folder, or a new name. Name another --out.")
     try:
@@ -57,13 +56,12 @@ def check_free(folder: Path) -> None:
 
 
 def save(folder: Path, placement: Placement, quality: str, names: Names | None = None) -> None:
-    """Write the parts of rows and columns, int32, the `quality` beside them, and what is known of their `names`; a
-    placement that is there is replaced.
+    """Save the parts of rows and columns, int32, the `quality`, and their `names`; an earlier placement is replaced.
 
-    Raises UsageError where the folder holds something else, and StorageError where it cannot be written.
+    Raises UsageError if the folder holds something else, and StorageError if it cannot be written.
     """
     check_free(folder)
-    there = folder.resolve()  # a link stays one
+    there = folder.resolve()  # replace the target of a symbolic link, not the link
     name = f".{there.name}-{secrets.token_hex(4)}"
     new, old = there.with_name(f"{name}.new"), there.with_name(f"{name}.old")
     try:
@@ -87,7 +85,7 @@ def save(folder: Path, placement: Placement, quality: str, names: Names | None =
 
 
 def _move(new: Path, there: Path, old: Path) -> None:
-    """A folder is replaced only by two renames; if the second fails the first is undone."""
+    """Replace a folder. This takes two renames; if the second one fails, the first one is undone."""
     if not there.exists():
         new.rename(there)
         return
@@ -111,7 +109,7 @@ def _save(array: NDArray[Any], file: IO[bytes]) -> None:
 
 
 def _save_graph(graph: Bipartite, file: IO[bytes]) -> None:
-    """As scipy does, and `gridml place` reads."""
+    """Save a graph in scipy's format, which `gridml place` reads."""
     ones = np.ones(graph.edges, np.int8)
     save_npz(file, csr_array((ones, graph.neighbours, graph.offsets), shape=(graph.rows, graph.columns)))
 
@@ -120,10 +118,10 @@ _AGAIN = "Place the graph without --from."
 
 
 def before(root: Path, given: Numbered) -> Before:
-    """Return where the placement in a folder has the rows and columns of a graph: those of a list of edges are known by
-    their numbers, others by their places, and what comes after these is new.
+    """Match the placement in a folder with the rows and columns of a graph.
 
-    Raises UsageError where the folder holds no placement, or one of something else.
+    Rows and columns of a list of edges match by number. Others match by position, and what follows the last one is new.
+    Raises UsageError if the folder holds no placement, or a placement of another graph.
     """
     placement = _placement(root)
     rows, columns = (_numbers(root, name) for name in (ROW_NUMBERS, COLUMN_NUMBERS))
@@ -156,8 +154,8 @@ def before(root: Path, given: Numbered) -> Before:
 
 
 def without(was: Before, lost: str, parts: int) -> Before:
-    """Return where rows and columns were, the `lost` parts, numbers between commas, numbered last: on `parts` parts,
-    which the others must be enough for, they are gone. Raises UsageError for anything else."""
+    """Renumber the former parts so that the `lost` ones, numbers separated by commas, come last: on `parts` parts they
+    are gone. Raises UsageError for other text, and if fewer than `parts` parts are left."""
     numbers = [word.strip() for word in lost.split(",")]
     if not all(word.isdecimal() and len(word) < 10 for word in numbers):
         raise UsageError(f"the lost parts are {lost!r}; expected numbers, such as 3,7.")
@@ -179,7 +177,7 @@ def _placement(root: Path) -> Placement:
         ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
-    rows, columns = _whole(root / ROWS), _whole(root / COLUMNS)
+    rows, columns = _integers(root / ROWS), _integers(root / COLUMNS)
     if not isinstance(parts, int) or isinstance(parts, bool) or not 1 <= parts <= len(rows):
         raise _damaged(path, f"it says {parts!r} parts of {len(rows):,} rows")
     return Placement(parts, _parts(root / ROWS, rows, parts), _parts(root / COLUMNS, columns, parts), "")
@@ -194,13 +192,13 @@ def _parts(path: Path, values: NDArray[Any], parts: int) -> Parts:
 def _numbers(root: Path, name: str) -> Numbers | None:
     if not (root / name).exists():
         return None
-    numbers = _whole(root / name).astype(np.int64)
+    numbers = _integers(root / name).astype(np.int64)
     if (numbers[1:] <= numbers[:-1]).any():
         raise _damaged(root / name, "its numbers do not ascend")
     return numbers
 
 
-def _whole(path: Path) -> NDArray[Any]:
+def _integers(path: Path) -> NDArray[Any]:
     try:
         with path.open("rb") as file:
             array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
@@ -223,7 +221,7 @@ def _damaged(path: Path, what: str) -> UsageError:
 
 
 def _known(parts: Parts, numbers: Numbers, wanted: Numbers) -> Parts:
-    """Return the part of each of the wanted numbers, −1 where there is none."""
+    """Return the part of each of the wanted numbers, −1 for numbers that were not placed."""
     if not len(numbers):
         return np.full(len(wanted), NEW, np.int32)
     at = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)

@@ -1,12 +1,10 @@
 """Greedy and random placement: the baselines that other methods are compared with.
 
-Greedy: rows come in a random order, and each goes to the part that touches most of its columns already. This is
-PowerGraph's placement of edges (Gonzalez, Low, Gu, Bickson and Guestrin, OSDI 2012, section 5.2), applied to rows:
-it sees each row once and never comes back to it. Of parts that touch equally many of the columns, the one with the
-fewest rows is taken. Parts grow together: a part that is ahead would touch the most of anything, and take all that
-comes until it is full. Columns count by their weight, rows by their work.
+Greedy: rows come in random order, and each goes to the part that already touches most of its columns. This is
+PowerGraph's placement of edges (Gonzalez, Low, Gu, Bickson and Guestrin, OSDI 2012, section 5.2), applied to rows. It
+visits each row once. Ties go to the part with the fewest rows. Columns count by weight, rows by work.
 
-Random: rows are assigned by chance, an equal number or its share to each part.
+Random: rows are dealt out at random, an equal number or its share to each part.
 """
 
 from __future__ import annotations
@@ -36,11 +34,13 @@ from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words, no_sets
 from gridml.placement.serving import serve, served
 
-AHEAD = 0.01  # of an even share: how many rows more than the smallest part one may have on the way
+# Parts grow together: a part may be ahead of the smallest by this fraction of an even share. A part further ahead would
+# touch most of anything, and take all rows until it is full.
+AHEAD = 0.01
 
 
 class Greedy:
-    """Two passes over the edges at most, and a bit for each column and part."""
+    """At most two passes over the edges, and one bit per column and part."""
 
     name = "greedy"
     supports = frozenset({SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, f"objective {TOTAL}"})
@@ -106,8 +106,8 @@ def _deal(
 
 
 class AtRandom:
-    """Columns by chance, too, as the papers' baseline has them; `served` places them where they are used instead, which
-    alone saves up to a third of the traffic. Whatever the objective, it is chance that decides."""
+    """Rows at random, and columns too, like the baseline of the papers. `served` assigns columns to parts that touch
+    them instead, which alone saves up to a third of the traffic. The objective is ignored."""
 
     supports = ALL_FEATURES - {MEMORY_LIMIT}
 

@@ -1,11 +1,10 @@
-"""Multilevel bipartite partitioning: merge rows that share columns, place the rest, refine level by level.
+"""Multilevel bipartite partitioning: merges rows that share columns, places the rest, and refines level by level.
 
-Rows are merged level by level until few are left to place; then each level is divided again, and rows at the
-borders move where they belong (Duan, Wang and Wu, see `tsh`). No more of their method is known than this and its
-improvements over random. Decided here: rows are merged in pairs, by the columns they share; the two-step heuristic
-places the coarsest level; a move must lower Σ |N(U_i)| and may not raise the largest of them. On the way a part may
-be larger than it should be by the heaviest row of its level; at the end it is not. A memory limit moves rows out of
-the parts that touch more, last of all.
+Rows are merged level by level until few are left to place. Then each level is divided again, and rows at the borders
+move to better parts (Duan, Wang and Wu, see `tsh`). Only this and the improvements are known of their method. Choices
+made here: rows are merged in pairs, by the columns they share; the two-step heuristic places the coarsest level; a move
+must lower Σ |N(U_i)| without raising the largest of them. Between levels a part may be too large by the heaviest row of
+the level; at the end it is not. A memory limit moves rows out of the parts that touch more, last of all.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import DenseCounts, WeighedRows, dense_counts, enter, leave
 from gridml.placement.tsh import TshOptions, deal, infeasible, serve_greedily
 
-ALONE = -1
-MAX_COLUMN_ROWS = 100  # rows, over which a column says little of who is alike
-NOWHERE = np.iinfo(np.int64).max  # the price of a row that fits no other part
+ALONE = -1  # the group of a row without a group
+MAX_COLUMN_ROWS = 100  # columns with more rows are ignored: they say little about similarity
+NOWHERE = np.iinfo(np.int64).max  # the price of a row that fits into no other part
 
 
 @compiled
 def pair(graph: BothSides, works: Counts, order: Ids, heaviest: int, group: Ids) -> int:
-    """Write the number of each row's group, int32 (rows,), into `group`; return how many groups there are.
+    """Write the group of each row, int32 (rows,), into `group`. Return the number of groups.
 
-    A row is paired with the free one that it shares the most columns with, one of d rows counting 1/(d − 1), for each
-    row that it stands for; no pair has more than the work `heaviest`.
+    A row is paired with the free row of the highest score. A shared column of d rows scores 1/(d − 1), and the score is
+    divided by the work of the other row. No pair has more work than `heaviest`.
     """
     group[:] = ALONE
     shared = np.zeros(len(group), np.float64)
@@ -85,8 +84,8 @@ def pair(graph: BothSides, works: Counts, order: Ids, heaviest: int, group: Ids)
 def _target(
     row: int, graph: WeighedRows, most: Counts, extra: int, limit: int, counts: DenseCounts, added: Counts
 ) -> tuple[int, int, int]:
-    """Return the part with room for a row that it brings the fewest columns, −1 where none has; how many columns it
-    would bring that; and how many would leave its own part with it. `added` int64 (parts,) is room to count in."""
+    """Return the part with room to which a row brings the fewest columns, −1 if none has room; the weight of these
+    columns; and the weight that leaves its own part with it. `added` int64 (parts,) is scratch."""
     own, touched, load = counts.rows[row], counts.touched, counts.load
     added[:] = 0
     freed = 0
@@ -107,8 +106,8 @@ def _target(
 
 @compiled
 def improve(graph: WeighedRows, order: Ids, most: Counts, limit: int, counts: DenseCounts) -> int:
-    """Move each row, in order, to the part with which fewest columns are touched in all, or as many and loads are more
-    even; return how many moved. No part gets heavier than `most`, int64 (parts,), nor touches more than `limit`
+    """Move each row, in order, to the part that minimises the total of touched columns; ties are decided by even loads.
+    Return the number of moves. No part gets heavier than `most`, int64 (parts,), or touches more than `limit`
     columns."""
     load = counts.load
     added = np.zeros(len(load), np.int64)
@@ -124,9 +123,9 @@ def improve(graph: WeighedRows, order: Ids, most: Counts, limit: int, counts: De
 
 @compiled
 def even_out(graph: WeighedRows, most: Counts, extra: int, limit: int, counts: DenseCounts) -> int:
-    """Move rows out of parts that are heavier than `most`, int64 (parts,), but for `extra` parts that may be so by 1,
-    or that touch more than `limit` columns: those first that bring the fewest columns elsewhere. Return how many
-    moved."""
+    """Move rows out of parts that are heavier than `most`, int64 (parts,), or that touch more than `limit` columns, in
+    the order of the columns that they bring elsewhere. `extra` parts may be heavier by 1. Return the number of
+    moves."""
     touched, load = counts.touched, counts.load
     added = np.zeros(len(load), np.int64)
     price = np.full(len(counts.rows), NOWHERE, np.int64)
@@ -158,18 +157,17 @@ def even_out(graph: WeighedRows, most: Counts, extra: int, limit: int, counts: D
     return moved
 
 
-FEWER = 0.95  # of its rows a level must have less than, or it is the coarsest
-LIGHT = 30  # of the heaviest merged rows make up a part
-LEEWAY = 0.02  # of an even share, by which a part may be larger while rows move
+SHRINKS = 0.95  # a level that keeps more of the rows is not used: the one before is the coarsest
+LIGHT = 30  # a part has the weight of at least this many merged rows
+LEEWAY = 0.02  # of an even share: the excess that a part may have while rows move
 
 
 @dataclass(frozen=True)
 class MbpOptions(TshOptions):
-    """The coarsest level has about `coarsest` rows a part; each level is gone over at most `passes` times. The rest is
-    what the two-step heuristic takes, but for samples."""
+    """Options of multilevel bipartite partitioning. `sample` of the two-step heuristic is ignored."""
 
-    coarsest: int = 64
-    passes: int = 4
+    coarsest: int = 64  #: rows per part of the coarsest level, approximately
+    passes: int = 4  #: over each level, at most
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -181,10 +179,10 @@ class MbpOptions(TshOptions):
 
 @dataclass(frozen=True)
 class MergedLevel:
-    """A graph whose row i stands for `weight[i]` rows, or the work of as many, int64 (rows,)."""
+    """A graph whose rows are merged rows of the given graph."""
 
     graph: Bipartite
-    weight: Counts
+    weight: Counts  #: the rows that each row stands for, or their work, int64 (rows,)
 
     @staticmethod
     def of(graph: Bipartite) -> MergedLevel:
@@ -192,13 +190,13 @@ class MergedLevel:
 
 
 class Mbp:
-    """Time grows with edges × parts, for each pass over a level; room for columns × parts counts."""
+    """O(edges × parts) time for each pass over a level; O(columns × parts) memory."""
 
     name = "mbp"
     supports = frozenset({SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT, f"objective {TOTAL}", f"objective {DUAN}"})
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
-        """Raises UsageError where no part may touch as many columns as some must."""
+        """Place a graph. Raises UsageError if the memory limit cannot be kept."""
         check(graph, parts, options, self)
         own = options_of(MbpOptions, options)
         rows, touched, levels = _place(graph, parts, own)
@@ -210,8 +208,8 @@ class Mbp:
 
 
 def _place(graph: Bipartite, parts: int, options: MbpOptions) -> tuple[Parts, Counts, int]:
-    """Return the part of each row, the columns that each part touches, and how many levels there were. A memory limit
-    that could not be kept leaves parts that touch more, or have more rows, than they should."""
+    """Return the part of each row, the columns that each part touches, and the number of levels. If a memory limit
+    cannot be kept, some parts touch more, or have more rows, than they may."""
     rng = np.random.default_rng(options.seed)
     levels, groups = _coarsen(MergedLevel.of(graph), parts, options, rng)
     free = TshOptions(
@@ -229,7 +227,7 @@ def _place(graph: Bipartite, parts: int, options: MbpOptions) -> tuple[Parts, Co
 def _coarsen(
     level: MergedLevel, parts: int, options: MbpOptions, rng: np.random.Generator
 ) -> tuple[list[MergedLevel], list[Parts]]:
-    """Return the levels, finest first, and for each but the last which row of the next one its rows are part of."""
+    """Return the levels, finest first, and for each but the last the row of the next level that each row became."""
     heaviest = max(2, int(level.weight.sum()) // (parts * LIGHT))
     levels, groups = [level], []
     while level.graph.rows > parts * options.coarsest:
@@ -237,7 +235,7 @@ def _coarsen(
         group = np.empty(fine.rows, np.int32)
         order = rng.permutation(fine.rows).astype(np.int32)
         count = pair(fine.both_sides, level.weight, order, heaviest, group)
-        if count > FEWER * fine.rows:
+        if count > SHRINKS * fine.rows:
             break
         merged = Bipartite.from_edges(np.repeat(group, fine.degrees), fine.neighbours, (count, fine.columns))
         weight = np.bincount(group, level.weight, count).astype(np.int64)
@@ -251,8 +249,8 @@ def _coarsen(
 def _refine(
     level: MergedLevel, rows: Parts, parts: int, options: MbpOptions, limit: int, rng: np.random.Generator
 ) -> Counts:
-    """Move rows of a level, in place, to where they belong, and then from where they are too many. Return the columns
-    that each part touches."""
+    """Improve the parts of a level's rows, in place, then bring them within their bounds. Return the columns that each
+    part touches."""
     weight = level.weight
     graph, counts = dense_counts(level.graph, weight, rows, parts)
     most, extra = _room(level, parts, options)
@@ -263,7 +261,7 @@ def _refine(
         order = rng.permutation(len(rows)).astype(np.int32)
         if not improve(graph, order, loose, int(counts.touched.max()), counts):
             break
-    # The limit comes last: what is found without it is what the error says can be had.
+    # The limit comes last: the error message names the memory that is feasible without it.
     for bound in (UNLIMITED, limit):
         while even_out(graph, most, extra, bound, counts):
             pass
@@ -271,8 +269,8 @@ def _refine(
 
 
 def _room(level: MergedLevel, parts: int, options: MbpOptions) -> tuple[Counts, int]:
-    """What each part of a level may have, and how many may have one more: a row of several may be too much by all but
-    one of them."""
+    """Return the maximum work of each part, and the number of parts that may have one more. A merged row may exceed the
+    maximum by its weight minus 1."""
     weight, weighted = level.weight, level.graph.row_weights is not None
     most, extra = room(int(weight.sum()), parts, options.slack, options.fractions, weighted=weighted)
     heaviest = int(weight.max())

@@ -301,7 +301,7 @@ class Dealer:
 
 Rows = NDArray[np.int32]
 EDGES_PER_BLOCK = 1_200_000  # small enough for the caches
-EDGES_PER_READ = 16_000  # contiguous in a file: smaller reads would be dominated by seeks
+EDGES_PER_READ = 16_000  # contiguous in a file
 MIN_BLOCKS = 3  # for each block in flight, because the first block has no neighbour sets to go by
 MAX_WARM_UP = 8  # blocks
 

@@ -15,7 +15,7 @@ from gridml.placement.bipartite import Ids, Offsets
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words
 
-DIGIT = 12  # bits per round of radix sort at most: more would write to more streams than the caches hold
+DIGIT = 12  # bits per round of radix sort, at most: a round writes to 2^DIGIT places in turn
 
 
 class Block(NamedTuple):

@@ -1,6 +1,6 @@
-"""The quality of a placement, made and timed, against one at random: the content of `quality.json`.
+"""The quality of a placement compared with a random one: the content of `quality.json`.
 
-The costs are counted plainly: every method is held to these figures, and none of them uses this code.
+The costs are counted in the simplest way, independently of the methods, because they judge every method.
 """
 
 from __future__ import annotations
@@ -38,20 +38,19 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of each part, int64 (parts,): its rows |U_i| and their work, the columns it touches |N(U_i)|, and those that
-    travel to and from it in a round: |N(U_i) \\ V_i| + Σ_{j≠i} |V_i ∩ N(U_j)| in a mesh (Li, Andersen and Smola,
-    equation 3), |N(U_i)| in a star. Columns count as much as they weigh. `shares` are the fractions of all work that
-    parts are to have, float64 (parts,)."""
+    """The costs of each part, int64 (parts,). Columns count by weight."""
 
-    rows: Counts
-    work: Counts
-    touched: Counts
+    rows: Counts  #: |U_i|
+    work: Counts  #: of these rows
+    touched: Counts  #: |N(U_i)|
     travelling: Counts
-    shares: Shares
+    """The traffic to and from the part in a round: |N(U_i) \\ V_i| + Σ_{j≠i} |V_i ∩ N(U_j)| in a mesh (Li, Andersen and
+    Smola, equation 3), |N(U_i)| in a star."""
+    shares: Shares  #: the target fractions of all work, float64 (parts,)
 
     @property
     def largest_memory(self) -> int:
-        """max |N(U_i)|: what the largest chunk must carry."""
+        """max |N(U_i)|: the largest memory of a part."""
         return int(self.touched.max())
 
     @property
@@ -73,13 +72,13 @@ class Traffic:
 
     @property
     def balance(self) -> float:
-        """The most work of a part over its share."""
+        """The largest quotient of a part's work and its share."""
         return float((self.work / (self.shares * self.work.sum())).max()) if self.work.any() else 1.0
 
 
 def traffic(graph: Bipartite, placement: Placement, topology: str = MESH, shares: Shares | None = None) -> Traffic:
-    """Count what a placement costs. Without `shares` parts are to be even. Raises ValueError for a placement of another
-    graph."""
+    """Count the costs of a placement. Without `shares` the targets are equal. Raises ValueError for a placement of
+    another graph."""
     k = placement.parts
     for name, given, count in (("rows", placement.rows, graph.rows), ("columns", placement.columns, graph.columns)):
         if given.shape != (count,) or (count and not (given.min() >= 0 and given.max() < k)):
@@ -103,9 +102,9 @@ def traffic(graph: Bipartite, placement: Placement, topology: str = MESH, shares
 
 
 def _touches(graph: Bipartite, rows: Parts, parts: int) -> Iterator[NDArray[np.bool_]]:
-    """Whether a part touches each column, bool (columns,), for one part after the other."""
+    """Yield the columns that each part touches, bool (columns,), part by part."""
     width = -(-graph.columns // 8)
-    bits = np.zeros(parts * width, np.uint8)  # of a part after the other, a bit a column
+    bits = np.zeros(parts * width, np.uint8)  # one bit per part and column
     for first, piece in graph.pieces():
         owners = np.repeat(rows[first : first + piece.rows].astype(np.int64), piece.degrees)
         bit = np.uint8(1) << (piece.neighbours & 7).astype(np.uint8)
@@ -115,15 +114,13 @@ def _touches(graph: Bipartite, rows: Parts, parts: int) -> Iterator[NDArray[np.b
 
 
 def improvement(before: float, after: float) -> float:
-    """How much better `after` is than a random placement's figure, in percent: 100·(before − after)/after."""
+    """Return the improvement over the figure of a random placement, in percent: 100·(before − after)/after."""
     return 100.0 * (before - after) / after if after else float("inf") if before else 0.0
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What a placement by `method` with these `options` costs, and what one `at_random` does; `weighted` says what had
-    weights. `seconds` were spent placing, and `peak_mb` (10⁶ bytes) is the most memory that the process had until then,
-    with the reading of the graph."""
+    """The costs of a placement, and of a random one."""
 
     method: str
     why: str
@@ -132,11 +129,11 @@ class Quality:
     rows: int
     columns: int
     edges: int
-    weighted: frozenset[str]
+    weighted: frozenset[str]  #: ROW_WEIGHTS and COLUMN_WEIGHTS, if the graph has them
     placed: Traffic
     at_random: Traffic
-    seconds: float
-    peak_mb: float
+    seconds: float  #: of wall time for placing
+    peak_mb: float  #: the peak memory of the process up to then, including reading the graph, in 10⁶ bytes
 
     @property
     def figures(self) -> dict[str, tuple[float, float]]:
@@ -157,7 +154,7 @@ class Quality:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Each figure, its improvement over random in percent, and random's own."""
+        """Return each figure, its improvement over random in percent, and the figure of random."""
         figures, options = self.figures, self.options
         return {
             "method": self.method,
@@ -185,7 +182,7 @@ class Quality:
 
 
 def measure(method: Method, graph: Bipartite, parts: int, options: Options) -> tuple[Placement, Quality]:
-    """Place a graph, and count what that costs. Raises UsageError where it cannot be placed so."""
+    """Place a graph and count the costs. Raises UsageError if the method cannot place it with these options."""
     begun = time.perf_counter()
     placement = method.place(graph, parts, options)
     seconds = time.perf_counter() - begun
@@ -209,6 +206,7 @@ def measure(method: Method, graph: Bipartite, parts: int, options: Options) -> t
 
 
 def _peak_mb() -> float:
-    """The most memory this process had, in 10⁶ bytes; macOS counts in bytes, others in 1,024 of them."""
+    """Return the peak memory of this process in 10⁶ bytes."""
+    # macOS counts in bytes, other systems in units of 1,024 bytes.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

@@ -17,7 +17,7 @@ from gridml.placement.refine_kernel import BITS, Aim, Bounds, Pass, TouchCounts,
 
 # A part with 1% more than its even share becomes dearer by 0.3% of the columns of a mean row in each pass.
 RATE = 0.3
-RUN = 64  # rows that are visited in their order in memory: a random order of all rows would miss the caches
+RUN = 64  # consecutive rows in memory that are visited together
 MAX_EXPONENT = 600  # e to this power is a finite float64, with room for factors
 MAX_PUSHES = 12  # where rows of different sizes need not fit
 

@@ -36,7 +36,7 @@ def sections(graph: Bipartite, rows: Parts, parts: int, each: int, seed: int) ->
 
 def _compact(graph: Bipartite, numbers: Ids) -> Bipartite:
     """Return the graph with only the columns that its rows touch, renumbered. `numbers` (columns,) is scratch, which
-    parts share, because clearing a table of all columns for each part would take longer than the rest."""
+    need not be cleared."""
     touched = graph.neighbours
     numbers[touched] = np.arange(len(touched), dtype=np.int32)  # of equal columns the last one wins
     chosen = touched[numbers[touched] == np.arange(len(touched))]

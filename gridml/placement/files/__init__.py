@@ -1,1 +1,1 @@
-"""Graphs in files of other people's: one format a file, each read into a `Bipartite`."""
+"""Readers of graph files: each format is read into a `Bipartite`."""

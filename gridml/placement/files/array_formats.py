@@ -1,8 +1,8 @@
-"""The array formats of graphs: numpy's .npz, and a folder of arrays.
+"""Array formats of graphs: numpy's .npz, and a folder of arrays.
 
-An .npz is what scipy.sparse.save_npz writes of csr, csc and coo, or only indptr, indices and shape, by rows. A
-folder holds indptr.npy, indices.npy and shape.npy, the content of scipy's csr .npz once it is unzipped. The
-neighbours stay in their file and are read as they are needed, so that a graph may be larger than memory.
+An .npz is the output of scipy.sparse.save_npz for csr, csc or coo, or just indptr, indices and shape, by rows. A folder
+holds indptr.npy, indices.npy and shape.npy, the unzipped content of scipy's csr .npz. Its neighbours are memory-mapped,
+so a graph can be larger than memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AGAIN = "Write the matrix again, by scipy.sparse.save_npz."
 
 
 def read_npz(source: GraphSource) -> Bipartite:
-    """Read a sparse matrix, whatever its values: every entry is an edge. Raises UsageError where it is none."""
+    """Read a sparse matrix: every entry is an edge, whatever its value. Raises UsageError for other files."""
     try:
         with source.path.open("rb") as file:
             if not file.seekable():
@@ -38,7 +38,7 @@ def read_npz(source: GraphSource) -> Bipartite:
             if packing is not None and packing[0] != "zip":
                 name = shlex.quote(str(source.path))
                 raise source.wrong(
-                    f"is packed by {packing[0]}; expected a .npz as it is. Unpack it: {packing[1]} {name}"
+                    f"is compressed by {packing[0]}; expected a plain .npz. Decompress it: {packing[1]} {name}"
                 )
             if not zipfile.is_zipfile(file):
                 raise source.wrong(
@@ -85,16 +85,16 @@ def _whole(source: GraphSource, entries: np.lib.npyio.NpzFile, name: str) -> Arr
     array: Array = entries[name]
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise source.wrong(f"{name} is {array.dtype} {array.shape}; expected one row of whole numbers")
-    return array.astype(np.int64) if array.dtype.kind == "u" else array  # differences of offsets have a sign
+    return array.astype(np.int64) if array.dtype.kind == "u" else array  # unsigned differences of offsets would wrap
 
 
 OFFSETS, NEIGHBOURS, SHAPE, FORMAT = "indptr.npy", "indices.npy", "shape.npy", "format.npy"
-_HEADER = 128  # bytes of a .npy that come before its numbers; longer than numpy needs for any count
+_HEADER = 128  # bytes of the header of a .npy: enough for any count, so it can be written after the data
 
 
 def read_csr_folder(source: GraphSource) -> Bipartite:
-    """Return the graph, whose neighbours are mapped. Raises UsageError where the folder holds none; the neighbours
-    themselves are looked at only as they are read."""
+    """Return the graph with memory-mapped neighbours. Raises UsageError if the folder holds no graph; the neighbours
+    are only checked when they are read."""
     offsets, neighbours, shape = (_array(source, name) for name in (OFFSETS, NEIGHBOURS, SHAPE))
     if (source.path / FORMAT).exists() and (form := _array(source, FORMAT).astype(str).item()) != "csr":
         raise source.wrong(f"has the format {form!r}; expected csr, a matrix by rows: matrix.tocsr()")
@@ -132,18 +132,17 @@ def _array(source: GraphSource, name: str) -> NDArray[Any]:
 
 
 def check_new(folder: Path) -> None:
-    """Raise UsageError where there is something already."""
+    """Raise UsageError if the folder exists."""
     if folder.exists():
         raise UsageError(
-            f"{folder} is there already; expected a new name for --store. To place it: gridml place {folder}"
+            f"{folder} exists already; expected a new name for --store. To place it: gridml place {folder}"
         )
 
 
 def write(folder: Path, pieces: Iterable[Bipartite]) -> None:
-    """Write a graph given as pieces, whose rows follow on one another; it has as many columns as the last of them. The
-    folder is there with all of its files, or not at all.
+    """Write a graph from pieces with consecutive rows. The folder is created atomically, with all of its files.
 
-    Raises UsageError where there is one already, StorageError where it cannot be written.
+    Raises UsageError if it exists already, StorageError if it cannot be written.
     """
     check_new(folder)
     new = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}.new")
@@ -153,7 +152,7 @@ def write(folder: Path, pieces: Iterable[Bipartite]) -> None:
             rows = edges = columns = 0
             with (new / OFFSETS).open("xb") as offsets, (new / NEIGHBOURS).open("xb") as neighbours:
                 for file in (offsets, neighbours):
-                    file.write(bytes(_HEADER))  # until it is known how many they are
+                    file.write(bytes(_HEADER))  # a placeholder: the counts are known at the end
                 offsets.write(bytes(8))
                 for piece in pieces:
                     (piece.offsets[1:] + edges).tofile(offsets)
@@ -170,7 +169,7 @@ def write(folder: Path, pieces: Iterable[Bipartite]) -> None:
 
 
 def _head(file: IO[bytes], like: Offsets | Ids, count: int) -> None:
-    """Write numpy's header for so many numbers, filled up with blanks, as its format allows."""
+    """Write numpy's header for `count` numbers, padded with blanks to the fixed length."""
     file.flush()
     head = f"{{'descr': {like.dtype.str!r}, 'fortran_order': False, 'shape': ({count},), }}"
     body = head.encode().ljust(_HEADER - 11) + b"\n"

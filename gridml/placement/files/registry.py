@@ -1,6 +1,6 @@
-"""The formats of graph files by name, and files of weights.
+"""The registry of graph file formats, and files of weights.
 
-A new format is a file and a line here. Weights of rows or columns are arrays in files of numpy.
+A new format is a file and a line here. Weights of rows or columns are numpy arrays.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ FORMATS: dict[str, Format] = {
 
 
 def find(name: str) -> Format:
-    """Return a format. Raises UsageError for a name that none has."""
+    """Return a format by name. Raises UsageError for an unknown name."""
     if name not in FORMATS:
         raise UsageError(f"there is no format {name!r}; expected {', '.join(FORMATS)}.")
     return FORMATS[name]
 
 
 def format_of(file: Path) -> Format:
-    """Return the format that a file's name says. Raises UsageError where it says none."""
+    """Return the format by the ending of a file's name. Raises UsageError for an unknown ending."""
     if file.is_dir():
         return FORMATS["csr-folder"]
     name = file.name.lower()
@@ -63,13 +63,15 @@ def format_of(file: Path) -> Format:
     if file.is_file():
         GraphSource(file).check_text()
     formats = ", ".join(f"{form.name} ({' '.join(form.endings)})" for form in FORMATS.values())
-    raise UsageError(f"{file}: its name says no format; expected one of {formats}, or say it: --format libsvm.")
+    raise UsageError(
+        f"{file}: the ending of its name is no known format; expected one of {formats}, or --format, such as --format libsvm."
+    )
 
 
 def read(file: Path, format_name: str | None = None, watch: Watch = unwatched) -> Bipartite:
-    """Read the graph in a file; its name says the format, unless that is given.
+    """Read the graph in a file, in the given format or in that of its ending.
 
-    Raises UsageError where the file cannot be read, holds something else, or nothing.
+    Raises UsageError if the file cannot be read, is not in this format, or has no edges.
     """
     return read_numbered(file, format_name, watch).graph
 
@@ -77,8 +79,8 @@ def read(file: Path, format_name: str | None = None, watch: Watch = unwatched) -
 def read_numbered(
     file: Path, format_name: str | None = None, watch: Watch = unwatched, *, kind: str = BIPARTITE
 ) -> Numbered:
-    """As `read`, with the numbers that rows and columns have in the file. Of a general graph the rows are of a `kind`
-    (`general.KINDS`): its vertices, edges or cliques."""
+    """Like `read`, with the numbers of rows and columns in the file. `kind` (`bipartite.KINDS`) says which rows a
+    general graph gets: its vertices, edges or cliques."""
     form = format_of(file) if format_name is None else find(format_name)
     source = GraphSource(file, watch)
     try:
@@ -99,10 +101,10 @@ def read_numbered(
 
 
 def store(file: Path, folder: Path, format_name: str | None = None, watch: Watch = unwatched) -> None:
-    """Write the graph in a file to a folder (`csr_folder`), in which it can stay as it is placed. A libsvm file is not
-    read into memory for this, either.
+    """Convert the graph in a file to a csr-folder, which need not fit into memory. A libsvm file is converted piece by
+    piece, so it need not fit either.
 
-    Raises UsageError as `read` does, and where there is such a folder already; StorageError where it cannot be written.
+    Raises UsageError like `read`, and if the folder exists; StorageError if it cannot be written.
     """
     array_formats.check_new(folder)
     form = format_of(file) if format_name is None else find(format_name)
@@ -114,7 +116,7 @@ def store(file: Path, folder: Path, format_name: str | None = None, watch: Watch
 
 
 def _with_edges(pieces: Iterable[Bipartite], source: GraphSource, form: str) -> Iterator[Bipartite]:
-    """The pieces of a graph as they are. Raises UsageError after the last one, if none of them has an edge."""
+    """Yield the pieces of a graph unchanged. Raises UsageError after the last one if there was no edge."""
     rows = edges = 0
     for piece in pieces:
         rows, edges = rows + piece.rows, edges + piece.edges
@@ -125,13 +127,13 @@ def _with_edges(pieces: Iterable[Bipartite], source: GraphSource, form: str) -> 
 
 def _without_edges(source: GraphSource, rows: int, form: str) -> UsageError:
     return source.wrong(
-        f"holds {rows:,} rows and no edges; expected rows that touch columns, in the format {form}. Look whether it is "
-        "the right file, or say which format it has: --format."
+        f"holds {rows:,} rows and no edges; expected rows that touch columns, in the format {form}. Check that it is "
+        "the right file, or give its format by --format."
     )
 
 
 def read_weights(path: Path) -> NDArray[Any]:
-    """Read an array from a .npy. Raises UsageError where there is none; what is in it is for `Bipartite.weighted`."""
+    """Read an array from a .npy. Raises UsageError for other files; `Bipartite.weighted` checks the values."""
     try:
         weights = np.load(path, allow_pickle=False)
     except OSError as error:

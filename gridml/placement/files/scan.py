@@ -1,9 +1,9 @@
-"""Text as arrays of numbers: machine code that looks at each byte once.
+"""Parsers of graph text formats: compiled loops that read each byte once.
 
-Every function is given whole lines that end with a newline and nothing else (`text` sees to that), so it need not look
-where the text ends. Where something is wrong it returns where, and which of the mistakes below it is; otherwise −1 and
-OK. Values are not used: they may be any number as C, Fortran or Python write it, and what is not finite. All functions
-are in one file, because numba looks for changes only in the file of the function that it kept.
+Each parser is given whole lines that end with a newline (`source` ensures that), so it never checks for the end of the
+text. It returns the position of a mistake and its kind, or −1 and OK. Values are ignored: they can be any number that
+C, Fortran or Python writes, including those that are not finite. All functions are in one file, because numba's cache
+only checks the file of the cached function for changes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Text = NDArray[np.uint8]
 
 OK, LABEL, PAIR, INDEX, VALUE, NUMBER, TOO_LARGE, TOO_LONG, TOO_MANY, MORE, FEWER = range(11)
 
-LARGEST = 2**63 - 1  # stands for all whole numbers that are as large, or larger
-_SAFE = (LARGEST - 9) // 10  # any digit more fits
+LARGEST = 2**63 - 1  # stands for all integers from here on
+_SAFE = (LARGEST - 9) // 10  # up to here another digit cannot overflow
 TAB, NEWLINE, SPACE, HASH, PERCENT, BRACKET, STAR, PLUS, COMMA, MINUS, POINT, ZERO, NINE, COLON = b"\t\n #%(*+,-.09:"
 OPEN, CLOSE = b"{}"
-_LOWER = 0x20  # makes a letter small
+_LOWER = 0x20  # the bit that makes an ASCII letter lower case
 
 
 def _letters(word: bytes) -> int:
-    """A word as a number, small and capital letters alike."""
+    """Encode a word as a number, ignoring case."""
     return sum((letter & 31) * 32**place for place, letter in enumerate(reversed(word)))
 
 
@@ -37,16 +37,16 @@ _NAN, _NA, _INF, _INFINITY = (_letters(word) for word in (b"nan", b"na", b"inf",
 
 @compiled
 def libsvm(text: Text, ends: Numbers, columns: Ids) -> tuple[int, int, int, int]:
-    """Read `label index:value ...` a line: `columns`, from 0, of the rows, and where in them each row ends.
+    """Parse lines of `label index:value ...` into `columns`, from 0, and `ends`, the end of each row in them.
 
-    Returns rows, edges, where something is wrong, and what. Blank lines, and those that are comments, are no rows.
+    Return the number of rows and edges, the position of a mistake, and its kind. Blank lines and comments are no rows.
     """
     at, rows, edges = 0, 0, 0
     while at < len(text):
         begin = _past_blanks(text, at)
         indented, at = begin > at, begin
         if text[at] != NEWLINE and text[at] != HASH:
-            # A line may have several labels, and, if it is indented, none.
+            # A line may have several labels; an indented line may have none.
             if not (indented and text[_past_blanks(text, _past_whole(text, at))] == COLON):
                 while True:
                     after = _past_value(text, at)
@@ -86,10 +86,10 @@ def libsvm(text: Text, ends: Numbers, columns: Ids) -> tuple[int, int, int, int]
 
 @compiled
 def pairs(text: Text, width: int, first: Numbers, second: Numbers) -> tuple[int, int, int, int]:
-    """Read the two whole numbers of each line that is neither blank nor a comment. There may be a third column,
-    whatever is in it, if all lines have it: `width` is how many the lines before had, 0 if there were none.
+    """Parse the two integers of each line that is not blank or a comment. A third column with any content is allowed if
+    all lines have it: `width` is the number of columns of the lines before, 0 if there were none.
 
-    Returns how many lines there are, their width, where something is wrong, and what.
+    Return the number of lines, their width, the position of a mistake, and its kind.
     """
     at, count = 0, 0
     while at < len(text):
@@ -127,8 +127,8 @@ def pairs(text: Text, width: int, first: Numbers, second: Numbers) -> tuple[int,
 
 @compiled
 def _past_third(text: Text, at: int) -> int:
-    """Where the column ends that begins here, and the empty ones after it: a word, or what networkx writes of an edge,
-    which is a dict of Python's up to the line's end."""
+    """Return the end of the column that begins here, and of empty ones after it. The column is a word, or the Python
+    dict that networkx writes for an edge, which extends to the end of the line."""
     if text[at] == OPEN:
         end = past_line(text, at) - 1
         while _separates(text[end]):
@@ -151,10 +151,10 @@ def _ends_fields(byte: int) -> bool:
 def coordinates(
     text: Text, at: int, entries: int, rows: int, columns: int, values: int, first: Ids, second: Ids
 ) -> tuple[int, int, int]:
-    """Read up to `entries` lines of a row and a column, from 1 to `rows` and `columns`, as numbers from 0, and of so
-    many `values`; lines that are blank or comments are passed over, and more lines are a mistake.
+    """Parse up to `entries` lines of a row, a column and `values` values. Rows and columns count from 1 in the text,
+    and from 0 in the result. Blank lines and comments are skipped; more lines are a mistake.
 
-    Returns how many lines there are, where something is wrong, and what.
+    Return the number of lines, the position of a mistake, and its kind.
     """
     count = 0
     while at < len(text):
@@ -188,10 +188,10 @@ def coordinates(
 
 @compiled
 def pins(text: Text, at: int, lines: int, vertices: int, ends: Numbers, numbers: Ids) -> tuple[int, int, int, int]:
-    """Read the whole numbers, from 1 to `vertices`, of each of up to `lines` lines, as `numbers` from 0; a blank line
-    has none, comments are passed over, and more lines are a mistake.
+    """Parse the integers of up to `lines` lines. They count from 1 in the text, and from 0 in `numbers`. A blank line
+    has none; comments are skipped; more lines are a mistake.
 
-    Returns lines, numbers, where something is wrong, and what.
+    Return the number of lines and integers, the position of a mistake, and its kind.
     """
     count, used = 0, 0
     while at < len(text):
@@ -234,7 +234,7 @@ def _past_blanks(text: Text, at: int) -> int:
 
 @compiled
 def past_line(text: Text, at: int) -> int:
-    """Return where the line after that of byte `at` begins. The text ends with the end of a line."""
+    """Return the start of the line after the one of byte `at`."""
     while text[at] != NEWLINE:
         at += 1
     return at + 1
@@ -249,7 +249,7 @@ def _past_digits(text: Text, at: int) -> int:
 
 @compiled
 def _past_whole(text: Text, at: int) -> int:
-    """Where the whole number ends that begins here; `at` itself if none does."""
+    """Return the end of the integer that begins here; `at` itself if none does."""
     begin = at + 1 if text[at] == MINUS else at
     end = _past_digits(text, begin)
     return end if end > begin else at
@@ -257,7 +257,7 @@ def _past_whole(text: Text, at: int) -> int:
 
 @compiled
 def _whole(text: Text, begin: int, end: int) -> int:
-    """The whole number that stands there; LARGEST, or −LARGEST, for one that has too many digits."""
+    """Return the integer in this range; LARGEST, or −LARGEST, if it has too many digits."""
     value = 0
     negative = text[begin] == MINUS
     for at in range(begin + 1 if negative else begin, end):
@@ -271,19 +271,19 @@ def _whole(text: Text, begin: int, end: int) -> int:
 
 @compiled
 def _past_value(text: Text, at: int) -> int:
-    """Where the value ends that begins here; `at` itself if none does."""
+    """Return the end of the value that begins here; `at` itself if none does."""
     end = _past_number(text, at)
     if end > at and text[end] != HASH and text[end] | _LOWER != 120:  # x
         return end
     begin = at + 1 if text[at] == MINUS or text[at] == PLUS else at
     if end > at:
-        if text[end] == HASH:  # 1.#INF, 1.#QNAN: as Microsoft's C wrote them
+        if text[end] == HASH:  # 1.#INF, 1.#QNAN: the output of Microsoft's C library
             what = text[end + 1]
             if text[end - 1] == POINT and (what == 73 or what == 74 or what == 81 or what == 83):  # I, J, Q, S
                 return _past_alphanumeric(text, end + 1)
             return end
         return _past_hexadecimal(text, end + 1) if end == begin + 1 and text[begin] == ZERO else end
-    if text[begin] == STAR:  # Fortran's for what its field is too narrow for
+    if text[begin] == STAR:  # Fortran's output for a number that does not fit into its field
         while text[begin] == STAR:
             begin += 1
         return begin
@@ -311,7 +311,7 @@ def _past_alphanumeric(text: Text, at: int) -> int:
 
 @compiled
 def _past_hexadecimal(text: Text, at: int) -> int:
-    """Where a number ends of which 0x was read, such as 0x1.8p3; before the x if nothing follows."""
+    """Return the end of a hexadecimal number, such as 0x1.8p3, after its 0x; before the x if no digit follows."""
     begin = at
     while ZERO <= text[at] <= NINE or 97 <= text[at] | _LOWER <= 102 or text[at] == POINT:
         at += 1
@@ -326,8 +326,8 @@ def _past_hexadecimal(text: Text, at: int) -> int:
 
 @compiled
 def _past_number(text: Text, at: int) -> int:
-    """Where the decimal number ends that begins here, such as −1.5e3, or Fortran's 1.5D+03 and 1.5-103; `at` itself if
-    none does."""
+    """Return the end of the decimal number that begins here, such as −1.5e3, or Fortran's 1.5D+03 and 1.5-103; `at`
+    itself if none does."""
     begin = at + 1 if text[at] == MINUS or text[at] == PLUS else at
     end = _past_digits(text, begin)
     digits = end - begin

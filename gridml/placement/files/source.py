@@ -1,7 +1,7 @@
-"""A file or pipe that a graph is read from: decompressed, as UTF-8 lines; an error names the file and its line.
+"""Text sources of graphs: files or pipes, decompressed and normalised to UTF-8 lines. Errors name the file and line.
 
-gzip, bzip2 and xz are decompressed as they are read; other packings and archives are recognised. Text comes as bytes of
-UTF-8 whose lines end with a newline alone, whatever encoding and line ends a file has.
+gzip, bzip2 and xz are decompressed; other compressions and archives are recognised and rejected. Text comes as UTF-8
+bytes with newlines as the only line ends, whatever the encoding and line ends of the file.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from gridml.errors import UsageError
 from gridml.protocol.foreign import printable
 
-HEAD = 512  # bytes by which a file is recognised: a header of tar's
+HEAD = 512  # bytes by which a file is recognised: the length of a tar header
 GZIP, BZIP2, XZ, LZMA, ZIP = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"]\x00\x00", b"PK\x03\x04"
 
-# What a packed file begins with: its packing, and the command that unpacks it.
+# The magic bytes of compressed files: the name of the compression, and the command that decompresses it.
 COMPRESSIONS = {
     GZIP: ("gzip", "gzip -d"),
     BZIP2: ("bzip2", "bzip2 -d"),
@@ -51,11 +51,11 @@ COMPRESSIONS = {
 
 
 class TruncatedFileError(Exception):
-    """A packed file ends too early, or holds something else."""
+    """A compressed file is truncated or damaged."""
 
 
 class Raw(io.RawIOBase):
-    """A file whose `head` can be looked at before it is read; it may be a pipe. `count` bytes of it were read."""
+    """A file or pipe whose first bytes, the `head`, can be inspected before it is read. `count` bytes were read."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
@@ -75,9 +75,9 @@ class Raw(io.RawIOBase):
 
 
 class _Decompressed(io.RawIOBase):
-    """What a file unpacks to that holds one stream after the other, to its last byte.
+    """The decompressed content of a file with one or more concatenated streams.
 
-    bz2.BZ2File and lzma.LZMAFile end without a word where a later stream is damaged.
+    bz2.BZ2File and lzma.LZMAFile are not used: they end silently where a later stream is damaged.
     """
 
     def __init__(self, packed: io.BufferedIOBase, decoder: Callable[[], Any]) -> None:
@@ -92,7 +92,7 @@ class _Decompressed(io.RawIOBase):
         while not decompressed:
             more = b""
             if self._decoder.eof:
-                more = self._decoder.unused_data.lstrip(b"\0")  # which fills up a tape's, or a stream's, last block
+                more = self._decoder.unused_data.lstrip(b"\0")  # zeros may pad the last block of a tape or a stream
                 while not more:
                     if not (read := self._packed.read(PIECE)):
                         return 0
@@ -109,7 +109,7 @@ class _Decompressed(io.RawIOBase):
 
 
 def decompressed(raw: Raw) -> io.BufferedIOBase:
-    """A file's content: decompressed where it begins as gzip, bzip2 or xz do, otherwise as it is."""
+    """Return the content of a file: decompressed if it is gzip, bzip2 or xz, otherwise unchanged."""
     packed = io.BufferedReader(raw, PIECE)
     if raw.head.startswith(GZIP):
         return gzip.GzipFile(fileobj=packed)
@@ -121,12 +121,12 @@ def decompressed(raw: Raw) -> io.BufferedIOBase:
 
 
 def compression_of(head: bytes) -> tuple[str, str] | None:
-    """The name of the packing that a file's first bytes tell, and the command that unpacks it; None if it has none."""
+    """Return the name of a compression by its magic bytes, and the command that decompresses it; None: it is none."""
     return next((known for magic, known in COMPRESSIONS.items() if head.startswith(magic)), None)
 
 
 def is_tar(head: bytes) -> bool:
-    """Whether the first `HEAD` bytes of a file are a tar archive's."""
+    """Return True if the first `HEAD` bytes of a file are those of a tar archive."""
     try:
         tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
     except tarfile.HeaderError:
@@ -134,7 +134,7 @@ def is_tar(head: bytes) -> bool:
     return True
 
 
-# UTF-32's marks come first: one of them begins as UTF-16's does.
+# In this order, because a mark of UTF-32 begins with one of UTF-16.
 _MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF32_LE: "utf-32",
@@ -145,14 +145,14 @@ _MARKS = {
 
 
 def encoding_of(head: bytes) -> str | None:
-    """The encoding that the byte order mark of a text tells, None if it has none."""
+    """Return the encoding by the byte order mark of a text; None: there is no mark."""
     return next((encoding for mark, encoding in _MARKS.items() if head.startswith(mark)), None)
 
 
 def in_utf8(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
-    """The pieces of a text without the byte order mark, if it has one (`encoding_of`), in UTF-8.
+    """Yield the pieces of a text in UTF-8, without its byte order mark (`encoding_of`).
 
-    What has none, or UTF-8's, is not decoded. Raises UnicodeDecodeError where UTF-16 or UTF-32 is damaged.
+    Text without a mark, or with UTF-8's, is not decoded. Raises UnicodeDecodeError for damaged UTF-16 or UTF-32.
     """
     if encoding == "utf-8":
         mark = codecs.BOM_UTF8
@@ -169,11 +169,11 @@ def in_utf8(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
 
 
 def with_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The pieces of a text in which CR LF, or CR alone, became a newline."""
+    """Yield the pieces of a text with every CR LF, and every single CR, replaced by a newline."""
     held = b""
     for piece in pieces:
         piece = held + piece
-        held = b"\r" if piece.endswith(b"\r") else b""  # a newline may follow
+        held = b"\r" if piece.endswith(b"\r") else b""  # its newline may be in the next piece
         piece = piece.removesuffix(held)
         if b"\r" in piece:
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -183,29 +183,29 @@ def with_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 Text = NDArray[np.uint8]
-Watch = Callable[[int, int], None]  # is told bytes read, and how many there are
-BLOCK = 8 << 20  # bytes of text that are looked at together
-PIECE = 64 << 10  # that are read at once, so that a damage is told near where it lies
-SHOWN = 40  # characters of what is wrong
+Watch = Callable[[int, int], None]  # called with the bytes read so far, and the size of the file (0: unknown)
+BLOCK = 8 << 20  # bytes of text that are parsed together
+PIECE = 64 << 10  # bytes per read: small, so that the error for a damaged file names a line near the damage
+MAX_SHOWN_CHARS = 40  # of a wrong word in an error message
 
 
 def unwatched(read: int, size: int) -> None:
-    """Nobody watches."""
+    """The default of `GraphSource.watch`: progress is not reported."""
 
 
 @dataclass(frozen=True)
 class GraphSource:
-    """The file at `path`. `watch` is told how far it is read."""
+    """A text file or pipe."""
 
     path: Path
-    watch: Watch = unwatched
+    watch: Watch = unwatched  #: called with the progress of reading
 
     def wrong(self, what: str, line: int | None = None) -> UsageError:
-        """Return the error that says `what` is wrong with the file, or with one of its lines, counted from 1."""
+        """Return an error about the file, or about one of its lines, counted from 1."""
         return UsageError(f"{self.path}{'' if line is None else f', line {line:,}'}: {what}")
 
     def blocks(self) -> Iterator[TextBlock]:
-        """The text in blocks of whole lines. Raises UsageError where it cannot be read."""
+        """Yield the text in blocks of whole lines. Raises UsageError if it cannot be read."""
         before, gathered = 0, bytearray()
         for piece in self._text():
             gathered += piece
@@ -220,18 +220,17 @@ class GraphSource:
             yield TextBlock(np.frombuffer(bytes(gathered + ended), np.uint8), before)
 
     def check_text(self) -> None:
-        """Raise UsageError where the file is packed as none that is read, or is no text for another reason that its
-        beginning tells, or cannot be read."""
+        """Raise UsageError if the file cannot be read, has an unsupported compression, or does not begin like text."""
         for _ in self._text():
             return
 
     def _text(self) -> Iterator[bytes]:
-        """Pieces of the text, decompressed, as `text` makes them."""
+        """Yield pieces of the decompressed and normalised text."""
         lines = 0
         try:
             with self.path.open("rb") as file:
                 raw = Raw(file)
-                size = os.fstat(file.fileno()).st_size  # of a pipe 0
+                size = os.fstat(file.fileno()).st_size  # 0 for a pipe
                 with decompressed(raw) as content:
                     head = content.read(HEAD)
                     self._check_head(raw.head, head)
@@ -240,7 +239,7 @@ class GraphSource:
                         lines += piece.count(b"\n")
         except (TruncatedFileError, gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise UsageError(
-                f"{self.path} is damaged after line {lines:,}: {error}. Get it, or pack it, again."
+                f"{self.path} is damaged after line {lines:,}: {error}. Get it, or compress it, again."
             ) from error
         except OSError as error:
             raise UsageError(f"{self.path} cannot be read: {error.strerror or error}. Name a file.") from error
@@ -257,14 +256,16 @@ class GraphSource:
         outer, inner = compression_of(packed), compression_of(head)
         if outer is not None and inner is not None:
             if packed != head:
-                raise self.wrong(f"is packed twice, within by {inner[0]}; expected once. Unpack it: {outer[1]} {name}")
+                raise self.wrong(
+                    f"is compressed twice, inside by {inner[0]}; expected once. Decompress it: {outer[1]} {name}"
+                )
             also = " (an .npz of scipy's is read with --format npz)" if inner[0] == "zip" else ""
             raise self.wrong(
-                f"is packed by {inner[0]}; expected text, or text packed by gzip, bzip2 or xz{also}. "
-                f"Unpack it: {inner[1]} {name}"
+                f"is compressed by {inner[0]}; expected text, or text compressed by gzip, bzip2 or xz{also}. "
+                f"Decompress it: {inner[1]} {name}"
             )
         if is_tar(head):
-            raise self.wrong(f"is a tar archive; expected one file of those in it. Unpack it: tar xf {name}")
+            raise self.wrong(f"is a tar archive; expected one of the files in it. Unpack it: tar xf {name}")
         if encoding_of(head) is None and 0 in head[:4]:
             order = "BE" if head[0] == 0 else "LE"
             raise self.wrong(
@@ -275,25 +276,25 @@ class GraphSource:
 
 @dataclass(frozen=True)
 class TextBlock:
-    """Whole lines, uint8, the last of which ends, too; the file has `before` lines before them."""
+    """A block of whole lines."""
 
-    text: Text
-    before: int
+    text: Text  #: uint8; the last line ends with a newline too
+    before: int  #: the number of lines before the block
 
     def line(self, at: int) -> int:
-        """The line, counted from 1, in which a position of the text is."""
+        """Return the line number of a position in the text, counted from 1."""
         return self.before + int(np.count_nonzero(self.text[:at] == _NEWLINE)) + 1
 
     def word(self, at: int) -> str:
-        """What stands at a position, up to the next blank, as a person may read it; of a line's end nothing."""
-        words = bytes(self.text[at : at + 4 * SHOWN]).split(b"\n")[0].split()
+        """Return the word at a position, quoted for an error message; at the end of a line a description."""
+        words = bytes(self.text[at : at + 4 * MAX_SHOWN_CHARS]).split(b"\n")[0].split()
         return repr(self.shown(words[0])) if words else "the line's end"
 
     @staticmethod
     def shown(word: bytes) -> str:
-        """A word as a person may read it: short, and nothing that a terminal obeys."""
+        """Return a word for an error message: shortened, and without control characters."""
         text = printable(word.decode(errors="backslashreplace"))
-        return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+        return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}..."
 
 
 _NEWLINE = ord("\n")

@@ -1,10 +1,10 @@
-"""The text formats of graphs: libsvm, Matrix Market, lists of edges, and hMETIS.
+"""Text formats of graphs: libsvm, Matrix Market, lists of edges, and hMETIS.
 
-- libsvm, also called svmlight: a row is a line, `label index:value ...`, and indices count from 1.
-- Matrix Market: a matrix of coordinates, an entry a line; of a symmetric one only half of it. scipy's reader is not
-  used: a damaged file makes it end the process.
-- A list of edges, as SNAP has them: a row and a column a line; the numbers may have gaps.
-- hMETIS: a hypergraph, whose vertices are rows and whose hyperedges are columns, a line for each hyperedge.
+- libsvm, also called svmlight: one row per line, `label index:value ...`; indices count from 1.
+- Matrix Market: a coordinate matrix, one entry per line; a symmetric matrix has only one half. scipy's reader is not
+  used, because a damaged file makes it end the process.
+- A list of edges, like SNAP's: a row and a column per line; the numbers may have gaps.
+- hMETIS: a hypergraph, whose vertices are rows and whose hyperedges are columns, with one line per hyperedge.
 
 Matrix Market and hMETIS begin with a line that gives the size of the graph (`size_line`).
 """
@@ -20,12 +20,12 @@ from gridml.placement.bipartite import MAX_COUNT, Bipartite, Numbered, Numbers
 from gridml.placement.files import scan
 from gridml.placement.files.source import GraphSource, TextBlock
 
-SHORTEST_LIBSVM = 4  # bytes of an entry, with the blank before it
+MIN_LIBSVM_ENTRY_BYTES = 4  # with the blank before it; bounds the entries of a block
 
 
 def read_libsvm(source: GraphSource) -> Bipartite:
-    """Read the rows in the order of their lines; lines that are blank or comments are none. Every entry is an edge,
-    whatever its value. Raises UsageError, which names the line, where something else stands."""
+    """Read rows in the order of their lines. Every entry is an edge, whatever its value. Blank lines and comments are
+    skipped. Raises UsageError, which names the line, for other content."""
     counts, columns, edges = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], 0
     for ends, found in _blocks(source):
         counts.append(ends + edges)
@@ -36,24 +36,24 @@ def read_libsvm(source: GraphSource) -> Bipartite:
 
 
 def pieces(source: GraphSource) -> Iterator[Bipartite]:
-    """As `read`, a graph for each block of lines: the whole need not fit into memory."""
+    """Like `read_libsvm`, but yield a graph for each block of lines, so the file need not fit into memory."""
     for ends, found in _blocks(source):
         yield Bipartite.from_rows(np.concatenate([[0], ends]), found, int(found.max(initial=-1)) + 1)
 
 
 def _blocks(source: GraphSource) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
-    """Where each row of a block of lines ends in the columns that follow."""
+    """Yield the ends of the rows of each block of lines, and their columns."""
     for block in source.blocks():
         text = block.text
         ends = np.empty(int(np.count_nonzero(text == scan.NEWLINE)), np.int64)
-        found = np.empty(len(text) // SHORTEST_LIBSVM + 1, np.int32)
+        found = np.empty(len(text) // MIN_LIBSVM_ENTRY_BYTES + 1, np.int32)
         rows, more, at, mistake = scan.libsvm(text, ends, found)
         if mistake:
-            raise source.wrong(_SAID[mistake].format(block.word(at)), block.line(at))
+            raise source.wrong(_MESSAGES[mistake].format(block.word(at)), block.line(at))
         yield ends[:rows], found[:more].copy()
 
 
-_SAID = {
+_MESSAGES = {
     scan.LABEL: "got {}; expected a number, the label, and then index:value",
     scan.PAIR: "got {}; expected index:value, such as 3:0.5",
     scan.INDEX: f"got {{}}; expected an index of 1 to {MAX_COUNT:,}. Add 1 to each where they count from 0.",
@@ -61,17 +61,17 @@ _SAID = {
 }
 
 
-_LONGEST = 1000  # bytes of such a line that are looked at
+_MAX_SIZE_LINE_BYTES = 1000  # longer lines are truncated: they cannot be a size line
 
 
 def size_line(
     source: GraphSource, block: TextBlock, at: int, counts: tuple[int, ...], expected: str
 ) -> tuple[int, list[int] | None]:
-    """Return where the first line ends that is neither blank nor a comment (%), and its whole numbers, as many as one
-    of `counts`; None where the block has no such line. Raises UsageError for other lines, and too large a graph."""
+    """Return the end of the first line that is not blank or a comment (%), and its integers; None: the block has no
+    such line. Raises UsageError if their number is not one of `counts`, and for a graph that is too large."""
     while at < len(block.text):
         end = scan.past_line(block.text, at)
-        words = bytes(block.text[at : min(end, at + _LONGEST)]).split()
+        words = bytes(block.text[at : min(end, at + _MAX_SIZE_LINE_BYTES)]).split()
         if words and not words[0].startswith(b"%"):
             numbers = [int(word) for word in words if word.isdigit() and len(word) < 19]
             if len(numbers) != len(words) or len(words) not in counts or max(numbers[:2]) > MAX_COUNT:
@@ -82,12 +82,12 @@ def size_line(
     return at, None
 
 
-SHORTEST = 4  # bytes of an entry, with its line's end
+MIN_ENTRY_BYTES = 4  # with the end of the line; bounds the entries of a block
 
 
 def read_matrix_market(source: GraphSource) -> Bipartite:
-    """Read a matrix; every entry is an edge, whatever its value. Raises UsageError, which names the line, where
-    something else stands, and where lines are missing."""
+    """Read a matrix; every entry is an edge, whatever its value. Raises UsageError, which names the line, for other
+    content, and if lines are missing."""
     rows, columns = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
     values, symmetric = 0, False
     size: list[int] | None = None
@@ -104,10 +104,10 @@ def read_matrix_market(source: GraphSource) -> Bipartite:
             if symmetric and size[0] != size[1]:
                 raise source.wrong(f"a symmetric matrix has {size[0]:,} rows and {size[1]:,} columns; expected as many")
             left = size[2]
-        first, second = np.empty((2, len(block.text) // SHORTEST + 1), np.int32)
+        first, second = np.empty((2, len(block.text) // MIN_ENTRY_BYTES + 1), np.int32)
         entries, at, mistake = scan.coordinates(block.text, begin, left, size[0], size[1], values, first, second)
         if mistake:
-            raise source.wrong(_MATRIX_MARKET_SAID[mistake].format(block.word(at), *size), block.line(at))
+            raise source.wrong(_MATRIX_MARKET_MESSAGES[mistake].format(block.word(at), *size), block.line(at))
         rows.append(first[:entries].copy())
         columns.append(second[:entries].copy())
         left -= entries
@@ -119,12 +119,12 @@ def read_matrix_market(source: GraphSource) -> Bipartite:
         raise source.wrong(f"ends here; expected {left:,} more entries{_WHOLE}", block.line(len(block.text) - 1))
     u, v = np.concatenate(rows), np.concatenate(columns)
     if symmetric:
-        u, v = np.concatenate([u, v]), np.concatenate([v, u])  # the diagonal is there twice, and is kept once
+        u, v = np.concatenate([u, v]), np.concatenate([v, u])  # duplicates of the diagonal are merged
     return Bipartite.from_edges(u, v, (size[0], size[1]))
 
 
 def _kind(source: GraphSource, block: TextBlock) -> tuple[int, bool]:
-    """Return how many numbers the value of an entry is, and whether the matrix is symmetric, as the first line says."""
+    """Parse the first line: return the number of values per entry, and True if the matrix is symmetric."""
     line = bytes(block.text[: scan.past_line(block.text, 0)])
     words = [block.shown(word).lower() for word in line.split()[:6]]
     if words[:2] != ["%%matrixmarket", "matrix"] or len(words) != 5:
@@ -143,7 +143,7 @@ _SPARSE = "Write what is not zero: scipy.io.mmwrite(NEW, scipy.sparse.coo_array(
 _BANNER = "%%MatrixMarket matrix coordinate ..., as a Matrix Market file begins"
 _SIZE = f"the numbers of rows, columns and entries, the first two up to {MAX_COUNT:,}"
 _WHOLE = ", as the line of its size says. Get the whole file, or correct that line."
-_MATRIX_MARKET_SAID = {
+_MATRIX_MARKET_MESSAGES = {
     scan.NUMBER: "got {}; expected a row and a column, whole numbers",
     scan.INDEX: "got {0}; expected a row from 1 to {1:,} and a column from 1 to {2:,}, as the line of its size says. "
     "Correct one of the two lines.",
@@ -154,26 +154,26 @@ _MATRIX_MARKET_SAID = {
 }
 
 
-SPREAD = 8  # times as many numbers as edges, of which a table is worth its memory
+SPREAD = 8  # a lookup table of all numbers is used if their range is at most this many times the edges
 
 
 def read_edge_list(source: GraphSource) -> Bipartite:
-    """Read the graph whose row i is the i-th smallest number of the lines' first, and column j the j-th smallest of
-    their second. A line has them apart by blanks or a comma; a third column, such as a weight or a time, is not looked
-    at, but all lines have it, or none. Raises UsageError, which names the line, where something else stands."""
+    """Read a graph whose row i is the i-th smallest first number of the lines, and whose column j is the j-th smallest
+    second number. Numbers are separated by blanks or a comma. A third column, such as a weight or a time, is ignored;
+    all lines must have it, or none. Raises UsageError, which names the line, for other content."""
     return read_numbered(source).graph
 
 
 def read_numbered(source: GraphSource, *, general: bool = False) -> Numbered:
-    """As `read`. In a `general` graph both numbers are vertices', so row i and column i are the same one: the i-th
-    smallest of all numbers."""
+    """Like `read_edge_list`. In a `general` graph both numbers are vertices: row i and column i are the same vertex,
+    the i-th smallest of all numbers."""
     first_of, second_of = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     width = 0
     for block in source.blocks():
-        first, second = np.empty((2, len(block.text) // SHORTEST + 1), np.int64)
+        first, second = np.empty((2, len(block.text) // MIN_ENTRY_BYTES + 1), np.int64)
         edges, width, at, mistake = scan.pairs(block.text, width, first, second)
         if mistake:
-            raise source.wrong(_EDGE_LIST_SAID[mistake].format(block.word(at)), block.line(at))
+            raise source.wrong(_EDGE_LIST_MESSAGES[mistake].format(block.word(at)), block.line(at))
         first_of.append(first[:edges].copy())
         second_of.append(second[:edges].copy())
     u, v = np.concatenate(first_of), np.concatenate(second_of)
@@ -185,7 +185,7 @@ def read_numbered(source: GraphSource, *, general: bool = False) -> Numbered:
 
 
 def _numbered(ids: Numbers) -> tuple[NDArray[np.int32], Numbers]:
-    """Return the place of each id among those that occur, and these."""
+    """Return the rank of each id among the distinct ids, and the distinct ids, ascending."""
     if not len(ids):
         return ids.astype(np.int32), ids
     low, high = int(ids.min()), int(ids.max())
@@ -198,7 +198,7 @@ def _numbered(ids: Numbers) -> tuple[NDArray[np.int32], Numbers]:
     return place[ids - low], np.flatnonzero(occurs) + low
 
 
-_EDGE_LIST_SAID = {
+_EDGE_LIST_MESSAGES = {
     scan.NUMBER: "got {}; expected two whole numbers, a row and a column. Put # before a line that is none of them.",
     scan.TOO_LONG: "got {}, a fourth column; expected a row, a column and at most one more, such as a weight. If the "
     "others are no neighbours, leave them out: cut -f1-2 FILE (or cut -d, -f1-2, cut -d' ' -f1-2); if they are, write "
@@ -210,12 +210,12 @@ _EDGE_LIST_SAID = {
 }
 
 
-SHORTEST_HMETIS = 2  # bytes of a vertex, with what is after it
+MIN_HMETIS_ENTRY_BYTES = 2  # with the separator; bounds the vertices of a block
 
 
 def read_hmetis(source: GraphSource) -> Bipartite:
-    """Read a hypergraph without weights; vertices count from 1. Raises UsageError, which names the line, where
-    something else stands, and where lines are missing."""
+    """Read a hypergraph without weights; vertices count from 1. Raises UsageError, which names the line, for other
+    content, and if lines are missing."""
     counts, vertices_of = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
     left = vertices = pins = 0
     block, header = None, None
@@ -228,10 +228,10 @@ def read_hmetis(source: GraphSource) -> Bipartite:
             left, vertices = header
         text = block.text
         ends = np.empty(int(np.count_nonzero(text == scan.NEWLINE)), np.int64)
-        numbers = np.empty(len(text) // SHORTEST_HMETIS + 1, np.int32)
+        numbers = np.empty(len(text) // MIN_HMETIS_ENTRY_BYTES + 1, np.int32)
         lines, more, at, mistake = scan.pins(text, begin, left, vertices, ends, numbers)
         if mistake:
-            why = _HMETIS_SAID[mistake].format(block.word(at), f"{vertices:,}")
+            why = _HMETIS_MESSAGES[mistake].format(block.word(at), f"{vertices:,}")
             raise source.wrong(why, block.line(at))
         counts.append(ends[:lines] + pins)
         vertices_of.append(numbers[:more].copy())
@@ -248,7 +248,7 @@ def read_hmetis(source: GraphSource) -> Bipartite:
 
 
 def _header(source: GraphSource, block: TextBlock) -> tuple[int, tuple[int, int] | None]:
-    """Return where the lines after the first begin, and how many hyperedges and vertices that says there are."""
+    """Return the end of the first line, and the numbers of hyperedges and vertices that it gives."""
     end, numbers = size_line(source, block, 0, (2, 3), _FIRST)
     if numbers is None:
         return end, None
@@ -258,7 +258,7 @@ def _header(source: GraphSource, block: TextBlock) -> tuple[int, tuple[int, int]
 
 
 _FIRST = f"the numbers of hyperedges and of vertices, each up to {MAX_COUNT:,}"
-_HMETIS_SAID = {
+_HMETIS_MESSAGES = {
     scan.NUMBER: "got {}; expected whole numbers, the vertices of a hyperedge",
     scan.INDEX: "got {}; expected vertices from 1 to {}, as its first line says. Correct one of the two lines.",
     scan.TOO_MANY: "got {}; expected nothing after the last hyperedge. Correct the first line, or cut the file off.",

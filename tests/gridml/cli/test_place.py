@@ -212,7 +212,7 @@ def test_rows_of_a_general_graph(gridml: Callable[..., Answer], tmp_path: Path) 
         (("few.txt", "-k", "2", "--from", "full", "--move-cost", "-1"), "a move costs -1.0 mean rows' columns"),
         (("few.txt", "-k", "2", "--from", "full"), "full/quality.json cannot be read: No such file or directory. Name"),
         (("nowhere.svm", "-k", "2"), "nowhere.svm cannot be read: No such file or directory"),
-        (("words", "-k", "2"), "words: its name says no format; expected one of libsvm (.svm"),
+        (("words", "-k", "2"), "words: the ending of its name is no known format; expected one of libsvm (.svm"),
         (("short.txt", "-k", "2"), "short.txt, line 3: got 'x'; expected two whole numbers"),
         (("short.txt", "-k", "2", "--format", "xml"), "no format 'xml'; expected libsvm"),
         (("few.txt", "-k", "3"), "2 rows cannot be placed on 3 parts; expected 1 to 2. Ask for no more"),

@@ -23,7 +23,7 @@ from tests.support.graphs import grouped
         (40_000_000, 16, 60.0, "refined", r"\(16 s\)"),  # 12 if it fitted the caches
         (40_000_000, 16, 8.0, "parsa", "6 s"),
         (1_000_000_000, 16, 60.0, "parsa", "the fastest method, expected to take 1.5e.02 s where 60 s are allowed"),
-        (10, 2, 0.0, "parsa", "the quickest"),
+        (10, 2, 0.0, "parsa", "the fastest"),
     ],
 )
 def test_the_best_method_that_there_is_time_for(edges: int, parts: int, seconds: float, name: str, why: str) -> None:

@@ -72,7 +72,7 @@ def test_other_formats_are_stored_too(tmp_path: Path) -> None:
 
 def test_what_is_there_is_not_replaced(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "graph.edges").write_text("5 7\n")
-    with pytest.raises(UsageError, match=r"graph.csr is there already; expected a new name"):
+    with pytest.raises(UsageError, match=r"graph.csr exists already; expected a new name"):
         store(tmp_path / "graph.edges", folder)
 
 

@@ -95,7 +95,9 @@ def test_a_packed_one_and_a_pipe_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **ONE)
     file = tmp_path / "a.npz.gz"
     file.write_bytes(gzip.compress((tmp_path / "a.npz").read_bytes()))
-    with pytest.raises(UsageError, match=f"is packed by gzip; expected a .npz as it is. Unpack it: gzip -d {file}"):
+    with pytest.raises(
+        UsageError, match=f"is compressed by gzip; expected a plain .npz. Decompress it: gzip -d {file}"
+    ):
         read(file)
     reading, writing = os.pipe()
     os.close(writing)

@@ -37,7 +37,9 @@ def test_the_name_says_the_format(name: str, form: str) -> None:
 
 
 def test_a_name_that_says_none(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"a9a: its name says no format; expected one of libsvm \(.svm .* --format"):
+    with pytest.raises(
+        UsageError, match=r"a9a: the ending of its name is no known format; expected one of libsvm \(.svm .* --format"
+    ):
         read(tmp_path / "a9a")
     with pytest.raises(UsageError, match=r"no format 'svm'; expected libsvm, matrix-market, edges, hmetis, npz"):
         read(tmp_path / "a9a", "svm")

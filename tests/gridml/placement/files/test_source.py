@@ -151,18 +151,18 @@ def in_zip(content: bytes) -> bytes:
 
 TEXT = TEXTS["libsvm"][0].encode()
 OTHERS = {
-    "a.tar": (in_tar(TEXT, "w"), "is a tar archive; expected one file of those in it. Unpack it: tar xf "),
+    "a.tar": (in_tar(TEXT, "w"), "is a tar archive; expected one of the files in it. Unpack it: tar xf "),
     "a.tar.gz": (in_tar(TEXT, "w:gz"), "is a tar archive; .* Unpack it: tar xf "),
     "a.tar.bz2": (in_tar(TEXT, "w:bz2"), "is a tar archive; .* Unpack it: tar xf "),
     "a.tgz": (in_tar(TEXT, "w:gz"), "is a tar archive; .* Unpack it: tar xf "),
-    "a.zip": (in_zip(TEXT), r"is packed by zip; expected text, or .* \(an .npz .*\). Unpack it: unzip "),
-    "a.svm.zst": (bytes.fromhex("28b52ffd2400"), "is packed by zstd; .* Unpack it: zstd -d "),
-    "a.svm.lz4": (bytes.fromhex("04224d186440"), "is packed by lz4; .* Unpack it: lz4 -d "),
-    "a.svm.Z": (bytes.fromhex("1f9d9031"), "is packed by compress; .* Unpack it: uncompress "),
-    "a.7z": (b"7z\xbc\xaf\x27\x1c\0\4", "is packed by 7z; .* Unpack it: 7z x "),
+    "a.zip": (in_zip(TEXT), r"is compressed by zip; expected text, or .* \(an .npz .*\). Decompress it: unzip "),
+    "a.svm.zst": (bytes.fromhex("28b52ffd2400"), "is compressed by zstd; .* Decompress it: zstd -d "),
+    "a.svm.lz4": (bytes.fromhex("04224d186440"), "is compressed by lz4; .* Decompress it: lz4 -d "),
+    "a.svm.Z": (bytes.fromhex("1f9d9031"), "is compressed by compress; .* Decompress it: uncompress "),
+    "a.7z": (b"7z\xbc\xaf\x27\x1c\0\4", "is compressed by 7z; .* Decompress it: 7z x "),
     "a.svm.gz": (
         gzip.compress(lzma.compress(TEXT)),
-        "is packed twice, within by xz; expected once. Unpack it: gzip -d ",
+        "is compressed twice, inside by xz; expected once. Decompress it: gzip -d ",
     ),
 }
 
