@@ -197,7 +197,7 @@ def _reckon(graph: BothSides, units: Counts, side: Sides, inside: Parts, gain: C
 
 @compiled
 def _ahead(side: int, load: Counts, most: Counts) -> float:
-    """How much fuller a side is than the other, relative to their `most`. In float: products can overflow int64."""
+    """Return the lead of a side over the other, relative to their `most`. In float: products can overflow int64."""
     return float(load[side]) * float(most[1 - side]) - float(load[1 - side]) * float(most[side])
 
 

@@ -61,6 +61,7 @@ def save(folder: Path, placement: Placement, quality: str, names: Names | None =
     Raises UsageError if the folder holds something else, and StorageError if it cannot be written.
     """
     check_free(folder)
+    # The files are written to a new folder, which then takes the place of the old one: readers see all files or none.
     there = folder.resolve()  # replace the target of a symbolic link, not the link
     name = f".{there.name}-{secrets.token_hex(4)}"
     new, old = there.with_name(f"{name}.new"), there.with_name(f"{name}.old")
@@ -101,6 +102,7 @@ def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     with path.open("xb") as file:
         fill(file)
         file.flush()
+        # On disk before the rename, or a power cut could leave empty files under the final name.
         os.fsync(file.fileno())
 
 

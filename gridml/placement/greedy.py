@@ -86,6 +86,7 @@ def _deal(
                         known[part] += 1 if weights is None else weights[neighbours[edge]]
                     bits >>= np.uint64(1)
                     part += 1
+        # A part is a candidate if it is not full and not too far ahead of the smallest.
         smallest = np.inf
         for part in range(parts):
             full = size[part] > most[part] or (size[part] == most[part] and not extra)
@@ -106,7 +107,7 @@ def _deal(
 
 
 class AtRandom:
-    """Rows at random, and columns too, like the baseline of the papers. `served` assigns columns to parts that touch
+    """Rows at random, and columns too, like the published baselines. `served` assigns columns to parts that touch
     them instead, which alone saves up to a third of the traffic. The objective is ignored."""
 
     supports = ALL_FEATURES - {MEMORY_LIMIT}

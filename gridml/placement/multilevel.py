@@ -44,7 +44,7 @@ DEALT = 2  # Parsa's placements of the smallest graph; the best one is refined f
 LARGE_GRAPH_EDGES = 500_000
 # The smallest graph is bisected too if its parts touch less than this many times the columns there are: the first where
 # degrees differ by more than their mean, so that halves with equally many rows are uneven, the second elsewhere.
-APART, ALIKE_APART = 1.2, 1.6
+MAX_OVERLAP, MAX_OVERLAP_EVEN = 1.2, 1.6
 BISECTED_ROWS = 8  # a graph with fewer rows per part is not bisected
 COLD = np.zeros(4)  # heats of the passes over parts from bisection, which are only polished
 FULL_HEAT = 10  # shared columns of a mean row; with fewer the heat is less, because one column is much for such rows
@@ -153,8 +153,8 @@ def _parted(levels: list[Level], became: list[Parts], of: _Refiner) -> Touches:
     given, smallest = levels[0].graph, levels[-1].graph
     tried = _smallest_parted(levels, of)
     touched = min(int(each.touched.sum()) for each in tried)
-    apart = APART if smallest.degrees.std() > smallest.degrees.mean() else ALIKE_APART
-    if smallest.rows >= of.parts * BISECTED_ROWS and (of.total or touched < apart * given.used):
+    max_overlap = MAX_OVERLAP if smallest.degrees.std() > smallest.degrees.mean() else MAX_OVERLAP_EVEN
+    if smallest.rows >= of.parts * BISECTED_ROWS and (of.total or touched < max_overlap * given.used):
         tried.append(of.bisect(levels[-1]))
     heat = _heat(given, of.options)
     tally = of.up(levels, became, of.best(tried), heat)

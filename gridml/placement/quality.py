@@ -137,9 +137,9 @@ class Quality:
 
     @property
     def figures(self) -> dict[str, tuple[float, float]]:
-        """What the papers compare, of the placement and of the one at random: the largest memory and traffic of a part
-        and the traffic of all, in columns or what they weigh. Where requested, Duan's product of work and
-        traffic, and the seconds of a round, if rates are known."""
+        """The published figures, of the placement and of a random one: the largest memory and the largest traffic of a
+        part, and the total traffic, in weights of columns. If requested, also Duan's product of work and traffic, and,
+        if rates are known, the seconds of a round."""
         both = self.placed, self.at_random
         found: dict[str, tuple[float, float]] = {
             "M_max": (both[0].largest_memory, both[1].largest_memory),

@@ -37,6 +37,7 @@ def sections(graph: Bipartite, rows: Parts, parts: int, each: int, seed: int) ->
 def _compact(graph: Bipartite, numbers: Ids) -> Bipartite:
     """Return the graph with only the columns that its rows touch, renumbered. `numbers` (columns,) is scratch, which
     need not be cleared."""
+    # The edge that wrote last identifies its column: this finds the distinct columns without sorting.
     touched = graph.neighbours
     numbers[touched] = np.arange(len(touched), dtype=np.int32)  # of equal columns the last one wins
     chosen = touched[numbers[touched] == np.arange(len(touched))]

@@ -30,6 +30,7 @@ class Format:
 
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".lzma")
+#: Formats by name. The first one whose endings match a file is taken.
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
@@ -64,7 +65,8 @@ def format_of(file: Path) -> Format:
         GraphSource(file).check_text()
     formats = ", ".join(f"{form.name} ({' '.join(form.endings)})" for form in FORMATS.values())
     raise UsageError(
-        f"{file}: the ending of its name is no known format; expected one of {formats}, or --format, such as --format libsvm."
+        f"{file}: the ending of its name is no known format; expected one of {formats}, or --format, such as "
+        "--format libsvm."
     )
 
 

@@ -278,4 +278,4 @@ def test_a_graph_that_stays_in_a_file(gridml: Callable[..., Answer], graph: str,
     assert gridml("words.csr", "-k", "4", "--out", "again")[0] == 0
     assert (tmp_path / "again" / "u_part.npy").read_bytes() == parts
     status, _, err = gridml(graph, "-k", "4", "--out", "placed", "--store", "words.csr")
-    assert status == 2 and "words.csr is there already" in err
+    assert status == 2 and "words.csr exists already" in err
