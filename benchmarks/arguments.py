@@ -1,6 +1,6 @@
-"""What a benchmark is asked for on its command line, and `--help` for each: the text at the top of its file.
+"""Command lines of benchmarks, with `--help` from the module docstring of each.
 
-Each has a smallest form, `--smallest`, in which it takes seconds: so that tests can see that it still works.
+Each benchmark has a smallest form, `--smallest`, which takes seconds, so that tests can check that it still works.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def parser_of(doc: str | None) -> argparse.ArgumentParser:
 
 
 def smallest() -> bool:
-    """Whether the smallest form is asked for, of this process or of the one that spawned it."""
+    """Return True if the smallest form is requested, for this process or for the one that spawned it."""
     return _SMALLEST in sys.argv[1:]
 
 
 def sized(usual: T, small: T) -> T:
-    """Return what a benchmark takes, or what it takes in its smallest form."""
+    """Return the usual size, or the small one in the smallest form."""
     return small if smallest() else usual
 
 
 def words(doc: str | None, *, choices: Sequence[str] | None = None) -> list[str]:
-    """Return the words that are asked for, none or more. Ends with a message where one is not among `choices`."""
+    """Return the requested names, none or more. Exits with a message for a name that is not among `choices`."""
     parser = parser_of(doc)
     parser.add_argument("asked", nargs="*", metavar="NAME", help=", ".join(choices or ()) or "see above")
     asked: list[str] = parser.parse_args().asked
@@ -49,14 +49,14 @@ def words(doc: str | None, *, choices: Sequence[str] | None = None) -> list[str]
 
 
 def whole_numbers(doc: str | None, *defaults: int) -> list[int]:
-    """Return the whole numbers that are asked for, however many, or the defaults where there are none."""
+    """Return the requested integers, or the defaults if none are given."""
     parser = parser_of(doc)
     parser.add_argument("asked", nargs="*", type=int, metavar="N", default=list(defaults))
     return list(parser.parse_args().asked)
 
 
 def numbers(doc: str | None, **defaults: int) -> list[int]:
-    """Return a whole number for each name in turn; those at the end that are not asked for are the defaults."""
+    """Return an integer for each name in turn; the last ones may be left out and get their defaults."""
     parser = parser_of(doc)
     for name, default in defaults.items():
         parser.add_argument(name, nargs="?", type=int, metavar=name.upper(), default=default, help=f"{default:,}")

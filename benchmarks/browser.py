@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over a pipe by the protocol of its developer tools: nothing else is needed."""
+"""A headless Chromium, controlled over a pipe by the DevTools protocol, without other dependencies."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ KEYS = {"ArrowDown": 40, "ArrowLeft": 37, "ArrowRight": 39, "End": 35, "Tab": 9}
 
 
 def installed() -> str | None:
-    """The path of a browser, None where there is none."""
+    """Return the path of an installed browser; None: there is none."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Tab:
-    """One tab. `requests` are the addresses that it asked for, `errors` what its scripts threw."""
+    """A browser tab. `requests` are the addresses that it requested, `errors` the exceptions of its scripts."""
 
     def __init__(self, to: int, come: int) -> None:
         self._to = os.fdopen(to, "wb", buffering=0)
@@ -72,7 +72,7 @@ class Tab:
             self._read()
 
     def value(self, expression: str) -> Any:
-        """The value of an expression, awaited where it is a promise."""
+        """Return the value of an expression; a promise is awaited."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -103,7 +103,7 @@ class Tab:
 
 @contextmanager
 def browsing(program: str, profile: Path) -> Iterator[Tab]:
-    """A tab of a browser that lives as long as the context is open."""
+    """Open a tab of a new browser for the lifetime of the context."""
     to_read, to_write = os.pipe()
     come_read, come_write = os.pipe()
 

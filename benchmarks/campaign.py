@@ -1,9 +1,9 @@
-"""A million simulated kills beside every other fault and hostile messages, in many small runs; each run's credits are
-checked.
+"""Simulate a million kills, together with every other fault and hostile messages, in many small runs. The credits of
+each run are checked.
 
     python -m benchmarks.campaign [KILLS [SEED]]
 
-A run that is not exact ends it and names its seed, which `gridml simulate --campaign 1 --seed SEED` plays again.
+A run that is not exact ends the campaign and names its seed; `gridml simulate --campaign 1 --seed SEED` repeats it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.arguments import numbers, sized
 from benchmarks.table import write
 from master.simulation.campaign import Played, campaign
 
-EVERY_S = 60.0  # between two lines of progress
+EVERY_S = 60.0  # between progress lines
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Kills of the master and power cuts of its disk, each followed by a resume that must end exact.
+"""Kill the master and cut the power of its disk, resume after each, and check that the run ends exact.
 
-Three sorts, all on a run whose outcome shows every vertex trained twice, never, or from a wrong value
-(`benchmarks/programs/chain.py`, `chain_bsp.py`):
+There are three kinds, all on a run whose result reveals every vertex that was trained twice, never, or from a wrong
+value (`benchmarks/programs/chain.py`, `chain_bsp.py`):
 
 - SIGKILL of a master at a random instant or at one of its crash points, one after another until the run has finished.
   Its workers are stepped in its process and die with it; the ledger and every file are synchronised as always.
@@ -54,7 +54,7 @@ from master.simulation.scenario import POINTS
 LIFE_S = 0.7  # a master's life is at most about this; a run takes as long
 BATCH_S = 0.04  # of the real workers, so that a run lasts some seconds
 CUT_EVERY_S = 0.15
-BY_COMMAND = 10  # of so many power cuts one is followed by the command itself with real workers; that takes seconds
+BY_COMMAND = 10  # one in this many power cuts is followed by the real command with real workers, which takes seconds
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate", "shutil.rmtree")
 
 
@@ -120,8 +120,8 @@ def kills(program: Path, folder: Path, count: int, seed: int) -> Iterator[tuple[
 
 
 def one_life(program: Path, root: Path, life: int, end: tuple[str, float] | None) -> Result | None:
-    """Let a master live in a process of its own until its `end`: at so many seconds ("an instant"), or when it has
-    reached a crash point so often. Return None if it was killed there, else how the run ended."""
+    """Run a master in a process of its own until its `end`: a number of seconds ("an instant"), or a number of visits
+    of a crash point. Return None if it was killed there, otherwise the outcome of the run."""
 
     def live() -> Result:
         world = new_world(program, life)

@@ -1,6 +1,7 @@
-"""Damage to the files of a run: where a flipped bit may stand in each format, told from the bytes of the file itself.
+"""Damage to the files of a run: the positions of flipped bits in each format, derived from the bytes of the file
+itself.
 
-A class of positions is a range of bytes that one part of a reader takes: a header's field, the cells of one table.
+A class of positions is a range of bytes that one part of a reader parses: a field of a header, the cells of one table.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ LEAF_TABLE, INNER_TABLE, LEAF_INDEX, INNER_INDEX = 13, 5, 10, 2  # the first byt
 
 @dataclass(frozen=True)
 class Damage:
-    """What is done to one file of a run: `how` names it, `apply` takes the bytes and returns others, or None where the
-    file is to be deleted."""
+    """One change of one file of a run."""
 
     file: str
     position: str
-    how: str
-    apply: Callable[[bytes], bytes | None]
+    how: str  #: the name of the change
+    apply: Callable[[bytes], bytes | None]  #: takes the bytes and returns others; None: the file is deleted
 
     def do(self, root: Path) -> None:
         """Damage the file in the run directory `root`."""

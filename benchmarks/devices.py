@@ -1,8 +1,8 @@
-"""What gridml costs on a GPU: one worker against a plain PyTorch loop, for a ResNet-50 and a transformer of 124 million
-parameters, both written here and fed with random data. Goal: a ratio of at least 0.95.
+"""Measure the overhead of gridml on a GPU: one worker against a plain PyTorch loop, for a ResNet-50 and a transformer
+of 124 million parameters, both defined here and fed with random data. Goal: a ratio of at least 0.95.
 
-Where there is no GPU it says so and measures nothing. With --tiny it does all of it with networks of a few thousand
-parameters, on the CPU where there is no GPU: to see that it works. Nothing of that is kept.
+Without a GPU it measures nothing and says so. With --tiny it runs networks of a few thousand parameters, on the CPU if
+there is no GPU, as a check that it works; those figures are not kept.
 
     python -m benchmarks.devices [--tiny] [REPEATS] [PROGRAM ...]
 """
@@ -119,7 +119,7 @@ def plain(name: str, device: str) -> float:
 
 
 def loop(name: str, device: str) -> dict[str, float]:
-    """What a user would write without gridml."""
+    """Run the plain PyTorch loop that a user would write without gridml."""
     import torch
 
     program = _loaded(PROGRAMS[name])

@@ -1,11 +1,11 @@
-"""Damaged files and full disks: how a run goes on from them.
+"""Damage files and fill disks, and check how a run continues.
 
-Every class of positions in every file that a master reads gets flipped bits, and every file is deleted, emptied, cut,
-lengthened and zeroed, at five moments of a run; then it is resumed, what an error advises is done, and the end is
-compared with what there must be (`benchmarks/exact_run.py`, `benchmarks/damage.py`). With half of the damages the
-workers have outlived their master.
+Every class of positions in every file that a master reads gets flipped bits, and every file is deleted, emptied,
+truncated, lengthened and zeroed, at five moments of a run. Then the run is resumed, the advice of errors is followed,
+and the result is compared with the expected one (`benchmarks/exact_run.py`, `benchmarks/damage.py`). For half of the
+damages the workers have outlived their master.
 
-A disk that is full is one that is filled just before a run writes a file of some sort; then there is room again.
+A full disk is filled just before a run writes a file of some kind; then space is freed again.
 
     python -m benchmarks.disks [SAMPLES]
 """

@@ -1,7 +1,7 @@
-"""A small run that is interrupted anywhere, taken up again from what was on the disk, and compared with what there must
-be in the end: the replica, the fields, the credits, the metrics of each epoch.
+"""A small run that is interrupted anywhere, resumed from its disk, and compared with the expected result: the replica,
+the fields, the credits, and the metrics of each epoch.
 
-The master is the real one, on real files; workers are stepped (`remote.stepped`), so that a run takes half a second.
+The master is the real one, on real files. Workers are stepped (`remote.stepped`), so a run takes half a second.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ GRIDML = Path(sys.executable).with_name("gridml")
 
 
 class Outcome(StrEnum):
-    """How it ended. Only the first three are allowed."""
+    """The outcome of a run. Only the first three are allowed."""
 
     EXACT = "exact"
     ADVISED = "refused, exact after its advice"
@@ -65,10 +65,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended, what it said or what was wrong, and whether it was its own `gridml resume`."""
+    """The result of a run."""
 
     outcome: Outcome
-    text: str = ""
+    text: str = ""  #: the output of the run, or the difference from the expected result
 
 
 class Interrupted(BaseException):
@@ -116,12 +116,11 @@ def begin(program: Path, root: Path) -> World:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a run is interrupted: its masters end at these commits, each of the first ones properly, with the ledger
-    closed. The last one is killed, unless it is `closed` too. Without commits the run has finished."""
+    """A moment at which a run is interrupted."""
 
     name: str
-    commits: tuple[int, ...]
-    closed: bool = False
+    commits: tuple[int, ...]  #: the commits at which its masters end; none: the run has finished
+    closed: bool = False  #: the last master closes its ledger too; by default it is killed
 
 
 MOMENTS = (
@@ -218,7 +217,7 @@ def module_of(program: Path) -> ModuleType:
 
 
 def metrics_of(program: Path, epoch: int) -> dict[str, int]:
-    """Return what evaluate must have said after so many epochs."""
+    """Return the expected metrics after a number of epochs."""
     expected = module_of(program).expected(epoch)
     names = {"total": "Word/total", "links": "Document/link", "seen": "Document/seen"}
     if "Cell/link" in expected:

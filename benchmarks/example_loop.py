@@ -1,7 +1,7 @@
-"""The peer of an example: its f, model, optimiser and schedule in a plain loop, without engine, chunks or pushes.
+"""The baseline of an example: its f, model, optimiser and schedule in a plain loop, without engine, chunks or pushes.
 
-Prints one line of JSON: seconds of training, vertices a second, and what the example's evaluate says at the end. One
-thread, as workers have. For examples whose one replicated vertex holds a module.
+Prints one line of JSON: the seconds of training, vertices per second, and the result of the example's evaluate. It
+uses one thread, like workers. It is for examples whose only replicated vertex holds a module.
 
     python -m benchmarks.example_loop examples/language_model.py [SEED]
 """

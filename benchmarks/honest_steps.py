@@ -1,9 +1,9 @@
-"""How far the steps of honest workers lie from what the gate and spot checks allow: false alarms, and how near they
-come.
+"""Measure the distance of honest workers' steps from the limits of the gate and of spot checks: false alarms, and near
+misses.
 
     python -m benchmarks.honest_steps [SEEDS]
 
-Programs of several sorts, with three and eight workers of unequal speed, with and without machines that are taken away.
+Programs of several kinds run with three and eight workers of unequal speed, with and without interruptions.
 """
 
 from __future__ import annotations

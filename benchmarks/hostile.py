@@ -1,8 +1,8 @@
-"""A hostile worker beside two honest ones: LeNet on MNIST on real worker processes, with and without it.
+"""A hostile worker and two honest ones: LeNet on MNIST on real worker processes, with and without the hostile one.
 
-The hostile one speaks into its own mailbox, each turn of the master's, for as long as the run lasts: whenever it is
-given up another one takes its place, on a machine of another name: one that is avoided could send no more. Its messages
-are spread over the run by what is credited.
+The hostile worker writes into its own mailbox, in each turn of the master's loop, for as long as the run lasts. When
+it is given up, another one replaces it on a machine of another name, because an avoided machine could send no more.
+Its messages are spread over the run by credits.
 
     python -m benchmarks.hostile [MESSAGES [SEEDS [EPOCHS]]]
 """
@@ -50,12 +50,11 @@ EARLY = 1.25  # the messages come so much faster than the credits, so that all h
 
 @dataclass
 class Siege:
-    """A machine whose workers are hostile, at most one at a time; `messages` are to be sent in all, each an attack of
-    `attacks` (by default of any sort), drawn from `seed`."""
+    """A machine with hostile workers, one at a time."""
 
-    messages: int
-    seed: int
-    attacks: Sequence[str] | None = None
+    messages: int  #: to send in all
+    seed: int  #: of the attacks
+    attacks: Sequence[str] | None = None  #: kinds of attacks; None: all kinds
     root: Path = Path()
     run: MasterRun | None = None
     sent: Counter[str] = field(default_factory=Counter)
@@ -147,11 +146,11 @@ class Pool(Backend):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: its accuracy in percent, and the share of its credits that hostile workers had, in percent."""
+    """The result of a run."""
 
-    accuracy: float
+    accuracy: float  #: in percent
     seconds: float
-    hostile_credits: float
+    hostile_credits: float  #: the share of credits of hostile workers, in percent
 
 
 def besieged(settings: Settings, root: Path, siege: Siege | None) -> Ended:

@@ -1,9 +1,9 @@
-"""Measure what one hostile worker of n does to a run by what travels beside the weights: moments of its optimiser, and
-tensors that no optimiser trains.
+"""Measure the effect of one hostile worker of n by the state that travels with the weights: moments of its optimiser,
+and tensors that no optimiser trains.
 
-The worker trains as the others do and lies in one thing alone. The others live for 3 s each, so that most is trained
-by workers that began with others' moments. Without the defences: moments are given as the last worker
-brought them, and every change of a buffer is merged. Words choose attacks; all of them where none is given.
+The worker trains like the others and lies in one thing only. The others live for 3 s each, so most training is done by
+workers that began with others' moments. Without the defences, moments are passed on as the last worker sent them, and
+every change of a buffer is merged. The arguments select attacks; by default all are run.
 """
 
 from __future__ import annotations
@@ -84,22 +84,22 @@ class Lives(Script):
 
 
 class Liar(SteppedEngine):
-    """Trains like any other, and brings something else beside the weights."""
+    """A worker that trains like any other, but sends false state with the weights."""
 
     def __init__(self, program: Program, attack: str) -> None:
         super().__init__(program, RngState("hostile", torch=program.uses_torch))
         self._attack = attack
 
     def moments(self) -> dict[str, Array]:
-        return _told(super().moments(), MOMENTS.get(self._attack))
+        return _falsified(super().moments(), MOMENTS.get(self._attack))
 
     def wire(self, snapshot: Snapshot) -> ReplicaPart:
         part = super().wire(snapshot)
         lie = BUFFERS.get(self._attack)
-        return ReplicaPart({key: _told(tensors, lie) for key, tensors in part.modules.items()}, part.rows)
+        return ReplicaPart({key: _falsified(tensors, lie) for key, tensors in part.modules.items()}, part.rows)
 
 
-def _told(tensors: Mapping[str, Array], lie: Lie | None) -> dict[str, Array]:
+def _falsified(tensors: Mapping[str, Array], lie: Lie | None) -> dict[str, Array]:
     if lie is None:
         return dict(tensors)
     brought = {name: lie(name, values) for name, values in tensors.items()}
@@ -142,7 +142,7 @@ def undefended() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Game:
-    """One run of so many workers, one of which attacks."""
+    """One run with an attacker."""
 
     attack: str
     workers: int

@@ -1,11 +1,11 @@
-"""What one hostile worker of n can do to a run by the steps that it pushes, with the defence and without it.
+"""Measure the effect of one hostile worker of n by the steps that it pushes, with and without the defences.
 
     python -m benchmarks.hostile_steps [SEED ...]
 
 Real training on simulated machines: the real master, the real session, torch; only the time is simulated. The hostile
-worker speaks the protocol to the letter and lies in its replica alone. Its machine is never taken away; who comes in
-its place once it is in quarantine is honest. The table is written after each line, tiny steps first; a line that is not
-played again stays as it was, with its date.
+worker follows the protocol exactly and lies only in its replica. Its machine is never taken away. The worker that
+replaces it after its quarantine is honest. The table is written after each line, tiny steps first; a line that is not
+repeated keeps its date.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class HostileTrainer:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """The outcome of a run."""
 
     accuracy: float
     ended: str
@@ -188,17 +188,16 @@ def undefended() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Game:
-    """One run: a program, merged by `rule`, of so many workers, one of which attacks, with spot checks of a share of
-    the pushes. A `careful` attacker is honest where it repeats what others trained."""
+    """One run with an attacker."""
 
     program: str
     workers: int
     attack: str
     seed: int
-    rule: str = "stale_mean"
+    rule: str = "stale_mean"  #: the merge rule
     defended: bool = True
-    checked: float = 0.0
-    careful: bool = False
+    checked: float = 0.0  #: the share of pushes that are spot checked
+    careful: bool = False  #: the attacker is honest when it repeats the training of others
 
 
 def play(game: Game) -> Outcome:
@@ -304,7 +303,7 @@ def _key(row: Mapping[str, Cell]) -> tuple[Cell, ...]:
 
 
 def _named(first: Game) -> dict[str, Cell]:
-    """What a line of the table is called by."""
+    """Return the key of a line of the table."""
     against = [first.rule] if first.rule != "stale_mean" else []
     against += ["checked"] if first.checked else []
     attack = first.attack + (", careful" if first.careful else "")

@@ -1,11 +1,10 @@
-"""Count what a refactoring is to change, from the source alone.
+"""Count the structure of the source: the measures that a refactoring should improve.
 
     python -m benchmarks.house [--against CHECKOUT]
 
-Counts this checkout and, in a column before it, another one: files and lines by room, imports that point up and in
-circles, names that stand twice, classes that keep something by lease or by worker, files that name a back end though
-they are for all of them, the longest function and the functions with the most arguments. `CEILINGS` is what a test
-holds these to.
+It counts this checkout and, in a column before it, another one: files and lines by room, imports that point up and in
+circles, names that occur twice, classes that keep state by lease or by worker, generic files that name a back end, the
+longest function and the functions with the most arguments. A test enforces `CEILINGS`.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from benchmarks.source import PACKAGES, Tree
 from benchmarks.table import Cell, write
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_ARGUMENTS = 6
-# Those that may name HTCondor: its own folder (once its own files), and what registers it.
+MAX_ARGUMENTS = 6
+# Files that may name HTCondor: its own folder (formerly its own files), and its registration.
 _OWN_FILES = re.compile(r"(^|/)condor|^pools/|^gridml/cli\.py$|^master/backends/(registry|choose)\.py$")
 _CONTAINERS = re.compile(r"\b(dict|defaultdict|Counter|deque|list|set|SortedList|SortedDict|SortedSet)\b")
 _BY = re.compile(r"\bby (lease|worker)\b")
@@ -35,7 +34,7 @@ _RECORDS = {"lease": re.compile(r"\bLeaseState\b"), "worker": re.compile(r"\bWor
 
 
 SHARED_NAMES = frozenset({"__init__", "__main__", "base", "registry", "options", "errors"})
-"""Names that modules of many folders have by agreement."""
+"""Module names that many folders use by convention."""
 
 CEILINGS: dict[str, float] = {
     "files": 330,
@@ -45,52 +44,51 @@ CEILINGS: dict[str, float] = {
     "lines of statements in it": 37_100,
     "lines of option plumbing": 3_030,
 }
-"""What no later change exceeds without saying why in CHANGELOG; `LEAST_MEDIAN` holds from below."""
-LEAST_MEDIAN = 150  # lines of the median file
+"""Upper bounds. A change that exceeds one must explain it in CHANGELOG. `MIN_MEDIAN_LINES` is a lower bound."""
+MIN_MEDIAN_LINES = 150  # of the median file
 
 PLUMBING = re.compile(
     r"(gridml|master/state)/options\.py|gridml/cli\.py|gridml/(commands|cli)/\w+\.py|gridml/(calls|api)/(beginning|run_calls|simulating|resuming|options)\.py"
     r"|master/store/(settings|identity|spec)\.py|master/(planning|simulation)/options\.py|master/backends/(condor|ec2)/options\.py"
     r"|master/backends/(local|simulated)_plugin\.py"
 )
-"""The files that say which options there are, read them and hand them on: the commands, the calls that begin runs, the
-settings, what a resumed run is held to, simulations, back ends' own options."""
+"""The files that declare, read and pass on options: the commands, the calls that begin runs, the settings, the identity
+of a resumed run, simulations, and the options of back ends."""
 
 INDEXES = {
     "Heartbeats._looks": "a heap of when to look at whom",
     "ReplicaHeld.replicas_of": "a worker's record names leases' records",
     "WriteBatch._changed": "records whose rows the open transaction has not written",
 }
-"""Containers that hold no fact of their own: they order or name records."""
+"""Containers that are only indexes of records, with no state of their own."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function or method: its place, its lines, its arguments without `self`; `command`: typer calls it."""
+    """A function or method."""
 
-    place: str
+    place: str  #: its dotted name
     lines: int
-    arguments: int
-    command: bool
+    arguments: int  #: without `self`
+    command: bool  #: typer calls it
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """A container that instances of a class have: a field, or assigned to `self`. `made_of` is its annotation or, if
-    there is none, its first value; `comment` stands on its line."""
+    """A container that instances of a class have: a field, or assigned to `self`."""
 
     module: str
     owner: str
     name: str
-    made_of: str
-    comment: str
+    made_of: str  #: its annotation or, without one, its first value
+    comment: str  #: on its line
 
     def __str__(self) -> str:
         return f"{self.owner}.{self.name}"
 
 
 class House:
-    """What there is to count in a checkout."""
+    """The counts of a checkout."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -115,7 +113,7 @@ class House:
         return [len(text.splitlines()) for text in self.texts.values()]
 
     def repeated_classes(self) -> list[str]:
-        """Public names of classes that stand at the top of several modules."""
+        """Public class names that several modules define at the top level."""
         names = Counter(
             node.name
             for text in self.texts.values()
@@ -125,12 +123,12 @@ class House:
         return sorted(name for name, number in names.items() if number > 1)
 
     def repeated_modules(self) -> list[str]:
-        """Names that files of several folders have, but for SHARED_NAMES."""
+        """Module names that occur in several folders, except SHARED_NAMES."""
         names = Counter(path.stem for path in self.tree.modules.values())
         return sorted(name for name, number in names.items() if number > 1 and name not in SHARED_NAMES)
 
     def code_lines(self, *, testing: bool) -> int:
-        """Lines of statements of the product, of what is shipped for tests or of all else."""
+        """Lines of statements of the product: of the code that ships for tests, or of all other code."""
         return sum(
             statement_lines(text)
             for module, text in self.texts.items()
@@ -143,7 +141,7 @@ class House:
         )
 
     def naming_a_back_end(self) -> list[str]:
-        """The files that name HTCondor, in code or in words, though they are for every back end."""
+        """The generic files that name HTCondor, in code or in prose."""
         files = {module: str(path.relative_to(self.root)) for module, path in self.tree.modules.items()}
         return [
             file
@@ -152,7 +150,7 @@ class House:
         ]
 
     def plumbing(self) -> list[str]:
-        """The sources of the files in which options are described, read and handed on."""
+        """The sources of the files that declare, read and pass on options."""
         files = {module: str(path.relative_to(self.root)) for module, path in self.tree.modules.items()}
         return [self.texts[module] for module, file in files.items() if PLUMBING.fullmatch(file)]
 
@@ -162,17 +160,17 @@ class House:
 
     @cached_property
     def attributes(self) -> list[Attribute]:
-        """Those of the master, without its back ends, views and simulation: they have worlds of their own."""
-        apart = ("master.backends", "master.views", "master.simulation", "master.planning")
+        """The attributes of the master, without back ends, views and simulation, which are independent of it."""
+        excluded = ("master.backends", "master.views", "master.simulation", "master.planning")
         return [
             attribute
             for module, text in self.texts.items()
-            if module.startswith("master.") and not module.startswith(apart)
+            if module.startswith("master.") and not module.startswith(excluded)
             for attribute in attributes_of(module, text)
         ]
 
     def keepers(self, of: str) -> dict[str, list[str]]:
-        """The classes that keep something by `of`, lease or worker, and the attributes in which they do."""
+        """The classes that keep state by `of`, lease or worker, and the attributes that hold it."""
         keepers: dict[str, list[str]] = {}
         for attribute in self.attributes:
             match = _BY.search(attribute.comment)
@@ -185,7 +183,8 @@ class House:
 
 
 def statement_lines(text: str) -> int:
-    """Count a module's lines that hold more of a statement than a closing bracket, imports and docstrings apart."""
+    """Count the lines of a module that hold more of a statement than a closing bracket, without imports and
+    docstrings."""
     lines = {
         number for number, line in enumerate(text.splitlines(), 1) if line.strip(" ()[]{},") and line.lstrip()[0] != "#"
     }
@@ -198,7 +197,7 @@ def statement_lines(text: str) -> int:
 
 
 def functions_of(module: str, tree: ast.Module) -> Iterator[Function]:
-    """All functions of a module, also those in functions."""
+    """Yield all functions of a module, including nested ones."""
 
     def walk(node: ast.AST, name: str, in_class: bool) -> Iterator[Function]:
         for child in ast.iter_child_nodes(node):
@@ -224,7 +223,7 @@ def _measured(place: str, node: ast.FunctionDef | ast.AsyncFunctionDef, in_class
 
 
 def attributes_of(module: str, text: str) -> Iterator[Attribute]:
-    """The containers that instances of the classes of a module have, each once."""
+    """Yield the containers that instances of a module's classes have, without duplicates."""
     lines = text.splitlines()
     for owner in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)):
         seen = set()
@@ -243,7 +242,7 @@ def attributes_of(module: str, text: str) -> Iterator[Attribute]:
 
 
 def counts(house: House) -> dict[str, float]:
-    """What CEILINGS and LEAST_MEDIAN hold."""
+    """Return the counts that CEILINGS and MIN_MEDIAN_LINES bound."""
     return {
         "files": len(house.sizes()),
         "lines of the median file": median(house.sizes()),
@@ -256,7 +255,7 @@ def counts(house: House) -> dict[str, float]:
 
 
 def rows(houses: dict[str, House]) -> list[dict[str, Cell]]:
-    """One line for each count, one column for each checkout."""
+    """Return a line for each count, with a column for each checkout."""
     table: dict[str, dict[str, Cell]] = {}
 
     def count(what: str, column: str, value: Cell) -> None:
@@ -288,16 +287,16 @@ def rows(houses: dict[str, House]) -> list[dict[str, Cell]]:
         count("longest function, lines", column, max(function.lines for function in functions))
         count("longest command, lines", column, max(f.lines for f in house.functions if f.command))
         count("most arguments of a function", column, max(function.arguments for function in functions))
-        many = sum(function.arguments > MOST_ARGUMENTS for function in functions)
-        count(f"functions with more than {MOST_ARGUMENTS} arguments", column, many)
+        many = sum(function.arguments > MAX_ARGUMENTS for function in functions)
+        count(f"functions with more than {MAX_ARGUMENTS} arguments", column, many)
     return [{"count": what, **values} for what, values in table.items()]
 
 
 def notes(houses: dict[str, House]) -> list[str]:
-    """What stands behind the counts, by name."""
+    """Return notes that list the counted names."""
     lines = [
         "a room is a folder; an import points up when it names a module of a higher room (`ORDER` in "
-        "`benchmarks/source.py`); commands are functions that typer calls, and count apart",
+        "`benchmarks/source.py`); commands are functions that typer calls, and are counted separately",
         "what the master keeps by lease or by worker: containers of its classes, without back ends, views, simulation",
         "lines of statements: no blank lines, comments, docstrings, imports or lone closing brackets; the checks and "
         "doubles that ship (`gridml/testing/`, `master/backends/contract.py`) were part of the tests before",
@@ -321,9 +320,9 @@ def notes(houses: dict[str, House]) -> list[str]:
         functions = [function for function in house.functions if not function.command]
         longest = max(functions, key=lambda function: function.lines)
         lines.append(f"{column}, longest function: {longest.place}")
-        many = sorted((f for f in functions if f.arguments > MOST_ARGUMENTS), key=lambda f: (-f.arguments, f.place))
+        many = sorted((f for f in functions if f.arguments > MAX_ARGUMENTS), key=lambda f: (-f.arguments, f.place))
         named = ", ".join(f"{function.place} ({function.arguments})" for function in many)
-        lines.append(f"{column}, more than {MOST_ARGUMENTS} arguments: {named or 'none'}")
+        lines.append(f"{column}, more than {MAX_ARGUMENTS} arguments: {named or 'none'}")
     return lines
 
 

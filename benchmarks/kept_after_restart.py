@@ -1,8 +1,9 @@
-"""What is sent again to workers that keep rows when their master was killed: as it was when the next master knew
-nothing of what they keep, and as it is.
+"""Measure the rows that are sent again to workers that keep rows after their master was killed: without and with the
+next master's knowledge of what they keep.
 
-200,000 rows of 1 KB, three epochs, two workers on this machine that share a folder. The master is killed when the first
-epoch is credited, and the run is resumed; for the first way what the master kept for its next (`carried/`) is removed.
+200,000 rows of 1 KB, three epochs, two workers on this machine that share a folder. The master is killed when the
+first epoch is credited, and the run is resumed. In the first variant the state for the next master (`carried/`) is
+removed.
 
     python -m benchmarks.kept_after_restart [REPEATS]
 """

@@ -1,7 +1,8 @@
-"""What travels to workers: chunks that carry rows, chunks whose rows workers keep, and chunks that name rows of a file.
+"""Measure the traffic to workers: chunks that carry rows, chunks whose rows workers keep, and chunks that name rows of
+a file.
 
-200,000 rows of 1 KB, three epochs, two workers on this machine. Of rows that are kept each worker has a folder of its
-own, as on two machines, or both have one.
+200,000 rows of 1 KB, three epochs, two workers on this machine. Workers that keep rows have a folder each, like on two
+machines, or share one.
 
     python -m benchmarks.kept_chunks [REPEATS]
 """

@@ -1,4 +1,4 @@
-"""Runs of two workers that train on 200,000 rows of 1 KB for three epochs, played in several ways, each in turn."""
+"""Runs of two workers that train on 200,000 rows of 1 KB for three epochs, in several variants, in turn."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def played(ways: Sequence[str], play: Callable[[str, Path], Outcome], repeats: i
 
 
 def environment(folder: Path, cache: str | None, *, shared: bool) -> Mapping[str, str]:
-    """What a run gets: the rows of a folder, carried or `shared`, and where its workers keep them, None for nowhere."""
+    """Return the environment of a run: the folder of the rows, carried or `shared`, and the folder in which its workers
+    keep them; None: nowhere."""
     given = {**os.environ, "ROWS": str(folder / "rows.npy"), "SHARED": str(int(shared))}
     given.pop(CACHE, None)
     return given if cache is None else {**given, CACHE: cache}

@@ -1,8 +1,8 @@
-"""What kills cost in accuracy: LeNet on MNIST on real worker processes, half of them killed without grace.
+"""Measure the accuracy that kills cost: LeNet on MNIST on real worker processes, half of them killed without grace.
 
 A worker's life is measured in its own training time (CPU seconds after its first chunk), because starting Python and
-torch takes as long as a third of an epoch does here: exponential, with a mean of a third of an epoch of its share of
-the work, ended in turn by SIGTERM with two seconds of grace and by SIGKILL.
+torch takes as long as a third of an epoch here. Lives are exponential, with a mean of a third of an epoch of the
+worker's share, and end in turn by SIGTERM with two seconds of grace and by SIGKILL.
 
     python -m benchmarks.kills [SEEDS [EPOCHS]]
 """
@@ -47,11 +47,11 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Case:
-    """One run: merge rule, workers, whether they are killed, seed, epochs."""
+    """The configuration of a run."""
 
-    rule: str
+    rule: str  #: the merge rule
     workers: int
-    kills: bool
+    kills: bool  #: workers are killed
     seed: int
     epochs: int
 

@@ -1,8 +1,8 @@
-"""Replicas of 100 MB and more: memory, goodput and what a push takes, of two local workers at default settings.
+"""Replicas of 100 MB and more: memory, goodput and the cost of a push, with two local workers at default settings.
 
-Beside them a plain loop over the same batches of the same network. Each runs in a process of its own, whose anonymous
-memory (RssAnon) is looked at all the time. At last a small head on a frozen embedding of 24 MB, which must not travel:
-the bytes pushed for a vertex, against those of the head alone.
+For comparison, a plain loop runs over the same batches of the same network. Each runs in a process of its own, whose
+anonymous memory (RssAnon) is sampled continuously. The last case is a small head on a frozen embedding of 24 MB, which
+must not travel: the bytes pushed per vertex are compared with those of the head alone.
 
     python -m benchmarks.large_replicas [MB ...]
 """
@@ -44,25 +44,24 @@ LEAST_GOODPUT, MOST_REPLICAS, MOST_FROZEN = 0.85, 3.0, 1.2
 
 @dataclass(frozen=True)
 class Loop:
-    """A plain loop: samples a second, and the most anonymous memory that it took, in MB."""
+    """The result of a plain loop."""
 
-    rate: float
-    peak_mb: float
+    rate: float  #: samples per second
+    peak_mb: float  #: anonymous memory
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run: how it went as its report says, and in seconds what a push took: of the master's and of a worker's CPU,
-    and from sending it to its answer."""
+    """The result of a run."""
 
     goodput: float
     pushes: float
     bytes_up: float
     credited: float
     wall_s: float
-    master_push_s: float
-    worker_push_s: float
-    travel_s: float
+    master_push_s: float  #: CPU seconds of the master per push
+    worker_push_s: float  #: CPU seconds of the worker per push
+    travel_s: float  #: from sending a push to its answer
     cpu_s: float
     load: float
 
@@ -174,7 +173,7 @@ def measure(mb: int, master_mb: float, folder: Path) -> dict[str, Cell]:
 
 
 def _outer(mb: int) -> int:
-    """Return how wide wide_net's second layer is for so many MB of float32."""
+    """Return the width of wide_net's second layer for a size in MB of float32."""
     return max(1, round((mb * 250_000 - (FEATURES + 1) * INNER - 10) / (INNER + 11)))
 
 

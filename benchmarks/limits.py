@@ -1,9 +1,9 @@
-"""What one master carries: pushes and bytes a second, and its memory, by the size of the replica and the workers.
+"""Measure the capacity of one master: pushes and bytes per second, and memory, by replica size and number of workers.
 
-The workers only speak: they keep to the protocol, train nothing, and push one of two replicas that never change. All
-else is what a run does: mailboxes on a real disk, decoding, admission, gate, merge, ledger and versions, durable. At
-most `GROUP` messages wait at once, and the next ones come as soon as these are answered: the most a master can do. What
-the workers and their pool take is not counted. Every cell runs in a process of its own.
+The workers follow the protocol but train nothing: they push one of two replicas that never change. All else is real:
+mailboxes on a real disk, decoding, admission, gate, merge, ledger and versions, durable. At most `GROUP` messages wait
+at once, and the next ones follow as soon as these are answered, which is the maximum load of a master. The cost of the
+workers and their pool is not counted. Every cell runs in a process of its own.
 
     python -m benchmarks.limits [--one MB WORKERS] [--profile]
 """

@@ -1,8 +1,10 @@
-"""LeNet on MNIST by `gridml launch` on a local EC2 whose instances really boot, and are taken as on the real one.
+"""LeNet on MNIST by `gridml launch` on a local EC2 whose instances really boot and are interrupted like on the real
+one.
 
-Four instances. The first fleet finds no capacity; one instance of the second never says a word and is replaced; two are
-interrupted by a notice, two minutes ahead; one is taken without any. Times are of one machine that is provider, master
-and all instances at once. Takes root, and on the first call minutes for the root that instances boot.
+Four instances. The first fleet finds no capacity; one instance of the second never reports and is replaced; two are
+interrupted with a notice of two minutes; one is taken without notice. One machine is provider, master and all
+instances at once, which the times include. Needs root; the first call takes minutes to build the root file system of
+the instances.
 
     python -m benchmarks.local_ec2
 """
@@ -60,11 +62,11 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Deed:
-    """What the provider did to a worker's instance, and when: seconds since 1970."""
+    """The provider's action on a worker's instance."""
 
     fate: str
     instance: Instance
-    at_s: float
+    at_s: float  #: seconds since 1970
 
 
 def play(folder: Path) -> None:
@@ -154,7 +156,7 @@ def oldest(run: Path, deeds: Sequence[Deed]) -> Instance | None:
 
 
 def all_off(events: Sequence[CloudEvent]) -> bool:
-    """Whether each guest that was ever launched is switched off."""
+    """Return True if every guest that was ever launched is switched off."""
     return {e.id for e in events if e.what == "is launched"} <= {e.id for e in events if e.what in OFF}
 
 
@@ -186,8 +188,8 @@ def lives(run: Path, provider: Control, deeds: Sequence[Deed]) -> list[dict[str,
 
 
 def work_of(run: Path, worker: str) -> tuple[int, int, float | None]:
-    """Vertices that a worker was credited with, those that its heartbeats told of and that ended with its leases, and
-    when the last was credited: seconds since 1970, None for none."""
+    """Return the vertices that a worker was credited with, those that its heartbeats reported and that were lost with
+    its leases, and the time of its last credit, in seconds since 1970; None: it has none."""
     with closing(sqlite3.connect(f"file:{run / 'ledger.db'}?mode=ro", uri=True)) as ledger:
         kept, last_s = ledger.execute(
             "SELECT coalesce(sum(stop - start), 0), max(at_s) FROM credits WHERE worker = ?", (worker,)
@@ -201,7 +203,7 @@ def work_of(run: Path, worker: str) -> tuple[int, int, float | None]:
 
 
 def left_on_ec2() -> str:
-    """What is still there of all that was made, in words."""
+    """Describe the resources that still exist of all that were created."""
     import boto3
 
     ec2 = boto3.client("ec2")

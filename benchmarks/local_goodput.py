@@ -1,8 +1,8 @@
-"""The model's prediction against real processes that are really killed: goodput of local runs with short lives.
+"""Compare the model's prediction of goodput with local runs whose processes are really killed.
 
-Workers' lives are drawn from a distribution and end by SIGKILL. What a vertex, a boot, a chunk and a push cost is what
-the run's own master measured, and chooses by; the model says what goodput that allows, the run's ledger what it was.
-Boots must be measured in such a run: where all workers boot at once, as they do where nobody dies, each takes longer.
+Workers' lives are drawn from a distribution and end by SIGKILL. The run's own master measures the costs of a vertex, a
+boot, a chunk and a push, and chooses by them. The model predicts the goodput for these costs, and the run's ledger has
+the actual one. Boots must be measured in such a run: if no worker dies, all boot at once, and each boot takes longer.
 
     python -m benchmarks.local_goodput [RUNS]
 """
@@ -38,20 +38,20 @@ SECONDS = sized(45, 3)  # what a run takes if nothing is lost
 
 @dataclass(frozen=True)
 class Case:
-    """Lives in seconds, and the sizes in vertices; `push_every` as large as the chunk: all or nothing."""
+    """The configuration of a run."""
 
-    lifetime: Lifetime
-    chunk: int
-    push_every: int
+    lifetime: Lifetime  #: in seconds
+    chunk: int  #: vertices
+    push_every: int  #: vertices; the size of the chunk: all or nothing
 
 
 @dataclass(frozen=True)
 class Played:
-    """One run: what its master measured, the goodput that the model predicts for that, what it was, and the kills."""
+    """The result of a run."""
 
-    costs: Costs
-    predicted: float
-    measured: float
+    costs: Costs  #: measured by its master
+    predicted: float  #: goodput by the model for these costs
+    measured: float  #: goodput
     kills: int
 
 

@@ -1,9 +1,10 @@
-"""Disks in files, whose power can be cut under a running master: what is on them at one instant, taken by a reflink.
+"""Disks in files whose power can be cut under a running master: a reflink clones their content at one instant.
 
-A lasting disk keeps every block that its file system has sent it: XFS > disk.img (ext4), of which a clone is taken. A
-volatile one has a write cache that a power cut empties: XFS > shelf.img (ext4) > disk.img (ext4), and the clone is that
-of the shelf. There a block of disk.img is sent on only when the inner file system asks for a flush (or the kernel finds
-time for it), so what was not flushed is not in the clone. A clone of 100 MB takes a few milliseconds and is atomic.
+A lasting disk keeps every block that its file system has sent: XFS > disk.img (ext4), of which a clone is taken. A
+volatile disk has a write cache that a power cut empties: XFS > shelf.img (ext4) > disk.img (ext4), and the clone is
+taken of the shelf. A block of disk.img only reaches the shelf when the inner file system requests a flush (or when the
+kernel writes it back), so unflushed data is not in the clone. A clone of 100 MB takes a few milliseconds and is
+atomic.
 
 Needs root, loop devices, XFS with reflinks (xfsprogs) and ext4. A process that is asked to end unmounts them first.
 """
@@ -29,10 +30,10 @@ class NoDisks(Exception):
 
 @dataclass(frozen=True)
 class Disk:
-    """A disk of which clones can be taken: `root` is where it is mounted, `image` what a power cut leaves a copy of."""
+    """A disk that can be cloned."""
 
-    root: Path
-    image: Path
+    root: Path  #: the mount point
+    image: Path  #: the file that a power cut leaves a copy of
     volatile: bool
 
     def cut(self, name: str) -> Path:
@@ -91,7 +92,7 @@ def check() -> None:
 
 @contextlib.contextmanager
 def small_disk(megabytes: int, place: Path) -> Iterator[Path]:
-    """Mount a disk in memory of so many megabytes at a new folder `place`. Raises NoDisks."""
+    """Mount a disk of a number of megabytes in memory at a new folder `place`. Raises NoDisks."""
     if os.geteuid() != 0:
         raise NoDisks("to mount a disk takes root")
     with unwound_when_asked_to_end(), _unmounted(place):

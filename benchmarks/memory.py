@@ -1,8 +1,8 @@
-"""Memory while chunks are cut from a data set larger than memory should hold: it stays at a few chunks' size.
+"""Measure memory while chunks are cut from a large data set: it must stay at the size of a few chunks.
 
-The data set is a memory-mapped file; the whole epoch is cut and encoded, one chunk after another, as the master does.
-What counts is anonymous memory (`Anonymous` in /proc/self/smaps_rollup): pages of the file belong to the page cache
-and are given back whenever somebody needs them.
+The data set is a memory-mapped file. The whole epoch is cut and encoded, one chunk after another, like in the master.
+Only anonymous memory counts (`Anonymous` in /proc/self/smaps_rollup): pages of the file belong to the page cache,
+which the kernel reclaims on demand.
 
     python -m benchmarks.memory
 """

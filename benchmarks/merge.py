@@ -1,8 +1,8 @@
-"""The merge against memcpy of the same bytes: gate and average in one pass, one thread, through `RuleSet`.
+"""Compare the merge with memcpy of the same bytes: gate and average in one pass, one thread, through `RuleSet`.
 
-A stale replica is merged by `stale_mean`: v, b and p are read, the result written, Σ(p−b)² and finiteness taken on
-the way. A copy reads once and writes once, so 2 streams over 4 = 0.5 is what bandwidth alone would leave. Calls are
-repeated in turn, so that whatever else the machine does falls on all, each with its own arrays warm in the caches.
+A stale replica is merged by `stale_mean`: it reads v, b and p, writes the result, and computes Σ(p−b)² and finiteness
+in the same pass. A copy reads once and writes once, so bandwidth alone would give 2 streams over 4 = 0.5. Calls are
+repeated in turn, so that other load affects all of them, each with its own arrays warm in the caches.
 
     python -m benchmarks.merge
 """

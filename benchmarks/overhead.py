@@ -1,7 +1,7 @@
-"""What gridml costs: workers against plain PyTorch loops with the same batch, run in turn on the same machine.
+"""Measure the overhead of gridml: workers against plain PyTorch loops with the same batch, in turn on the same machine.
 
-A worker's speed is what the ledger credits between its first credit and the last of the run, over that time: with
-chunks fetched, replicas pushed, merged and made durable, epochs begun and ended.
+A worker's speed is the vertices that the ledger credits between the first and the last credit of the run, divided by
+that time. It includes fetching chunks, pushing, merging and storing replicas, and beginning and ending epochs.
 
     python -m benchmarks.overhead [REPEATS]
 """

@@ -1,8 +1,9 @@
-"""The page of a run with more than ten thousand events in a headless Chromium: how soon something is seen. Goal: 1 s.
+"""Measure the time to first display of the page of a run with more than ten thousand events, in a headless Chromium.
+Goal: 1 s.
 
-The run is simulated (a hundred machines that live a minute each); its ledger is as a real run's. The page is opened as
-one file (`gridml report --html`), and live (`gridml watch --page`), in turn, each time in a browser that has just been
-started with a profile of its own.
+The run is simulated (a hundred machines with lives of a minute); its ledger is like that of a real run. The page is
+opened as a file (`gridml report --html`) and live (`gridml watch --page`), in turn, each time in a new browser with a
+fresh profile.
 
     python -m benchmarks.page [REPEATS]
 """

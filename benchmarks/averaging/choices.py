@@ -1,8 +1,8 @@
-"""What the defaults of averaging are chosen from: merge rules, shares of a batch and learning rates, one at a time.
+"""Measure the choices behind the defaults of averaging: merge rules, shares of a batch and learning rates.
 
     GRIDML_DATA=DIR python -m benchmarks.averaging.choices [--workers 4] [--task NAME ...]
 
-Runs are kept beside those of `benchmarks.averaging`, and made as they are.
+Runs are made like those of `benchmarks.averaging`, and kept with them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What many workers are worth: the same samples trained by 1, 4, 16 workers, killed and not, on several tasks.
+"""Compare 1, 4, 16 and more workers at equal samples, with and without kills, on several tasks.
 
     GRIDML_DATA=DIR python -m benchmarks.averaging [--seeds N] [--workers 4,16,64,256] [--task NAME ...]
 
-Every run is kept in `benchmarks/results/averaging_runs.jsonl` by its configuration, so that what was cut off goes on
-where it was. GRIDML_DATA names the folder that the programs of the tasks read their data from. Beside them stand what
-else the same machines could do: one worker alone, and a synchronous loop with a batch W times as large, at the best
-of several learning rates.
+Every run is kept in `benchmarks/results/averaging_runs.jsonl` by its configuration, so an interrupted comparison
+resumes. GRIDML_DATA names the folder with the data of the tasks. The table also shows what the same machines could do
+otherwise: one worker alone, and a synchronous loop with a batch W times as large, at the best of several learning
+rates.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def half_range(values: Sequence[float], task: Task) -> float | None:
 
 
 def loop(task: Task, seed: int, batches: int = 1, rates: float = 1.0) -> Case:
-    """The sequential loop at equal samples, with a batch and a learning rate so many times as large."""
+    """Return the case of the sequential loop at equal samples, with a larger batch and a larger learning rate."""
     return Case(task.name, 1, seed=seed, batches=batches, rates=rates)
 
 
@@ -109,7 +109,7 @@ def tuned(task: Task, count: int, runs: Runs) -> Case:
 
 
 def make(cases: Sequence[Case], runs: Runs, processes: int) -> None:
-    """Play what is not kept yet, so many at once."""
+    """Play the cases that are not kept yet, in parallel."""
     missing = [case for case in dict.fromkeys(cases) if case not in runs]
     with (
         mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}),
@@ -123,7 +123,7 @@ def make(cases: Sequence[Case], runs: Runs, processes: int) -> None:
 
 
 def row(task: Task, counts: Sequence[int], count: int, interval: int, seeds: int, runs: Runs) -> dict[str, Cell]:
-    """A line of the table: so many workers on a task, of the `counts` that are compared."""
+    """Return a line of the table: a task and a number of workers."""
     smaller = [1, *(fewer for fewer in counts if fewer < count)]
     loops = [runs[loop(task, seed)] for seed in range(seeds)]
     larger = tuned(task, count, runs)
@@ -154,7 +154,7 @@ def row(task: Task, counts: Sequence[int], count: int, interval: int, seeds: int
 
 
 def behind(task: Task, count: int, fewer: int, interval: int, seeds: int, runs: Runs) -> float:
-    """The median of the most by which so many workers are behind `fewer` of them, nobody killed."""
+    """Return the median of the largest shortfall against `fewer` workers, without kills."""
     pairs = [
         [
             loop(task, seed) if workers == 1 else Case(task.name, workers, interval, seed=seed)

@@ -1,4 +1,4 @@
-"""What the benchmarks of averaging have in common on the command line."""
+"""Common command-line options of the benchmarks of averaging."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Whether the simulator says what real workers do: four processes on this machine, killed and not, and the same again
+"""Compare the simulator with real workers: four processes on this machine, with and without kills, and the same runs
 under simulated time.
 
     GRIDML_DATA=DIR python -m benchmarks.averaging.real [--workers 4] [--task NAME ...] [--seeds 3]
 
-The simulated machines have what was measured of the real ones: the time of a vertex, with as many workers as there are
-on these cores, and of a start. Lives are a third of a worker's share of the run on average, half of them without grace,
-the same ones in both; both push every 1,024 vertices.
+The simulated machines have the measured costs of the real ones: of a vertex, with all workers on these cores, and of a
+start. Lives are a third of a worker's share of the run on average, half of them end without grace, and both runs have
+the same lives. All workers push every 1,024 vertices.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ PUSH_S, TRAVEL_S, START_S, GRACE_S = 0.005, 0.01, 0.05, 5.0  # about what they a
 
 @dataclass(frozen=True)
 class Ran:
-    """How a run ended: its metric, its seconds, the workers that it used up, and what a vertex and a start took."""
+    """The result of a run."""
 
     metric: float
     seconds: float
-    lives: int
-    exec_s: float
-    boot_s: float
+    lives: int  #: workers that were used up
+    exec_s: float  #: of a vertex
+    boot_s: float  #: of a start
 
 
 def main() -> None:
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def compared(task: Task, workers: int, seeds: int) -> list[dict[str, Cell]]:
-    """Two lines of the table: nobody killed, and killed."""
+    """Return two lines of the table: without and with kills."""
     runs: dict[tuple[bool, bool], list[Ran]] = {}  # by whether killed, and real
     for seed in range(seeds):
         plain = real(task, workers, Steady(workers), seed)

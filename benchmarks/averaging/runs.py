@@ -1,7 +1,7 @@
-"""One run of `benchmarks.averaging`: real training under the real master on simulated machines, kept once it is made.
+"""A run of `benchmarks.averaging`: real training under the real master on simulated machines. Runs are kept.
 
-Time is simulated: a vertex takes EXEC_S on a typical machine, speeds are log-normal, and a push costs a worker what
-makes the master ask for one every so many vertices, as a real grid's link would. Everything else is what runs: leases,
+Time is simulated: a vertex takes EXEC_S on a typical machine, speeds are log-normal, and the cost of a push makes the
+master request one every `interval` vertices, like the link of a real grid. Everything else is the real code: leases,
 sessions, merges, the gate, epochs.
 """
 
@@ -46,21 +46,19 @@ WIDE = (*RATES, 4.0, 8.0)  # for a task whose best was the largest of them
 
 @dataclass(frozen=True)
 class Task:
-    """A program, the environment that chooses its variant, its metric, and its learning rate, which loops may scale:
-    the best of half of it, of it and of twice it for its own loop; one with a larger batch is tuned over `loop_rates`
-    times it. Where replicas are merged by `rows`, any number of workers is asked for."""
+    """A program and its variant."""
 
     name: str
     program: str
     vertices: int
     epochs: int
     batch: int
-    rate: float
+    rate: float  #: learning rate of the program: the best of half of it, of it and of twice it for its own loop
     metric: str = "accuracy"
     more_is_better: bool = True
-    rows: bool = False
-    variant: tuple[tuple[str, str], ...] = ()
-    loop_rates: tuple[float, ...] = RATES
+    rows: bool = False  #: replicas are merged by rows, so any number of workers may be requested
+    variant: tuple[tuple[str, str], ...] = ()  #: environment variables that select the variant of the program
+    loop_rates: tuple[float, ...] = RATES  #: factors of the rate over which a loop with a larger batch is tuned
 
     @property
     def sign(self) -> int:
@@ -78,7 +76,7 @@ class Task:
         return PROGRAMS / f"{self.program}.py"
 
     def environment(self, batches: int = 1, rates: float = 1.0) -> dict[str, str]:
-        """What tells its program which variant to be, with a batch and a learning rate so many times as large."""
+        """Return the environment that selects a variant of the program, with factors of its batch and learning rate."""
         return {**dict(self.variant), "BATCH": str(batches * self.batch), "RATE": str(rates * self.rate)}
 
     def shown(self, value: float) -> float:
@@ -140,27 +138,24 @@ def speedup(task: Task) -> float:
 
 @dataclass(frozen=True)
 class Case:
-    """A run: `workers` that are meant to push every `interval` vertices; with `kills` a worker's life is exponential, a
-    third of its share of the run on average, and ends by SIGTERM or SIGKILL in turn. A loop is one worker that is never
-    killed, whose batch is `batches` times the program's at `rates` times its rate. Workers share a batch down to one of
-    `parts` parts, at a rate that falls with that `power` of it. Fewer workers are asked for where each would train
-    fewer than `steps_each` batches. With a `trace` the machines are those of one of `TRACES`. Epochs are evaluated with
-    their `tail` or, as a loop's are, without it; what the last one ends with is the same."""
+    """The configuration of a run. A loop is a single worker that is never killed."""
 
     task: str
     workers: int
-    interval: int = 1_024
+    interval: int = 1_024  #: vertices between two pushes of a worker
+    #: workers have exponential lives, a third of their share of the run on average, which end by SIGTERM and SIGKILL
+    #: in turn
     kills: bool = False
     seed: int = 0
     rule: str = "stale_mean"
-    batches: int = 1
-    rates: float = 1.0
+    batches: int = 1  #: factor of the program's batch, for loops
+    rates: float = 1.0  #: factor of the program's learning rate, for loops
     epochs: int | None = None
-    parts: int = pace.MAX_BATCH_PARTS
-    power: float = 0.5
-    steps_each: int = STEPS_EACH
-    trace: str = ""
-    tail: bool = False
+    parts: int = pace.MAX_BATCH_PARTS  #: parts into which workers may share a batch
+    power: float = 0.5  #: the power of the share by which its learning rate falls
+    steps_each: int = STEPS_EACH  #: fewer workers are requested if each would train fewer batches than this
+    trace: str = ""  #: the machines are those of this one of `TRACES`
+    tail: bool = False  #: epochs are evaluated with the mean over their tail; the last one always is
 
 
 @dataclass(frozen=True)
@@ -173,10 +168,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """What a run showed, epoch by epoch, and how many workers it used up."""
+    """The course of a run."""
 
-    points: tuple[Point, ...]
-    lives: int
+    points: tuple[Point, ...]  #: at the end of each epoch
+    lives: int  #: workers that were used up
 
     @property
     def final(self) -> float:
@@ -215,7 +210,7 @@ class Runs:
 
 
 def push_s(interval: int) -> float:
-    """What a push costs a worker, so that so many vertices lie between two of them."""
+    """Return the cost of a push, in seconds of a worker, at which pushes are `interval` vertices apart."""
     return interval * EXEC_S * BUDGET
 
 

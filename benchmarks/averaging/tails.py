@@ -1,8 +1,8 @@
-"""What the mean over the tail of an epoch is worth: every epoch of a run evaluated with its tail, and without it.
+"""Measure the gain of the mean over the tail of an epoch: every epoch is evaluated with and without it.
 
     GRIDML_DATA=DIR python -m benchmarks.averaging.tails [--workers 4,16] [--task NAME ...]
 
-Runs are made as those of `benchmarks.averaging`, and are not kept.
+Runs are made like those of `benchmarks.averaging`, but not kept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""When workers reach what one worker ends with: they run on for as many epochs as that takes.
+"""Measure the time in which workers reach the final metric of one worker: they run for as many epochs as that takes.
 
     GRIDML_DATA=DIR python -m benchmarks.averaging.time [--workers 4,16,64] [--task NAME ...] [--longest 4]
 
-Runs are kept beside those of `benchmarks.averaging`, and made as they are.
+Runs are made like those of `benchmarks.averaging`, and kept with them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def run_of(task: Task, count: int, times: float) -> Case:
-    """The run of so many times the program's epochs, with all workers that are wanted."""
+    """Return the run of several times the program's epochs, with all requested workers."""
     epochs = None if times == 1 else round(task.epochs * times)
     return Case(task.name, count, epochs=epochs, steps_each=STEPS_EACH if count <= MIN_WORKERS else 0)
 

@@ -1,9 +1,9 @@
-"""Workers on machines that came and went as in real traces, and what else could be done with these machines.
+"""Compare workers on machines from recorded traces with other uses of the same machines.
 
     GRIDML_DATA=DIR python -m benchmarks.averaging.traces [--workers 4,16] [--task NAME ...] [--trace NAME ...]
 
-A loop is taken to last eight hours of a trace, so that everything else has its part of that time. Runs are kept beside
-those of `benchmarks.averaging`. The other two are worked out from the loops' curves and the trace:
+A loop is assumed to last eight hours of a trace; everything else scales with that. Runs are kept with those of
+`benchmarks.averaging`. Two alternatives are computed from the loops' curves and the trace:
 
 - checkpoint and restart: one worker at a time, on the machine that was there first, with a checkpoint where a worker
   would push; a machine that is taken without warning takes with it what came after that;
@@ -43,11 +43,11 @@ SMALL, FEW = "AWS V100", 4  # a trace of few machines
 
 @dataclass(frozen=True, eq=False)
 class Stay:
-    """A machine from `start_s` to `end_s` of simulated time, `speed` times as fast as the typical one."""
+    """The presence of a machine in simulated time."""
 
     start_s: float
     end_s: float
-    speed: float
+    speed: float  #: relative to the typical machine
 
 
 def main() -> None:
@@ -153,8 +153,8 @@ def restarted(stays: Sequence[Stay], task: Task, curve: Curve) -> Curve:
 def reached(
     task: Task, left: Sequence[Point], epochs: int, trained: float, zero_s: float, rate: float
 ) -> Iterator[Point]:
-    """Those of a curve's points `left` after so many `epochs` that `trained` vertices reach, at the time that `rate`
-    vertices a second since `zero_s` make of them."""
+    """Return the points of a curve that `trained` vertices reach after `epochs`, at the times that `rate` vertices per
+    second since `zero_s` give them."""
     for epoch, point in enumerate(left, epochs + 1):
         if trained < epoch * task.vertices:
             return

@@ -1,8 +1,8 @@
-"""Chirp in `benchmarks.carriers`: the clients are jobs of an HTCondor pool of their own on this machine, a slot and a
-job for each; what serves them are the starter and the shadow of each job.
+"""The Chirp case of `benchmarks.carriers`. The clients are jobs of a private HTCondor pool on this machine, with a slot
+and a job for each. They are served by the starter and the shadow of each job.
 
-A job does what a worker's does to get at its mailbox; when to begin and what it took it says over a local socket, which
-a job of a pool elsewhere would not have.
+A job reaches its mailbox like a worker's job. It receives commands and reports costs over a local socket, which a job
+of a remote pool would not have.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def _say_errors(own: Path) -> None:
 
 
 def main(worker: str, size: str, times: str, sha256: str, meeting: str) -> None:
-    """What a job runs."""
+    """Run a client: the entry point of a job."""
     box = FileMailbox(worker, lambda: proxy_of_job(Path(os.environ["_CONDOR_CHIRP_CONFIG"])))
-    with Client(meeting, "AF_UNIX") as told:
-        client({worker: box}, Work(int(size), int(times), sha256), told)
+    with Client(meeting, "AF_UNIX") as channel:
+        client({worker: box}, Work(int(size), int(times), sha256), channel)
 
 
 if __name__ == "__main__":

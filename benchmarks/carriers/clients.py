@@ -1,4 +1,4 @@
-"""What the clients of `benchmarks.carriers` do, whatever carries it, and who starts them."""
+"""The clients of `benchmarks.carriers`, and the processes that run them, for any carrier."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Way = Mapping[str, Credential | None]  # by worker, how it gets to its mailbox; 
 
 @dataclass(frozen=True)
 class Work:
-    """Send messages of `size` bytes, one after the other, and then fetch the published chunk as often."""
+    """Send messages one after the other, then fetch the published chunk as often."""
 
-    size: int
-    times: int
+    size: int  #: bytes of a message
+    times: int  #: messages, and fetches
     sha256: str  # of the chunk
 
 
@@ -48,20 +48,20 @@ NotMeasured where they do not start."""
 
 @dataclass(frozen=True)
 class Served:
-    """A run directory and the clients that reach it. The server is `pids` and all below them or, where programs are
-    named, those among these that run one of them."""
+    """A run directory and the clients that reach it."""
 
     root: Path
     clients: Clients
-    pids: Sequence[int] = ()
-    programs: frozenset[str] = frozenset()
+    pids: Sequence[int] = ()  #: of the server, with all descendants
+    programs: frozenset[str] = frozenset()  #: if given, only descendants that run one of these count as the server
 
 
-def client(boxes: Mapping[str, WorkerMailbox], work: Work, told: Connection) -> None:
-    """Some clients, a thread each: `told` says when to send, and when to fetch, and hears what CPU seconds each took
-    and how often it failed, then by worker the name of the message that it sent last.
+def client(boxes: Mapping[str, WorkerMailbox], work: Work, channel: Connection) -> None:
+    """Run clients, a thread each. `channel` receives the commands to send and to fetch. It returns the CPU seconds and
+    the failures of each, then the name of the last message of each worker.
 
-    All send the same: none looks at what others have, and so a process holds a message once."""
+    All clients send the same message. They do not see each other's, so a process holds it only once.
+    """
     payload = os.urandom(work.size)
     messages = [payload[number:] + payload[:number] for number in range(1, work.times)] + [payload]
 
@@ -83,13 +83,13 @@ def client(boxes: Mapping[str, WorkerMailbox], work: Work, told: Connection) -> 
 
     with ThreadPoolExecutor(len(boxes)) as threads:
         list(threads.map(lambda box: box.fetch("small", bundle.digest(SMALL)), boxes.values()))
-        told.send("ready")
+        channel.send("ready")
         for act in (send, fetch):
-            told.recv()
+            channel.recv()
             before = time.process_time()
             failed = sum(threads.map(functools.partial(failures, act), boxes.values()))
-            told.send((time.process_time() - before, failed))
-    told.send(dict.fromkeys(boxes, name_of("sync", 1, digest(payload))))
+            channel.send((time.process_time() - before, failed))
+    channel.send(dict.fromkeys(boxes, name_of("sync", 1, digest(payload))))
     for box in boxes.values():
         box.close()
 
@@ -116,8 +116,8 @@ def processes(root: Path, way: Way, work: Work) -> Iterator[Sequence[Connection]
             process.join()
 
 
-def _process(root: Path, way: Way, work: Work, told: Connection) -> None:
-    client({worker: _mailbox(root, worker, credential) for worker, credential in way.items()}, work, told)
+def _process(root: Path, way: Way, work: Work, channel: Connection) -> None:
+    client({worker: _mailbox(root, worker, credential) for worker, credential in way.items()}, work, channel)
 
 
 def _mailbox(root: Path, worker: str, credential: Credential | None) -> WorkerMailbox:

@@ -1,12 +1,12 @@
-"""What carriers carry: MB/s up and down, CPU seconds per GB, and the memory of the server.
+"""Measure carriers: MB/s up and down, CPU seconds per GB, and the memory of the server.
 
     python -m benchmarks.carriers [CARRIER ...]
 
-Workers' own mailboxes, in processes of their own, send a message (up) and fetch a chunk (down), all at once: on a disk
-that they share (`directory`), as jobs of an HTCondor pool through their starters and shadows (`chirp`), by SFTP to the
-server in a master (`sftp`) and to OpenSSH's sshd with the configuration that ships (`sshd`; as root only). Everything
-is on one machine, so client and server share its cores, and the network is loopback. What arrived is compared with what
-was sent, each time. Of a case that the machine has no room for, or that takes longer than LIMIT_S, the notes say so.
+Real worker mailboxes, in processes of their own, send a message (up) and fetch a chunk (down) concurrently: on a
+shared disk (`directory`), as jobs of an HTCondor pool through their starters and shadows (`chirp`), by SFTP to the
+server in a master (`sftp`), and to OpenSSH's sshd with the configuration that ships (`sshd`; root only). Everything
+runs on one machine, so client and server share its cores, and the network is loopback. Received content is compared
+with what was sent, each time. The notes name cases that exceed the machine's memory or LIMIT_S.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ SIZES, CLIENTS = sized((1, 25, 100), (1,)), sized((1, 10, 50), (1,))  # MB of a 
 AT_LEAST = sized(50, 1)  # MB, each way: small messages are sent repeatedly
 LIMIT_S = 300.0  # for a case, once its clients are started
 COPIES = 3  # of what is under way, that memory must have room for: a client has two as it puts one together
-OWNER = 54321  # of the run directory behind sshd, which lets nobody in to one of root's
+OWNER = 54321  # of the run directory behind sshd, which admits no user to a directory of root
 SAMPLE_S = 0.2
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """All clients sent or fetched so often: seconds from the first's begin to the last's end, and what it took."""
+    """One transfer of all clients."""
 
-    seconds: float
+    seconds: float  #: from the first start to the last end
     client_cpu_s: float
     server_cpu_s: float
 
@@ -80,14 +80,14 @@ def embedded(root: Path, workers: Sequence[str]) -> Iterator[Served]:
         process.kill()
 
 
-def _serve(root: Path, workers: Sequence[str], told: Connection) -> None:
+def _serve(root: Path, workers: Sequence[str], channel: Connection) -> None:
     from master.sftp.server import MailServer
 
     server = MailServer(root, "127.0.0.1")
     for worker in workers:
         server.make(worker)
-    told.send("ready")
-    told.recv()
+    channel.send("ready")
+    channel.recv()
     server.close()
 
 
@@ -119,8 +119,8 @@ CARRIERS: Mapping[str, Callable[[Path, Sequence[str]], contextlib.AbstractContex
 
 
 class Watch:
-    """What the processes of a server take. CPU seconds are kept by process, so that only what one took after the last
-    look before its end is lost."""
+    """The CPU and memory of the server processes. CPU seconds are kept by process, so only the time of a process after
+    the last sample before its end is lost."""
 
     def __init__(self, served: Served) -> None:
         self._served, self.most = served, 0  # bytes of memory (proportional set size), at any look
@@ -135,7 +135,7 @@ class Watch:
             memory, found = 0, list(self._served.pids)
             while found:
                 pid = found.pop()
-                with contextlib.suppress(OSError):  # it has ended meanwhile
+                with contextlib.suppress(OSError):  # it has ended by now
                     found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
                     memory += self._look(pid)
             self.most = max(self.most, memory)
@@ -179,27 +179,27 @@ def _transfers(watch: Watch, ends: Sequence[Connection]) -> tuple[list[Transfer]
     """Return what sending and fetching took, how many transfers failed, and by worker the last message's name."""
     transfers, failed, deadline = list[Transfer](), 0, time.monotonic() + LIMIT_S
     for end in ends:
-        _heard(end, deadline)
+        _receive(end, deadline)
     for _ in range(2):
         before, began = watch.cpu_s(), time.monotonic()
         for end in ends:
             end.send("go")
-        told = [_heard(end, deadline) for end in ends]
+        reports = [_receive(end, deadline) for end in ends]
         seconds = time.monotonic() - began
-        failed += sum(each[1] for each in told)
-        transfers.append(Transfer(seconds, sum(each[0] for each in told), watch.cpu_s() - before))
-    return transfers, failed, {worker: name for end in ends for worker, name in _heard(end, deadline).items()}
+        failed += sum(each[1] for each in reports)
+        transfers.append(Transfer(seconds, sum(each[0] for each in reports), watch.cpu_s() - before))
+    return transfers, failed, {worker: name for end in ends for worker, name in _receive(end, deadline).items()}
 
 
-def _heard(end: Connection, deadline: float) -> Any:
-    """What a client says next. Raises NotMeasured where that takes too long, EOFError where the client has ended."""
+def _receive(end: Connection, deadline: float) -> Any:
+    """Return the next message of a client. Raises NotMeasured on a timeout, EOFError if the client has ended."""
     if not end.poll(max(0.0, deadline - time.monotonic())):
         raise NotMeasured(f"it took longer than {LIMIT_S:g} s")
     return end.recv()
 
 
 def arrived(folder: Path, name: str) -> bool:
-    """Whether a mailbox holds one message, of this name, and its content is what the name says."""
+    """Return True if a mailbox holds exactly one message of this name, whose content matches its digest."""
     found = message_files(os.listdir(folder), "sync")
     return [each.name for each in found] == [name] and bundle.digest((folder / name).read_bytes()) == found[0].sha256
 

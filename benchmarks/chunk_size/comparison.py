@@ -1,5 +1,5 @@
-"""How good the chosen chunk size is: against sweeps over four decades, on lives it was not fitted to, in the real
-master under a virtual clock, and with kills that come together.
+"""Evaluate the chosen chunk size: against sweeps over four decades, on lives it was not fitted to, in the real master
+under a virtual clock, and with correlated kills.
 
 Needs matplotlib for the plot, and for recorded lives the folder named by GRIDML_DATA (with spot/ in it).
 

@@ -1,7 +1,7 @@
-"""Kills that come together, for `benchmarks.chunk_size`: storms that take a share of all machines, recorded traces.
+"""Correlated kills, for `benchmarks.chunk_size`: storms that take a share of all machines, and recorded traces.
 
-The model knows lives one by one. Here the real master plays machines that die together, on the calendar of a script:
-how far off is what the model predicts from the lives seen, and is its choice still a good one?
+The model assumes independent lives. Here the real master plays machines that die together, on the calendar of a
+script, to measure the error of the model's prediction and the regret of its choice.
 """
 
 from __future__ import annotations

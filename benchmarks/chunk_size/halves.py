@@ -1,8 +1,8 @@
-"""Chunk sizes on lives that they were not chosen for: other halves of a trace, and lives drawn anew from it.
+"""Chunk sizes on lives that they were not chosen for: other halves of a trace, and lives resampled from it.
 
-A trace is split by time, and at random. The first half is also played as a run plays it, which chooses anew whenever
-enough machines have died. And lives are drawn from the trace as if it were the law: how many independent ones it takes
-until a choice for some is nearly the best for others.
+A trace is split by time, and at random. The first half is also played like a run, which chooses again whenever enough
+machines have died. In addition, lives are drawn from the trace as if it were the law, to find the number of
+independent lives after which a choice is nearly the best one.
 """
 
 from __future__ import annotations
@@ -26,16 +26,12 @@ DRAWN = {"of 75 %": 75, "of 150 %": 150, "of 300 %": 300, "of 600 %": 600, "of 1
 
 @dataclass(frozen=True)
 class Split:
-    """Laws fitted to some lives, and others by which to evaluate what is chosen for them.
-
-    plays   [lives] the number of the law for which a life's size is chosen
-    weight  [lives] how often a life is among those others
-    """
+    """Laws fitted to some lives, and other lives to evaluate the choices by."""
 
     method: str
     laws: tuple[Lifetime, ...]
-    plays: NDArray[np.intp]
-    weight: Floats
+    plays: NDArray[np.intp]  #: [lives] the index of the law by which the size for a life is chosen
+    weight: Floats  #: [lives] the frequency of each life among the other lives
 
 
 def splits_of(setting: Setting, seeds: int, draws: int) -> list[Split]:
@@ -72,7 +68,7 @@ def _seen_at(seen: Observations, start_s: Floats, moment: float) -> Observations
 
 
 def _refits(seen: Observations, start_s: Floats, begin: float) -> Iterator[float]:
-    """The moments after `begin` at which a master would choose anew, having last chosen then."""
+    """Return the moments after `begin` at which a master would choose again."""
     end_at_s = seen.end_at_s
     assert end_at_s is not None
 
@@ -98,7 +94,7 @@ def _at_random(seen: Observations, seeds: int) -> Iterator[Split]:
 
 
 def _drawn(seen: Observations, seeds: int) -> Iterator[Split]:
-    """Fitted to so many events drawn from all, and evaluated by as many."""
+    """Yield splits: laws fitted to independent events that are drawn from all events, evaluated by all lives."""
     assert seen.end_at_s is not None
     groups, members = seen.groups(), seen.members()
     apart_s = 2 * (np.ptp(seen.end_at_s) + 1)  # an event that is drawn twice is two events
@@ -121,12 +117,11 @@ def _drawn(seen: Observations, seeds: int) -> Iterator[Split]:
 
 @dataclass(frozen=True)
 class Choices:
-    """A sweep whose first `grid` points are a grid of sizes, and whose points from `first` on are what was chosen for
-    the laws of all splits, in order."""
+    """A sweep over a grid of sizes and over chosen sizes."""
 
     sweep: Sweep
-    grid: int
-    first: int
+    grid: int  #: the number of first points that are a grid of sizes
+    first: int  #: the first point that was chosen for a law; the others follow in the order of splits
 
 
 def evaluate(

@@ -1,7 +1,7 @@
-"""The real master in the simulator, played with given lives, correlated kills or a trace, for `benchmarks.chunk_size`.
+"""The real master in the simulator with given lives, correlated kills or a trace, for `benchmarks.chunk_size`.
 
-What is measured: vertices credited in the ledger times t_x, by the seconds of machines, which are those from the start
-of every worker to its end (or to the end of the play), and `wait_s` for each.
+The goodput is the vertices credited in the ledger times t_x, divided by machine seconds: from the start of every
+worker to its end (or to the end of the play), plus `wait_s` for each.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class Over(BaseException):
 
 @final
 class Played(Script):
-    """Machines that live given lives, each once, in their order; then there are none any more.
+    """Machines with given lives, each of which is used once, in order; then there are no more machines.
 
-    Unlike other scripts it remembers: whoever is free next takes the next life, so that all of them are lived.
+    Unlike other scripts this one is stateful: the next free machine takes the next life, so that all lives are
+    used.
     """
 
     def __init__(self, lives: Floats, slots: int) -> None:
@@ -63,14 +64,13 @@ class Played(Script):
 
 @dataclass(frozen=True)
 class Machines:
-    """Where a play takes place: a `script` for so many `workers`, whose lives are `mean_s` long on average and at most
-    `most_s` together, and whether it is `over`, of the seconds since it began."""
+    """The machines of a play."""
 
     script: Script
-    workers: int
-    mean_s: float
-    most_s: float
-    over: Callable[[float], bool]
+    workers: int  #: that are wanted
+    mean_s: float  #: mean life
+    most_s: float  #: of all lives together, at most
+    over: Callable[[float], bool]  #: True once the play has ended, by the seconds since it began
 
     @staticmethod
     def until(until_s: float, script: Script, workers: int, mean_s: float) -> Machines:
@@ -80,12 +80,12 @@ class Machines:
 
 @dataclass(frozen=True)
 class Measured:
-    """`goodput` as above; `lives` are those in the ledger, observed until the end of the play."""
+    """The result of a play."""
 
-    goodput: float
+    goodput: float  #: see the top of the module
     workers: int
     credits: int
-    lives: Observations
+    lives: Observations  #: in the ledger, observed until the end of the play
 
 
 def play_lives(lives: Floats, costs: Costs, mode: Mode, chunk: int, every: int | None) -> Measured:
@@ -97,7 +97,7 @@ def play_lives(lives: Floats, costs: Costs, mode: Mode, chunk: int, every: int |
 
 
 def play(machines: Machines, costs: Costs, mode: Mode, chunk: int, every: int | None) -> Measured:
-    """Train chunks of `chunk` vertices on the `machines`, pushed `every` so many vertices (None: at their end)."""
+    """Train chunks of `chunk` vertices on the `machines`, with a push every `every` vertices (None: at their end)."""
     costs = mode.costs(costs if mode.many else replace(costs, boot_s=0.0))
     # More than all machines can train, and then so many that chunks do not shrink as they do at the end of an epoch.
     vertices = int(machines.most_s / costs.vertex_s) + 3 * machines.workers * chunk

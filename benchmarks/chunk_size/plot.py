@@ -1,7 +1,7 @@
 """The plot of `benchmarks.chunk_size`: goodput over four decades of chunk size, with the choices.
 
-The paper's Figure 4 is taken to show TotalTime over the size. Goodput is N·t_x divided by that, so on axes of
-logarithms it is the same curve upside down.
+The paper's Figure 4 is assumed to show TotalTime over the size. Goodput is N·t_x divided by that, so on logarithmic
+axes it is the same curve upside down.
 """
 
 from __future__ import annotations

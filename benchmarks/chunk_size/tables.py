@@ -1,4 +1,4 @@
-"""The tables of `benchmarks.chunk_size`, with what they come to."""
+"""The tables of `benchmarks.chunk_size`, with summaries."""
 
 from __future__ import annotations
 

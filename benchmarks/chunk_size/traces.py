@@ -1,8 +1,7 @@
 """The settings of `benchmarks.chunk_size`: lives of families and of recorded traces, costs, modes, and the sweep.
 
-Everything that is simulated here is `chunk_model.replay`, which walks lives one by one and knows no formula of the
-model's. What becomes of each life does not depend on the others, so one replay of all lives at a point of the sweep
-serves every half and every resampling of them.
+All simulation here is `chunk_model.replay`, which walks lives one by one and uses no formula of the model. Lives are
+independent of each other, so one replay of all lives at a point of the sweep serves every half and every resampling.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Mode:
-    """How workers work: one chunk a life or many, all or nothing or with pushes."""
+    """A mode of work."""
 
-    many: bool
-    pushes: bool
+    many: bool  #: many chunks in a life, not one
+    pushes: bool  #: with pushes, not all or nothing
 
     def __str__(self) -> str:
         return f"{'many chunks' if self.many else 'one chunk'} a life, {'pushes' if self.pushes else 'all or nothing'}"
@@ -54,17 +53,14 @@ MODES = tuple(Mode(many, pushes) for pushes in (False, True) for many in (False,
 
 @dataclass(frozen=True)
 class Setting:
-    """Lives to be replayed, and the law to choose for; `observations` and `start_s` [lives] are those of a trace.
-
-    `duration_s` [lives] are whole lives: those that went on when last seen are completed.
-    """
+    """Lives to replay, and the law to choose for."""
 
     name: str
-    duration_s: Floats
+    duration_s: Floats  #: [lives] complete lives: those that were censored are completed
     law: Lifetime
     reason: str
-    observations: Observations | None = None
-    start_s: Floats | None = None
+    observations: Observations | None = None  #: of a trace
+    start_s: Floats | None = None  #: [lives] of a trace
     own_costs: Costs | None = None
 
     @cached_property
@@ -79,7 +75,7 @@ class Setting:
         return {"light": costs_of(self.mean_s, 1e5, 0.01, 0.001), "heavy": costs_of(self.mean_s, 1e4, 0.05, 0.01)}
 
     def groups(self) -> NDArray[np.intp]:
-        """[lives] what may be drawn apart: deaths at one instant are one event."""
+        """[lives] the independent event of each life: deaths at one instant are one event."""
         return np.arange(len(self.duration_s)) if self.observations is None else self.observations.groups()
 
 
@@ -139,7 +135,7 @@ def of_record(name: str, record: Record) -> Setting:
 
 
 def fitted(observations: Observations) -> tuple[Lifetime, str]:
-    """What the master would choose for, and the name of its family."""
+    """Return the law that the master would choose for, and the name of its family."""
     selected = select(observations)
     return hedged(selected.lifetime, observations), selected.family
 
@@ -166,11 +162,15 @@ def _name(file: Path) -> str:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Sizes and push intervals of all points (0: none), and what each life brings home and costs there."""
+    """The results of all lives at all points of a sweep."""
 
+    #: vertices, of each point
     chunk: Ints  # [points]
+    #: vertices between pushes, of each point; 0: no pushes
     every: Ints  # [points]
+    #: vertices, by life and point
     credited: NDArray[np.float32]  # [points, lives] vertices
+    #: by life and point
     paid_s: NDArray[np.float32]  # [points, lives]
     exec_s: float
 

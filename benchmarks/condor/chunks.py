@@ -1,7 +1,7 @@
-"""Whether a long run on HTCondor stays flat: two thousand chunks, one job each, on a real pool of eight slots.
+"""Check that a long run on HTCondor stays flat: two thousand chunks, one job each, on a real pool of eight slots.
 
-Sampled every few seconds while the run goes on, and told by quarters of it: jobs in the queue, memory of the schedd,
-CPU of the master. One job per chunk is the hardest case; by default a job trains as many chunks as it can.
+The run is sampled every few seconds and summarised by quarters: jobs in the queue, memory of the schedd, CPU of the
+master. One job per chunk is the hardest case; by default a job trains as many chunks as it can.
 
     python -m benchmarks.condor.chunks [CHUNKS]
 """
@@ -33,13 +33,13 @@ SLOTS, EVERY_S = 8, sized(2.0, 0.05)
 
 @dataclass(frozen=True)
 class Sample:
-    """One look: share credited, jobs queued and running, schedd's resident set, master's CPU seconds so far."""
+    """One sample of a run."""
 
     at_s: float
-    share: float
-    jobs: int
-    schedd_bytes: int
-    master_s: float
+    share: float  #: credited so far
+    jobs: int  #: queued and running
+    schedd_bytes: int  #: resident set of the schedd
+    master_s: float  #: CPU seconds of the master so far
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""LeNet on MNIST on four firewalled workers of a real HTCondor pool that keep being evicted, by each carrier.
+"""LeNet on MNIST on four firewalled workers of a real HTCondor pool with frequent evictions, by each carrier.
 
-The pool's startds preempt at random: a life lasts 20 s in the mean, and a third of the evictions have no grace. The
-master is a job of the local universe. Each worker host draws for itself; HTCondor seeds random() alike on all of them.
+The pool's startds preempt at random: a life lasts 20 s on average, and a third of the evictions have no grace. The
+master is a job of the local universe. Each worker host draws its own random numbers, because HTCondor seeds random()
+alike on all of them.
 
     python -m benchmarks.condor.evictions
 """

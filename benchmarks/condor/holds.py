@@ -1,7 +1,7 @@
-"""LeNet on MNIST on a real HTCondor pool that evicts its jobs at random and holds them as the OSPool's schedds do.
+"""LeNet on MNIST on a real HTCondor pool that evicts its jobs at random and holds them like the OSPool's schedds.
 
-They hold a job after 30 starts, after the hours of its category, and when it uses more memory than it asked for. Nobody
-looks after the run.
+They hold a job after 30 starts, after the hours of its category, and when it exceeds its requested memory. The run is
+unattended.
 
     python -m benchmarks.condor.holds [EPOCHS]
 """
@@ -23,8 +23,8 @@ WORKERS, EPOCHS, LIFE_S, MEMORY = sized(4, 2), 60, 15, "128MB..2GB"
 
 
 def policy(life_s: int) -> str:
-    """Return a pool's configuration: jobs are evicted at random after so many seconds in the mean, a third of them
-    without grace, and held as the OSPool does. A startd looks once a second (POLLING_INTERVAL)."""
+    """Return a pool's configuration: jobs are evicted at random after `mean` seconds on average, a third without grace,
+    and held like on the OSPool. A startd evaluates its policy once a second (POLLING_INTERVAL)."""
     return f"""
 PREEMPT = (Activity == "Busy") && (random(1.0) < 1/{life_s}.0)
 WANT_VACATE = random(1.0) < 2/3.0

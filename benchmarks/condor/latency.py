@@ -1,12 +1,12 @@
-"""How soon a run trains on a real HTCondor pool, and how long a replica takes there and back by each carrier.
+"""Measure how soon a run trains on a real HTCondor pool, and the round trip of a replica by each carrier.
 
-A bare job (a shell script with the requests of a worker's job, files transferred) and a run are submitted in turn. A
-run is `gridml submit --foreground` of examples/mnist.py, with lines added that print the time: before the
-program's imports, after them, and after the first batch.
+A bare job (a shell script with the requests of a worker's job, with file transfer) and a run are submitted in turn. A
+run is `gridml submit --foreground` of examples/mnist.py, with lines added that print the time: before the program's
+imports, after them, and after the first batch.
 
     python -m benchmarks.condor.latency [REPEATS]
 
-What the pools need and this machine cannot give is said, and left out.
+Pools whose requirements this machine cannot meet are reported and skipped.
 """
 
 from __future__ import annotations
@@ -397,7 +397,7 @@ class Log:
         self._seen: dict[str, float] = {}
 
     def wait(self, event: str) -> float:
-        """When the first event of that name was seen, in seconds since 1970."""
+        """Wait for the first event of this name. Return its time in seconds since 1970."""
         wait(lambda: self._look(event), f"no {event} in {self._path}")
         return self._seen[event]
 

@@ -1,4 +1,4 @@
-"""Nine tasks of somebody new: how many lines they write, how long a first run takes, what it learns.
+"""Nine tasks of a new user: lines of code, the time of a first run, and the result.
 
     python -m benchmarks.new_user [TASK ...]
 
@@ -34,10 +34,10 @@ ROWS = sized(8_000_000, 4_096)  # of 1 KB, in a file without blocks: it takes no
 
 @dataclass(frozen=True)
 class Task:
-    """One task; `options` are of `gridml run`, where {before} is the folder of the transformer's run."""
+    """One task."""
 
     name: str
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  #: of `gridml run`; {before} is the folder of the transformer's run
 
 
 TASKS = (

@@ -1,4 +1,4 @@
-"""Networks and data that a task's loop and its program share, so that neither's lines are counted for them."""
+"""Networks and data that the loop and the program of a task share. Their lines count for neither."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_graph_without_edges(refused: Callable[..., None], form: str) -> None:
     refused(
         f"a{FORMATS[form].endings[0]}",
         EMPTY[form],
-        f"and no edges; expected rows that touch columns, in the format {form}. Look",
+        f"and no edges; expected rows that touch columns, in the format {form}. Check",
     )
 
 
