@@ -1,4 +1,4 @@
-"""How long workers live, and how large a chunk should be for it. Plain numbers in and out; imports no other package.
+"""Lifetime models of workers, and the chunk size that suits them. Plain numbers in and out; imports no other package.
 
 Machines that live 45 minutes on average, a tenth of a second to train a vertex, three minutes to start a job:
 
@@ -11,7 +11,7 @@ Machines that live 45 minutes on average, a tenth of a second to train a vertex,
 >>> round(choice.goodput, 2)
 0.68
 
-Read `lifetime` (and its families), `observations`, `fit` and `select` for how long workers live; `costs`, `goodput`
-and `choose` for the size of a chunk; `paper` for the formulas as the paper prints them; `replay` for a check that
-knows none of these formulas; `trace` for lives that were recorded.
+Lifetimes: `lifetime`, `families`, `kaplan_meier`, `observations` and `fit`. Chunk sizes: `goodput`, `sizes` and
+`choose`. `paper` has the formulas as the paper prints them, `replay` a check that shares no formula with them, and
+`traces` and `prices` read recorded lives.
 """

@@ -1,13 +1,13 @@
-"""How many vertices a chunk should have, and how often it should push: a decision with its reason.
+"""Choice of the chunk size and the push interval, with a reason.
 
-Without pushes the size is the one with the best goodput: smaller chunks start too often, larger ones lose more when a
-machine dies. With pushes it is the push interval that limits the loss, and goodput hardly falls for larger chunks; then
-the size is the smallest that loses at most 1%, because an epoch ends when its last chunk does, and because small chunks
-can be leased anew sooner. In an epoch of known length a chunk is at most an eighth of a worker's share: at the end
-workers wait half a chunk on average, which is then a sixteenth of their share. Only where chunks are so dear to start
-that this loses more than it saves is it a quarter, a half or all of the share.
+Without pushes the size with the best goodput is chosen: smaller chunks start too often, larger ones lose more when a
+machine dies. With pushes, the push interval limits the loss, and goodput hardly falls for larger chunks. Then the
+smallest size that loses at most 1% is chosen, because an epoch ends with its last chunk, and because small chunks can
+be leased again sooner. In an epoch of known length a chunk is at most an eighth of a worker's share: at the end workers
+wait half a chunk on average, which is a sixteenth of their share. If starting a chunk costs so much that this loses
+more than it saves, the chunk is a quarter, a half or all of the share.
 
-Everything is computed for whole vertices in whole batches. Nothing is left to chance.
+Sizes are whole vertices in whole batches. The result is deterministic: resampling has a fixed seed.
 """
 
 from __future__ import annotations
@@ -26,41 +26,33 @@ from chunk_model.observations import Observations
 from chunk_model.parse import hedged
 from chunk_model.sizes import CLOSE, ROUGH, Ints, Sizes, grid
 
-_CURVE = 64  # sizes on the curve
-_LOSS = 0.01  # of the best goodput: what a smaller chunk may lose, where there are pushes …
-_SLACK = 0.004  # … of which the search itself may miss so much
-_NEVER = 1e-3  # hopeless: fewer lives than this bring home the smallest chunk, and goodput is below this
-_SELDOM = 0.05  # doubtful: fewer lives than this bring home anything
-_OUTLIVED = 1e-9  # sizes are looked at up to the life that this share of the workers outlasts …
-_MAX_BATCHES = 10**12  # … or up to so many batches
+_CURVE = 64  # sizes on the reported curve
+_LOSS = 0.01  # share of the best goodput that a smaller chunk may lose, with pushes
+_SLACK = 0.004  # part of _LOSS reserved for the inexactness of the search
+_NEVER = 1e-3  # ChoiceError if fewer lives finish the smallest chunk, and goodput is lower, too
+_SELDOM = 0.05  # warning if fewer lives complete any work
+_OUTLIVED = 1e-9  # the longest chunk considered takes as long as the life that this share of the workers outlasts
+_MAX_BATCHES = 10**12  # of a chunk, for lifetimes with a very long tail
 _RESAMPLINGS = 60
-_RESAMPLINGS_OF_MIXTURE = 20  # its fit takes a hundred times as long as most
-_FEW = 10  # independent deaths: below, a fit says more about its family than about the machines
-_HEAVY = 0.5  # of all time of machines is in the longest hundredth of the lives
+_RESAMPLINGS_OF_MIXTURE = 20  # fewer, since its fit takes a hundred times as long as most
+_FEW = 10  # independent deaths: with fewer, a fit depends more on its family than on the machines
+_HEAVY = 0.5  # warning if the longest hundredth of the lives has more of the machines' total time
 
 
 class ChoiceError(ValueError):
-    """No chunk can be chosen: the bounds contradict each other, or nothing would ever finish."""
+    """No chunk can be chosen: the bounds contradict each other, or practically no chunk would finish."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to do and what bounds a chunk; whole numbers from 1, None where unknown (ChoiceError otherwise).
+    """The work of an epoch and the bounds of a chunk: whole numbers from 1, None if unknown (ChoiceError otherwise)."""
 
-    vertices       of an epoch
-    workers        that share them
-    batch          vertices; chunks and push intervals are whole batches
-    largest        vertices that a worker can hold (memory)
-    many           whether a worker takes chunk after chunk until it dies, instead of one
-    push_at_least  vertices between two pushes, and in a chunk, as far as the network can take them
-    """
-
-    vertices: int | None = None
-    workers: int | None = None
-    batch: int = 1
-    largest: int | None = None
-    many: bool = False
-    push_at_least: int = 1
+    vertices: int | None = None  #: of an epoch
+    workers: int | None = None  #: that share the epoch
+    batch: int = 1  #: vertices; chunks and push intervals are whole batches
+    largest: int | None = None  #: vertices that fit into a worker's memory
+    many: bool = False  #: a worker takes chunk after chunk until it dies, instead of one
+    push_at_least: int = 1  #: minimum vertices between two pushes, and of a chunk, for the network's sake
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -86,28 +78,18 @@ class GoodputPoint:
 
 @dataclass(frozen=True)
 class Choice:
-    """A chunk size, and everything needed to question it.
+    """A chunk size, with the information to judge it."""
 
-    chunk            vertices
-    push_every       vertices between two pushes; None if a chunk is all or nothing
-    push_interval_s  seconds of training between two pushes
-    goodput          the share of the machines' time that goes into training that is kept, from 0 to 1
-    curve            goodput over the sizes that could be chosen, at the same push interval, by size; with the choice
-    lifetime         the distribution this is for
-    reason           in words: the number, why, and what half and double the size would give
-    warnings         what makes the answer doubtful, in words
-    regret           (median, 95th percentile) of the goodput this choice loses against the best one, as a share of the
-                     best, over lifetimes that fit the observations as well; None without observations
-    """
-
-    chunk: int
-    push_every: int | None
-    push_interval_s: float | None
-    goodput: float
-    curve: tuple[GoodputPoint, ...]
-    lifetime: Lifetime
-    reason: str
-    warnings: tuple[str, ...]
+    chunk: int  #: vertices
+    push_every: int | None  #: vertices between two pushes; None if a chunk is all or nothing
+    push_interval_s: float | None  #: seconds of training between two pushes
+    goodput: float  #: share of the machines' time spent on training that is credited, from 0 to 1
+    curve: tuple[GoodputPoint, ...]  #: goodput of possible sizes at the same push interval, ascending, with the choice
+    lifetime: Lifetime  #: the distribution that the choice is for
+    reason: str  #: the choice, its cause, and the goodput of half and double the size
+    warnings: tuple[str, ...]  #: reasons to doubt the choice
+    #: (median, 95th percentile) of the share of the best goodput that this choice loses, over lifetimes that fit the
+    #: observations as well; None without observations
     regret: tuple[float, float] | None
 
 
@@ -117,14 +99,13 @@ _ANY_WORK = Work()
 def choose(
     lifetime: Lifetime, costs: Costs, work: Work = _ANY_WORK, *, observations: Observations | None = None
 ) -> Choice:
-    """Choose the size of a chunk, and its push interval where costs.push_s is given, for workers that live as
-    `lifetime` says.
+    """Choose the size of a chunk, and the push interval if costs.push_s is given, for workers with this lifetime.
 
-    `observations` are the lives that `lifetime` was fitted to: they show how sure the choice is, and it is made for the
-    two together (`hedged`), which `Choice.lifetime` then is. For a worker that has lived for some time already give
+    `observations` are the lives that `lifetime` was fitted to. With them the choice is made for a mix of both
+    (`hedged`), which `Choice.lifetime` then is, and has a regret. For a worker that is already running, pass
     `lifetime.after(age_s)`.
 
-    Raises ChoiceError if practically no chunk would ever finish; the text says why and what to change.
+    Raises ChoiceError if practically no chunk would ever finish; the message has the cause and advice.
     """
     fitted, lifetime = lifetime, lifetime if observations is None else hedged(lifetime, observations)
     sizes, limit = _bounded(lifetime, costs, work)
@@ -138,7 +119,7 @@ def choose(
     if j is not None:
         k = allowed.smallest(k, j, 1 - _LOSS + _SLACK)
         j = allowed.best_interval(k, j)
-        # Whole pushes are tidier, but where lives end together a vertex more can be one too many.
+        # Round up to whole pushes, unless that loses: where many lives end together, one more vertex can be too much.
         whole = -(-k // j) * j
         if whole <= allowed.highest and sizes.goodput(whole, j) >= sizes.goodput(k, j):
             k = whole
@@ -159,7 +140,7 @@ def choose(
 
 
 def _bounded(lifetime: Lifetime, costs: Costs, work: Work) -> tuple[Sizes, str]:
-    """Return the sizes from one batch, or the least push, to the smallest upper bound; and what that is."""
+    """Return (the sizes from one batch, or the minimum push, to the lowest upper bound; that bound as text)."""
     batch = int(min(work.batch, work.vertices or work.batch))
     least = -(-work.push_at_least // batch)
     longest_s = lifetime.quantile(1 - _OUTLIVED)
@@ -176,7 +157,7 @@ def _bounded(lifetime: Lifetime, costs: Costs, work: Work) -> tuple[Sizes, str]:
 
 
 def _bounded_by_share(sizes: Sizes, j: int | None, curve: Ints, work: Work, limit: str) -> tuple[Sizes, str]:
-    """Return the sizes small enough that no worker waits long, at the end of an epoch, for the last of the others."""
+    """Bound the sizes so that workers wait little at the end of an epoch. Return (sizes, the upper bound as text)."""
     if work.vertices is None or work.workers is None:
         return sizes, limit
     share = work.vertices / work.workers
@@ -194,12 +175,13 @@ def _bounded_by_share(sizes: Sizes, j: int | None, curve: Ints, work: Work, limi
 
 
 def _productive_share(sizes: Sizes, k: int, j: int) -> float:
-    """Return the share of the lives that bring home anything, in chunks of k batches pushed every j."""
+    """Return the share of the lives that complete any work, in chunks of k batches pushed every j."""
     return sizes.lifetime.survival(sizes.exposed_s(k, j if sizes.has_pushes else None))
 
 
 def _regret(sizes: Sizes, k: int, j: int | None, fitted: Lifetime, observations: Observations) -> tuple[float, float]:
-    """Return median and 95th percentile of the share of the best goodput that is lost, if other lifetimes hold."""
+    """Return (median, 95th percentile) of the share of the best goodput that is lost under other plausible
+    lifetimes."""
     lost: list[float] = []
     for lifetime in _plausible_lifetimes(fitted, observations):
         other = replace(sizes, lifetime=lifetime)
@@ -211,11 +193,11 @@ def _regret(sizes: Sizes, k: int, j: int | None, fitted: Lifetime, observations:
 
 
 def _plausible_lifetimes(lifetime: Lifetime, observations: Observations) -> Iterator[Lifetime]:
-    """Return lifetimes that explain the observations about as well as `lifetime` does.
+    """Yield lifetimes that explain the observations about as well as `lifetime` does.
 
-    They are fits to resampled lives; those that ended at one instant stay together. A handful of deaths cannot be
-    resampled, nor can none: then the rate of death is what its posterior leaves open, given d deaths (Jeffreys' prior),
-    Gamma(d + ½) in units of the rate fitted, at even quantiles.
+    They are fits to resampled lives, in groups that ended at one instant. With too few deaths to resample, the rate of
+    death is varied instead: at even quantiles of its posterior Gamma(d + ½), in units of the fitted rate, for d deaths
+    (Jeffreys' prior).
     """
     family = lifetime.NAME
     deaths = observations.independent_deaths
@@ -233,17 +215,17 @@ def _plausible_lifetimes(lifetime: Lifetime, observations: Observations) -> Iter
 
 @dataclass(frozen=True)
 class _Answer:
-    """The size k and push interval j that were chosen, in batches; what keeps the size from being larger, in words."""
+    """The chosen size and push interval, for `_reason`."""
 
-    k: int
-    j: int | None
+    k: int  # batches of a chunk
+    j: int | None  # batches between two pushes
     goodput: float
-    limit: str
+    limit: str  # the upper bound of the size, as text
     regret: tuple[float, float] | None
 
 
 def _reason(sizes: Sizes, answer: _Answer, observations: Observations | None) -> str:
-    """Return in words why these are the size and the interval."""
+    """Return the reason for the size and the interval."""
     k, j, goodput, regret = answer.k, answer.j, answer.goodput, answer.regret
     costs, chunk = sizes.costs, k * sizes.batch
     lasts = _span(job_s(costs, chunk, None if j is None else j * sizes.batch))
@@ -285,7 +267,7 @@ def _warnings(sizes: Sizes, k: int, j: int | None, work: Work, observations: Obs
     lifetime = sizes.lifetime
     if (share := _productive_share(sizes, k, j or k)) < _SELDOM:
         yield (
-            f"only {_percent(share)} of the workers live long enough to bring home anything: shorten the start, or use "
+            f"only {_percent(share)} of the workers live long enough to complete any work: shorten the start, or use "
             f"machines that live longer"
         )
     if work.push_at_least > sizes.highest * sizes.batch:
@@ -304,7 +286,7 @@ def _warnings(sizes: Sizes, k: int, j: int | None, work: Work, observations: Obs
         return
     if observations.deaths == 0:
         yield (
-            f"nobody has died in {_span(observations.exposure_s)} of observation, so how long workers live is a guess: "
+            f"no worker has died in {_span(observations.exposure_s)} of observation, so the lifetime is a guess: "
             f"observe for longer, or give the lifetime if you know it"
         )
     elif observations.independent_deaths < _FEW:
@@ -315,8 +297,8 @@ def _warnings(sizes: Sizes, k: int, j: int | None, work: Work, observations: Obs
     longest = float(observations.duration_s.max(initial=0.0))
     if (needed := sizes.exposed_s(k, j)) > longest:
         yield (
-            f"nothing is brought home before {_span(needed)}, but the longest life observed is {_span(longest)}: what "
-            f"happens then is extrapolated"
+            f"no work is complete before {_span(needed)}, but the longest life observed is {_span(longest)}: beyond "
+            f"that the lifetime is extrapolated"
         )
 
 
@@ -339,7 +321,7 @@ def _percent(share: float) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Return a time as people write it: 40 ms, 27 s, 4.5 min, 2.3 h, 12 days."""
+    """Format a time: 40 ms, 27 s, 4.5 min, 2.3 h, 12 days."""
     for unit, length in (("days", 172800.0), ("h", 7200.0), ("min", 120.0), ("s", 1.0)):
         if seconds >= length:
             return f"{seconds / {'days': 86400, 'h': 3600, 'min': 60, 's': 1}[unit]:.3g} {unit}"

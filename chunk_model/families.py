@@ -1,8 +1,8 @@
-"""The families of lifetimes that have a formula, and mixtures of them.
+"""Parametric families of lifetimes, and mixtures of them.
 
-The families are normal (truncated at 0), exponential, Weibull and log-normal. Each is written by its name and
-parameters, as in `weibull(1.5,2400.0s)`, which `chunk_model.parse` reads back. A mixture stands for machines of
-several sorts, when it is not known which machine is of which sort.
+The families are normal (truncated at 0), exponential, Weibull and log-normal. `str` gives the name and parameters, as
+in `weibull(1.5,2400.0s)`, which `chunk_model.parse` reads back. A mixture models machines of several kinds when the
+kind of a machine is unknown.
 
 Tails use erfcx(x) = exp(x²)·erfc(x): φ(x)/Φ(−x) = √(2/π)/erfcx(x/√2), in which nothing overflows or cancels.
 """
@@ -23,10 +23,10 @@ _LOG_ROOT_2PI = math.log(2 * math.pi) / 2
 
 @dataclass(frozen=True)
 class Family(Lifetime):
-    """A lifetime with a name and one to two parameters, each finite and above zero, and so is the mean."""
+    """A lifetime with a name and one or two parameters. They and the mean are finite and above zero (LifetimeError)."""
 
     NAME: ClassVar[str]
-    UNITS: ClassVar[tuple[str, ...]]  # for each parameter the unit it is written with, "" for a pure number
+    UNITS: ClassVar[tuple[str, ...]]  # unit of each parameter in text, "" for a pure number
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -39,7 +39,7 @@ class Family(Lifetime):
             )
 
     def __str__(self) -> str:
-        """Return the text that `chunk_model.parse` reads back to an equal distribution."""
+        """Return the text form, from which `chunk_model.parse` makes an equal distribution."""
         values = (float(getattr(self, field.name)) for field in fields(self))
         return f"{self.NAME}({','.join(f'{value!r}{unit}' for value, unit in zip(values, self.UNITS, strict=True))})"
 
@@ -102,7 +102,7 @@ class Exponential(Family):
         return type(self)(self.mean_s * factor)
 
     def after(self, age_s: float) -> Lifetime:
-        super().after(age_s)  # which refuses an age that is none
+        super().after(age_s)  # raises for an invalid age
         return self
 
     def log_survival(self, t: Floats) -> Floats:
@@ -184,7 +184,7 @@ class Weibull(Family):
 
 @dataclass(frozen=True)
 class LogNormal(Family):
-    """ln T ~ N(ln median_s, sigma²): S(t) = Φ(−ln(t/m)/σ), a long tail of machines that nobody wants back."""
+    """ln T ~ N(ln median_s, sigma²): S(t) = Φ(−ln(t/m)/σ), with a long tail of machines that are never reclaimed."""
 
     NAME: ClassVar[str] = "lognormal"
     UNITS: ClassVar[tuple[str, ...]] = ("s", "")
@@ -241,11 +241,11 @@ def mills(x: Floats) -> Floats:
 
 
 FORMULAS: dict[str, type[Family]] = {family.NAME: family for family in (Normal, Exponential, Weibull, LogNormal)}
-"""The families by the names that texts give them."""
+"""The families by their names in text."""
 
 
-_SUMS_TO_ONE = 1e-9  # weights read from text were rounded
-_STEPS = 100  # of the search for a quantile; halving alone would need about 60
+_SUMS_TO_ONE = 1e-9  # tolerance, since weights in text are rounded
+_STEPS = 100  # bound of the search for a quantile; bisection alone would need about 60
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class Mixture(Lifetime):
             raise LifetimeError(f"a mixture's weights must be above 0 and sum to 1, got {self.weights}")
 
     def __str__(self) -> str:
-        """Return the text that `chunk_model.parse` reads back, if it can read the parts."""
+        """Return the text form, which `chunk_model.parse` can read if it can read the parts."""
         each = (f"{float(weight)!r}*{part}" for weight, part in zip(self.weights, self.parts, strict=True))
         return f"mixture({','.join(each)})"
 
@@ -293,7 +293,8 @@ class Mixture(Lifetime):
         return np.asarray(np.logaddexp.reduce(each))
 
     def inverse_log_survival(self, log_survival: Floats) -> Floats:
-        """By Newton's method on ln S between the least and the largest of the parts' own, halving where it strays."""
+        """By Newton's method on ln S, bracketed by the parts' quantiles; a step outside the bracket is replaced by
+        bisection."""
         target = np.asarray(log_survival, np.float64)
         each = np.stack([part.inverse_log_survival(target) for part in self.parts])
         low, high = np.min(each, axis=0), np.max(each, axis=0)
@@ -303,7 +304,7 @@ class Mixture(Lifetime):
             low, high = np.where(above >= 0, t, low), np.where(above >= 0, high, t)
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 step = t + above / self._hazard(t)
-            # A root far below the middle is found by halving its logarithm.
+            # Bisect the logarithm of a wide bracket: the root may be orders of magnitude below the middle.
             middle = np.where(high > 16 * low, np.sqrt(np.maximum(low, high * 1e-12) * high), (low + high) / 2)
             new = np.where((step > low) & (step < high), step, middle)
             if bool(np.all(np.abs(new - t) <= 1e-13 * np.abs(t))):
@@ -312,7 +313,7 @@ class Mixture(Lifetime):
         return t
 
     def mean_left(self, t: Floats) -> Floats:
-        """Σ wᵢ·Sᵢ(t)·E[Tᵢ − t | Tᵢ > t] / S(t): each part counts by what of it is still alive."""
+        """Σ wᵢ·Sᵢ(t)·E[Tᵢ − t | Tᵢ > t] / S(t): parts are weighted by their survivors."""
         return self._weighted(self._log_alive(t), np.stack([part.mean_left(t) for part in self.parts]))
 
     def _hazard(self, t: Floats) -> Floats:
@@ -326,9 +327,9 @@ class Mixture(Lifetime):
 
     @staticmethod
     def _weighted(log_weight: Floats, values: Floats) -> Floats:
-        """Return the mean of `values` over the parts by weights given as logarithms, of which only the ratios count."""
+        """Return the weighted mean of `values` over the parts. Weights are logarithms, up to a constant."""
         top = np.max(log_weight, axis=0)
-        # Where every part is extinct (all −∞), all count alike; where one is, its infinite hazard does not count.
+        # If every part is extinct (all −∞), they get equal weights. An extinct part's infinite hazard must not count.
         weight = np.exp(log_weight - np.where(np.isfinite(top), top, 0.0))
         weight = np.where(np.isfinite(top), weight, 1.0)
         return np.asarray(np.sum(weight * np.where(weight > 0, values, 0.0), axis=0) / np.sum(weight, axis=0))

@@ -1,12 +1,12 @@
-"""Lifetimes fitted to observations by maximum likelihood, and the choice of the family to believe.
+"""Maximum-likelihood fits of lifetimes to observations, and selection of the family.
 
-A life that ended counts by its density, one that was still going on (right-censored) by its survival. The family
-chosen is the simplest of those that predict, about as well as the best, lives that they were not fitted to.
+A life that ended contributes its density, a right-censored one its survival. The selected family is the simplest of
+those that predict held-out lives about as well as the best.
 
-The likelihoods are our own and not scipy's `fit` of censored data: that knows no truncation at 0 and no mixtures,
-and searches without gradients (300 lives: 56 ms for a Weibull fit, here 0.1 ms; 54 ms for a log-normal one, here
-0.6 ms). Parameters are kept in bounds in which every mean is finite, so that one death, or all workers dead at one
-moment, gives a distribution and not an infinite likelihood.
+scipy's `fit` of censored data is not used: it has no truncation at 0 and no mixtures, and searches without gradients
+(300 lives: 56 ms for a Weibull fit, here 0.1 ms; 54 ms for a log-normal one, here 0.6 ms). Parameters are bounded so
+that every mean is finite: one death, or simultaneous deaths of all workers, must give a distribution and not an
+infinite likelihood.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from chunk_model.kaplan_meier import UNSEEN_DEATH, KaplanMeier
 from chunk_model.lifetime import Floats, Lifetime, LifetimeError
 from chunk_model.observations import ObservationError, Observations
 
-# Lives that all end alike would have no spread, and an infinite density: their spread is at least this share of a life.
+# Lives of equal length would have no spread and an infinite density: the spread is at least this share of a life.
 _MIN_SPREAD = 0.01
 _SHAPES = (0.1, 1.28 / _MIN_SPREAD)  # Weibull: below, the mean is more than a million scales; sd/mean → 1.28/shape
 _SIGMAS = (_MIN_SPREAD, 5.0)  # log-normal: above, the mean is more than 10⁵ medians
-_MAX_SCALE_FACTOR = 1e3  # where most lives are censored, a typical life is at most so many times the longest observed
-# A part in which nobody was seen to die is as likely with any scale beyond the record: without a bound of its own it
-# becomes a sort of machine that lives a thousand times as long as was looked, and chunks are made for that one.
+_MAX_SCALE_FACTOR = 1e3  # bound of a typical life in longest observed lives, if most lives are censored
+# A part of a mixture without an observed death is equally likely with any scale beyond the record. Without a tighter
+# bound it would be fitted as machines that live a thousand times the observation, and chunks would be sized for them.
 _MAX_PART_SCALE_FACTOR = 3.0  # longest lives observed
-# A part of a mixture that is sharper, or rarer, than this is a group that died together and no sort of machine.
+# A sharper or rarer part of a mixture is a group that died together, not a kind of machine.
 _PART_SHAPES = (0.2, 20.0)
 _MIN_WEIGHT = 0.02
-_MAX_LIVES_FOR_START = 2000  # so many lives show which start of a mixture's search is best
-# Odds of the first part, shape of the second, scale of each in mean lives: many that fail early, a peak among the rest,
-# a few that fail at once. On ten laws these three found what six did; no two of them did.
+_MAX_LIVES_FOR_START = 2000  # lives that are enough to find the best start of a mixture's search
+# Odds of the first part, shape of the second, scale of each in mean lives: many early failures, a peak among the rest,
+# a few immediate failures. On ten laws these three starts found the same optima as six; no two of them did.
 _STARTS = ((0.3, 2.0, 0.3, 1.3), (1.0, 4.0, 1.0, 1.0), (0.1, 1.5, 0.05, 1.2))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A distribution, the log-likelihood it gives to what it was fitted to (densities in 1/s), its free parameters."""
+    """A fitted distribution."""
 
     lifetime: Lifetime
-    log_likelihood: float
-    parameters: int
+    log_likelihood: float  #: of the observations, with densities in 1/s
+    parameters: int  #: number of free parameters
 
 
 def fit(family: str, observations: Observations) -> Fitted:
-    """Return the distribution of a family (one of FAMILIES) under which the observations are most likely.
+    """Return the maximum-likelihood distribution of a family (one of FAMILIES).
 
-    Where nobody has died, every family gives an exponential with half a death in the time observed (Jeffreys' prior of
-    a rate). Raises ObservationError for no observations and LifetimeError for an unknown family, nothing else.
+    Without a death, every family gives an exponential with half a death in the time observed (Jeffreys' prior of a
+    rate). Raises ObservationError for no observations and LifetimeError for an unknown family, nothing else.
     """
     if family not in _FITS:
         raise LifetimeError(f"there is no family {family!r} of lifetimes; expected one of {', '.join(FAMILIES)}")
@@ -68,13 +68,13 @@ def fit(family: str, observations: Observations) -> Fitted:
 
 
 def log_likelihoods(lifetime: Lifetime, observations: Observations) -> Floats:
-    """float64 [n]: ln f of each life that ended, ln S of each that was still going on."""
+    """Return float64 [n]: ln f of each life that ended, ln S of each censored one."""
     t = observations.duration_s
     return np.where(observations.ended, lifetime.log_density(t), lifetime.log_survival(t))
 
 
 def _exponential(seen: Observations) -> tuple[Lifetime, int]:
-    """Mean = time observed by deaths."""
+    """Return the mean as observed time divided by deaths."""
     return Exponential(seen.exposure_s / (seen.deaths or UNSEEN_DEATH)), 1
 
 
@@ -120,7 +120,8 @@ def _normal(seen: Observations) -> tuple[Lifetime, int]:
 def _bell(
     x: Floats, ended: NDArray[np.bool_], means: tuple[float, float], sds: tuple[float, float], cut: float
 ) -> tuple[float, float]:
-    """Return mean and standard deviation, within bounds, of a normal distribution above `cut` for right-censored x."""
+    """Fit a normal distribution truncated at `cut` to right-censored x. Return (mean, standard deviation), in
+    bounds."""
     centre, unit = float(np.mean(x)), float(np.std(x))
     unit = min(max(unit, sds[0]), sds[1])
     u, low = (x - centre) / unit, (cut - centre) / unit
@@ -148,8 +149,8 @@ def _bell(
 def _mixture(seen: Observations) -> tuple[Lifetime, int]:
     """An exponential and a Weibull part, or two Weibull parts where that is worth a parameter (by BIC).
 
-    By a quasi-Newton search with gradients rather than EM: about 30 evaluations a start, where EM took from 31 steps,
-    for parts far apart, to 1,700 for parts that overlap.
+    Not by EM: that took from 31 steps, for well-separated parts, to 1,700 for overlapping ones. A quasi-Newton search
+    with gradients takes about 30 evaluations a start.
     """
     typical = seen.exposure_s / len(seen)
     fits = []
@@ -204,7 +205,7 @@ def _two_part_loss(t: Floats, ended: NDArray[np.bool_]) -> Callable[[Floats], tu
 def _minimise(
     loss: Callable[[Floats], tuple[float, Floats]], starts: list[Floats], bounds: list[tuple[float, float]]
 ) -> Floats:
-    """Return where a loss that gives its gradient is least, by L-BFGS-B from each start."""
+    """Minimise a loss that returns its gradient, by L-BFGS-B from each start. Return the best minimum."""
     results = [
         minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-8}) for start in starts
     ]
@@ -228,31 +229,31 @@ FAMILIES: tuple[str, ...] = tuple(_FITS)
 
 
 FOLDS = 5
-FEW_DEATHS = 10  # with fewer independent ones only the family with one parameter is considered, and that is a guess
-SOME_DEATHS = 30  # with fewer none with more than two parameters
+FEW_DEATHS = 10  # independent deaths; with fewer, only the exponential is considered, and counts as a guess
+SOME_DEATHS = 30  # independent deaths; with fewer, no family with more than two parameters is considered
 _FLEXIBLE = ("mixture", "kaplan_meier")
-_MIN_LOG_LIKELIHOOD = -1e6  # what a life may cost at most that a model thought impossible, so that sums stay finite
+_MIN_LOG_LIKELIHOOD = -1e6  # bound for a life that a model excludes, so that sums stay finite
 
 
 @dataclass(frozen=True)
 class Selected:
-    """The choice, and why. `scores`: held-out log-likelihood a life (densities in 1/s) of each family compared."""
+    """The selected family, fitted to all observations."""
 
     lifetime: Lifetime
     family: str
-    scores: Mapping[str, float]
+    scores: Mapping[str, float]  #: held-out log-likelihood per life (densities in 1/s) of each family compared
     reason: str
-    deaths: int
+    deaths: int  #: observed deaths
     is_sure: bool  # False: too few independent deaths for more than a guess
 
 
 def select(observations: Observations, families: Sequence[str] = FAMILIES, seed: int = 0) -> Selected:
-    """Return the family that predicts best, fitted to all observations, by 5-fold cross-validation.
+    """Select the family that predicts best by 5-fold cross-validation, and fit it to all observations.
 
-    Lives that ended at one moment stay in one fold: a mass eviction must not predict itself. Of the families within one
-    standard error of the best (of the difference from it, over independent deaths; Breiman's rule) the one with the
-    fewest parameters is taken. With few deaths there is less to choose from, and where none of `families` is left,
-    the exponential is taken. Same seed, same answer. Raises what `fit` raises.
+    Lives that ended at one moment are in one fold, so that a mass eviction does not predict itself. Of the families
+    within one standard error of the best (of the difference from it, over independent deaths; Breiman's rule) the one
+    with the fewest parameters is selected. With few deaths, families with many parameters are excluded; if none of
+    `families` is left, the exponential is selected. Deterministic for a given seed. Raises as `fit` does.
     """
     seen, independent = observations.positive(), observations.independent_deaths
     allowed = [family for family in families if independent >= _deaths_for(family)] or ["exponential"]
@@ -285,7 +286,7 @@ def _deaths_for(family: str) -> int:
 
 
 def _folds(seen: Observations, independent: int, seed: int) -> NDArray[np.intp]:
-    """Return [n] the fold of each life: groups shuffled and dealt out, those with deaths first."""
+    """Return [n] the fold of each life. Groups are shuffled and dealt out, those with deaths first."""
     groups = seen.groups()
     dead = np.zeros(groups.max() + 1, np.bool_)
     dead[groups[seen.ended]] = True
@@ -307,7 +308,7 @@ def _held_out(family: str, seen: Observations, folds: NDArray[np.intp]) -> Float
 
 
 def _standard_error(differences: Floats, groups: NDArray[np.intp]) -> float:
-    """Of the mean of differences that are independent from group to group only."""
+    """Return the standard error of the mean of differences that are independent only between groups."""
     of_group = np.bincount(groups, differences - np.mean(differences))
     return math.sqrt(float(of_group @ of_group)) / len(differences)
 
@@ -320,16 +321,13 @@ def _why(
     seen: Observations,
     independent: int,
 ) -> str:
-    """Return the first half of the reason: the choice against its rivals."""
+    """Return the first half of the reason: the comparison with other families."""
     if seen.deaths == 0:
-        return (
-            f"exponential, for want of anything better: nobody has died in {seen.exposure_s:.6g} s: "
-            "lives are longer than that, this is a guess."
-        )
+        return f"exponential: no worker has died in {seen.exposure_s:.6g} s, so lives are longer than that, a guess."
     if independent < FEW_DEATHS:
-        return f"{family}: fewer than {FEW_DEATHS} independent deaths tell a mean life at most, so this is a guess."
+        return f"{family}: fewer than {FEW_DEATHS} independent deaths only give a mean life, so this is a guess."
     if not scores:
-        return f"{family}: the only family allowed that so many deaths can tell."
+        return f"{family}: the only family allowed that this number of deaths supports."
     rivals = sorted((other for other in scores if other != family), key=lambda other: -scores[other])
     against = rivals[0]
     scored = f"{family} ({scores[family]:.4f} a life on held-out lives, in nats)"
@@ -341,7 +339,7 @@ def _why(
 
 
 def _of(seen: Observations, independent: int) -> str:
-    """Return the second half: what it rests on."""
+    """Return the second half of the reason: the data."""
     going_on = len(seen) - seen.deaths
     moments = f" at {independent} moments" if independent < seen.deaths else ""
     return f"Of {len(seen)} lives {seen.deaths} ended{moments} and {going_on} went on when last seen."

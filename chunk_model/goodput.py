@@ -1,28 +1,27 @@
-"""Goodput of a chunk size: the share of a machine's time that goes into training that is kept, from 0 to 1.
+"""Goodput of a chunk size: the share of a machine's time spent on training that is credited, from 0 to 1.
 
 Symbols, in seconds: T the life of a worker, counted from when its job begins to run, S(t) = P[T > t]; R(t) =
 E[min(T, t)] = ∫₀ᵗ S; x = `exec_s`, y = `copy_s`, u = x + y, s = `start_s`, e = `end_s`, c = `push_s`, w = `wait_s`,
 b = `boot_s`; n vertices a chunk, m vertices between two pushes, K = ⌈n/m⌉ pushes a chunk. The paper trains n
 vertices in a job that starts (t_s), copies and trains each vertex (t_c + t_x) and ends (t_e). Here a job can also
-push what it has learnt while it runs, wait for a machine, and share the boot of the machine with other jobs.
+push while it runs, wait for a machine, and share the boot of the machine with other jobs.
 
-All or nothing (c is None): a chunk takes A = s + nu + e, and its n vertices count if the worker outlives A. With
-pushes: the chunk is copied whole before the first vertex is trained; push i < K brings home m vertices and is over
-at aᵢ = s + ny + i(mx + c); the last brings what is left, n − (K − 1)m, at a_K = s + nu + Kc; then the chunk ends, A
-= a_K + e. What was pushed counts whatever happens then.
+All or nothing (c is None): a chunk takes A = s + nu + e, and its n vertices are credited if the worker outlives A. With
+pushes: the whole chunk is copied before the first vertex is trained. Push i < K credits m vertices and ends at
+aᵢ = s + ny + i(mx + c). The last push credits the rest, n − (K − 1)m, at a_K = s + nu + Kc. Then the chunk ends, A =
+a_K + e. A completed push stays credited if the worker dies later.
 
     one chunk     x·Σᵢ mᵢ S(aᵢ) / (w + R(A))                    a fresh life for each chunk
     many chunks   x·Σⱼ Σᵢ mᵢ S(b + jA + aᵢ) / (w + E[T])        chunk after chunk until the worker dies, j = 0, 1, …
 
 All or nothing has the single term mᵢ = n, aᵢ = A. Both are renewal-reward ratios over the life of a worker. For a
-worker that has already lived for some time, give `lifetime.after(age_s)`: its survival is S(age + t)/S(age).
+worker that is already running, pass `lifetime.after(age_s)`: its survival is S(age + t)/S(age).
 
-A life may hold 10⁸ pushes. Only the first terms of a sum are taken one by one; for the rest the midpoint rule gives
-Σᵢ S(a + iΔ) ≈ (R(end) − R(begin))/Δ. As S never rises, a rest that begins after k terms is wrong by at most half
-its first term, 1/(2k) of the sum, for any lifetime (a step function is the worst). k is `terms` for one chunk a
-life and for all or nothing; where a life holds many chunks of many pushes each, both are cut short, after √terms.
-For a smooth S the error is of second order: below 10⁻⁵ with the 4,096 terms that are usual here, below 10⁻⁴ with
-256.
+A life may have 10⁸ pushes. Only the first terms of a sum are evaluated; for the rest the midpoint rule gives
+Σᵢ S(a + iΔ) ≈ (R(end) − R(begin))/Δ. As S never rises, the error of a rest after k terms is at most half its first
+term, 1/(2k) of the sum, for any lifetime (a step function is the worst case). k is `terms` for one chunk per life and
+for all or nothing. If a life has many chunks of many pushes each, both sums are truncated after √terms. For a smooth S
+the error is of second order: below 10⁻⁵ with the default of 4,096 terms, below 10⁻⁴ with 256.
 """
 
 from __future__ import annotations
@@ -38,29 +37,23 @@ from chunk_model.lifetime import Lifetime
 
 
 class CostError(ValueError):
-    """A cost is not a time: negative, NaN or infinite; or pushes are wanted without saying what one costs."""
+    """A cost is not a valid time: negative, NaN or infinite."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds, each finite and not negative, `exec_s` above zero (CostError). Only training counts as useful time.
+    """Costs in seconds, finite and not negative, `exec_s` above zero (CostError). Only training is useful time.
 
-    exec_s   t_x, to train a vertex
-    copy_s   t_c, to copy a vertex
-    start_s  t_s, the start of a chunk; at risk: the machine may die in it
-    end_s    t_e, the end of a chunk; at risk
-    push_s   one push, at risk; None: no pushes, a chunk is all or nothing
-    wait_s   from asking for a machine until its life begins, once per life; not at risk
-    boot_s   once per life before the first chunk, at risk; only where a life holds many chunks
+    The machine may die during any of them except `wait_s`.
     """
 
-    exec_s: float
-    copy_s: float = 0.0
-    start_s: float = 0.0
-    end_s: float = 0.0
-    push_s: float | None = None
-    wait_s: float = 0.0
-    boot_s: float = 0.0
+    exec_s: float  #: t_x, to train a vertex
+    copy_s: float = 0.0  #: t_c, to copy a vertex
+    start_s: float = 0.0  #: t_s, the start of a chunk
+    end_s: float = 0.0  #: t_e, the end of a chunk
+    push_s: float | None = None  #: one push; None: a chunk is all or nothing
+    wait_s: float = 0.0  #: from the request of a machine until its life begins, once per life
+    boot_s: float = 0.0  #: before the first chunk, once per life; only if a life has many chunks
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -81,7 +74,7 @@ class Costs:
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.float64] | NDArray[np.int64]
 
-_TERMS = 4096  # terms of a sum that are taken one by one, for each size
+_TERMS = 4096  # terms of a sum that are evaluated, for each size
 _CELLS = 1 << 18  # terms evaluated at once: a few arrays of 2 MB, which stay in the cache
 
 
@@ -130,10 +123,10 @@ def chunk_goodput(
 ) -> float | Floats:
     """Return the goodput of chunks of n vertices, by the formulas above.
 
-    Without `many` every chunk gets a fresh life, as a job of a batch system does, and `boot_s` plays no part; with it a
-    worker boots once and takes chunk after chunk until it dies. `n` and `push_every`, vertices between two pushes
-    (None: one push, at the end), are numbers above 0 or arrays of any shapes that broadcast; float64 of that shape
-    comes back. `terms` is how many pushes are summed one by one: fewer is faster, and less exact. Raises ChunkError.
+    Without `many` every chunk has a new life, as a job of a batch system, and `boot_s` is ignored. With it a worker
+    boots once and takes chunk after chunk until it dies. `n` and `push_every`, vertices between two pushes (None: one
+    push, at the end), are numbers above 0 or arrays that broadcast; the result is float64 of that shape. `terms` is the
+    number of evaluated pushes: fewer are faster and less exact. Raises ChunkError.
     """
     times, shape = _push_times(costs, n, push_every)
     if many:
@@ -151,8 +144,8 @@ def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: Numbers) -> Floats:
 def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: float | Numbers) -> float | Floats:
     """Return the goodput in the paper's setting, corrected: all or nothing, a life per job, safe starts and ends.
 
-    n·x·S(v) / (w + s + R(v) + e·S(v)) with v = nu: the life begins with the copying, and only jobs that got through pay
-    for their end. `push_s` and `boot_s` play no part. Shapes and errors as for `chunk_goodput`.
+    n·x·S(v) / (w + s + R(v) + e·S(v)) with v = nu: the life begins with the copying, and only completed jobs pay for
+    their end. `push_s` and `boot_s` are ignored. Shapes and errors as for `chunk_goodput`.
     """
     sizes = _checked("n, the vertices of a chunk,", n)
     work = sizes * costs.vertex_s
@@ -174,15 +167,15 @@ def job_s(costs: Costs, n: float | Numbers, push_every: float | Numbers | None =
 
 @dataclass(frozen=True)
 class _PushTimes:
-    """When a chunk's pushes are over, counted from the chunk's start; each field float64 [sizes]."""
+    """End times of a chunk's pushes, from the chunk's start; each field float64 [sizes]."""
 
     vertices: Floats  # n
     pushes: Floats  # K
-    first_s: Floats  # push i < K is over at first_s + i·step_s …
+    first_s: Floats  # push i < K ends at first_s + i·step_s
     step_s: Floats
-    each: Floats  # … and brings m vertices
-    last_s: Floats  # push K is over then …
-    last: Floats  # … and brings the rest
+    each: Floats  # m, vertices of push i < K
+    last_s: Floats  # end of push K
+    last: Floats  # vertices of push K
     cycle_s: Floats  # A
 
     def at(self, which: slice | tuple[slice, None] | NDArray[np.intp]) -> _PushTimes:
@@ -192,7 +185,7 @@ class _PushTimes:
 def _push_times(
     costs: Costs, n: float | Numbers, push_every: float | Numbers | None
 ) -> tuple[_PushTimes, tuple[int, ...]]:
-    """Return the push times of every size, flattened, and the shape that the result is to have."""
+    """Return (the push times of every size, flattened; the shape of the result)."""
     sizes = _checked("n, the vertices of a chunk,", n)
     if push_every is not None and costs.push_s is None:
         raise ChunkError(f"push_every is {push_every!r}, but the costs say no pushes: give push_s, what one costs")
@@ -225,7 +218,7 @@ def _checked(what: str, value: float | Numbers) -> Floats:
 
 
 def _credited(lifetime: Lifetime, times: _PushTimes, boot_s: float, terms: int, *, many: bool) -> Floats:
-    """Return E[vertices that a life brings home], float64 [sizes]; with `many`, chunk by chunk after `boot_s`."""
+    """Return E[vertices credited in a life], float64 [sizes]; with `many`, chunk by chunk after `boot_s`."""
     size = max(1, _CELLS // terms)
     blocks = (times.at(slice(first, first + size)) for first in range(0, len(times.vertices), size))
     parts = [_credited_block(lifetime, block, boot_s, terms, many=many) for block in blocks]
@@ -234,7 +227,7 @@ def _credited(lifetime: Lifetime, times: _PushTimes, boot_s: float, terms: int, 
 
 def _credited_block(lifetime: Lifetime, times: _PushTimes, boot_s: float, terms: int, *, many: bool) -> Floats:
     column = times.at((slice(None), None))  # sizes down, terms across
-    # How many pushes i < K of a chunk, and how many chunks of a life, are taken one by one.
+    # The numbers of evaluated pushes i < K of a chunk, and of evaluated chunks of a life.
     inner = np.minimum(column.pushes - 1, math.isqrt(terms) if many else terms)
     outer = np.maximum(terms // (inner + 1), 1) if many else np.ones_like(inner)
 
@@ -260,7 +253,7 @@ def _credited_block(lifetime: Lifetime, times: _PushTimes, boot_s: float, terms:
         between = there[long, : begins.shape[1]] * np.maximum(high - low, 0.0)
         total[long] += np.sum(few.each / few.step_s * between, axis=1)
 
-    # The later chunks: the midpoint rule over chunks, each one's credit placed at its mean moment.
+    # The later chunks: the midpoint rule over chunks, with a chunk's credit at its mean time.
     if many:
         regular = times.pushes - 1
         moments = times.each * regular * (times.first_s + times.step_s * times.pushes / 2) + times.last * times.last_s
@@ -271,6 +264,6 @@ def _credited_block(lifetime: Lifetime, times: _PushTimes, boot_s: float, terms:
 
 
 def _share(useful: Floats, used: Floats, shape: tuple[int, ...]) -> float | Floats:
-    """Return useful/used; rounding alone can leave it a hair outside [0, 1]."""
+    """Return useful/used, clipped to [0, 1] against rounding errors."""
     share = np.clip(useful / used, 0.0, 1.0)
     return share.reshape(shape) if shape else float(share.reshape(-1)[0])

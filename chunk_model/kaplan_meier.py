@@ -1,4 +1,4 @@
-"""Survival as it was observed, without a family: the product-limit estimate of Kaplan and Meier (JASA 53, 1958)."""
+"""Nonparametric lifetimes: the product-limit estimate of Kaplan and Meier (JASA 53, 1958)."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from numpy.typing import NDArray
 from chunk_model.lifetime import Floats, Lifetime
 from chunk_model.observations import ObservationError, Observations
 
-# What a death counts for that has not been seen yet: Jeffreys' prior of a rate, Gamma(1/2, 0).
+# Weight of a death that is not observed yet: Jeffreys' prior of a rate, Gamma(1/2, 0).
 UNSEEN_DEATH = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class KaplanMeier(Lifetime):
-    """A step at each death, S(t) = Π over deaths at tᵢ ≤ t of (1 − dᵢ/nᵢ), dᵢ of the nᵢ still observed having died.
+    """A step at each death: S(t) = Π over deaths at tᵢ ≤ t of (1 − dᵢ/nᵢ), where dᵢ of nᵢ observed lives ended at tᵢ.
 
     Beyond the last observation S falls exponentially, at the rate of the last quarter of the deaths (deaths by seconds
-    of life after three quarters of them), so that the mean is finite. Where the last step would bring S to 0, half a
-    death more is thought to be at risk, so that a worker who lives longer than any before is never impossible.
+    of life after three quarters of them), so that the mean is finite. If the last step would set S to 0, half a death
+    is added to those at risk, so that a life longer than all observed ones is never impossible.
 
-    A step has no density. Hazard and density are those of a smoother curve, which passes through the steps at every
+    A step has no density. Hazard and density are those of a smooth curve, which passes through the steps at every
     ⌈√deaths⌉-th death and falls exponentially in between (and, after the last death, at the tail's rate). This density
-    integrates to 1, so its held-out likelihood can be compared with a formula's. Were the mass of each death spread
-    over the gap before it, chance gaps would cost 0.4 nats a death; over m of them they cost 1/(2m).
+    integrates to 1, so its held-out likelihood is comparable with that of a formula. Spreading the mass of each death
+    over the gap before it would cost 0.4 nats a death for random gaps; over m gaps it costs 1/(2m).
     """
 
     NAME: ClassVar[str] = "kaplan_meier"
 
-    time_s: Floats  # [m] moments of death in a life, each once, ascending, above 0
-    alive: Floats  # [m] S at and after each, descending, above 0
-    tail_from_s: float
-    tail_rate: float  # 1/s
-    knots: NDArray[np.intp]  # which of the m steps the smoother curve passes through; the last one is among them
+    time_s: Floats  #: [m] ages at death, without duplicates, ascending, above 0
+    alive: Floats  #: [m] S at and after each age, descending, above 0
+    tail_from_s: float  #: the age at which the exponential tail begins
+    tail_rate: float  #: hazard of the tail, 1/s
+    knots: NDArray[np.intp]  #: indices of the steps that the smooth curve passes through, ascending, with the last
     deaths: int
     censored: int
 
     @classmethod
     def of(cls, observations: Observations) -> Self:
-        """Return the estimate from lives; zeros count as in `Observations.positive`. ObservationError for none."""
+        """Return the estimate from lives, with zeros replaced by `Observations.positive`. ObservationError for none."""
         seen = observations.positive()
         deaths, exposure_s = seen.deaths, seen.exposure_s
         if not len(seen):
@@ -59,7 +59,7 @@ class KaplanMeier(Lifetime):
         late_s = float(time_s[np.searchsorted(dead, math.ceil(0.75 * deaths))])
         beyond_s = float(np.sum(np.maximum(seen.duration_s - late_s, 0.0)))
         beyond = int(np.count_nonzero(seen.ended & (seen.duration_s > late_s)))
-        # Nobody died later than that where the longest lives all ended alike.
+        # Without a death after `late_s` (the longest lives ended together), use the mean rate of all deaths.
         rate = beyond / beyond_s if beyond else deaths / exposure_s
         bins = deaths // math.ceil(math.sqrt(deaths))
         knots = np.unique(np.searchsorted(dead, deaths * np.arange(1, bins + 1) / bins))
@@ -74,7 +74,7 @@ class KaplanMeier(Lifetime):
         )
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all steps and the tail are the same: then it is the same law."""
+        """Return True if all steps and the tail are equal. (The generated method cannot compare arrays.)"""
         if not isinstance(other, KaplanMeier):
             return NotImplemented
         tails = (self.tail_from_s, self.tail_rate) == (other.tail_from_s, other.tail_rate)
@@ -84,12 +84,12 @@ class KaplanMeier(Lifetime):
         return hash((self.tail_from_s, self.tail_rate, self.deaths, self.censored))
 
     def __str__(self) -> str:
-        """Return a short description. It cannot be read back: the observations themselves are the parameters."""
+        """Return a short description, which cannot be parsed: the observations themselves are the parameters."""
         return f"kaplan_meier({self.deaths} deaths, {self.censored} censored, median {self.quantile(0.5):.6g}s)"
 
     @property
     def intervals(self) -> int:
-        """In how many intervals, the tail included, the smoother curve has a hazard of its own."""
+        """The number of intervals, including the tail, in which the smooth curve has its own hazard."""
         return len(self.knots) + 1
 
     def scaled(self, factor: float) -> Self:
@@ -98,7 +98,7 @@ class KaplanMeier(Lifetime):
 
     @cached_property
     def _edge_s(self) -> Floats:
-        """[m + 2] where a piece of S begins: 0, every step, the tail."""
+        """[m + 2] the starts of the pieces of S: 0, every step, the tail."""
         return np.concatenate(([0.0], self.time_s, [self.tail_from_s]))
 
     @cached_property
@@ -114,7 +114,7 @@ class KaplanMeier(Lifetime):
 
     @cached_property
     def _smooth(self) -> tuple[Floats, Floats, Floats]:
-        """The smoother curve, piece by piece [knots + 1]: where it begins, ln S there, and its hazard."""
+        """(start, ln S there, hazard) of the pieces of the smooth curve, each [knots + 1]."""
         begin = np.concatenate(([0.0], self.time_s[self.knots]))
         log_alive = np.concatenate(([0.0], np.log(self.alive[self.knots])))
         return begin, log_alive, np.append(-np.diff(log_alive) / np.diff(begin), self.tail_rate)
@@ -139,7 +139,7 @@ class KaplanMeier(Lifetime):
         return np.asarray(hazard[np.maximum(np.searchsorted(begin, t) - 1, 0)])
 
     def inverse_log_survival(self, log_survival: Floats) -> Floats:
-        """Return the first t with ln S(t) ≤ `log_survival`: a moment of death, or one in the tail."""
+        """Return the first t with ln S(t) ≤ `log_survival`: an age at death, or one in the tail."""
         target, lowest = np.asarray(log_survival, np.float64), math.log(self._height[-1])
         step = np.searchsorted(-np.log(self.alive), -target)
         in_tail = self.tail_from_s + np.maximum(lowest - target, 0.0) / self.tail_rate

@@ -1,9 +1,9 @@
-"""How long a worker lives: distributions of a life T ≥ 0, each given by its survival function S(t) = P[T > t].
+"""Lifetimes of workers: distributions of a life T ≥ 0, defined by the survival function S(t) = P[T > t].
 
-A distribution is one small frozen class with its own formulae; everything that follows from them (vectorised calls,
-drawing, the life that is left) is in `Lifetime`. Draws invert the survival function, so the same generator gives the
-same ranks whatever the distribution, and a compressed life is the same life, only shorter. Formulae are in log S, which
-stays finite far out in the tail, where S itself is 0 in float64.
+A distribution is a small frozen class with its own formulae. `Lifetime` derives everything else from them: vectorised
+calls, sampling, and the residual life. Samples invert the survival function, so one generator state gives the same
+ranks for every distribution, and a scaled lifetime gives the same lives, only shorter. Formulae use log S, which stays
+finite in the tail, where S itself is 0 in float64.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 _Numbers = TypeVar("_Numbers", float, Floats)
 
-# Of times that are read: beyond them sums and ratios of times leave what floats can hold.
+# Bounds of times in text: beyond them, sums and ratios of times overflow.
 MIN_DURATION_S, MAX_DURATION_S = 1e-9, 1e12
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d+))?\s*([smhd]?)", re.IGNORECASE)
 
 
 class LifetimeError(ValueError):
-    """A lifetime or duration cannot be read, or has parameters that describe no distribution."""
+    """A lifetime or duration cannot be parsed, or has invalid parameters."""
 
 
 def _as(given: _Numbers, value: Any) -> _Numbers:
-    """Return values in the form of what they were computed from: a float for a float, an array for an array."""
+    """Return computed values in the form of the argument: a float for a float, an array for an array."""
     formed: _Numbers = value if isinstance(given, np.ndarray) else float(value)
     return formed
 
@@ -40,11 +40,11 @@ def _as(given: _Numbers, value: Any) -> _Numbers:
 class Lifetime(ABC):
     """The distribution of a life in seconds. Its mean is finite and above zero.
 
-    A distribution gives log S, log f, the inverse of log S, the mean, and the mean of what is left at an age.
+    Subclasses implement log S, log f, the inverse of log S, the mean, and the mean residual life at an age.
     """
 
     NAME: ClassVar[str | None] = None
-    """By which `fit` knows the family; None where it does not fit it."""
+    """The family's name in `fit`; None if it cannot be fitted."""
 
     @abstractmethod
     def mean(self) -> float:
@@ -52,7 +52,7 @@ class Lifetime(ABC):
 
     @abstractmethod
     def scaled(self, factor: float) -> Self:
-        """Return the distribution of factor·T, factor > 0; `scaled(1 / 60)` lets a minute pass in a second."""
+        """Return the distribution of factor·T, factor > 0; `scaled(1 / 60)` turns minutes into seconds."""
 
     @abstractmethod
     def log_survival(self, t: Floats) -> Floats:
@@ -68,14 +68,14 @@ class Lifetime(ABC):
 
     @abstractmethod
     def mean_left(self, t: Floats) -> Floats:
-        """E[T − t | T > t] in seconds for finite t ≥ 0, elementwise: what is left, on average, at age t."""
+        """E[T − t | T > t] in seconds for finite t ≥ 0, elementwise: the mean residual life at age t."""
 
     def _hazard(self, t: Floats) -> Floats:
-        """h(t) = f(t)/S(t) for t ≥ 0, elementwise; overridden where that would cancel."""
+        """h(t) = f(t)/S(t) for t ≥ 0, elementwise. Subclasses override it to avoid cancellation."""
         return np.exp(self.log_density(t) - self.log_survival(t))
 
     def _restricted_mean(self, t: Floats) -> Floats:
-        """E[min(T, t)] for finite t ≥ 0, elementwise; overridden where nothing need be subtracted."""
+        """E[min(T, t)] for finite t ≥ 0, elementwise. Subclasses override it with a formula that does not subtract."""
         return self.mean() - np.exp(self.log_survival(t)) * self.mean_left(t)
 
     def survival(self, t: _Numbers) -> _Numbers:
@@ -93,13 +93,13 @@ class Lifetime(ABC):
         """E[min(T, t)] = ∫₀ᵗ S(u) du in seconds, t ≥ 0 in seconds or infinite (the mean); float or array, as `t`."""
         given = np.asarray(t, np.float64)
         finite = np.where(np.isfinite(given), given, 0.0)
-        # Its bounds t·S(t) and t keep the digits where t is so short that the formula would lose them.
+        # The bounds t·S(t) and t keep full precision for short t, where the formula cancels.
         lowest = finite * np.exp(self.log_survival(finite))
         within = np.minimum(np.maximum(self._restricted_mean(finite), lowest), finite)
         return _as(t, np.where(np.isinf(given), self.mean(), within))
 
     def quantile(self, q: _Numbers) -> _Numbers:
-        """Return the life in seconds that a share q of the workers does not outlast, 0 ≤ q < 1 (LifetimeError)."""
+        """Return the life in seconds that a share q of the workers does not exceed, 0 ≤ q < 1 (LifetimeError)."""
         shares = np.asarray(q, np.float64)
         if not bool(np.all((shares >= 0) & (shares < 1))):
             raise LifetimeError(f"a quantile needs shares with 0 <= q < 1, got {q!r}")
@@ -112,20 +112,20 @@ class Lifetime(ABC):
     @overload
     def sample(self, rng: np.random.Generator, n: int) -> Floats: ...
     def sample(self, rng: np.random.Generator, n: int | None = None) -> float | Floats:
-        """Return one life in seconds, or n of them, float64 [n]. Takes one uniform number from `rng` per life."""
+        """Return one life in seconds, or n of them, float64 [n]. Draws one uniform number from `rng` per life."""
         return self.quantile(rng.random()) if n is None else self.quantile(rng.random(n))
 
     def after(self, age_s: float) -> Lifetime:
-        """Return the life that is left at an age: survival S(age + t)/S(age).
+        """Return the residual life at an age: survival S(age + t)/S(age).
 
-        Raises LifetimeError for an age that is negative or not finite, or that nobody reaches (S(age) = 0).
+        Raises LifetimeError for an age that is negative or not finite, or that no life reaches (S(age) = 0).
         """
         return self if age_s == 0 else Residual(self, age_s)
 
 
 @dataclass(frozen=True)
 class Residual(Lifetime):
-    """What is left of a life of law `base` at `age_s`: T − age given T > age. In logs, so that any age will do."""
+    """The residual life T − age given T > age of a distribution `base`. Uses log S, so that any age works."""
 
     base: Lifetime
     age_s: float
@@ -134,7 +134,7 @@ class Residual(Lifetime):
         if not (math.isfinite(self.age_s) and self.age_s >= 0):
             raise LifetimeError(f"an age must be finite and at least 0 s, got {self.age_s!r}")
         if not math.isfinite(self._log_reached()):
-            raise LifetimeError(f"by {self.base} nobody reaches the age of {self.age_s} s: fit the lifetimes again")
+            raise LifetimeError(f"by {self.base} no life reaches the age of {self.age_s} s: fit the lifetimes again")
 
     def __str__(self) -> str:
         return f"{self.base} at the age of {self.age_s}s"
@@ -168,10 +168,9 @@ class Residual(Lifetime):
 
 
 def parse_duration(text: str) -> float:
-    """Return seconds from "90s", "45m", "2h", "1.5h", "1d" or a plain number of seconds: 0, or within MIN_DURATION_S
-    and MAX_DURATION_S.
+    """Parse "90s", "45m", "2h", "1.5h", "1d" or a plain number of seconds. Return seconds.
 
-    Raises LifetimeError otherwise.
+    Raises LifetimeError for other text, and unless the time is 0 or from MIN_DURATION_S to MAX_DURATION_S.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:

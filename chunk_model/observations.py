@@ -1,4 +1,4 @@
-"""Lives as they were observed: how long each was, and whether it ended or was still going on (right-censored)."""
+"""Observed lives: the duration of each, and whether it ended or was right-censored."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from numpy.typing import ArrayLike, NDArray
 from chunk_model.lifetime import MAX_DURATION_S, Floats
 from chunk_model.traces import Life, UnreadableError, shown, text_of
 
-_TICK_S = 1e-6  # a life shorter than this was shorter than a clock can tell, and counts as zero
+_TICK_S = 1e-6  # shorter lives count as zero: clocks do not resolve them
 _ENDED = {"1": True, "true": True, "0": False, "false": False}
 
 
 class ObservationError(ValueError):
-    """Observations are missing, or a row of them makes no sense; the message names it."""
+    """Observations are missing, or a row is invalid; the message names it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """n lives. Raises ObservationError, with the row, for what is not one-dimensional, finite and at least zero.
+    """n observed lives. Sequences are converted to arrays.
 
-    Sequences are taken too, and become arrays.
+    Raises ObservationError, with the row, unless arrays are one-dimensional, finite and durations at least zero.
     """
 
-    duration_s: Floats  # [n] seconds that each life lasted, or has lasted so far
-    ended: NDArray[np.bool_]  # [n] False: the life was still going on (right-censored)
-    end_at_s: Floats | None = None  # [n] the moment at which each ended or was last seen: what tells a mass eviction
+    duration_s: Floats  #: [n] seconds that each life lasted, or has lasted so far
+    ended: NDArray[np.bool_]  #: [n] False: right-censored
+    end_at_s: Floats | None = None  #: [n] the time at which each ended or was last seen; equal in a mass eviction
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "duration_s", np.asarray(self.duration_s, np.float64))
@@ -53,15 +53,15 @@ class Observations:
 
     @classmethod
     def of(cls, lives: Iterable[Life], end_s: float | None = None) -> Self:
-        """Return what had been observed of `lives` at the moment `end_s` (default: the last start or end among them).
+        """Return the observations of `lives` at the time `end_s` (default: the last start or end among them).
 
-        Those that never ended, or end later, are censored then; those that start then or later are left out. Raises
-        ObservationError where none is left.
+        Lives that never ended, or end later, are censored; lives that start at that time or later are left out. Raises
+        ObservationError if none is left.
         """
         lives = list(lives)
         if end_s is None:
             end_s = max((life.start_s if life.end_s is None else life.end_s for life in lives), default=0.0)
-        # A life of no length that ended is an observation; one that has just begun says nothing.
+        # An ended life of length zero is an observation, a life that has just begun is none.
         seen = [life for life in lives if life.start_s < end_s or (life.end_s is not None and life.end_s <= end_s)]
         if not seen:
             raise ObservationError(
@@ -77,41 +77,41 @@ class Observations:
 
     @property
     def deaths(self) -> int:
-        """How many lives ended."""
+        """The number of lives that ended."""
         return int(np.count_nonzero(self.ended))
 
     @property
     def exposure_s(self) -> float:
-        """Seconds of life observed, all together."""
+        """Observed seconds of all lives together."""
         return float(np.sum(self.duration_s))
 
     @property
     def independent_deaths(self) -> int:
-        """Distinct moments of death, as an eviction takes many at once; every death where moments are unknown."""
+        """Distinct times of death, since an eviction ends many lives at once; all deaths if times are unknown."""
         return self.deaths if self.end_at_s is None else len(np.unique(self.end_at_s[self.ended]))
 
     def groups(self) -> NDArray[np.intp]:
-        """Return [n] a number from 0 for each life, the same for those that died at one moment."""
+        """Return [n] the group of each life, from 0: lives that ended at one time are one group."""
         alone = np.arange(len(self))
         if self.end_at_s is None:
             return alone
         of_death = np.unique(self.end_at_s, return_inverse=True)[1]
-        # A moment's number and a survivor's own number must differ.
+        # Survivors are groups of their own, with numbers above those of deaths.
         return np.unique(np.where(self.ended, of_death, len(self) + alone), return_inverse=True)[1]
 
     def members(self) -> list[NDArray[np.intp]]:
-        """Return the lives of each of `groups`, by number: whoever draws lives anew draws these."""
+        """Return the indices of the lives of each of `groups`, for resampling."""
         groups = self.groups()
         return np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1])
 
     def take(self, index: ArrayLike) -> Observations:
-        """Return the lives that `index` names (numbers, which may repeat, or a mask)."""
+        """Return the lives selected by `index` (indices, which may repeat, or a mask)."""
         chosen = np.asarray(index)
         end_at_s = None if self.end_at_s is None else self.end_at_s[chosen]
         return Observations(self.duration_s[chosen], self.ended[chosen], end_at_s)
 
     def positive(self) -> Observations:
-        """Return the same with half the shortest positive duration in place of 0, where densities may be infinite."""
+        """Replace durations of 0, where densities may be infinite, by half the shortest positive duration."""
         positive = self.duration_s >= _TICK_S
         if bool(np.all(positive)):
             return self
@@ -120,10 +120,10 @@ class Observations:
 
 
 def read_csv(path: Path) -> Observations:
-    """Return the lives in a file with a header and the columns `duration_s`, `ended` (1, 0, true, false).
+    """Read lives from a file with a header and the columns `duration_s`, `ended` (1, 0, true, false).
 
-    A column `end_at_s` (seconds) is read where it is there; others are passed over, and so are blank lines. OSError if
-    the file cannot be read, ObservationError (file and line) if it makes no sense.
+    The column `end_at_s` (seconds) is optional. Other columns and blank lines are ignored. Raises OSError if the file
+    cannot be read, ObservationError (with file and line) if it is invalid.
     """
     try:
         with io.StringIO(text_of(path), newline="") as file:

@@ -227,7 +227,7 @@ def test_a_chunk_that_could_never_finish() -> None:
 
 def test_seldom_is_not_never_and_is_warned_of() -> None:
     choice = choose(Exponential(300.0), replace(PUSHED, start_s=1200))
-    assert 0 < choice.goodput < 0.05 and any("live long enough to bring home anything" in w for w in choice.warnings)
+    assert 0 < choice.goodput < 0.05 and any("live long enough to complete any work" in w for w in choice.warnings)
 
 
 def test_heavy_tails_are_warned_of() -> None:
@@ -291,7 +291,7 @@ def test_deaths_at_one_instant_count_once() -> None:
 def test_nobody_has_died() -> None:
     observations = Observations(np.array([600.0, 900.0]), np.zeros(2, np.bool_))
     choice = choose(fit("exponential", observations).lifetime, COSTS, observations=observations)
-    assert any("nobody has died in 25 min of observation" in warning for warning in choice.warnings)
+    assert any("no worker has died in 25 min of observation" in warning for warning in choice.warnings)
     assert choice.regret is not None and choice.regret[1] > 0.1
 
 

@@ -186,7 +186,7 @@ def test_an_age_that_is_none(age: float) -> None:
 
 
 def test_an_age_that_nobody_reaches() -> None:
-    with pytest.raises(LifetimeError, match="nobody reaches the age of 1e\\+300 s"):
+    with pytest.raises(LifetimeError, match="no life reaches the age of 1e\\+300 s"):
         Weibull(2, 10).after(1e300)
 
 

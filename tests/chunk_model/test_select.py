@@ -85,7 +85,7 @@ def test_deaths_at_few_moments_are_few() -> None:
 def test_nobody_has_died() -> None:
     chosen = select(Observations([600, 3000], [False, False]))
     assert chosen.lifetime == Exponential(7200) and not chosen.is_sure and chosen.deaths == 0 and not chosen.scores
-    assert "nobody has died in 3600 s: lives are longer than that, this is a guess" in chosen.reason
+    assert "no worker has died in 3600 s, so lives are longer than that, a guess" in chosen.reason
 
 
 def test_all_dead_at_once() -> None:

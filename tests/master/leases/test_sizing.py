@@ -161,7 +161,7 @@ def test_nobody_has_died_yet() -> None:
     alive = Observations(np.full(20, 100.0), np.zeros(20, np.bool_))
     sizes, reason = size(facts(KindFacts("", COSTS, alive)))
     assert sizes[""].chunk_s > 60
-    assert "nobody has died" in reason
+    assert "no worker has died" in reason
 
 
 def test_the_master_is_not_asked_for_more_than_it_can_do() -> None:
