@@ -39,7 +39,7 @@ def plan(
     from master.planning.plan import make_plan
     from master.views.render_plan import print_plan
 
-    chosen = make_plan(options, say=partial(typer.echo, err=True))
+    chosen = make_plan(options, notify=partial(typer.echo, err=True))
     if plot is not None:
         from master.views.plot import plot_plan
 

@@ -1,1 +1,1 @@
-"""How large a chunk should be, before a run."""
+"""Planning before a run: chunk size (`gridml plan`), and trying a program out (`gridml check`)."""

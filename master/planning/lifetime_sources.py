@@ -1,4 +1,4 @@
-"""Estimate how long machines live: from a distribution, lives seen, a trace, the ledger of a run."""
+"""Estimation of machine lifetimes from a given distribution, observed lives, a trace, or the ledger of a run."""
 
 from __future__ import annotations
 
@@ -22,49 +22,43 @@ from master.store.reader import PushCosts, opened, read_clock, read_facts, read_
 from master.store.settings import GAUSSIAN, GOODPUT, Settings
 from master.telemetry.measures import died
 
-NAMED = ("exponential", "weibull", "lognormal")  # families whose laws can be written in a word
+NAMED = ("exponential", "weibull", "lognormal")  # families that `parse` reads back from text
 
 
 @dataclass(frozen=True)
 class RunLives:
-    """The workers of a run: their lives, what they trained, and how the run used them.
-
-    `exec_s` is t_x, the seconds to train a vertex as the workers measured it; None before any has. `many`: a worker
-    takes chunk after chunk. `vertices` are those of an epoch, None before the first has begun. `push` is what a push
-    costs, None before one was answered.
-    """
+    """Lives and costs of a run's workers."""
 
     observations: Observations
-    exec_s: float | None
-    many: bool
+    exec_s: float | None  #: t_x, seconds to train a vertex as measured by the workers; None before any was trained
+    many: bool  #: a worker takes several chunks, one after another
     workers: int
-    vertices: int | None
-    push: PushCosts | None = None
+    vertices: int | None  #: of an epoch; None before the first has begun
+    push: PushCosts | None = None  #: cost of a push; None before one was answered
 
 
 @dataclass(frozen=True)
 class LifetimeEstimate:
-    """A distribution of lives and its `origin`, in words. Without `observations` it was given as such,
-    otherwise it was `selected` for them."""
+    """A distribution of lifetimes, and where it comes from."""
 
     lifetime: Lifetime
-    origin: str
-    observations: Observations | None = None
-    selected: Selected | None = None
-    run: RunLives | None = None
+    origin: str  #: source, in words
+    observations: Observations | None = None  #: the lives it was fitted to; None: it was given as a distribution
+    selected: Selected | None = None  #: result of the fit
+    run: RunLives | None = None  #: set if the lives are those of a run
 
 
 def estimate_lifetime(source: LifetimeSource) -> LifetimeEstimate:
-    """Return the distribution that a source gives, or the one that fits its lives best.
+    """Return the distribution of a source, or the one that fits its lives best.
 
-    Raises UsageError unless exactly one source is given, and when it cannot be read; LedgerError for a run that cannot.
+    Raises UsageError unless exactly one source is given and readable, LedgerError for a run that cannot be read.
     """
     options = {"--lifetime": source.lifetime, "--lifetimes": source.lifetimes, "--trace": source.trace}
     given = [name for name, value in {**options, "--run": source.run}.items() if value is not None]
     if len(given) != 1:
         got = "none of them" if not given else f"{' and '.join(given)}"
         raise UsageError(
-            f"got {got}; expected one of --lifetime, --lifetimes, --trace or --run, which say how long machines live, "
+            f"got {got}; expected exactly one source of lifetimes (--lifetime, --lifetimes, --trace or --run), "
             'such as --lifetime "normal(45m,10m)".'
         )
     try:
@@ -77,7 +71,7 @@ def estimate_lifetime(source: LifetimeSource) -> LifetimeEstimate:
     except OSError as error:
         raise UsageError(
             f"{given[0]}: {source.lifetimes or source.trace} cannot be read: {error.strerror or error}. "
-            "Name a file that is there and may be read."
+            "Give an existing file that you may read."
         ) from error
     except (LifetimeError, ObservationError, TraceError) as error:
         raise UsageError(f"{given[0]}: {error}") from error
@@ -89,10 +83,10 @@ def estimate_lifetime(source: LifetimeSource) -> LifetimeEstimate:
 def expected_lifetime(
     lifetime: str | None, trace: Path | None, *, speedup: float = 1.0, rule: str = GOODPUT
 ) -> str | None:
-    """Return the law of lives that a user expects as text that `parse` reads: as given, or fitted to a trace, and
-    `speedup` times as short; None without either.
+    """Return the expected distribution of lifetimes as text that `parse` reads: as given or fitted to a trace, with all
+    lives divided by `speedup`. None if neither is given.
 
-    Raises as `estimate_lifetime` does, and UsageError for a law by which chunks of that `rule` cannot be chosen.
+    Raises as `estimate_lifetime` does, and UsageError for a distribution that the chunk `rule` cannot use.
     """
     if lifetime is None and trace is None:
         return None
@@ -102,18 +96,18 @@ def expected_lifetime(
         law = select(estimate.observations, ("normal",) if normal else NAMED).lifetime
     if normal and not isinstance(law, Normal):
         raise UsageError(
-            f"--chunk {GAUSSIAN} is for lives that are normal, got {law}; expected such as --lifetime "
-            '"normal(45m,10m)". Give one, or leave --lifetime and --trace out: then it is fitted to the lives seen.'
+            f"--chunk {GAUSSIAN} needs a normal distribution, got {law}; expected for example --lifetime "
+            '"normal(45m,10m)". Give one, or omit --lifetime and --trace to fit it to the observed lives.'
         )
     return str(law.scaled(1 / speedup))
 
 
 def run_lives(root: Path, now: float | None = None) -> RunLives:
-    """Return the lives of a run's workers, from its ledger; also while it goes on, as at `now` (seconds since 1970).
+    """Return the lives of a run's workers from its ledger, at `now` (seconds since 1970) if the run is in progress.
 
-    A life ends when its machine is taken away, when it crashes, and when it falls silent: the last was then heard of
-    with its last credit. One that still lives, or was ended by the master or because its work was done, would have
-    lived on: it is censored. Raises LedgerError when the run cannot be read, UsageError when it has had no workers.
+    A worker dies when its machine is taken away, when it crashes, or when it falls silent; a silent one counts as alive
+    until its last credit. A worker that still lives, that was ended by the master, or whose work was done is censored.
+    Raises LedgerError if the run cannot be read, UsageError if it has had no workers.
     """
     with opened(root) as connection:
         return _run_lives(connection, root, read_settings(root, read_facts(connection).get("settings")), now)
@@ -126,7 +120,7 @@ def _run_lives(db: sqlite3.Connection, root: Path, settings: Settings, now: floa
     columns = "worker, state, coalesce(cancelled, 0), detail, started_s, first_sync_s, ended_s"
     rows = db.execute(f"SELECT {columns} FROM workers WHERE started_s IS NOT NULL ORDER BY started_s").fetchall()
     if not rows:
-        raise UsageError(f"--run: no worker of {root} has started yet. Look again later, or give --lifetime.")
+        raise UsageError(f"--run: no worker of {root} has started yet. Try again later, or give --lifetime.")
     lasted, ended, until = [], [], []
     for worker, state, cancelled, detail, started_s, first_sync_s, ended_s in rows:
         end_s, dead = clock.end_s if ended_s is None else ended_s, False
@@ -152,7 +146,7 @@ def _run_lives(db: sqlite3.Connection, root: Path, settings: Settings, now: floa
 def _traced(path: Path) -> LifetimeEstimate:
     record = read_record(path)
     if not record.lives:
-        raise TraceError(f"{path} holds no life: nothing was ever there. Give a longer trace.")
+        raise TraceError(f"{path} has no lives: no machine was ever up. Give a longer trace.")
     estimate = _fitted(Observations.of(record.lives, record.end_s), f"lives in {path} ({record.contents})")
     if not record.older:
         return estimate

@@ -1,9 +1,9 @@
-"""What pushes take of a master, measured on the machine that asks, and what that leaves room for.
+"""Measurement of a master's time per push on this machine, and of the number of workers that it allows.
 
-A push goes through what a master does with it: read from a mailbox on a disk, its SHA-256, its base, the merge, the new
-version, durable, and an answer: with the whole replica, or, of a large one, with the name of the version's file, which
-is published. What is left out is small beside a large replica: the ledger, the gate's memory, and the way through a
-carrier that is not a folder.
+Each measured push takes the steps of a real one: read from a mailbox on disk, SHA-256, base version, merge, durable
+write of the new version, and an answer with the whole replica or, for a large one, with the name of the published
+version file. Not measured, because small for a large replica: the ledger, the gate's state, and any carrier but a
+directory.
 """
 
 from __future__ import annotations
@@ -30,44 +30,47 @@ from master.leases.sizing import MERGING
 from master.store.versions import ReplicaState, Versions
 from master.sync.replies import sends_file
 
-TENSORS = 16
-MEMORY, DISK = 8, 4  # replicas' worth that a measurement takes
-REPEATS, MAX_MEASURING_S = 5, 5.0  # pushes that are measured, as long as they take no longer
+TENSORS = 16  # tensors of the replica
+MEMORY, DISK = 8, 4  # memory and disk space that a measurement needs, in multiples of the replica
+REPEATS, MAX_MEASURING_S = 5, 5.0  # pushes to measure; fewer if they take longer than this together
 STALE = Merge(version=2, base=1, vertices=1, credited_by_others=3, live=4)
 KEY = ("Replica", 0)
 
 
 @dataclass(frozen=True)
 class MasterLoad:
-    """`push_s` seconds of a master's time for a push of `bytes_up`, which is answered with `bytes_down`."""
+    """The cost of a push for a master."""
 
-    bytes_down: int
-    bytes_up: int
-    push_s: float
+    bytes_down: int  #: size of the answer
+    bytes_up: int  #: size of the push
+    push_s: float  #: the master's time
 
-    def most_workers(self, interval_s: float) -> int:
-        """How many may push once in so many seconds, with half of its time for merging."""
+    def max_workers(self, interval_s: float) -> int:
+        """Return how many workers may push once per `interval_s`, if the master spends half of its time merging."""
         return int(interval_s * MERGING / self.push_s)
 
 
-def measure(nbytes: int, compress: str = NONE, say: Callable[[str], None] = lambda text: None) -> MasterLoad:
-    """Measure pushes of a float32 replica of `nbytes` (at least 4), in a folder that is removed again. `say` hears
-    of it: it takes seconds, and some times as much memory and disk. Raises UsageError where these cannot be had."""
+def measure(nbytes: int, compress: str = NONE, notify: Callable[[str], None] = lambda text: None) -> MasterLoad:
+    """Measure pushes of a float32 replica of `nbytes` (at least 4) in a temporary folder.
+
+    This takes seconds, and a multiple of `nbytes` in memory and on disk; `notify` is called with a message first.
+    Raises UsageError if there is too little of either.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if MEMORY * nbytes > memory:
         raise UsageError(
-            f"--replica is {nbytes:,} bytes; expected at most {memory // MEMORY:,}: to measure its pushes takes "
-            f"{MEMORY} times as much memory. Plan on a machine such as the master's."
+            f"--replica is {nbytes:,} bytes; expected at most {memory // MEMORY:,}: measuring its pushes needs "
+            f"{MEMORY} times as much memory. Run gridml plan on a machine like the master's."
         )
-    say(f"Trying out what pushes of {nbytes:,} bytes take of a master ...")
+    notify(f"Measuring pushes of {nbytes:,} bytes ...")
     try:
         with tempfile.TemporaryDirectory(prefix="gridml-plan-") as folder:
             return _measured(Path(folder), nbytes, compress)
     except (OSError, MemoryError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or "no memory"
         raise UsageError(
-            f"--replica: pushes of {nbytes:,} bytes cannot be measured here ({why}); expected room for {DISK} such "
-            f"replicas in {tempfile.gettempdir()}. Make room, or name another folder in TMPDIR."
+            f"--replica: pushes of {nbytes:,} bytes cannot be measured here ({why}); expected space for {DISK} such "
+            f"replicas in {tempfile.gettempdir()}. Free some space, or set TMPDIR to another folder."
         ) from error
 
 
@@ -94,7 +97,7 @@ def _measured(folder: Path, nbytes: int, compress: str) -> MasterLoad:
         merged = rules.merge(VertexState(tensors), part.modules[KEY], base.modules[KEY].tensors, STALE)
         versions.write(2, ReplicaState(modules={KEY: merged.state}))
         down = _answer(mailboxes, number, versions.path(2), merged.state)
-        del message, content, part, merged  # as a master does, before the next one
+        del message, content, part, merged  # a master frees these before the next push, too
         taken.append(time.perf_counter() - began_s)
     sender.close()
     mailboxes.stop()
@@ -102,7 +105,7 @@ def _measured(folder: Path, nbytes: int, compress: str) -> MasterLoad:
 
 
 def _answer(mailboxes: DirectoryMailboxes, number: int, path: Path, merged: VertexState) -> int:
-    """Answer a push as a master does, and return the bytes that its worker gets: of all tensors, or of their file."""
+    """Answer a push as a master does. Return the bytes that the worker receives, in the answer or as a version file."""
     file_bytes, brings = path.stat().st_size, sum(tensor.nbytes for tensor in merged.tensors.values())
     if sends_file(brings, file_bytes, rows=False, short=False)[0] and mailboxes.share(f"version-{number:08d}", path):
         mailboxes.answer("w1", number, bundle.pieces({}, {}))
@@ -114,7 +117,7 @@ def _answer(mailboxes: DirectoryMailboxes, number: int, path: Path, merged: Vert
 
 
 def _content(tensors: dict[str, NDArray[np.float32]], compress: str) -> PushContent:
-    """Return a push of all tensors, each a little further."""
+    """Return a push of all tensors, each changed by 0.1%."""
     pushed = {name: tensor * np.float32(1.001) for name, tensor in tensors.items()}
     if compress == NONE:
         return PushContent(ReplicaPart({KEY: pushed}))
@@ -122,13 +125,13 @@ def _content(tensors: dict[str, NDArray[np.float32]], compress: str) -> PushCont
     steps = {}
     for name, tensor in pushed.items():
         codes = form.pack(tensor - tensors[name])
-        assert codes is not None  # they are finite
+        assert codes is not None  # None is for steps that are not finite
         steps[name] = TensorStep(form, codes)
     return PushContent(ReplicaPart(), steps={KEY: steps})
 
 
 def _numbers(taken: list[float]) -> Iterator[int]:
-    """Yield the numbers of messages to send: the first warms up, and counts only where it took long."""
+    """Yield message numbers until enough pushes were measured; the first one is a warm-up."""
     number = 0
     while number <= REPEATS and sum(taken) < MAX_MEASURING_S:
         number += 1

@@ -1,4 +1,4 @@
-"""Answer `gridml plan`: the size of a chunk, what other sizes are worth, and why."""
+"""The plan of `gridml plan`: chunk size, push interval, comparison with other sizes, and the reasons."""
 
 from __future__ import annotations
 
@@ -26,25 +26,24 @@ from master.planning.options import PlanOptions
 from master.store.reader import PushCosts
 from master.telemetry.staffing import RunLength, worker_limit
 
-PUSH_S = 0.1  # what a push costs by default
-REPLAYED, LIVES = 25, 20_000  # sizes that are replayed for a plot, and lives drawn for each
+PUSH_S = 0.1  # default cost of a push
+REPLAYED, LIVES = 25, 20_000  # sizes replayed for a plot, and lives drawn from a given distribution
 
 
 @dataclass(frozen=True)
 class SizeCandidate:
-    """A size that could be taken: vertices a chunk and between two pushes (None: no pushes), how long such a chunk
-    takes when nothing kills it, and its goodput."""
+    """A chunk size to compare."""
 
     name: str
-    chunk: int
-    push_every: int | None
-    job_s: float
+    chunk: int  #: vertices of a chunk
+    push_every: int | None  #: vertices between two pushes; None: no pushes
+    job_s: float  #: duration of a chunk that is not interrupted
     goodput: float
 
 
 @dataclass(frozen=True)
 class ReplayedSize:
-    """Goodput of a size as it came out when lives were played through, with its 95% interval."""
+    """Goodput of a chunk size in a replay of lives, with its 95% confidence interval (`low` to `high`)."""
 
     chunk: int
     goodput: float
@@ -54,19 +53,16 @@ class ReplayedSize:
 
 @dataclass(frozen=True)
 class Plan:
-    """A choice with what it rests on. `candidates`: half of it (if that is a vertex), the choice, double, and the
-    paper's, in that order. `length` is how long a run is, None: unknown; `load` is what pushes take of the master,
-    None: not asked for; `placement` is what a run of a program would decide, None: without one, or where there is
-    nothing to decide."""
+    """A choice of chunk size, and everything it is based on."""
 
     choice: Choice
     estimate: LifetimeEstimate
     costs: Costs
     work: Work
-    candidates: tuple[SizeCandidate, ...]
-    length: RunLength | None = None
-    load: MasterLoad | None = None
-    placement: PlannedPlacement | None = None
+    candidates: tuple[SizeCandidate, ...]  #: half (if at least one vertex), the choice, double, the paper's; in order
+    length: RunLength | None = None  #: None: not known
+    load: MasterLoad | None = None  #: None: no --replica was given
+    placement: PlannedPlacement | None = None  #: None: no --program was given, or there is nothing to place
 
     @property
     def paper(self) -> SizeCandidate:
@@ -74,29 +70,31 @@ class Plan:
 
     @property
     def interval_s(self) -> float:
-        """Seconds between two pushes of a worker: a chunk that is all or nothing is one push."""
+        """Seconds between two pushes of a worker; without pushes, the duration of a chunk."""
         if self.choice.push_interval_s is None:
             return job_s(self.costs, self.choice.chunk, None)
         return self.choice.push_interval_s
 
     @property
     def useful(self) -> tuple[int, str] | None:
-        """How many workers the run is long enough for, if replicas are averaged, and why; None where its length is
-        unknown."""
+        """The number of workers the run is long enough for, if replicas are averaged, and the reason; None: no limit,
+        or the length is not known."""
         count, reason = (None, "") if self.length is None else worker_limit(self.length)
         return None if count is None else (count, reason)
 
     @property
-    def most_workers(self) -> int | None:
-        """How many workers one master carries at this push interval; None where pushes were not measured."""
-        return None if self.load is None else self.load.most_workers(self.interval_s)
+    def max_workers(self) -> int | None:
+        """The number of workers one master can serve at this push interval; None if pushes were not measured."""
+        return None if self.load is None else self.load.max_workers(self.interval_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for programs. `lives` says where `lifetime` comes from and `why` it was taken, `families` how well
-        each predicts; `curve` is goodput by size; `regret` the share of the best goodput that this choice may lose
-        because no more lives were seen. `master` says what a push takes of it, measured here, and how many workers that
-        allows at this interval; `useful_workers` for how many the run is long enough; `placement` what a run of the
-        program would do about it. What does not apply is None."""
+        """Return the plan as JSON data; what does not apply is None.
+
+        `lives` is the source of `lifetime`, `why` the reason for its family, and `families` the score of each. `curve`
+        is goodput by chunk size. `regret` is the share of the best goodput that the choice may lose because only these
+        lives were observed. `master` is the measured cost of a push and the number of workers that it allows.
+        `useful_workers` is the number the run is long enough for. `placement` is what a run of the program would do.
+        """
         choice, selected = self.choice, self.estimate.selected
         return {
             "chunk": choice.chunk,
@@ -114,7 +112,7 @@ class Plan:
             "useful_workers": None if self.useful is None else self.useful[0],
             "master": None
             if self.load is None
-            else {**dataclasses.asdict(self.load), "most_workers": self.most_workers},
+            else {**dataclasses.asdict(self.load), "most_workers": self.max_workers},
             "placement": None
             if self.placement is None
             else {**dataclasses.asdict(self.placement), "most_saved": self.placement.most_saved},
@@ -122,13 +120,15 @@ class Plan:
         }
 
 
-def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: None) -> Plan:
-    """Choose for such options; `say` hears of what takes long. Raises UsageError for what makes no sense, or can never
-    work, and says what to change; LedgerError for a run that cannot be read."""
+def make_plan(options: PlanOptions, notify: Callable[[str], None] = lambda text: None) -> Plan:
+    """Choose a chunk size. `notify` is called with a message before a long measurement.
+
+    Raises UsageError for options that are wrong or can never work, LedgerError for a run that cannot be read.
+    """
     if options.no_push and options.push_cost is not None:
-        raise UsageError("got both --push-cost and --no-push; expected one, or neither for a push of 0.1 s.")
+        raise UsageError("got --push-cost and --no-push; expected only one, or neither for a push of 0.1 s.")
     if options.t_exec == 0:
-        raise UsageError("--t-exec is 0; expected the time to train a vertex, above 0. Measure it on some vertices.")
+        raise UsageError("--t-exec is 0; expected the time to train a vertex, above 0. Measure it on a few vertices.")
     if options.t_exec is None and options.run is None:
         raise UsageError("got no --t-exec; expected the time to train a vertex, such as --t-exec 0.05.")
     estimate = estimate_lifetime(options)
@@ -138,7 +138,7 @@ def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: No
         raise UsageError(f"--run: no worker of {options.run} has trained anything yet; give --t-exec.")
     many = options.many_chunks if options.many_chunks is not None else run is not None and run.many
     if options.boot and not many:
-        raise UsageError("got --boot for one chunk a life; expected --many-chunks with it, or --t-start instead.")
+        raise UsageError("got --boot without --many-chunks; expected both, or --t-start for machines with one chunk.")
     measured = None if run is None else run.push
     push_s = options.push_cost
     if push_s is None:
@@ -157,7 +157,7 @@ def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: No
     vertices = options.vertices if run is None else options.vertices or run.vertices
     if vertices is None and planned is not None:
         vertices = planned.vertices
-    length, load = _length(options, vertices), _load(options, say)
+    length, load = _length(options, vertices), _load(options, notify)
     placement = None if planned is None else planned.placement
     work = Work(
         vertices=vertices,
@@ -174,31 +174,31 @@ def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: No
 
 
 def _push_least_s(measured: PushCosts | None, load: MasterLoad | None, workers: int) -> float:
-    """The least seconds between two pushes of a worker: as long as one is under way, and as the master can merge them
-    all, as far as either was measured."""
+    """Return the minimum seconds between two pushes of a worker: the travel time of one push, or the time in which the
+    master can merge the pushes of all workers, whichever is longer; unmeasured ones count as 0."""
     merge_s = load.push_s if load is not None else 0.0 if measured is None else measured.merge_s
     return max(0.0 if measured is None else measured.travel_s, merging_s(workers, merge_s))
 
 
 def _length(options: PlanOptions, vertices: int | None) -> RunLength | None:
-    """How long the run is, where that was asked for."""
+    """Return the length of the run; None if the options do not give it. Raises UsageError if they do so in part."""
     if options.epochs is None and options.batch is None:
         return None
     if options.epochs is None or options.batch is None or vertices is None:
         given = {"--epochs": options.epochs, "--batch": options.batch, "--vertices": vertices}
         got = " and ".join(name for name, value in given.items() if value is not None)
-        raise UsageError(f"got {got}; expected {', '.join(given)} together: for how many workers is a run long enough?")
+        raise UsageError(f"got {got}; expected {', '.join(given)} together, to say how many workers are useful.")
     return RunLength(vertices * options.epochs, options.batch)
 
 
-def _load(options: PlanOptions, say: Callable[[str], None]) -> MasterLoad | None:
-    """Measure what pushes take of a master, where the size of the replica is given."""
+def _load(options: PlanOptions, notify: Callable[[str], None]) -> MasterLoad | None:
+    """Measure the cost of a push for the master, if the size of the replica is given."""
     compress = options.compress or NONE
     check_formats(compress, NONE)
     if options.replica is not None:
-        return measure(options.replica, compress, say)
+        return measure(options.replica, compress, notify)
     if options.compress is not None:
-        raise UsageError("got --compress without --replica; expected the size of the replica too, such as 100MB.")
+        raise UsageError("got --compress without --replica; expected both, such as --replica 100MB.")
     return None
 
 
@@ -208,11 +208,11 @@ def all_or_nothing(costs: Costs) -> Costs:
 
 
 def replay_sizes(plan: Plan) -> tuple[ReplayedSize, ...]:
-    """Play sizes over the whole curve through, life by life, using none of the model's formulas.
+    """Replay sizes over the whole curve life by life, without the model's formulas, as a check of the model.
 
-    The lives are drawn from a distribution that was given. Where lives were seen, it is those, as many as there were
-    and shared out as Kaplan and Meier do (a life that goes on must end some day): the points test the fitted
-    distribution too, and their intervals say how much so few lives can tell, had each ended on its own.
+    Lives are drawn from the distribution if one was given. If lives were observed, those are used, as many as there
+    were, with censored ones extended by the Kaplan-Meier estimate. Then the points also test the fitted distribution,
+    and their intervals show how much can be said from so few lives, assuming that they are independent.
     """
     seen, choice = plan.estimate.observations, plan.choice
     if seen is None:
@@ -229,7 +229,7 @@ def replay_sizes(plan: Plan) -> tuple[ReplayedSize, ...]:
 
 
 def _candidates(choice: Choice, costs: Costs, *, many: bool) -> tuple[SizeCandidate, ...]:
-    """Return sizes to compare, those around the choice with its pushes, the paper's without any."""
+    """Return the sizes to compare: those around the choice with its pushes, and the paper's choice without pushes."""
     candidates = []
     for name, chunk in (("half", choice.chunk // 2), ("chosen", choice.chunk), ("double", 2 * choice.chunk)):
         if chunk == 0:

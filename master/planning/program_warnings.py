@@ -1,7 +1,7 @@
-"""Oddities of a program: its data, its edges and how f follows them, its optimiser steps, and its buffers.
+"""Warnings of `gridml check` about a program that runs, but probably not as intended.
 
-Also checked: the weights of edges that f writes, and buffers of modules in which f counts. A buffer that is
-averaged, or of which the maximum is taken, holds no sum.
+They cover data that is not finite, edges that f does not follow, parameters that f does not train, edge weights that f
+writes to no effect, and module buffers in which f counts although they are averaged or maximised, not summed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from gridml.model.vertex import VertexType, describe
 Array = NDArray[Any]
 
 
-_AT_ONCE = 1 << 22  # numbers that are looked at together: a column may be a file larger than memory
+_AT_ONCE = 1 << 22  # numbers read at once: a column may be a file larger than memory
 
 
 def nonfinite_fields(graph: Graph) -> Iterator[str]:
-    """Yield for each field of numbers that are not all finite how many vertices have such, and the first. Reads every
-    field of floating-point numbers once."""
+    """Yield a warning for each field with NaN or infinity. Reads every floating-point field once."""
     for table in graph.tables.values():
         for name, column in table.columns.items():
             if column.dtype.kind != "f" or not column.size:
@@ -48,12 +47,14 @@ def nonfinite_fields(graph: Graph) -> Iterator[str]:
                 )
 
 
-MIN_VERTICES = 100  # vertices: below that nobody wants several workers
+MIN_VERTICES = 100  # with fewer vertices several workers make no sense, so connected ones do no harm
 
 
 def unfollowed_edges(program: Program, graph: Graph, followed: Collection[str]) -> Iterator[str]:
-    """Yield for each edge that leads to one vertex each, and that f gets as a Batch without having `followed` it, what
-    that Batch holds: rows of two such Batches look as if they belonged together, and do not."""
+    """Yield a warning for each edge with one target per vertex whose Batch f uses without its index (`followed`).
+
+    Rows of such a Batch look as if they matched the driver's rows, but they do not.
+    """
     update = program.update
     if update.batch is None:
         return
@@ -63,15 +64,15 @@ def unfollowed_edges(program: Program, graph: Graph, followed: Collection[str]) 
         if not parameter.is_single and name not in followed and _one_each(edges):
             target = parameter.type.name
             yield (
-                f"f has not looked at {driver}.{name}.index: its Batch of {target} has one row for each different "
-                f"{target}, in the order of their numbers, not one for each {driver}. Where f needs the latter, "
-                f"take FIELD[index] with the index of the {driver} batch's {name}"
+                f"f has not used {driver}.{name}.index: its Batch of {target} has one row for each distinct {target}, "
+                f"in the order of their numbers, not one for each {driver}. If f needs the latter, use FIELD[index] "
+                f"with the index of the {driver} batch's {name}"
             )
 
 
 def dominant_component(program: Program, graph: Graph, driver: str) -> Iterator[str]:
-    """Say so where most vertices that f runs on are joined by edges between local vertices: only one worker at a time
-    trains these, in the same order in every epoch."""
+    """Yield a warning if most vertices that f runs on are in one component of edges between local vertices: only one
+    worker at a time trains them, in the same order in every epoch."""
     count = graph.tables[driver].count
     parts = None if program.bsp or count < MIN_VERTICES else components(graph)
     if parts is None:
@@ -82,7 +83,7 @@ def dominant_component(program: Program, graph: Graph, driver: str) -> Iterator[
         names = [f"{driver}.{name}" for name in declared.edges if not describe(declared.target(name)).replicated]
         yield (
             f"{largest:,} of {count:,} {driver} are connected with one another by edges to local vertices "
-            f"({', '.join(names)}), and what is connected is trained by one worker at a time, in one order. Where f "
+            f"({', '.join(names)}), and connected vertices are trained by one worker at a time, in one order. If f "
             f"only reads those vertices, copy what it reads into fields of each {driver} instead"
         )
 
@@ -93,19 +94,19 @@ def _one_each(edges: Edges) -> bool:
     return bool((np.diff(edges.offsets) == 1).all())
 
 
-MAX_NAMED = 4  # parameters in one message
+MAX_NAMED = 4  # parameters named in one message
 
 
 @dataclass
-class _Tried:
-    """What the tried batches have made of the parameters of one module field, over all its vertices."""
+class _ModuleTrial:
+    """How the tried batches trained one module field, over all its vertices."""
 
-    names: set[str] = field(default_factory=set)
-    reached: set[str] = field(default_factory=set)
-    moved: set[str] = field(default_factory=set)
-    pulled: bool = False
-    asked: bool = False
-    has_rate: bool = False
+    names: set[str] = field(default_factory=set)  #: trainable parameters
+    reached: set[str] = field(default_factory=set)  #: parameters that a loss leads to
+    moved: set[str] = field(default_factory=set)  #: parameters that changed
+    pulled: bool = False  #: some parameter has a gradient other than 0
+    asked: bool = False  #: f called step
+    has_rate: bool = False  #: some learning rate was not 0
 
     def add(self, seen: Trainable, moved: Collection[str]) -> None:
         whole = "/".join(map(str, seen.module))
@@ -118,56 +119,56 @@ class _Tried:
 
 
 def untrained_parameters(batches: Iterable[Trainable], moved: Collection[str]) -> Iterator[str]:
-    """Yield what f leaves untrained: of all modules with an optimiser, `batches` say what each batch found and `moved`
-    which tensors are not any more what they were.
+    """Yield warnings about modules with an optimiser that f leaves untrained, from what each of the `batches` found and
+    the names of the tensors that `moved`.
 
-    Whether a module is trained shows by steps and gradients, not by whether it moved: a rate may begin at 0, and steps
-    may be gathered for. Modules without an optimiser, and frozen parameters, stay as they are on purpose.
+    Steps and gradients decide, not whether a tensor moved: a learning rate may start at 0, and steps may accumulate
+    over several batches. Modules without an optimiser and frozen parameters are left untrained on purpose.
     """
-    tried: dict[str, _Tried] = {}
+    tried: dict[str, _ModuleTrial] = {}
     for seen in batches:
         if seen.names:
-            tried.setdefault(f"{seen.module[0]}.{seen.module[2]}", _Tried()).add(seen, moved)
+            tried.setdefault(f"{seen.module[0]}.{seen.module[2]}", _ModuleTrial()).add(seen, moved)
     if not tried:
         return
     if not any(each.moved for each in tried.values()):
         count, those = sum(len(each.names) for each in tried.values()), ", ".join(tried)
         if not any(each.asked for each in tried.values()):
             yield (
-                f"f took no optimiser step in the batches that were tried, and moved none of the {count:,} trainable "
-                f"parameters of {those}. Call step of that vertex for the loss, as in network.step(loss): returning "
-                f"the loss, or loss.backward(), trains nothing. To step every k batches, give step accumulate=k"
+                f"f took no optimiser step in the batches that were tried, and changed none of the {count:,} trainable "
+                f"parameters of {those}. Call the vertex's step with the loss, as in network.step(loss): returning the "
+                f"loss, or loss.backward(), trains nothing. To step every k batches, pass accumulate=k to step"
             )
         elif not any(each.pulled for each in tried.values()) and any(each.has_rate for each in tried.values()):
             yield (
-                f"the steps that f took moved none of the {count:,} trainable parameters of {those}: all their "
-                f"gradients are 0, or there are none"
+                f"the steps that f took changed none of the {count:,} trainable parameters of {those}: they have no "
+                f"gradient, or all gradients are 0"
             )
         return
     for name, each in tried.items():
         if not each.asked and each.pulled and not each.moved:
             yield (
-                f"the loss that f steps for leads to {name}, and none of its {len(each.names):,} trainable parameters "
-                f"is stepped: name its vertex as well, as in network.step(loss, head). Where it is to stay as it is, "
-                f"give gridml.module no optimiser"
+                f"the loss that f steps for depends on {name}, but none of its {len(each.names):,} trainable "
+                f"parameters is stepped: pass its vertex as well, as in network.step(loss, head). If it should "
+                f"stay fixed, give gridml.module no optimiser"
             )
         left = sorted(each.names - each.reached - each.moved)
         if each.asked and each.reached and left:
             yield (
-                f"in the batches that were tried, of the first epoch, no loss of f led to {len(left):,} of the "
-                f"{len(each.names):,} trainable parameters of {name} ({_listed(left)}). Where none ever does they stay "
-                f"as they were made"
+                f"in the batches that were tried, of the first epoch, no loss of f depended on {len(left):,} of the "
+                f"{len(each.names):,} trainable parameters of {name} ({_listed(left)}). If none ever does, they keep "
+                f"their initial values"
             )
 
 
 def ignored_weight_writes(engine: Engine) -> Iterator[str]:
-    """Yield for each edge field whose weights f has written in a trial that this changes nothing."""
+    """Yield a warning for each edge field whose weights f wrote in a trial, since that has no effect."""
     assert engine.chunk is not None
     type_name = engine.chunk.tables[engine.chunk.driver].type
     for name in sorted(engine.reweighted):
         yield (
-            f"f wrote the weights of {type_name}.{name}, and nobody will see it: edges stay as graph() made them. "
-            f"What f is to change is a field, such as gridml.array(..., mutable=True) of {type_name}"
+            f"f wrote the weights of {type_name}.{name}, which has no effect: edges stay as graph() made them. Values "
+            f"that f changes belong into a field, such as gridml.array(..., mutable=True) of {type_name}"
         )
 
 
@@ -176,12 +177,12 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:MAX_NAMED]) + more
 
 
-MAX_COUNTS = 1 << 20  # elements of a buffer that is looked at: longer ones are tables and caches
+MAX_COUNTS = 1 << 20  # elements of a buffer that is checked: larger ones are tables or caches, not counters
 
 
 def untrained_buffers(types: Mapping[str, VertexType], values: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies of the numbers that f may count in: of modules, not trained, not merged by `add` nor by a rule for
-    their own name, and none of BatchNorm's."""
+    """Return copies of the module buffers in which f may count: numeric, not trained, without a merge rule chosen for
+    them, and not BatchNorm's statistics."""
     counters: dict[str, Array] = {}
     for name, value in values.items():
         type_name, _, field, own = name.split("/", 3)
@@ -200,8 +201,10 @@ def untrained_buffers(types: Mapping[str, VertexType], values: Mapping[str, Arra
 def unsummed_counters(
     types: Mapping[str, VertexType], states: Sequence[Mapping[str, Array]], sizes: Sequence[int]
 ) -> Iterator[str]:
-    """Say of each buffer that grows like a counter with batches of so many vertices, by its values before the first
-    and after each of them, what several workers make of it, and how it is added."""
+    """Yield a warning for each buffer that grows like a counter, with the rule that would sum it.
+
+    `states` are the buffers before the first batch and after each one, `sizes` the vertices of the batches.
+    """
     for name in states[0] if len(states) > 2 else ():
         growth = counter_growth(name, [state[name] for state in states], sizes)
         if growth is None:
@@ -213,14 +216,14 @@ def unsummed_counters(
         merged = "averaged" if states[0][name].dtype.kind == "f" else "merged by the maximum"
         others = "" if isinstance(of.rule, ByName) else f', "*": {of.rule!r}' if of.rule is not None else ""
         yield (
-            f"{name} {growth}, and is {merged} ({type(rule).__name__}): what several workers count is not summed. Have "
-            f'it added, if it is a sum: aggregate = gridml.by_name({{"{pattern}": gridml.add(){others}}})'
+            f"{name} {growth}, and is {merged} ({type(rule).__name__}): the counts of several workers are not summed. "
+            f'If it is a sum, add it: aggregate = gridml.by_name({{"{pattern}": gridml.add(){others}}})'
         )
 
 
 def counter_growth(name: str, values: Sequence[Array], sizes: Sequence[int]) -> str | None:
-    """Say how a buffer grows where that is like a counter: by whole numbers, never down, in every batch; None
-    otherwise."""
+    """Return how a buffer grows if it looks like a counter (by whole numbers, never down, in every batch); else
+    None."""
     steps = [after.astype(np.float64) - before.astype(np.float64) for before, after in pairwise(values)]
     if not all(np.isfinite(step).all() and (step >= 0).all() and step.any() for step in steps):
         return None

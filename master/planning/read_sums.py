@@ -1,11 +1,10 @@
-"""Finds programs in which f reads in one epoch what `add` has summed up in an earlier one: these sums are complete only
-where epochs do not overlap.
+"""Detection of programs in which f reads sums (merged by `add`) of an earlier epoch.
 
-f is run on one batch in epochs 0, 1, 2 and the last, each from the sums that those before it made, and again from other
-sums: none, those of two batches, and some drawn at random. Only those elements are changed that an earlier epoch added
-to and this one does not: a running sum that f reads and adds to at the same time, as AdaGrad does, is never complete,
-whatever epochs do. Each sequence of runs has its own copy of the user's module and the same random numbers, so that
-neither makes a difference.
+Such sums are complete only if epochs do not overlap. f is run on one batch in epochs 0, 1, 2 and the last, each from
+the sums that the epochs before it made, and then again from other sums: none, those of two batches, and random ones. If
+the result differs, f reads the sums. Only elements are changed that an earlier epoch added to and this epoch does not:
+a running sum that f reads and adds to at the same time, as in AdaGrad, is never complete, with or without overlap. Each
+sequence of runs has its own copy of the user's module and the same random numbers, so that neither affects the result.
 """
 
 from __future__ import annotations
@@ -37,28 +36,28 @@ from gridml.protocol.push import ReplicaPart
 from master.evaluation.metrics import start_engine
 from master.store.versions import ReplicaState
 
-MAX_SEPARATE_SUMS = 8  # sums of which each is tried on its own, to name those that f reads
-MAX_LOADS = 2 + 2 * 3 + MAX_SEPARATE_SUMS  # of the user's file in all, with the first
+MAX_SEPARATE_SUMS = 8  # sums that are each tried alone, to name those that f reads
+MAX_LOADS = 2 + 2 * 3 + MAX_SEPARATE_SUMS  # times that the user's file is loaded, including the first
 
 Array = NDArray[Any]
-Tensors = dict[str, Array]  # whole, by their names in files
+Tensors = dict[str, Array]  # whole tensors by their names in files
 
 
 @dataclass(frozen=True)
 class TrialBatch:
-    """The first `stop` rows of a chunk of `program`, which is in `file`, and the replica to begin from."""
+    """A batch to run f on, and the replica to start from."""
 
-    file: Path
+    file: Path  #: the file of `program`
     program: Program
     graph: Graph
     chunk: Chunk
-    stop: int
+    stop: int  #: the batch is the chunk's first `stop` rows
     state: ReplicaState
     place: Device
 
 
 def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
-    """Yield a warning where f reads sums of earlier epochs that may be incomplete. `trained` is what f made of the
+    """Yield a warning if f reads sums of earlier epochs, which may be incomplete. `trained` is the result of f on this
     batch and another one."""
     program = batch.program
     if not program.overlap or program.epochs < 2 or any(table.type.mutable for table in batch.graph.local):
@@ -72,7 +71,7 @@ def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
         with raising_device_errors(batch.place):
             names, apart = _read(batch, sums, _merged(batch.state, trained))
     except GridmlError as error:
-        why = _in_a_line(error)
+        why = _one_line(error)
     finally:
         if module is not None:
             sys.modules[module.__name__] = module
@@ -81,18 +80,18 @@ def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
         some = "" if apart else ", or to some of these"
         yield (
             f"f reads what an earlier epoch has added to {shown}{some}. Epochs overlap: the first vertices of one are "
-            f"trained while the last of the one before are, so f reads a part of the sums. With "
-            f"gridml.Program(..., overlap=False) an epoch begins when all of the one before is merged"
+            f"trained while the last of the previous one are, so f reads incomplete sums. With "
+            f"gridml.Program(..., overlap=False) an epoch begins when all of the previous one is merged"
         )
     if why:
         yield (
             f"it was not checked whether f reads sums of earlier epochs, which are incomplete while epochs overlap: "
-            f"{why}. Where f does, set gridml.Program(..., overlap=False)"
+            f"{why}. If it does, set gridml.Program(..., overlap=False)"
         )
 
 
 def _sums(batch: TrialBatch) -> set[str]:
-    """The tensors that are merged by a rule for contributions, such as `add`."""
+    """Return the names of the tensors that are merged by a rule for contributions, such as `add`."""
     types = batch.program.types()
     return {
         name
@@ -105,14 +104,14 @@ def _sums(batch: TrialBatch) -> set[str]:
 
 
 def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> tuple[list[str], bool]:
-    """Return (the sums of earlier epochs that f reads, as a user calls them; whether it reads each of these). Raises
-    GridmlError where that cannot be told."""
+    """Return (sums of earlier epochs that f reads, by the user's names; whether f is known to read each of them).
+    Raises GridmlError if that cannot be determined."""
     last = batch.program.epochs - 1
     later = sorted({1, min(2, last), last})
     starts, runs = dict(batch.state.tensors()), _Runs(batch)
     made = runs.run(starts, 0)
     if made is None:
-        raise ProgramError(f"the file was loaded again, and f failed on its first batch: {runs.failure}")
+        raise ProgramError(f"after the file was loaded again, f failed on its first batch: {runs.failure}")
     after = {**starts, **{name: made[name] for name in sums & made.keys()}}
     trials, failed = list[_Trial](), list[int]()
     for epoch in later:
@@ -142,18 +141,18 @@ def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> tuple[list
 
 @dataclass(frozen=True)
 class _Trial:
-    """What f made of the sums of earlier epochs."""
+    """A run of f in one epoch, from the sums of earlier ones."""
 
     epoch: int
-    start: Tensors
-    made: Tensors | None  # None: f failed
-    finished: Tensors  # which elements of which sums an earlier epoch has added to, and this one has not
+    start: Tensors  #: values that f started from
+    made: Tensors | None  #: result; None: f failed
+    finished: Tensors  #: by sum, a mask of the elements that earlier epochs added to and this one did not
 
 
 def _differ(batch: TrialBatch, trials: Sequence[_Trial], others: Mapping[str, Array]) -> bool:
-    """Whether f comes to another outcome where the sums that are finished have the values of `others`."""
+    """Return whether the result of f changes if the finished sums have the values of `others`."""
     runs = _Runs(batch)
-    runs.run(dict(batch.state.tensors()), 0)  # what f remembers by itself is to be the same
+    runs.run(dict(batch.state.tensors()), 0)  # state that f keeps in its module must be as in the trials
     for trial in trials:
         old = trial.start
         start = {**old, **{n: np.where(mask, others.get(n, old[n]), old[n]) for n, mask in trial.finished.items()}}
@@ -167,17 +166,17 @@ def _differ(batch: TrialBatch, trials: Sequence[_Trial], others: Mapping[str, Ar
 
 
 class _Runs:
-    """Runs f on a batch with a copy of the user's module of its own."""
+    """Runs f on a batch with its own copy of the user's module."""
 
     def __init__(self, batch: TrialBatch) -> None:
         self._batch = batch
-        self.failure = ""  # the last one's
+        self.failure = ""  # description of the last failure
         self._rng_state = RngState("check", torch=batch.program.uses_torch)
         with self._quiet():
             self._program = load(batch.file)
 
     def run(self, start: Tensors, epoch: int) -> Tensors | None:
-        """Return what f makes of the tensors that it uses in an epoch; None where it fails."""
+        """Return the tensors that f produces in an epoch; None if it fails."""
         batch, program = self._batch, self._program
         count, epochs = batch.graph.tables[batch.chunk.tables[batch.chunk.driver].type].count, program.epochs
         steps = program.update.steps(count)
@@ -195,7 +194,7 @@ class _Runs:
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Draw one's own random numbers, and say nothing a second time."""
+        """Use this object's own random state, and suppress output that was shown already in the first run."""
         self._rng_state.swap()
         try:
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -205,14 +204,14 @@ class _Runs:
             self._rng_state.swap()
 
 
-def _in_a_line(error: GridmlError) -> str:
-    """What is wrong and, where a traceback follows, how that ends."""
+def _one_line(error: GridmlError) -> str:
+    """Return the first line of an error and, if a traceback follows, its last."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return " ".join(dict.fromkeys((lines[0], lines[-1].strip()))).rstrip(".")
 
 
 def _with(state: ReplicaState, values: Tensors) -> ReplicaState:
-    """The replica with other values of its sums; what is not summed up stays as it was."""
+    """Return the replica with these values."""
     modules = {
         key: VertexState({name: values[name] for name in vertex.tensors}, vertex.buffers)
         for key, vertex in state.modules.items()
@@ -222,7 +221,7 @@ def _with(state: ReplicaState, values: Tensors) -> ReplicaState:
 
 
 def _merged(state: ReplicaState, part: ReplicaPart) -> Tensors:
-    """The tensors that a part has, whole."""
+    """Return the tensors of a part as whole tensors, with rows put into their columns."""
     tensors = {name: np.array(tensor) for each in part.modules.values() for name, tensor in each.items()}
     for type_name, rows in part.rows.items():
         for name, values in rows.fields.items():
@@ -232,7 +231,7 @@ def _merged(state: ReplicaState, part: ReplicaPart) -> Tensors:
 
 
 def _other(after: Array, before: Array, rng: np.random.Generator) -> Array:
-    """Other sums of the same signs, each as far from the first in a proportion of its own."""
+    """Return other sums of the same sign, each changed by a random factor of its own."""
     if after.dtype.kind in "iu":
         return (after + rng.integers(1, 4, after.shape)).astype(after.dtype)
     with np.errstate(all="ignore"):
@@ -240,7 +239,7 @@ def _other(after: Array, before: Array, rng: np.random.Generator) -> Array:
 
 
 def _alike(one: Array, its_start: Array, other: Array, other_start: Array, vertices: int) -> bool:
-    """Whether two outcomes are as far from where they started, but for what rounding makes of a sum of so many."""
+    """Return whether two results differ equally from their starts, up to the rounding of a sum over `vertices`."""
     with np.errstate(all="ignore"):
         if one.dtype.kind != "f":
             return (
@@ -257,5 +256,5 @@ def _alike(one: Array, its_start: Array, other: Array, other_start: Array, verti
 
 
 def _called(name: str) -> str:
-    """A tensor's name as a user writes it: of the fields of rows "Type.field"."""
+    """Return a tensor's name as a user writes it; fields of rows are "Type.field"."""
     return name.replace("/", ".") if name.count("/") == 1 else name

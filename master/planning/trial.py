@@ -1,7 +1,6 @@
-"""A program tried out before there is a run: every part of it once, as a run would use it, on this machine.
+"""Trial of a program on this machine: runs every part of it once, in the way that a run would.
 
-What fails raises the error that a run would end with, as soon as it is met: GridmlError, with the user's own traceback
-where their code failed.
+The first failure raises the GridmlError that would end a run, with the user's own traceback if their code failed.
 """
 
 from __future__ import annotations
@@ -52,37 +51,35 @@ from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merger
 from master.telemetry.loggers.base import LOGGERS
 
-MAX_BATCH_VERTICES = 2_000  # vertices of a batch, where f takes more at once
+MAX_BATCH_VERTICES = 2_000  # larger batches are cut to this size for the trial
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of it: how many `vertices` there are by type, how large the replica is, how long a batch of f took
-    (seconds, of `batch` vertices, the second time), what f `moved`, what evaluate returned, what is odd,
-    the device that f ran on, and the batch and rates that one worker and several train with."""
+    """Result of a trial. The field names are those of `gridml check --json`."""
 
-    vertices: dict[str, int]
-    tensors: int
+    vertices: dict[str, int]  #: number of vertices by type
+    tensors: int  #: tensors and fields of the replica
     replica_bytes: int
-    batch: int
-    batch_s: float
-    moved: tuple[str, ...]
-    metrics: Metrics
-    odd: tuple[str, ...]
-    device: str = CPU
-    settings: tuple[str, ...] = ()
+    batch: int  #: vertices of the second batch
+    batch_s: float  #: seconds that f took on it; the first batch warms up
+    moved: tuple[str, ...]  #: tensors and fields that f changed
+    metrics: Metrics  #: result of evaluate
+    odd: tuple[str, ...]  #: warnings
+    device: str = CPU  #: device that f ran on
+    settings: tuple[str, ...] = ()  #: batch and learning rates of one worker and of several
 
     def to_json(self) -> dict[str, Any]:
-        """As `gridml check --json` has it."""
+        """Return all fields by name."""
         return asdict(self)
 
 
 def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
-    """Load a program, build its graph and its replica, run f on two batches, merge what that makes as if another worker
-    had pushed before, and evaluate it. f runs on `device`, named as `gridml run --device` names it. Where vertices are
-    not connected f also runs on as few as an epoch may end with.
+    """Load a program, build its graph and replica, run f on two batches, merge the result as if another worker had
+    pushed before, and evaluate it.
 
-    Raises GridmlError for the first thing that is wrong.
+    f runs on `device`, as in `gridml run --device`. If vertices are not connected, f also runs on a batch as small as
+    the last one of an epoch. Raises GridmlError for the first error.
     """
     asked = parse(device)
     program = load(file)
@@ -107,10 +104,10 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         trainable += engine.trainable()
         counters.append(untrained_buffers(program.types(), engine.module_values()))
     last = _last_size(program, graph.tables[driver].count, size)
-    odd = [*_hidden(file), *_fitting_nothing(graph, state), *nonfinite_fields(graph)]
+    odd = [*_shadowed_modules(file), *_unmatched_patterns(graph, state), *nonfinite_fields(graph)]
     odd += _last_batch(engine, last, program.factor(Progress(share=1.0)), driver, file)
     odd += [
-        *_written_in_vain(engine, graph),
+        *_discarded_writes(engine, graph),
         *ignored_weight_writes(engine),
         *unfollowed_edges(program, graph, engine.followed),
         *dominant_component(program, graph, driver),
@@ -128,7 +125,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     before = {name: _tensors(state, name) for name in own}
     merged = _merged(graph, state, part, ends[-1])
     odd += [
-        f"{name}.aggregate took nothing of what f made: it changes self, and what it returns is not looked at"
+        f"{name}.aggregate left its vertex unchanged: it must change self, because its return value is ignored"
         for name in own
         if any(each.startswith((f"{name}/", f"{name}.")) for each in moved)
         and all(map(same_bits, before[name], _tensors(merged, name)))
@@ -148,25 +145,25 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     )
 
 
-def _hidden(file: Path) -> Iterator[str]:
-    """What beside a program is not what its imports lead to, or not what else looks for it by its name."""
+def _shadowed_modules(file: Path) -> Iterator[str]:
+    """Yield warnings about modules next to a program that another module of the same name hides, or that hide one."""
     own = own_files(file)
     for path, by in own.hidden():
-        yield f"{path} beside {file.name} is hidden by {by}, and an import gets that instead: rename it"
+        yield f"{path} next to {file.name} is hidden by {by}, which an import gets instead: rename it"
     for path, by in own.hidden_on_path():
-        yield f"{path} is on Python's search path and hidden by {by}, and an import gets that instead: rename it"
+        yield f"{path} is on Python's search path but hidden by {by}, which an import gets instead: rename it"
     shared = conflicting_names(folder_of(file))
     imported = {path.partition("/")[0].removesuffix(".py") for path in own.files} - {file.stem}
     for name in sorted(imported & shared):
         yield (
-            f"{name} beside {file.name} has the name of another package here. Imports of the program get yours; "
-            f"pickle, processes that are spawned, and what finds modules by a text get the other one: rename it where "
-            f"the program does any of that"
+            f"{name} next to {file.name} has the name of an installed package. Imports in the program get yours; "
+            f"pickle, spawned processes and imports by a string get the other one: rename it if the program uses any "
+            f"of these"
         )
 
 
-def _fitting_nothing(graph: Graph, state: ReplicaState) -> Iterator[str]:
-    """Patterns of rules that no tensor has the name of: what they are for is merged by another rule."""
+def _unmatched_patterns(graph: Graph, state: ReplicaState) -> Iterator[str]:
+    """Yield a warning for each `by_name` pattern that matches no tensor: the intended tensor gets another rule."""
     for table in graph.replicated:
         if not isinstance(table.type.rule, ByName):
             continue
@@ -174,18 +171,18 @@ def _fitting_nothing(graph: Graph, state: ReplicaState) -> Iterator[str]:
         for pattern, rule in table.type.rule.patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
                 yield (
-                    f"the pattern {pattern!r} of {table.type.name}'s by_name fits no tensor, so {rule!r} merges "
-                    f"nothing: names are such as {', '.join(names[:4])}"
+                    f"the pattern {pattern!r} of {table.type.name}'s by_name matches no tensor, so {rule!r} merges "
+                    f"nothing. Names are, for example, {', '.join(names[:4])}"
                 )
 
 
 def _settings(program: Program) -> tuple[str, ...]:
-    """What one worker and so many as share a batch most train with; nothing where no program could differ."""
+    """Return the batch and rates of one worker and of as many as share a batch; empty if they cannot differ."""
     return tuple(used_settings(program, workers)[1] for workers in (1, MAX_BATCH_PARTS) if program.has_settings)
 
 
-def _written_in_vain(engine: Engine, graph: Graph) -> Iterator[str]:
-    """What f wrote through a tensor into fields of its own vertices that do not come home."""
+def _discarded_writes(engine: Engine, graph: Graph) -> Iterator[str]:
+    """Yield a warning for each field of f's own vertices that f wrote although it is not mutable."""
     assert engine.chunk is not None
     table = engine.chunk.tables[engine.chunk.driver]
     declared = graph.tables[table.type]
@@ -193,13 +190,13 @@ def _written_in_vain(engine: Engine, graph: Graph) -> Iterator[str]:
         given = np.ascontiguousarray(declared.columns[name][table.ids])
         if not same_bits(np.ascontiguousarray(table.fields[name]), given):
             yield (
-                f"f wrote {table.type}.{name}, and nobody will see it: a field comes home where it is declared "
-                f"gridml.array(..., mutable=True)"
+                f"f wrote {table.type}.{name}, which is discarded: only a field declared "
+                f"gridml.array(..., mutable=True) is sent back"
             )
 
 
 def _last_size(program: Program, count: int, size: int) -> int:
-    """How many vertices an epoch's last batch has if that is no full one, else 0."""
+    """Return the size of an epoch's last batch if it is not a full one, else 0."""
     if program.update.drop_last:
         return 0
     left = count if count <= size else size + count % size
@@ -209,18 +206,19 @@ def _last_size(program: Program, count: int, size: int) -> int:
 
 
 def _last_batch(engine: Engine, left: int, factor: float, driver: str, file: Path) -> Iterator[str]:
-    """What is odd about f on as few vertices as an epoch ends with for one worker; several share the rest evenly."""
+    """Yield a warning if f fails on a batch as small as the last of an epoch with one worker; several workers share the
+    rest evenly."""
     assert engine.chunk is not None
     if not left or engine.chunk.ends is not None:
         return
     try:
         _train(engine, 0, left, factor, driver, file)
     except UserCodeError as failed:
-        yield f"of one worker alone an epoch's last batch has {left} vertices, and {failed}"
+        yield f"with one worker, the last batch of an epoch has {left} vertices, and {failed}"
 
 
 def _evaluated(program: Program, graph: Graph, state: ReplicaState, file: Path) -> Metrics:
-    """Evaluate what two batches made. Raises UserCodeError, ProgramError with what a run does not say."""
+    """Evaluate the replica after two batches. Raises UserCodeError and ProgramError, reworded for a trial."""
     try:
         metrics = evaluate(program, graph, state, file)
         for goal in program.goals:
@@ -234,7 +232,7 @@ def _evaluated(program: Program, graph: Graph, state: ReplicaState, file: Path) 
 
 
 def _with(graph: Graph, fields: Fields) -> Graph:
-    """The graph with the fields that f changed, as they are after an epoch."""
+    """Return the graph with the fields that f changed, as it is after an epoch."""
     changed = Graph()
     for name, table in graph.tables.items():
         columns = dict(table.columns)
@@ -253,7 +251,7 @@ def _ends(engine: Engine, size: int, count: int) -> Iterator[int]:
 
 
 def _train(engine: Engine, start: int, stop: int, factor: float, driver: str, file: Path) -> None:
-    """Run f on a batch. Raises UserCodeError with the user's traceback, and with the vertices."""
+    """Run f on a batch. Raises UserCodeError with the user's traceback and the vertices."""
     try:
         with raising_device_errors(engine.device):
             engine.train(start, stop, factor)
@@ -266,7 +264,7 @@ def _train(engine: Engine, start: int, stop: int, factor: float, driver: str, fi
 
 
 def _moved(part: ReplicaPart, start: ReplicaPart) -> Iterator[str]:
-    """The tensors and the fields of rows that f changed. Raises NotFiniteError for one that is not finite by now."""
+    """Yield the tensors and fields of rows that f changed. Raises NotFiniteError for one that is not finite now."""
     pairs = [(name, t, start.modules[key][name]) for key, ts in part.modules.items() for name, t in ts.items()]
     for type_name, rows in part.rows.items():
         before = start.rows[type_name]
@@ -276,14 +274,14 @@ def _moved(part: ReplicaPart, start: ReplicaPart) -> Iterator[str]:
         if not same_bits(now, then):
             if not np.isfinite(now).all():
                 raise NotFiniteError(
-                    f"{name} is not finite after f has run on its first vertices, and no such push is merged. Lower "
-                    f"the learning rate, or look at the inputs."
+                    f"{name} is not finite after f has run on its first vertices, and such a push is never merged. "
+                    f"Lower the learning rate, or check the inputs."
                 )
             yield name
 
 
 def _changed(fields: Fields, graph: Graph) -> Iterator[str]:
-    """The fields of local vertices that f changed."""
+    """Yield the fields of local vertices that f changed."""
     for type_name, rows in fields.items():
         columns = graph.tables[type_name].columns
         for name, values in rows.fields.items():
@@ -292,13 +290,13 @@ def _changed(fields: Fields, graph: Graph) -> Iterator[str]:
 
 
 def _tensors(state: ReplicaState, type_name: str) -> list[NDArray[Any]]:
-    """Copies of all tensors of a type, in one order."""
+    """Return copies of all tensors of a type, in a fixed order."""
     return [tensor.copy() for name, tensor in state.tensors() if name.startswith(f"{type_name}/")]
 
 
 def _merged(graph: Graph, state: ReplicaState, part: ReplicaPart, vertices: int) -> ReplicaState:
-    """Return what f made, merged as if another worker had pushed before. Raises UserCodeError where the user's own g
-    fails."""
+    """Return the replica after merging what f made, as if another worker had pushed before. Raises UserCodeError if the
+    user's own g fails."""
     with tempfile.TemporaryDirectory() as folder:
         replica = Replica(graph, Versions(Path(folder) / "versions", durable=False))
         merger = Merger(graph, replica, workers=2)

@@ -78,7 +78,7 @@ def _placement(planned: PlannedPlacement) -> str:
 def _load(plan: Plan, load: MasterLoad) -> str:
     workers = 1 if plan.work.workers is None else plan.work.workers
     sizes = f"{in_units(load.bytes_up, 'B')} up and {in_units(load.bytes_down, 'B')} down"
-    most = f"{plan.most_workers:,} workers at most" if plan.most_workers else "not one worker"
+    most = f"{plan.max_workers:,} workers at most" if plan.max_workers else "not one worker"
     return (
         f"carries {most} at this push interval: a push takes {_time(load.push_s)} of its time, measured here, with "
         f"{sizes}. {workers:,} may push every {_time(merging_s(workers, load.push_s))}"

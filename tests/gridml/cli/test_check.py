@@ -227,10 +227,10 @@ def test_neighbours_that_are_taken_for_rows_of_the_batch_are_odd(
     (tmp_path / "pairs.py").write_text(PAIRS)
     status, _, err = gridml("pairs.py")
     assert status == 0
-    assert "f has not looked at Pair.left.index: its Batch of Item has one row for each different Item" in err
+    assert "f has not used Pair.left.index: its Batch of Item has one row for each different Item" in err
     assert "Pair.right.index" not in err
     (tmp_path / "pairs.py").write_text(PAIRS.replace("left.size -", "left.size[pairs.left.index] -"))
-    assert "has not looked at" not in gridml("pairs.py")[2]
+    assert "has not used" not in gridml("pairs.py")[2]
 
 
 def test_local_vertices_that_join_all_others_are_odd(

@@ -55,7 +55,7 @@ TRACES = [
     (TICKS % ("NaN", "[1,2]"), "gap_seconds is nan"),
     (TICKS % (1, "[-1]"), "data[0]: got -1, expected 0 to 1,000,000 instances"),
     (TICKS % (1, '["x"]'), "data[0]: got 'x', expected"),
-    (TICKS % (60, "[0,0]"), "holds no life: nothing was ever there"),
+    (TICKS % (60, "[0,0]"), "has no lives: no machine was ever up"),
     ("2021-99-99, 13:07:45, 80\n", "which is no moment"),
     ("2021-12-10, 13:07:45, 99999999999\n", "expected such as 2021-12-10"),
     (PRICES, "has a header and no prices below it"),

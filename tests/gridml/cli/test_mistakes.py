@@ -112,10 +112,10 @@ def test_a_program(
 
 PLAN = [
     ((), "got no --t-exec; expected the time to train a vertex"),
-    (("--t-exec", "1"), "got none of them; expected one of --lifetime"),
+    (("--t-exec", "1"), "got none of them; expected exactly one source of lifetimes"),
     (("--t-exec", "1", *NORMAL, "--run", "r"), "got --lifetime and --run"),
-    (("--t-exec", "1", *NORMAL, "--boot", "5"), "got --boot for one chunk a life"),
-    (("--t-exec", "1", *NORMAL, "--no-push", "--push-cost", "1"), "got both --push-cost and --no-push"),
+    (("--t-exec", "1", *NORMAL, "--boot", "5"), "got --boot without --many-chunks"),
+    (("--t-exec", "1", *NORMAL, "--no-push", "--push-cost", "1"), "got --push-cost and --no-push"),
     (("--t-exec", "0", *NORMAL), "--t-exec is 0; expected the time to train a vertex"),
     (("--t-exec", "1e12", *NORMAL), "no chunk would ever finish"),
     *(

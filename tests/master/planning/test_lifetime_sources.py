@@ -170,7 +170,7 @@ def test_what_still_lives_is_censored_at_the_end_of_the_record_not_at_the_last_e
 def test_there_must_be_one_source(source: LifetimeSource, got: str) -> None:
     with pytest.raises(UsageError) as caught:
         estimate_lifetime(source)
-    assert str(caught.value).startswith(got) and "expected one of --lifetime, --lifetimes, --trace" in str(caught.value)
+    assert str(caught.value).startswith(got) and "expected exactly one source of lifetimes" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_there_must_be_one_source(source: LifetimeSource, got: str) -> None:
         ("trace", None, "cannot be read: No such file or directory"),
         ("trace", "", "is empty"),
         ("trace", "what is this\n", "no known format"),
-        ("trace", '{"metadata": {"gap_seconds": 60}, "data": [0, 0]}', "holds no life"),
+        ("trace", '{"metadata": {"gap_seconds": 60}, "data": [0, 0]}', "has no lives"),
     ],
 )
 def test_a_file_that_makes_no_sense(tmp_path: Path, option: str, content: str | None, says: str) -> None:

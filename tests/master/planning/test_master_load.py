@@ -56,7 +56,7 @@ def test_what_has_no_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_as_many_as_are_carried_merge_in_half_of_the_time() -> None:
     load = MasterLoad(100, 100, push_s=0.5)
-    assert load.most_workers(300.0) == 300
+    assert load.max_workers(300.0) == 300
     assert merging_s(300, load.push_s) == 300.0
     assert 300 * load.push_s == MERGING * 300.0
 
@@ -67,7 +67,7 @@ def test_a_plan_pushes_no_oftener_than_the_master_can_take(monkeypatch: pytest.M
     without, plan = make_plan(OPTIONS), make_plan(replace(OPTIONS, replica=100_000_000))
     assert without.choice.push_interval_s is not None and without.choice.push_interval_s < 128
     assert plan.choice.push_interval_s is not None and plan.choice.push_interval_s >= 128
-    assert plan.most_workers is not None and plan.most_workers >= 64
+    assert plan.max_workers is not None and plan.max_workers >= 64
     answer = plan.to_json()["master"]
     assert answer == {
         "bytes_down": 10**8,

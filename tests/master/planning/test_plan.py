@@ -180,8 +180,8 @@ def test_a_time_that_is_none(text: str) -> None:
     [
         ({"t_exec": None}, "got no --t-exec"),
         ({"t_exec": "0"}, "--t-exec is 0; expected the time to train a vertex, above 0"),
-        ({"push_cost": "1"}, "got both --push-cost and --no-push"),
-        ({"boot": "60"}, "got --boot for one chunk a life; expected --many-chunks"),
+        ({"push_cost": "1"}, "got --push-cost and --no-push"),
+        ({"boot": "60"}, "got --boot without --many-chunks; expected both"),
         ({"workers": 0}, "--workers is 0; expected at least 1"),
         ({"vertices": -5}, "--vertices is -5"),
         ({"largest": 0}, "--largest is 0"),

@@ -107,13 +107,15 @@ def test_a_full_disk_is_said_and_leaves_no_part_of_a_page(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(UsageError, match=r"cannot be written: No space left on device\. Make room on its disk, or"):
+    with pytest.raises(UsageError, match=r"cannot be written: No space left on device\. Free space on its disk, or"):
         write_page(finished, tmp_path / "run.html")
     assert not [*tmp_path.glob("*run.html*")] and not [*tmp_path.glob(".*")]
 
 
 def test_a_file_in_a_folder_that_is_not_there_is_refused(finished: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot be written: No such file or directory\. Name a file in a folder"):
+    with pytest.raises(
+        UsageError, match=r"cannot be written: No such file or directory\. Give a file in an existing folder"
+    ):
         write_page(finished, tmp_path / "none" / "run.html")
     with pytest.raises(LedgerError, match="is not a run"):
         write_page(tmp_path, tmp_path / "run.html")
