@@ -1,1 +1,1 @@
-"""Doubles with a seed and a clock, and checks of the contracts, for this project and for others."""
+"""Contract checks for implementations of merge rules and carriers, for this project and for plug-in authors."""

@@ -1,10 +1,10 @@
-"""The contract of a merge rule as checks that anybody can run on an implementation of `gridml.Aggregate`.
+"""Contract checks for merge rules (`gridml.Aggregate`).
 
     def test_my_rule():
         check_aggregate(MyRule())
 
-Each function of `CHECKS` and `FLOAT_CHECKS` is one law, takes a rule and a dtype and raises ContractBroken; a test that
-is parametrised with them names the law that fails. v, p and b are the master's value, the replica and its base.
+Each function in `CHECKS` and `FLOAT_CHECKS` checks one law for a rule and a dtype, and raises ContractBroken. A test
+parametrised with them names the law that fails. v, p and b are the master's value, the replica and the replica's base.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gridml.testing.contracts import expect, require
 Arrays = dict[str, NDArray[Any]]
 
 DTYPES = ("float16", "float32", "float64", "int64", "uint8", "bool")
-TOLERANCE = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-12}  # relative, of one rounded operation and a sum
-FRESH = Merge(version=9, base=9, vertices=64, credited_by_others=0, live=1)
-STALE = Merge(version=9, base=4, vertices=64, credited_by_others=192, live=3)
-NAMES = ("w.running_mean", "w.running_var", "scalar", "none")  # the first two let `pooled` see its companion
-SHAPES = ((3, 5), (3, 5), (), (0, 2))
+TOLERANCE = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-12}  # relative error of one rounded operation and a sum
+FRESH = Merge(version=9, base=9, vertices=64, credited_by_others=0, live=1)  # the only worker, on the newest version
+STALE = Merge(version=9, base=4, vertices=64, credited_by_others=192, live=3)  # five versions behind two others
+NAMES = ("w.running_mean", "w.running_var", "scalar", "none")  # a rule may look up the mean that belongs to a variance
+SHAPES = ((3, 5), (3, 5), (), (0, 2))  # of NAMES: two matrices, a scalar, and a tensor without elements
 
 
 class FlatResult(NamedTuple):
@@ -38,8 +38,8 @@ class FlatResult(NamedTuple):
 
 
 class FlatRules:
-    """Rules that are given tensors and buffers in one dictionary, buffers as "tensor#buffer", and return them so: what
-    they make can be compared array by array."""
+    """Adapter of a RuleSet that takes and returns tensors and buffers in one dictionary, with buffers named
+    "tensor#buffer", so that results can be compared array by array."""
 
     def __init__(self, rules: Mapping[str, Aggregate]) -> None:
         self.rules = dict(rules)
@@ -68,7 +68,7 @@ class FlatRules:
 
 
 class Case(NamedTuple):
-    """One push: the rules, and tensors of the master (with its buffers), the replica and the base."""
+    """One push to merge: the rules, and the tensors of the master (with buffers), the replica and the base."""
 
     rules: FlatRules
     master: Arrays
@@ -77,9 +77,10 @@ class Case(NamedTuple):
 
 
 def make_case(rule: Aggregate, dtype: str, seed: int = 0) -> Case:
-    """Return a push of small tensors, each merged by `rule`; floats lie between 0.5 and 1.5, integers below 9."""
+    """Return a push of small tensors, all merged by `rule`. Floats are between 0.5 and 1.5, integers below 9."""
     numbers = np.random.default_rng(seed)
     kind = np.dtype(dtype).kind
+    # Values of one magnitude keep the rounding error of a merge within TOLERANCE, and integer sums within uint8.
 
     def draw(shape: tuple[int, ...]) -> NDArray[Any]:
         drawn = numbers.random(shape) + 0.5 if kind == "f" else numbers.integers(0, 2 if kind == "b" else 9, shape)
@@ -94,7 +95,7 @@ def make_case(rule: Aggregate, dtype: str, seed: int = 0) -> Case:
 
 
 def check_aggregate(rule: Aggregate) -> None:
-    """Run every check for every dtype that `rule` takes. Raises ContractBroken."""
+    """Run all checks for every dtype that `rule` accepts. Raises ContractBroken."""
     for dtype in DTYPES:
         if rule.takes(np.dtype(dtype)):
             for check in CHECKS + (FLOAT_CHECKS if dtype in TOLERANCE else ()):
@@ -107,7 +108,7 @@ def copied(tensors: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def same(left: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]) -> bool:
-    """Whether tensors are the same to the last bit."""
+    """Return whether two sets of tensors are bit-identical."""
     return left.keys() == right.keys() and all(left[name].tobytes() == right[name].tobytes() for name in left)
 
 
@@ -117,7 +118,8 @@ def squared_distance(left: Arrays, right: Arrays) -> float:
 
 
 def dtype_and_shape_are_kept_and_inputs_left_alone(rule: Aggregate, dtype: str) -> None:
-    """The result shares no memory with an input, and the sum of squares is that of the step."""
+    """dtypes and shapes are kept, the result shares no memory with an input, inputs are not written, and the sum of
+    squares is that of the step."""
     for merge in (FRESH, STALE):
         rules, master, replica, base = make_case(rule, dtype)
         inputs = [copied(party) for party in (master, replica, base)]
@@ -137,32 +139,33 @@ def dtype_and_shape_are_kept_and_inputs_left_alone(rule: Aggregate, dtype: str) 
         )
 
 
-def results_are_written_where_there_is_room(rule: Aggregate, dtype: str) -> None:
-    """What was in the arrays before has no influence."""
+def results_are_written_to_given_arrays(rule: Aggregate, dtype: str) -> None:
+    """A merge writes into the arrays of `out`, whose earlier content has no influence."""
     rules, master, replica, base = make_case(rule, dtype)
     fresh = rules.merge(master, replica, base, STALE).tensors
     room = {name: np.full_like(array, 1) for name, array in master.items()}
     result = rules.merge(master, replica, base, STALE, out=room)
     for name in master:
-        require(result.tensors[name] is room[name], f"the result of {name} is written where there is room")
-    require(same(result.tensors, fresh), "a merge does not depend on what was where it writes")
+        require(result.tensors[name] is room[name], f"the result of {name} is written to the given array")
+    require(same(result.tensors, fresh), "a merge does not depend on the earlier content of the given arrays")
 
 
-def what_nobody_trained_stays_to_the_last_bit(rule: Aggregate, dtype: str) -> None:
-    """A replica that is the master's value leaves it alone, however stale."""
+def untrained_tensors_stay_bit_identical(rule: Aggregate, dtype: str) -> None:
+    """A replica equal to its base leaves the master's value unchanged, at any staleness."""
     rules, master, _, _ = make_case(rule, dtype)
     frozen = {name: master[name] for name in NAMES}
+    # Many merges at different weights: a rounding error of one would add up and become visible.
     for credited_by_others in range(0, 900, 37):
         result = rules.merge(master, copied(frozen), copied(frozen), Merge(2, 1, 64, credited_by_others, 5))
         expect(result.sumsq, 0.0, "the sum of squares of no step")
         for name, value in frozen.items():
-            law = f"{name}, which nobody trained, stays to the last bit"
+            law = f"{name}, which was not trained, stays bit-identical"
             expect(result.tensors[name].tobytes(), value.tobytes(), law)
         master = dict(result.tensors)
 
 
 def a_flush_empties_the_buffers_and_leaves_inputs_alone(rule: Aggregate, dtype: str) -> None:
-    """Before the first merge and after a flush nothing is held; a rule without buffers never holds anything."""
+    """Before the first merge and after a flush, buffers are empty; a rule without buffers never flushes anything."""
     rules, master, replica, base = make_case(rule, dtype)
     require(rules.flush(master, live=4) is None, "before the first merge there is nothing to flush")
     merged = master | rules.merge(master, replica, base, Merge(2, 1, 64, 64, 4)).tensors
@@ -177,19 +180,19 @@ def a_flush_empties_the_buffers_and_leaves_inputs_alone(rule: Aggregate, dtype: 
 
 
 def buffers_survive_being_stored(rule: Aggregate, dtype: str) -> None:
-    """What a merge makes may be stored, read back read-only and unaligned, and merged on with the same result."""
+    """A merge result can be stored, read back read-only and unaligned, and merged again with the same result."""
     rules, master, replica, base = make_case(rule, dtype)
     once = rules.merge(master, replica, base, STALE).tensors
     stored = {}
     for name, array in once.items():
-        raw = b"?" + array.tobytes()
+        raw = b"?" + array.tobytes()  # one byte ahead, so that the array is not aligned
         stored[name] = np.frombuffer(raw, array.dtype, count=array.size, offset=1).reshape(array.shape)
     twice, expected = (rules.merge(value, replica, base, STALE).tensors for value in (stored, once))
-    require(same(twice, expected), "a merge into what was stored and read back is the same")
+    require(same(twice, expected), "a merge into a stored result is the same")
 
 
 def adopting_in_place_is_the_same(rule: Aggregate, dtype: str) -> None:
-    """Where the worker's tensor is written makes no difference, and no other input is written."""
+    """Adopting into the worker's own tensor gives the same result as into a new one, and writes no other input."""
     _, master, replica, base = make_case(rule, dtype)
     pushed, newest, local = (party["w.running_var"] for party in (base, master, replica))
     inputs = {"pushed": pushed, "newest": newest, "local": local}
@@ -200,8 +203,8 @@ def adopting_in_place_is_the_same(rule: Aggregate, dtype: str) -> None:
     require(same({"adopted": in_place}, {"adopted": out}), f"adopting in place: got {in_place}, expected {out}")
 
 
-def what_is_not_finite_is_reported(rule: Aggregate, dtype: str) -> None:
-    """NaN or infinity in one element of a replica makes the sum not finite, at any scale and staleness."""
+def replicas_that_are_not_finite_are_reported(rule: Aggregate, dtype: str) -> None:
+    """NaN or infinity in a replica is reported and makes the sum not finite, at any scale and staleness."""
     for bad in (np.nan, np.inf, -np.inf):
         for scale in (1.0, 0.5):
             for merge in (FRESH, STALE):
@@ -213,15 +216,15 @@ def what_is_not_finite_is_reported(rule: Aggregate, dtype: str) -> None:
 
 
 def huge_replicas_never_make_the_master_infinite(rule: Aggregate, dtype: str) -> None:
-    """They are told from infinite ones: the sum saturates, and is not finite only where the result is not."""
+    """Values near the largest float keep the master finite; the sum of squares saturates instead of overflowing."""
     rules, master, replica, base = make_case(rule, dtype)
-    for sign in (1, -1, 1):
+    for sign in (1, -1, 1):  # each step goes from one end of the range to the other
         replica["w.running_mean"].fill(sign * np.finfo(dtype).max)
         step = replica["w.running_mean"].astype("f8") - base["w.running_mean"]
         result = rules.merge(master, replica, base, STALE)
         if result.not_finite is None:
             with np.errstate(over="ignore"):
-                expected = min(float((step**2).sum()), np.finfo("f8").max)
+                expected = min(float((step**2).sum()), np.finfo("f8").max)  # saturated, not infinite
             _expect_sum(result.sumsq, expected, 1e-2)
             master = dict(result.tensors)
         for name, array in master.items():
@@ -231,14 +234,14 @@ def huge_replicas_never_make_the_master_infinite(rule: Aggregate, dtype: str) ->
 
 
 def scale_is_the_same_as_a_shorter_step(rule: Aggregate, dtype: str) -> None:
-    """The replica is read as b + scale·(p−b), a contribution as it is; the sum of squares is not scaled."""
+    """A scaled replica is read as b + scale·(p−b), a contribution unscaled; the sum of squares is not scaled."""
     for merge in (FRESH, STALE):
         for scale in (0.25, 0.9):
             rules, master, replica, base = make_case(rule, dtype)
             shorter = {name: (b + scale * (replica[name] - b)).astype(dtype) for name, b in base.items()}
             scaled = rules.merge(master, replica, base, merge, scale=scale)
             expected = rules.merge(master, replica if rule.is_contribution else shorter, base, merge)
-            tolerance = 4 * TOLERANCE[dtype]
+            tolerance = 4 * TOLERANCE[dtype]  # `shorter` is rounded once more than the scaled merge
             for name, array in expected.tensors.items():
                 close = np.allclose(scaled.tensors[name], array, rtol=tolerance, atol=64 * tolerance)
                 require(close, f"{name} scaled: got {scaled.tensors[name]}, expected {array} as by a shorter step")
@@ -247,20 +250,20 @@ def scale_is_the_same_as_a_shorter_step(rule: Aggregate, dtype: str) -> None:
 
 CHECKS: tuple[Callable[[Aggregate, str], None], ...] = (
     dtype_and_shape_are_kept_and_inputs_left_alone,
-    results_are_written_where_there_is_room,
-    what_nobody_trained_stays_to_the_last_bit,
+    results_are_written_to_given_arrays,
+    untrained_tensors_stay_bit_identical,
     a_flush_empties_the_buffers_and_leaves_inputs_alone,
     buffers_survive_being_stored,
     adopting_in_place_is_the_same,
 )
-"""The laws of every dtype that a rule takes, one each."""
+"""Laws for every dtype that a rule accepts."""
 
 FLOAT_CHECKS: tuple[Callable[[Aggregate, str], None], ...] = (
-    what_is_not_finite_is_reported,
+    replicas_that_are_not_finite_are_reported,
     huge_replicas_never_make_the_master_infinite,
     scale_is_the_same_as_a_shorter_step,
 )
-"""The laws of floating-point tensors, one each."""
+"""Additional laws for floating-point tensors."""
 
 
 def _expect_sum(got: float, expected: float, tolerance: float) -> None:

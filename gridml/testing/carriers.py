@@ -1,10 +1,10 @@
-"""The contract of a carrier as checks that anybody can run on an implementation of `gridml.carriers.base`.
+"""Contract checks for carriers (implementations of `gridml.carriers.base`).
 
     def test_my_carrier(tmp_path):
         check_carrier(lambda: my_pair(tmp_path))
 
-Each function of `CHECKS` is one law, takes a fresh pair and raises ContractBroken; a test that is parametrised with
-them names the law that fails.
+Each function in `CHECKS` checks one law on a new pair, and raises ContractBroken. A test parametrised with them names
+the law that fails.
 """
 
 from __future__ import annotations
@@ -21,38 +21,36 @@ from gridml.protocol import bundle
 from gridml.protocol.payload import Pieces
 from gridml.testing.contracts import expect, expect_error, require
 
-HEARTBEAT_LIMIT_S = 10.0  # a heartbeat may be late by a second, not by ten
+HEARTBEAT_LIMIT_S = 10.0  # the contract allows a delay of a second; the rest is for slow test machines
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda payload: payload[: len(payload) // 2],
     "emptied": lambda payload: b"",
     "altered": lambda payload: bytes([payload[0] ^ 1]) + payload[1:],
     "grown": lambda payload: payload + b"\0",
 }
-PAYLOADS = (b"", b"\0", bytes(range(256)) * 4096)
+PAYLOADS = (b"", b"\0", bytes(range(256)) * 4096)  # empty, a zero byte, and a megabyte of every byte value
 
 
 @dataclass(frozen=True)
 class CarrierPair:
-    """Both ends of a carrier without any mailbox yet.
-
-    `worker` makes the mailbox of a worker, "w1" or "w2", that the master has opened. `damage` alters the one copy of a
-    payload that is on its way or published: as a torn write, a full disk or a broken line would.
-    """
+    """Both ends of a carrier, without open mailboxes."""
 
     master: MasterMailboxes
+    #: makes the mailbox of a worker, "w1" or "w2", that the master has opened
     worker: Callable[[str], WorkerMailbox]
+    #: alters the only copy of a payload in transit or published, as a torn write or a broken connection would
     damage: Callable[[bytes, Callable[[bytes], bytes]], None]
 
 
 def check_carrier(make_pair: Callable[[], AbstractContextManager[CarrierPair]]) -> None:
-    """Run every check, each on a pair of its own. Raises ContractBroken."""
+    """Run all checks, each on a new pair. Raises ContractBroken."""
     for check in CHECKS:
         with make_pair() as pair:
             check(pair)
 
 
 def damage_in_files(root: Path) -> Callable[[bytes, Callable[[bytes], bytes]], None]:
-    """Return the `damage` of a carrier that keeps each payload in a file of its own below `root`."""
+    """Return the `damage` function of a carrier that keeps each payload in its own file below `root`."""
 
     def damage(payload: bytes, alter: Callable[[bytes], bytes]) -> None:
         files = [path for path in root.rglob("*") if path.is_file() and path.read_bytes() == payload]
@@ -63,7 +61,7 @@ def damage_in_files(root: Path) -> Callable[[bytes, Callable[[bytes], bytes]], N
 
 
 def a_sync_is_collected_and_its_reply_received(pair: CarrierPair) -> None:
-    """What one end sends, the other gets, and nothing before it was sent."""
+    """Each end receives what the other sends, and nothing before that."""
     with _worker(pair) as worker:
         expect(_collected(pair), [], "nothing is collected before it is sent")
         expect(worker.receive(1), None, "there is no reply before a sync")
@@ -87,13 +85,13 @@ def payloads_of_any_content_travel_both_ways(pair: CarrierPair) -> None:
 
 
 def payloads_in_pieces_travel_as_their_bytes(pair: CarrierPair) -> None:
-    """Long pieces and short ones arrive in their order, once each, and what they lie on may change afterwards."""
+    """Pieces of any length arrive in order, once each; their memory may change after `send` returns."""
     memory = [bytearray(piece) for piece in (b"", b"head", bytes(range(256)) * 12_000, b"", b"between", PAYLOADS[-1])]
     payload = b"".join(memory)
     with _worker(pair) as worker:
         worker.send(1, Pieces(memory))
         pair.master.publish("lease-000001", Pieces(memory))
-        memory[1][:] = b"next"
+        memory[1][:] = b"next"  # a worker reuses the memory as soon as `send` has returned
         require(_collected(pair) == [("w1", 1, payload)], "a sync in pieces is collected as the bytes that it was")
         require(worker.fetch("lease-000001", bundle.digest(payload)) == payload, "a chunk in pieces is fetched whole")
         memory[1][:] = b"head"
@@ -103,7 +101,7 @@ def payloads_in_pieces_travel_as_their_bytes(pair: CarrierPair) -> None:
 
 
 def a_sync_is_collected_until_it_is_answered(pair: CarrierPair) -> None:
-    """A master that dies between collecting and answering loses nothing."""
+    """A sync stays collectable until answered, so that a master that dies before answering loses nothing."""
     with _worker(pair) as worker:
         worker.send(1, b"hello")
         for _ in range(2):
@@ -113,7 +111,7 @@ def a_sync_is_collected_until_it_is_answered(pair: CarrierPair) -> None:
 
 
 def sending_a_number_again_replaces_it(pair: CarrierPair) -> None:
-    """The master never sees two syncs of one number."""
+    """A sync sent again with the same number replaces the earlier one."""
     with _worker(pair) as worker:
         for payload in (b"first", b"second", b"second"):
             worker.send(1, payload)
@@ -121,27 +119,28 @@ def sending_a_number_again_replaces_it(pair: CarrierPair) -> None:
 
 
 def a_sync_sent_again_after_its_answer_is_collected_again(pair: CarrierPair) -> None:
-    """A worker whose reply was lost gets another one."""
+    """A sync sent again after its answer is collected again, so that a worker whose reply was lost gets another."""
     with _worker(pair) as worker:
         worker.send(1, b"hello")
         pair.master.answer("w1", 1, b"lost")
         worker.send(1, b"hello")
         expect(_collected(pair), [("w1", 1, b"hello")], "a sync sent again after its answer is collected again")
         pair.master.answer("w1", 1, b"again")
+        # A carrier may deliver either: both answer this sync.
         require(worker.receive(1) in (b"lost", b"again"), "one of two replies to a number is received")
         expect(_collected(pair), [], "the second answer settles the sync")
 
 
 def the_newest_sync_of_a_worker_is_collected(pair: CarrierPair) -> None:
-    """Newest is the highest number, whatever the order of sending: a worker that sends another was answered."""
+    """Only the sync with the highest number is collected: a worker sends the next only after its last was answered."""
     with _worker(pair) as worker:
-        for number in (2, 10, 9, 100, 1):
+        for number in (2, 10, 9, 100, 1):  # 9 before 10 and 100 catches an order by text
             worker.send(number, b"%d" % number)
         expect(_collected(pair), [("w1", 100, b"100")], "of the syncs of a worker the newest is collected")
 
 
 def a_sync_that_is_too_long_is_a_problem_and_not_read(pair: CarrierPair) -> None:
-    """Its number is there, so that it can be discarded; what others send is collected as ever."""
+    """A sync over the limit is reported with its number, so that it can be discarded; other syncs are not affected."""
     pair.master.limit(100)
     with _worker(pair) as worker, _worker(pair, "w2") as other:
         worker.send(1, bytes(100))
@@ -160,7 +159,7 @@ def a_sync_that_is_too_long_is_a_problem_and_not_read(pair: CarrierPair) -> None
 
 
 def an_answer_settles_the_syncs_before_it(pair: CarrierPair) -> None:
-    """Only what is newer than the answered sync is still collected."""
+    """After an answer, only syncs newer than the answered one are collected."""
     with _worker(pair) as worker:
         for number in (1, 2, 3):
             worker.send(number, b"%d" % number)
@@ -171,7 +170,7 @@ def an_answer_settles_the_syncs_before_it(pair: CarrierPair) -> None:
 
 
 def a_discarded_sync_is_not_collected(pair: CarrierPair) -> None:
-    """What is discarded goes, with what was sent before it, and nothing is answered."""
+    """Discarding a sync removes it and all earlier ones, without an answer."""
     with _worker(pair) as worker:
         for number in (1, 2, 3):
             worker.send(number, b"%d" % number)
@@ -183,7 +182,7 @@ def a_discarded_sync_is_not_collected(pair: CarrierPair) -> None:
 
 
 def a_reply_to_another_number_is_not_received(pair: CarrierPair) -> None:
-    """A worker is never given the reply to an earlier sync."""
+    """A worker never receives the reply to an earlier sync."""
     with _worker(pair) as worker:
         worker.send(1, b"one")
         pair.master.answer("w1", 1, b"old")
@@ -193,8 +192,8 @@ def a_reply_to_another_number_is_not_received(pair: CarrierPair) -> None:
         expect(worker.receive(2), b"new", "the reply to this number is received")
 
 
-def mailboxes_are_apart(pair: CarrierPair) -> None:
-    """What belongs to one worker reaches no other."""
+def mailboxes_are_separate(pair: CarrierPair) -> None:
+    """Messages of one worker reach no other."""
     with _worker(pair) as worker, _worker(pair, "w2") as other:
         worker.send(1, b"mine")
         other.send(1, b"theirs")
@@ -207,7 +206,7 @@ def mailboxes_are_apart(pair: CarrierPair) -> None:
 
 
 def a_damaged_sync_is_not_delivered_and_can_be_sent_again(pair: CarrierPair) -> None:
-    """A torn payload counts as none."""
+    """A damaged sync is ignored and can be sent again."""
     with _worker(pair) as worker:
         for number, (damage, alter) in enumerate(DAMAGES.items(), 1):
             worker.send(number, b"precious")
@@ -219,7 +218,7 @@ def a_damaged_sync_is_not_delivered_and_can_be_sent_again(pair: CarrierPair) -> 
 
 
 def a_damaged_reply_counts_as_none(pair: CarrierPair) -> None:
-    """A worker asks again, and is answered."""
+    """A damaged reply is ignored; the worker sends again and is answered again."""
     with _worker(pair) as worker:
         for number, (damage, alter) in enumerate(DAMAGES.items(), 1):
             worker.send(number, b"question")
@@ -232,7 +231,7 @@ def a_damaged_reply_counts_as_none(pair: CarrierPair) -> None:
 
 
 def a_published_chunk_is_fetched_until_it_is_retracted(pair: CarrierPair) -> None:
-    """Chunks come and go by name; to retract one twice is harmless."""
+    """A chunk is available from publish to retract; retracting it twice is harmless."""
     with _worker(pair) as worker:
         pair.master.publish("lease-000001", b"rows")
         expect(worker.fetch("lease-000001", bundle.digest(b"rows")), b"rows", "a published chunk is fetched")
@@ -243,7 +242,7 @@ def a_published_chunk_is_fetched_until_it_is_retracted(pair: CarrierPair) -> Non
 
 
 def a_shared_file_is_fetched_until_it_is_retracted(pair: CarrierPair) -> None:
-    """Whatever becomes of the file's own name; where nothing can be shared, nothing is."""
+    """A shared file stays available even if its path is unlinked. A carrier that cannot share files returns False."""
     with tempfile.TemporaryDirectory() as folder, _worker(pair) as worker:
         path = Path(folder) / "file"
         path.write_bytes(b"version")
@@ -260,7 +259,7 @@ def a_shared_file_is_fetched_until_it_is_retracted(pair: CarrierPair) -> None:
 
 
 def a_chunk_with_another_digest_is_refused(pair: CarrierPair) -> None:
-    """Neither another chunk of that name nor a damaged one is trained."""
+    """Fetching a chunk whose digest differs (another of that name, or a damaged one) raises ValueError."""
     with _worker(pair) as worker:
         pair.master.publish("lease-000001", b"rows")
         with expect_error(ValueError, "a chunk with another digest is refused by its name", "lease-000001"):
@@ -271,16 +270,17 @@ def a_chunk_with_another_digest_is_refused(pair: CarrierPair) -> None:
 
 
 def _await_heartbeat(pair: CarrierPair, wanted: Callable[[Heartbeat], bool], law: str) -> Heartbeat:
-    """Return the heartbeat of w1 once it is as wanted."""
+    """Return the heartbeat of w1 as soon as `wanted` accepts it. Raises ContractBroken after HEARTBEAT_LIMIT_S."""
     limit_s = time.monotonic() + HEARTBEAT_LIMIT_S
+    # Polled, because a carrier may deliver heartbeats in the background.
     while (heartbeat := pair.master.heartbeat("w1")) is None or not wanted(heartbeat):
         require(time.monotonic() < limit_s, f"{law}: got {heartbeat}")
         time.sleep(0.001)
     return heartbeat
 
 
-def the_last_heartbeat_is_seen(pair: CarrierPair) -> None:
-    """A heartbeat may be late by a second; of several the last one stays."""
+def the_last_heartbeat_is_read(pair: CarrierPair) -> None:
+    """The last of several heartbeats is read, possibly a second late."""
     with _worker(pair) as worker:
         expect(pair.master.heartbeat("w1"), None, "a worker that never beat has no heartbeat")
         worker.beat(3, 64)
@@ -288,8 +288,10 @@ def the_last_heartbeat_is_seen(pair: CarrierPair) -> None:
         _await_heartbeat(pair, lambda heartbeat: heartbeat[:2] == (4, 1 << 40), "the last heartbeat is seen")
 
 
-def a_heartbeat_said_again_is_another(pair: CarrierPair) -> None:
-    """A worker that is long at one batch shows that it lives."""
+def a_repeated_heartbeat_differs_from_the_last(pair: CarrierPair) -> None:
+    """A heartbeat with the same content differs from the previous one, so that a worker in a long batch counts as
+    alive.
+    """
     with _worker(pair) as worker:
         worker.beat(3, 64)
         first = _await_heartbeat(pair, lambda heartbeat: True, "the first heartbeat is seen")
@@ -299,7 +301,7 @@ def a_heartbeat_said_again_is_another(pair: CarrierPair) -> None:
 
 
 def a_heartbeat_outlives_its_worker(pair: CarrierPair) -> None:
-    """What a worker did before it ended is not forgotten."""
+    """The last heartbeat of a worker can be read after the worker has ended."""
     with _worker(pair) as worker:
         worker.beat(3, 64)
     heartbeat = pair.master.heartbeat("w1")
@@ -307,23 +309,23 @@ def a_heartbeat_outlives_its_worker(pair: CarrierPair) -> None:
 
 
 def a_worker_without_a_mailbox_has_no_heartbeat(pair: CarrierPair) -> None:
-    """To ask for it is no error."""
-    expect(pair.master.heartbeat("nobody"), None, "a worker without a mailbox has no heartbeat")
+    """Reading the heartbeat of an unknown worker returns None."""
+    expect(pair.master.heartbeat("unknown"), None, "a worker without a mailbox has no heartbeat")
 
 
 def a_reply_to_a_closed_mailbox_is_harmless(pair: CarrierPair) -> None:
-    """The master need not know whether a worker still listens; the worker learns that there will be no reply."""
+    """Answering a closed mailbox has no effect; the worker's `receive` raises FileNotFoundError."""
     with _worker(pair) as worker:
-        worker.send(1, b"last words")
+        worker.send(1, b"last message")
         pair.master.close("w1")
-        pair.master.answer("w1", 1, b"farewell")
+        pair.master.answer("w1", 1, b"goodbye")
         expect(_collected(pair), [], "nothing is collected from a closed mailbox")
-        with expect_error(FileNotFoundError, "a worker is told that its mailbox was closed"):
+        with expect_error(FileNotFoundError, "a worker sees that its mailbox was closed"):
             worker.receive(1)
 
 
-def what_is_sent_to_a_closed_mailbox_is_lost(pair: CarrierPair) -> None:
-    """A worker that was given up cannot speak any more."""
+def nothing_can_be_sent_to_a_closed_mailbox(pair: CarrierPair) -> None:
+    """Sending to a mailbox that the master has closed raises OSError."""
     with _worker(pair) as worker:
         pair.master.close("w1")
         with expect_error(OSError, "nothing can be sent to a closed mailbox"):
@@ -332,7 +334,7 @@ def what_is_sent_to_a_closed_mailbox_is_lost(pair: CarrierPair) -> None:
 
 
 def opening_and_closing_twice_are_harmless(pair: CarrierPair) -> None:
-    """A mailbox that is opened again keeps what is in it."""
+    """`open` and `close` are idempotent, and opening again keeps the mailbox's syncs."""
     with _worker(pair) as worker:
         pair.master.open("w1")
         worker.send(1, b"still here")
@@ -345,8 +347,8 @@ def opening_and_closing_twice_are_harmless(pair: CarrierPair) -> None:
         expect(_collected(pair), [], "nothing is collected from a closed mailbox")
 
 
-def what_was_cleared_is_gone_and_mailboxes_can_be_opened_again(pair: CarrierPair) -> None:
-    """A run that starts afresh finds nothing of another time."""
+def cleared_mailboxes_are_empty_and_can_be_opened_again(pair: CarrierPair) -> None:
+    """`clear` removes all mailboxes and messages, so that a new run finds nothing old."""
     with _worker(pair) as worker:
         worker.send(1, b"of another time")
         pair.master.clear()
@@ -370,22 +372,22 @@ CHECKS: tuple[Callable[[CarrierPair], None], ...] = (
     an_answer_settles_the_syncs_before_it,
     a_discarded_sync_is_not_collected,
     a_reply_to_another_number_is_not_received,
-    mailboxes_are_apart,
+    mailboxes_are_separate,
     a_damaged_sync_is_not_delivered_and_can_be_sent_again,
     a_damaged_reply_counts_as_none,
     a_published_chunk_is_fetched_until_it_is_retracted,
     a_shared_file_is_fetched_until_it_is_retracted,
     a_chunk_with_another_digest_is_refused,
-    the_last_heartbeat_is_seen,
-    a_heartbeat_said_again_is_another,
+    the_last_heartbeat_is_read,
+    a_repeated_heartbeat_differs_from_the_last,
     a_heartbeat_outlives_its_worker,
     a_worker_without_a_mailbox_has_no_heartbeat,
     a_reply_to_a_closed_mailbox_is_harmless,
-    what_is_sent_to_a_closed_mailbox_is_lost,
+    nothing_can_be_sent_to_a_closed_mailbox,
     opening_and_closing_twice_are_harmless,
-    what_was_cleared_is_gone_and_mailboxes_can_be_opened_again,
+    cleared_mailboxes_are_empty_and_can_be_opened_again,
 )
-"""The laws, one each."""
+"""The laws of the contract."""
 
 
 @contextmanager

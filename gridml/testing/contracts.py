@@ -1,4 +1,4 @@
-"""What the checks of a contract raise, and how they say what they got and what they expected."""
+"""Assertions shared by the contract checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class ContractBroken(AssertionError):
-    """An implementation does not keep its contract; the message says which law, what was got and what was expected."""
+    """An implementation violates its contract. The message names the law, and what was got and expected."""
 
 
 def require(condition: bool, law: str) -> None:
@@ -24,7 +24,7 @@ def expect(got: object, expected: object, law: str) -> None:
 
 @contextmanager
 def expect_error(error: type[Exception], law: str, message: str = "") -> Iterator[None]:
-    """Raise ContractBroken unless what runs inside raises `error`, with `message` in its text."""
+    """Raise ContractBroken unless the body raises `error` with `message` in its text."""
     try:
         yield
     except error as raised:
