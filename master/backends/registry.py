@@ -57,7 +57,7 @@ def _restoring(run: RunDirectory, sha256: str | None) -> str:
         return ""
     path, copy, then = shlex.quote(str(run.settings)), shlex.quote(str(run.settings_copy)), command("resume", run.root)
     return (
-        f" If you have changed it yourself, change its copy alike: cp {path} {copy} && {then}. If not, the copy is "
+        f" If you have changed it yourself, change its copy, too: cp {path} {copy} && {then}. If not, the copy is "
         f"what was written. Restore it: rm -rf {path} && cp {copy} {path} && {then}"
     )
 

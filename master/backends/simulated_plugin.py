@@ -40,7 +40,7 @@ class SimulationOptions:
         None, "How long machines live: normal(45m,10m), weibull(0.7,2h); otherwise for ever.", FIRST
     )
     trace: Path | None = option(None, "Machines that came and went (Bamboo's format).", FAILURES)
-    chunks_per_job: int = option(0, "A worker leaves after so many chunks; 0: never.", WORKERS)
+    chunks_per_job: int = option(0, "Chunks after which a worker leaves; 0: never.", WORKERS)
     fast: float = option(0.0, "Share of the machines that are faster, those with AVX say.", WORKERS)
     fast_factor: float = option(4.0, "How many times as fast they are.", WORKERS)
     spread: float = option(0.0, "Standard deviation of the logarithm of all speeds.", WORKERS)
@@ -77,7 +77,7 @@ def read_trace(path: Path) -> tuple[TraceEvent, ...]:
     try:
         return traces.read_trace(path)
     except OSError as error:
-        raise UsageError(f"--trace: {path} cannot be read: {error.strerror}. Name a file that is there.") from error
+        raise UsageError(f"--trace: {path} cannot be read: {error.strerror}. Name an existing file.") from error
     except TraceError as error:
         raise UsageError(f"--trace: {error}") from error
 

@@ -179,8 +179,9 @@ def choose_span(
     """
 
     def may_come(span: Span) -> bool:
-        meant = span.apart
-        return meant or any(r.epoch == span.epoch and r.start < span.stop and span.start < r.stop for r in reserved)
+        return span.isolated or any(
+            r.epoch == span.epoch and r.start < span.stop and span.start < r.stop for r in reserved
+        )
 
     last: Span | None = None  # what is reserved, of the oldest epoch that has anything
     passed_over = waits = False
@@ -195,7 +196,10 @@ def choose_span(
             return span, "the first that nobody holds"
         last = last or span
     if last is not None:
-        return last, f"it was {'set apart' if last.apart else 'reserved'} for another worker, and nothing else is left"
+        return (
+            last,
+            f"it was {'set apart' if last.isolated else 'reserved'} for another worker, and nothing else is left",
+        )
     if passed_over:
         return None, "it failed on all that is left, and others may take that"
     return None, f"epoch {newest_epoch + 1} waits for the one before" if waits else "everything is leased"

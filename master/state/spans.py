@@ -16,14 +16,13 @@ from master.state.failures import Failed, open_failures
 
 @dataclass(frozen=True)
 class Span:
-    """Positions [start, stop) of an epoch that nobody holds, and the failures of f that stand against them. What is set
-    `apart` waits for a worker that it is meant for."""
+    """Positions [start, stop) of an epoch that no worker holds, and the open failures of f in them."""
 
     epoch: int
     start: int
     stop: int
     failed: tuple[Failed, ...] = ()
-    apart: bool = False
+    isolated: bool = False  # joined to no neighbour: kept for one worker, as a spot check is
 
     @property
     def count(self) -> int:
@@ -120,8 +119,7 @@ class FreeSpans:
             self._removed.add(_key(span))
 
     def join(self, span: Span) -> None:
-        """One more range, joined to what it touches in its part if the same failures stand against that, and it is not
-        apart."""
+        """Add a range, joined to its neighbours in the same part that have the same failures and are not isolated."""
         if span.count <= 0:
             return
         if self._borders and self._inside(span):
@@ -130,7 +128,7 @@ class FreeSpans:
             return
         at = bisect_left(self.spans, _key(span), key=_key)
         for other in self.spans[max(0, at - 1) : at + 1]:
-            alike = other.epoch == span.epoch and other.failed == span.failed and not other.apart
+            alike = other.epoch == span.epoch and other.failed == span.failed and not other.isolated
             meets = max(other.start, span.start)
             if alike and meets in (other.stop, span.stop) and meets not in self._borders:
                 self.remove(other)

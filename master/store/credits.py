@@ -57,7 +57,7 @@ def count_credits(db: sqlite3.Connection) -> Credited:
     number, vertices, claimed, closed = epochs.T
     # Stored sums are never trusted: each is compared with its rows, because damage may have changed either.
     if not len(epochs) or not np.array_equal(number, np.arange(len(epochs))):
-        raise ValueError(f"the epochs {number.tolist()} are there; expected all from 0 on")
+        raise ValueError(f"the ledger has the epochs {number.tolist()}; expected all from 0 on")
     _check_partition(np.concatenate([credits, uncredited]), vertices)
     sums = np.zeros(len(epochs), np.int64)
     np.add.at(sums, credits[:, 0], credits[:, 2] - credits[:, 1])

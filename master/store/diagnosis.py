@@ -161,7 +161,7 @@ def _problem_and_advice(trouble: FileTrouble, place: Path) -> tuple[str, str]:
         FileTrouble.GONE: (f"{place} is gone, or part of it", "bring back what was moved, removed or unmounted"),
         FileTrouble.MEMORY: (f"there is no memory left for {place}", "free some on this machine"),
         FileTrouble.UNREAD: (f"the reader of the output of {place}'s master has exited", "redirect its output"),
-        FileTrouble.OTHER: (f"the master cannot go on with {place}", "mend that"),
+        FileTrouble.OTHER: (f"the master cannot use {place}", "fix that"),
     }[trouble]
 
 

@@ -257,20 +257,20 @@ class Ledger(LedgerFile, WorkerRows):
         """Keep a free range as a span of its own, joined to no neighbour until `rejoin`. Returns None if it is not
         free, or part of an isolated range. The isolation is not persisted: it ends with this master."""
         span = self.free_spans.around(wanted.epoch, wanted.start)
-        if span is None or span.apart or wanted.stop > span.stop:
+        if span is None or span.isolated or wanted.stop > span.stop:
             return None
-        apart = replace(wanted, failed=open_failures(span.failed, wanted.start), apart=True)
+        isolated = replace(wanted, failed=open_failures(span.failed, wanted.start), isolated=True)
         self.free_spans.remove(span)
         self.free_spans.add(replace(span, stop=wanted.start))
-        self.free_spans.add(apart)
+        self.free_spans.add(isolated)
         self.free_spans.add(replace(span, start=wanted.stop, failed=open_failures(span.failed, wanted.stop)))
-        return apart
+        return isolated
 
-    def rejoin(self, apart: Span) -> None:
+    def rejoin(self, isolated: Span) -> None:
         """End the isolation of a range, if it is still free."""
-        if self.is_free(apart):
-            self.free_spans.remove(apart)
-            self.free(replace(apart, apart=False))
+        if self.is_free(isolated):
+            self.free_spans.remove(isolated)
+            self.free(replace(isolated, isolated=False))
 
     def is_free(self, span: Span) -> bool:
         """Return whether exactly this span is free."""
@@ -279,7 +279,7 @@ class Ledger(LedgerFile, WorkerRows):
     def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseState:
         """Lease [span.start, stop) of a free span to a worker. The rest of the span stays free."""
         self.free_spans.remove(span)
-        self.free_spans.add(replace(span, start=stop, failed=open_failures(span.failed, stop), apart=False))
+        self.free_spans.add(replace(span, start=stop, failed=open_failures(span.failed, stop), isolated=False))
         number, self._next_lease = self._next_lease, self._next_lease + 1
         lease = LeaseState(number, self.term, span.epoch, span.start, stop, span.start, worker, failed=span.failed)
         self.leases.add(lease)
@@ -355,8 +355,8 @@ class Ledger(LedgerFile, WorkerRows):
         span = self.uncredited_rest(lease, stop)
         assert span is not None, "the rest of the lease is free"
         self.free_spans.remove(span)
-        self.free_spans.add(replace(span, stop=lease.upto, apart=False))
-        self.free_spans.add(replace(span, start=stop, apart=False))
+        self.free_spans.add(replace(span, stop=lease.upto, isolated=False))
+        self.free_spans.add(replace(span, start=stop, isolated=False))
         lease.stop, lease.worker, lease.reserved_until_s = stop, worker, None
         self.leases.add(lease)
         self._batch.change(lease)

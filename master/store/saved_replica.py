@@ -234,7 +234,7 @@ def find_source(text: str) -> tuple[Path, str | None]:
         return path, FINAL
     if path.is_file():
         return path, None
-    raise UsageError(f"--init-from is {text!r}, and nothing is there; {_EXPECTED}.")
+    raise UsageError(f"--init-from is {text!r}, which does not exist; {_EXPECTED}.")
 
 
 def located(text: str) -> str:

@@ -56,7 +56,7 @@ CHUNK_BYTES = 32 * 10**6
 MAX_SPOT_CHECKS = 0.5  # share of the pushes: less must be trained for checks than for credit
 MAX_SEED = 2**32 - 1  # the maximum of NumPy's legacy generator, which user code may seed
 BEGINS = (BEGIN, SIMULATE)
-# Help texts that do not fit beside their setting.
+# Help texts that are too long for the line of their setting.
 _CHUNK = "Vertices a lease; otherwise chosen for goodput, or as the paper has it: paper, gaussian."
 _PLACEMENT = (
     "Vertices that touch the same rows go to one worker: where it pays, never, or by a method of gridml place such as "
@@ -308,7 +308,7 @@ class Settings:
 class CommandOptions:
     """Options of commands and calls that are not stored as settings."""
 
-    program: Path | None = option(None, "Another file of the same graph, such as a mended one.", TRAINED, (RESUME,))
+    program: Path | None = option(None, "Another file of the same graph, such as a fixed one.", TRAINED, (RESUME,))
     with_changes: bool = option(
         False, "Take the program, its modules and sent files as they are now, and not the copies.", TRAINED, (RESUME,)
     )

@@ -153,7 +153,7 @@ def initial(graph: Graph, seed: int) -> ReplicaState:
             state.arrays[type_name] = {name: np.array(column) for name, column in table.columns.items()}
     for name, tensor in state.tensors():
         if name not in constant and not np.isfinite(tensor).all():
-            raise ProgramError(f"{name} begins with NaN or infinity, and no push can mend that; give it finite values")
+            raise ProgramError(f"{name} begins with NaN or infinity, which no push can fix; give it finite values")
     return state
 
 

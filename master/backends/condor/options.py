@@ -68,7 +68,7 @@ class CondorOptions(BackendOptions):
         bounds=_FROM_1,
     )
     chunks_per_job: int = option(
-        0, "A job leaves after so many chunks; 0: it stays while its machine lasts.", bounds=_FROM_0
+        0, "Chunks after which a job leaves; 0: it stays while its machine lasts.", bounds=_FROM_0
     )
     job_hours: float = option(
         0.0,

@@ -69,13 +69,13 @@ def news(options: CondorOptions, directory: RunDirectory) -> list[str]:
     if linked:
         warnings.append(
             f"{_named(linked)} of --send: too large to copy, so the run holds a second name of the same file. Do not "
-            "write into it while the run goes on; to delete or replace it does no harm"
+            "write into it during the run; deleting or replacing it is safe"
         )
     altered = [path for path, original, copy in pairs if _differ(original, copy)]
     if altered:
         warnings.append(
-            f"{_named(altered)} of --send changed since the run began, and it goes on with its own copy. To take what "
-            f"is there now: {command('resume', directory.root)} --with-changes"
+            f"{_named(altered)} of --send changed since the run began, and the run uses its own copy. To use the "
+            f"present files: {command('resume', directory.root)} --with-changes"
         )
     return warnings
 
@@ -141,11 +141,11 @@ NAMES = "condor.names"  # the names of the last submitted jobs, one per line, fo
 _LAUNCHER = """#!/bin/sh
 # Starts a gridml worker with the first Python that has what a worker imports.
 exec 2>&1
-: >>outbox.push  # HTCondor carries it, whatever becomes of the job
+: >>outbox.push  # it must exist: HTCondor transfers it however the job ends
 [ -z "$_CONDOR_CHIRP_CONFIG" ] || export GRIDML_CHIRP_CONFIG="$_CONDOR_CHIRP_CONFIG"
 if [ -n "$GRIDML_PACKED" ]; then
     PATH="$PWD/packed/bin:$PATH"
-    if [ ! -d packed ]; then  # it is there when a worker is started again in its folder
+    if [ ! -d packed ]; then  # it exists if a worker is restarted in the same folder
         mkdir unpacking && tar -xzf "$GRIDML_PACKED" -C unpacking && mv unpacking packed || {
             tar -tzf "$GRIDML_PACKED" >/dev/null && exit 69  # the archive is whole: it is the disk
             exit 78

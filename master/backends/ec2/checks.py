@@ -113,7 +113,7 @@ def _address(address: str | None) -> str:
     carrier = CARRIERS.find("sftp")
     carrier.check_address(address)
     carrier.check_advertised(address, nearby=False)
-    return "instances are told a name or an address that others may reach; whether its port is open shows in a run"
+    return "instances get a name or address that others may reach; whether its port is open shows in a run"
 
 
 _Region = Annotated[
@@ -176,7 +176,7 @@ def check(
         failed += not each.good
         _say(f"{'ok     ' if each.good else 'MISSING'} {each.what}: {each.found}")
     if failed:
-        raise RunError(f"{failed} of these must be mended before gridml launch can work; docs/ec2.md says how.")
+        raise RunError(f"{failed} of these must be fixed before gridml launch can work; docs/ec2.md says how.")
 
 
 def _say(text: str) -> None:

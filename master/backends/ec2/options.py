@@ -68,7 +68,7 @@ class Ec2Options(BackendOptions):
     on_demand: bool = option(False, "Instances at the full price, which EC2 does not interrupt.")
     boot_patience: float = option(300.0, "An instance that has not enrolled by then is replaced.", **_SECONDS)
     orphan_patience: float = option(
-        900.0, "An instance that hears nothing from the master for so long ends.", **_SECONDS
+        900.0, "An instance without a message from the master for this long ends.", **_SECONDS
     )
 
     def __post_init__(self) -> None:

@@ -183,7 +183,7 @@ def test_what_does_not_fit_is_told_and_left_out_when_asked(begin: Any, tied: Mod
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nowhere", "nothing is there; expected a run's directory"),
+        ("nowhere", "which does not exist; expected a run's directory"),
         ("broken.pt", "which cannot be read"),
         ("whole.pt", "which holds other objects than tensors, such as a whole module"),
         ("other.pt", "which holds no state dict but"),

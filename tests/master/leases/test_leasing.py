@@ -156,9 +156,9 @@ def test_the_oldest_epoch_first_and_none_that_must_wait(free: list[Span], newest
 
 
 def test_what_is_set_apart_is_leased_last() -> None:
-    apart, later = Span(0, 0, 5, apart=True), Span(0, 5, 9)
-    assert choose_span([apart, later], 0)[0] == later
-    assert choose_span([apart, Span(1, 0, 9)], 1)[0] == apart, "before anything of the next epoch"
+    isolated, later = Span(0, 0, 5, isolated=True), Span(0, 5, 9)
+    assert choose_span([isolated, later], 0)[0] == later
+    assert choose_span([isolated, Span(1, 0, 9)], 1)[0] == isolated, "before anything of the next epoch"
 
 
 def test_why_there_is_none() -> None:

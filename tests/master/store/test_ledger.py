@@ -42,7 +42,7 @@ State = tuple[dict[int, Fields], dict[int, Fields], list[Span], int, int, list[t
 
 
 def state(ledger: Ledger) -> State:
-    spans = [replace(span, apart=False) for span in sorted(ledger.spans, key=lambda s: (s.epoch, s.start))]
+    spans = [replace(span, isolated=False) for span in sorted(ledger.spans, key=lambda s: (s.epoch, s.start))]
     leases = {lease.id: fields(lease) for lease in ledger.leases}
     reserved = {number: fields(lease) for number, lease in ledger.leases.reserved.items()}
     return leases, reserved, spans, ledger.credited, ledger._next_lease, ledger.reassigned_ranges()
@@ -136,7 +136,7 @@ def test_what_is_committed_is_there_for_whoever_reads(ledger: Ledger) -> None:
 # --- the mirror
 
 OPERATIONS = ["lease", "lease", "credit", "credit", "end", "fail", "reassign", "reserve", "reopen", "cut", "open"]
-OPERATIONS += ["set apart", "put back"]
+OPERATIONS += ["isolate", "rejoin"]
 Operation = st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 9), st.integers(1, COUNT))
 
 
@@ -147,11 +147,11 @@ def perform(ledger: Ledger, operation: str, which: int, much: int) -> None:
     if operation == "lease" and ledger.spans:
         span = ledger.spans[which % len(ledger.spans)]
         ledger.lease(span, min(span.stop, span.start + much), f"w{which}", 1.0, "test")
-    elif operation == "set apart" and ledger.spans:
+    elif operation == "isolate" and ledger.spans:
         span = ledger.spans[which % len(ledger.spans)]
         ledger.isolate(replace(span, start=span.start + which % span.count))
-    elif operation == "put back":
-        for span in [span for span in ledger.spans if span.apart]:
+    elif operation == "rejoin":
+        for span in [span for span in ledger.spans if span.isolated]:
             ledger.rejoin(span)
     elif operation == "open":
         newest, _ = ledger.newest_epoch()
@@ -214,26 +214,26 @@ def test_free_ranges_join_what_they_touch(ledger: Ledger) -> None:
 
 def test_a_range_that_is_set_apart_is_joined_to_nothing_until_it_is_put_back(ledger: Ledger) -> None:
     with ledger.transaction():
-        apart = ledger.isolate(Span(0, 5, 10))
-        assert apart == Span(0, 5, 10, apart=True)
-        assert ledger.isolate(Span(0, 6, 8)) is None, "it is apart already"
+        isolated = ledger.isolate(Span(0, 5, 10))
+        assert isolated == Span(0, 5, 10, isolated=True)
+        assert ledger.isolate(Span(0, 6, 8)) is None, "it is isolated already"
         assert ledger.isolate(Span(0, 0, COUNT + 1)) is None, "there is no such range"
         lease = ledger.lease(ledger.spans[0], 5, "w1", 0.0, "test")
         ledger.end_lease(lease, 1.0, "test")
-        assert ledger.spans == [Span(0, 0, 5), apart, Span(0, 10, COUNT)]
-        ledger.rejoin(apart)
+        assert ledger.spans == [Span(0, 0, 5), isolated, Span(0, 10, COUNT)]
+        ledger.rejoin(isolated)
         assert ledger.spans == [Span(0, 0, COUNT)]
-        ledger.rejoin(apart)
+        ledger.rejoin(isolated)
         assert ledger.spans == [Span(0, 0, COUNT)], "once is enough"
 
 
 def test_what_is_left_of_a_range_that_was_set_apart_is_for_anybody(ledger: Ledger) -> None:
     with ledger.transaction():
-        apart = ledger.isolate(Span(0, 5, 10))
-        assert apart is not None
-        ledger.lease(apart, 8, "w1", 0.0, "test")
+        isolated = ledger.isolate(Span(0, 5, 10))
+        assert isolated is not None
+        ledger.lease(isolated, 8, "w1", 0.0, "test")
         assert Span(0, 8, 10) in ledger.spans
-        assert not ledger.is_free(apart)
+        assert not ledger.is_free(isolated)
 
 
 def test_a_range_in_which_f_failed_stays_apart(ledger: Ledger) -> None:
