@@ -62,7 +62,7 @@ class GuestCloud:
         """Send an instance an interruption notice, and end it after `notice_s` seconds. Raises UnknownInstance."""
         instance = self._instance(id)
         instance.interruption = ("terminate", when(datetime.now(UTC) + timedelta(seconds=notice_s)))
-        self.happened(f"is told that it will be taken in {notice_s:g} s", id)
+        self.happened(f"gets a notice of {notice_s:g} s", id)
         timer = threading.Timer(notice_s, lambda: self._work.submit(instance.end, TAKEN, POWER_OFF_S, "is taken"))
         timer.daemon = True
         timer.start()

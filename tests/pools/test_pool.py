@@ -1,4 +1,4 @@
-"""Pools come up, go down, and leave nothing behind; behind firewalls nothing is reached but the submit host."""
+"""Pools start and stop without leftovers; behind firewalls only the submit host is reachable."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def firewalled(tmp_path: Path) -> Iterator[Pool]:
 
 
 def from_inside(there: Pool, worker: int, address: str, port: int, limit_s: float = 5.0) -> str:
-    """What comes of a connection from a worker host to an address."""
+    """Return the result of a connection from a worker host to an address."""
     inside = ["ip", "netns", "exec", namespace(there.subnet, worker)]
     probe = [sys.executable, "-c", PROBE, address, str(port), str(limit_s)]
     return subprocess.run([*inside, *probe], capture_output=True, text=True, check=True).stdout.strip()

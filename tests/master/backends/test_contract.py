@@ -1,4 +1,4 @@
-"""Every back end keeps the contract, whatever it starts workers with. A back end joins by a harness in `HARNESSES`."""
+"""The contract of back ends, for each of them. A back end joins by a harness in `HARNESSES`."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _empty_the_queue() -> None:
 
 
 class Actor:
-    """What stands for a worker process in a simulation: it behaves so."""
+    """A stand-in for a worker process in a simulation, with a given behaviour."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.interruptible = False

@@ -1,4 +1,4 @@
-"""The checks of the back ends' contract must be able to fail: each kind of broken back end is caught by its law."""
+"""Mutation tests of the contract's checks: each kind of broken back end is caught by its law."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Memory(Backend):
         return events
 
     def news_of(self, worker: str) -> bool:
-        """Whether an event of the worker is still to be polled: it starts one poll after it was queued."""
+        """Return whether an event of the worker is still to be polled: it starts one poll after it was queued."""
         return any(event.worker == worker for event in self.events)
 
     def free_machines(self) -> list[str]:
@@ -221,7 +221,7 @@ class LeavesProcesses(Memory):
 class InventsWorkers(Memory):
     def close(self) -> None:
         super().close()
-        self.events.append(JobEvent(self.clock(), "nobody", State.QUEUED))
+        self.events.append(JobEvent(self.clock(), "unknown", State.QUEUED))
 
 
 BROKEN: list[tuple[type[Memory], str]] = [

@@ -1,4 +1,4 @@
-"""The local back end: its script really kills real processes, at the times of an injected clock."""
+"""The local back end: its script kills real processes, at the times of an injected clock."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Pool:
 
     @property
     def kills(self) -> Counter[tuple[str, bool | None]]:
-        """How often the script ended a worker, by machine and whether SIGTERM came first."""
+        """Count the workers ended by the script, by machine and whether SIGTERM came first."""
         return Counter((event.machine, event.graceful) for event in self.of(State.EVICTED) if not event.cancelled)
 
     def state(self, worker: str) -> State:
@@ -289,7 +289,7 @@ def test_replay_of_a_trace(make: Make) -> None:
     assert pool.state("w3") is State.QUEUED and pool.backend.next_change_s() == pytest.approx(11.0)
     pool.at(20.0)
     assert pool.last("w3").machine == "b"
-    pool.at(31.5)  # c came and went with nobody in it, and never comes again
+    pool.at(31.5)  # c opened and closed without a worker, and never opens again
     pool.backend.submit("w4")
     pool.poll()
     assert pool.state("w4") is State.QUEUED and pool.backend.next_change_s() is None
@@ -419,7 +419,7 @@ def test_a_worker_that_is_stopped_is_suspended_until_it_goes_on(make: Make) -> N
 
 
 def test_a_worker_that_ends_during_a_poll_is_reaped_by_the_next(make: Make) -> None:
-    """The master ended there: of a process that has ended nobody can ask whether it is stopped."""
+    """The stop state of an ended process cannot be read, which once ended the master."""
     pool = make(Steady(1), "exit 0")
     pool.backend.submit("w1")
     pool.poll()

@@ -1,4 +1,4 @@
-"""What makes no sense on one machine is refused before a run is made: with what was got, and what was expected."""
+"""Settings that are invalid on one machine are refused before a run is made, with what was got and expected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts: seeded, balanced, scalable, and the same whoever asks."""
+"""Scripts: seeded, balanced, scalable, and pure functions of their arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ scripts = st.builds(
 
 
 def ends(script: Script, lives_each: int) -> list[bool]:
-    """Whether the first lives of every slot end gracefully."""
+    """Return whether the first lives of every slot end gracefully."""
     return [life.graceful for slot in range(script.slots) for k in range(lives_each) if (life := script.life(slot, k))]
 
 

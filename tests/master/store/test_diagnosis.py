@@ -1,4 +1,4 @@
-"""What a disk says, as an error for people: the right cause, and advice that fits it. Restoring is for damage alone."""
+"""Diagnosis of storage errors: the right cause, and fitting advice. Restoring is advised for damage alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def refusal(ledger: Ledger) -> str:
-    """What is said when the ledger cannot be opened; it is no damage."""
+    """The message when the ledger cannot be opened, which is no damage."""
     with pytest.raises(StorageError) as caught:
         Ledger(ledger.path, shared_disk=False)
     assert "backup" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What may differ between two masters of a run, and what may not."""
+"""Differences between two masters of a run: those that are allowed, and those that are refused."""
 
 from __future__ import annotations
 

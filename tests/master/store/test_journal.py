@@ -1,4 +1,4 @@
-"""Events are rows of a transaction, and told once it is committed."""
+"""Events are rows of a transaction, and are reported once it is committed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Log:
         self.events = Events(self.ledger, self.path, self.report, self.clock)
 
     def report(self, topic: str, text: str, facts: object) -> None:
-        assert not self.ledger.in_transaction, "whoever is told may look into the ledger"
+        assert not self.ledger.in_transaction, "the receiver of a report may read the ledger"
         self.reported.append(text)
 
     @property

@@ -1,4 +1,4 @@
-"""The ledger: all or nothing, and the mirror is the file."""
+"""The ledger: transactions are atomic, and the mirror equals the file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Fields = tuple[object, ...]
 
 
 def fields(lease: LeaseState) -> Fields:
-    """What the file has of a lease."""
+    """Return the row of a lease in the file."""
     return tuple(getattr(lease, name) for name in PERSISTED)
 
 
@@ -128,7 +128,7 @@ def test_what_is_committed_is_there_for_whoever_reads(ledger: Ledger) -> None:
         lease = ledger.lease(ledger.spans[0], 5, "w1", 1.0, "test")
         ledger.credit(lease, 3, 1, 0.0, 1.0)
         inside = reread(ledger)
-    assert inside[0] == {}  # nobody sees half of it
+    assert inside[0] == {}  # no reader sees half of it
     assert reread(ledger) == state(ledger)
     assert list(ledger.credits()) == [(0, 0, 3)]
 
@@ -350,7 +350,7 @@ def test_overtaken_ranges_survive_their_master(ledger: Ledger) -> None:
         again = ledger.lease(ledger.spans[0], 4, "w2", 3.0, "test")
         again.times_reassigned = 1
         ledger.end_lease(again, 4.0, "too slow", reassigned=True)
-        ledger.end_lease(ledger.lease(ledger.spans[-1], 9, "w3", 5.0, "test"), 6.0, "let go")
+        ledger.end_lease(ledger.lease(ledger.spans[-1], 9, "w3", 5.0, "test"), 6.0, "released")
     ranges = [(Span(0, 2, 5), 1), (Span(0, 2, 4), 2)]  # oldest first: the later one is true of what both have
     assert ledger.reassigned_ranges() == ranges
     ledger = begin_again(ledger)

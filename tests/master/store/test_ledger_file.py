@@ -1,4 +1,4 @@
-"""The file of a ledger: one that is damaged, gone, full or another's is told with what to do."""
+"""The file of a ledger: one that is damaged, missing, full or foreign is reported with advice."""
 
 from __future__ import annotations
 

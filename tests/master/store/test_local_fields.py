@@ -1,4 +1,4 @@
-"""LocalFields of local vertices come home with the credit: once, in order, and for BSP when the superstep has ended."""
+"""Changed fields of local vertices are applied with the credit: once, in order, and with BSP at the superstep's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Older versions of rows on the memory of the newest one."""
+"""Older versions of rows, which share the memory of the newest."""
 
 from __future__ import annotations
 

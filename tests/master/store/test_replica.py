@@ -1,4 +1,4 @@
-"""The master replica: what a worker lacks, what changed when, and which version a push stands on."""
+"""The master replica: the values a worker lacks, versions of changes, and bases of pushes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions whose files hold only the rows that changed, and bases on the memory of the newest: as whole copies are."""
+"""Incremental version files, and bases on the memory of the newest version: both equal whole copies."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def test_another_master_removes_what_only_an_earlier_one_kept_for_others(run: Ru
     run.commit([([*range(400)], [], 5, False)])
     run.begin()
     run.replica.load(5, run.kept[5])
-    run.forget(0)  # version 4: this one does not know that nobody wants the others, and asks the ledger for that
+    run.forget(0)  # version 4: it does not know that the others are unwanted, and asks the ledger
     assert there(run) == [0, 1, 2, 3, 5]
     run.sweep()
     assert there(run) == [5]

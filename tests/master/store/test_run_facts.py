@@ -1,4 +1,4 @@
-"""What a run directory says of a run as a whole, whoever drives it and whether anybody does."""
+"""Facts about a run as a whole, read from its directory with and without a master."""
 
 from __future__ import annotations
 

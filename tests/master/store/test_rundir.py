@@ -1,4 +1,4 @@
-"""One master at a time, and a disk that is recognised."""
+"""The run directory: one master at a time, and a disk that is recognised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell of the ledger that holds what no master writes there is damage, and so is a table that is another one."""
+"""A cell with a value that no master writes is damage, and so is a table that differs from the schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A value comes back as it was, or not at all: no flipped bit makes another one of it."""
+"""A value is read as it was written or not at all: no flipped bit makes another value of it."""
 
 from __future__ import annotations
 

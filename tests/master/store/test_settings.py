@@ -1,4 +1,4 @@
-"""The settings of a run: what makes no sense is refused, the back end's options stand under its name."""
+"""The settings of a run: invalid ones are refused, and the back end's options are stored under its name."""
 
 from __future__ import annotations
 

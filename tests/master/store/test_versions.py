@@ -1,4 +1,4 @@
-"""What a version holds comes back from its file, with what merge rules remember and when each vertex changed."""
+"""A version is restored from its file, with the buffers of merge rules and the versions of changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What instances boot, for the tests that boot some."""
+"""The root file system of instances, for the tests that boot some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of `gridml launch` do inside a local EC2, by name: a worker that is taken, a master that is killed."""
+"""Scenarios of the tests of `gridml launch` inside a local EC2, by name."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def taken(run: Path, provider: Control) -> dict[str, Any]:
     return {
         "status": status,
         "report": report(run),
-        "farewell": goodbye and [goodbye.exit_status, goodbye.evicted],
+        "goodbye": goodbye and [goodbye.exit_status, goodbye.evicted],
         "work": work_of(run, victim.worker),
         "left": left_on_ec2(),
         "token": (run / FOLDER / TOKEN).read_text(),
@@ -62,7 +62,7 @@ def taken(run: Path, provider: Control) -> dict[str, Any]:
 
 
 def resumed(run: Path, provider: Control) -> dict[str, Any]:
-    """Its master is killed, and another one takes over the instances that work on meanwhile."""
+    """Its master is killed, and another one takes over the instances, which kept working."""
     with launch(run) as master:
         wait(master, lambda: credited(run) > 0.1)
         master.kill()
@@ -72,7 +72,7 @@ def resumed(run: Path, provider: Control) -> dict[str, Any]:
 
 
 def cancelled(run: Path, provider: Control) -> dict[str, Any]:
-    """Its master is killed, and the run is cancelled where nobody drives it."""
+    """Its master is killed, and the run is cancelled without a master."""
     with launch(run) as master:
         wait(master, lambda: credited(run) > 0.1)
         master.kill()
@@ -82,7 +82,7 @@ def cancelled(run: Path, provider: Control) -> dict[str, Any]:
 
 
 def orphaned(run: Path, provider: Control) -> dict[str, Any]:
-    """Its master is killed, and nobody comes: its instances end themselves, and the rest is swept up."""
+    """Its master is killed, and no other starts: its instances end themselves, and a sweep removes the rest."""
     with launch(run, "--silence", "5", "--orphan-patience", "5") as master:
         wait(master, lambda: credited(run) > 0.1)
         master.kill()
@@ -94,10 +94,10 @@ def orphaned(run: Path, provider: Control) -> dict[str, Any]:
 
 
 def main(name: str, folder: Path) -> None:
-    told: dict[str, Callable[[Path, Control], dict[str, Any]]] = {
+    scenarios: dict[str, Callable[[Path, Control], dict[str, Any]]] = {
         each.__name__: each for each in (taken, resumed, cancelled, orphaned)
     }
-    print(json.dumps(told[name](folder / "run", Control(os.environ[VARIABLE]))))
+    print(json.dumps(scenarios[name](folder / "run", Control(os.environ[VARIABLE]))))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What the test of the local EC2 does inside it: launches instances, plays the provider, prints what came of it (JSON).
+"""The scenario of the local EC2's test: launches instances, acts as the provider, prints the results (JSON).
 
-Instances tell on `REPORTS` what they see; what they are to do they get as the answer.
+Instances report their observations to `REPORTS`, and get their orders as the answer.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ USER_DATA = "#cloud-config\n" + json.dumps(
 
 
 class Reports:
-    """All that instances told, each with the seconds since 1970 when it came; `orders` is what they are answered."""
+    """All reports of instances, each with the seconds since 1970 when it came; `orders` is what they are answered."""
 
     def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.reports: list[dict[str, Any]] = []
         self.orders: dict[str, str] = {}
         reports = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 values = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                reports.told.append({"at_s": time.time(), **values})
+                reports.reports.append({"at_s": time.time(), **values})
                 body = reports.orders.get(values["id"], "go on").encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
@@ -94,7 +94,7 @@ class Reports:
         threading.Thread(target=http.server.ThreadingHTTPServer(REPORTS, Handler).serve_forever, daemon=True).start()
 
     def of(self, id: str, what: str) -> list[dict[str, Any]]:
-        return [each for each in list(self.told) if each["id"] == id and each["what"] == what]
+        return [each for each in list(self.reports) if each["id"] == id and each["what"] == what]
 
 
 def wait(true: Callable[[], Any], what: str) -> None:
@@ -164,7 +164,7 @@ def main() -> None:
             "roles": dict(zip(("taken", "crashed", "switched_off", "ended"), launched, strict=True)) | {"mute": mute},
             "again": again,
             "refused": [[each["ErrorCode"] for each in refused["Errors"]], ids(refused)],
-            "told": reports.told,
+            "reports": reports.reports,
             "described": described(),
             "events": [asdict(event) for event in provider.events()],
             "crash": [crashed_s, gone_s],

@@ -1,4 +1,4 @@
-"""What the local EC2 answers instead of moto: tokens count once, capacity may be lacking, prices have a history."""
+"""The API of the local EC2 where it differs from moto: idempotency tokens, lack of capacity, price history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How pip is set on this machine is told to the pip that makes the root, with the files and folders that it names."""
+"""Settings of this machine's pip are passed to the pip that builds the root, with the paths that they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gridml launch` on instances that really boot: taken and replaced, outliving their master, removed at the end."""
+"""`gridml launch` on instances that really boot: interrupted, replaced, surviving their master, removed at the end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_run_ends_with_every_vertex_credited_once(taken: dict[str, Any]) -> 
 
 
 def test_who_is_interrupted_says_goodbye_and_nothing_that_it_trained_is_lost(taken: dict[str, Any]) -> None:
-    status, evicted = taken["farewell"]
+    status, evicted = taken["goodbye"]
     assert (status, evicted) == (0, True)
     credited, in_vain, _ = taken["work"]
     assert credited > 0

@@ -1,4 +1,4 @@
-"""A local EC2: its instances boot, are told, taken, crashed and ended as on the real one, and nothing is left of it."""
+"""A local EC2: instances boot, are notified, interrupted, crashed and ended as on the real one, and nothing remains."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def facts(bootable: root.Root, folder: Path) -> dict[str, Any]:
-    """What came of the scenario."""
+    """Return the results of the scenario."""
     command = inside.command(bootable, folder, [sys.executable, str(SCENARIO)])
     done = subprocess.run(command, env=inside.environment(), capture_output=True, text=True, timeout=LIMIT_S)
     consoles = "".join(path.read_text(errors="replace")[-3000:] for path in folder.glob("consoles/*"))
@@ -42,32 +42,32 @@ def facts(bootable: root.Root, folder: Path) -> dict[str, Any]:
     return found
 
 
-def told(facts: Mapping[str, Any], role: str, what: str) -> list[dict[str, Any]]:
-    return [each for each in facts["told"] if each["id"] == facts["roles"][role] and each["what"] == what]
+def reported(facts: Mapping[str, Any], role: str, what: str) -> list[dict[str, Any]]:
+    return [each for each in facts["reports"] if each["id"] == facts["roles"][role] and each["what"] == what]
 
 
 def happened(facts: Mapping[str, Any], role: str, what: str) -> float:
-    """When it happened, in seconds since 1970; it happened once."""
+    """Return when it happened, in seconds since 1970; it happened once."""
     (at_s,) = [each["at_s"] for each in facts["events"] if each["id"] == facts["roles"][role] and each["what"] == what]
     return float(at_s)
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_an_instance_boots_and_cloud_init_does_what_its_user_data_say(facts: dict[str, Any], role: str) -> None:
-    (booted,) = told(facts, role, "booted")
+    (booted,) = reported(facts, role, "booted")
     assert booted["file"] == "by cloud-init"
     assert booted["at_s"] - happened(facts, role, "is launched") < LIMIT_S
 
 
 def test_the_metadata_service_answers_nobody_without_a_token(facts: dict[str, Any]) -> None:
-    (booted,) = told(facts, "taken", "booted")
+    (booted,) = reported(facts, "taken", "booted")
     assert (booted["without_token"], booted["foreign_token"], booted["notice"]) == (401, 401, 404)
 
 
 def test_each_instance_has_an_identity_document_that_the_cloud_signed(facts: dict[str, Any]) -> None:
     key = x509.load_pem_x509_certificate(facts["certificate"].encode()).public_key()
     assert isinstance(key, RSAPublicKey)
-    documents = [told(facts, role, "booted")[0] for role in ROLES]
+    documents = [reported(facts, role, "booted")[0] for role in ROLES]
     for booted in documents:
         signature = base64.b64decode(booted["signature"])
         key.verify(signature, booted["document"].encode(), PKCS1v15(), SHA256())
@@ -75,28 +75,28 @@ def test_each_instance_has_an_identity_document_that_the_cloud_signed(facts: dic
 
 
 def test_an_interrupted_instance_hears_of_it_and_is_taken_when_it_was_said(facts: dict[str, Any]) -> None:
-    said = json.loads(told(facts, "taken", "notice")[0]["said"])
+    said = json.loads(reported(facts, "taken", "notice")[0]["said"])
     assert said["action"] == "terminate"
     told_s, taken_s = (
-        happened(facts, "taken", "is told that it will be taken in 4 s"),
+        happened(facts, "taken", "gets a notice of 4 s"),
         happened(facts, "taken", "is taken"),
     )
     assert 4 <= taken_s - told_s < 30
-    assert told(facts, "taken", "alive")[-1]["at_s"] - told_s > 1, "it lives on after its notice"
+    assert reported(facts, "taken", "alive")[-1]["at_s"] - told_s > 1, "it lives on after its notice"
     assert facts["described"][facts["roles"]["taken"]] == ["terminated", "Server.SpotInstanceTermination"]
 
 
 def test_a_recommendation_is_heard(facts: dict[str, Any]) -> None:
-    assert "noticeTime" in told(facts, "ended", "rebalance")[0]["said"]
+    assert "noticeTime" in reported(facts, "ended", "rebalance")[0]["said"]
 
 
 def test_a_crashed_instance_is_gone_at_once_without_a_notice(facts: dict[str, Any]) -> None:
     began_s, ended_s = facts["crash"]
     assert ended_s - began_s < 5
-    assert not told(facts, "crashed", "notice")
-    last_s = max(each["at_s"] for each in facts["told"] if each["id"] == facts["roles"]["crashed"])
+    assert not reported(facts, "crashed", "notice")
+    last_s = max(each["at_s"] for each in facts["reports"] if each["id"] == facts["roles"]["crashed"])
     assert last_s < ended_s + 1, "what it sent before may be read a moment later"
-    assert max(each["at_s"] for each in facts["told"]) > ended_s + 1
+    assert max(each["at_s"] for each in facts["reports"]) > ended_s + 1
     assert facts["described"][facts["roles"]["crashed"]] == ["terminated", "Server.SpotInstanceTermination"]
 
 
@@ -111,7 +111,7 @@ def test_a_terminated_instance_goes_away(facts: dict[str, Any]) -> None:
 
 def test_a_mute_instance_runs_and_reaches_nobody(facts: dict[str, Any]) -> None:
     happened(facts, "mute", "boots with its network cut")
-    assert not told(facts, "mute", "booted")
+    assert not reported(facts, "mute", "booted")
     assert facts["described"][facts["roles"]["mute"]][0] == "running"
 
 

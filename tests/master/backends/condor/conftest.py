@@ -1,4 +1,4 @@
-"""Pools that a module's tests may do as they like with."""
+"""HTCondor pools of their own for test modules that disturb them."""
 
 from __future__ import annotations
 

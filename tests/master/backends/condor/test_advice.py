@@ -1,4 +1,4 @@
-"""What HTCondor 25.14 prints, and what a person is told."""
+"""Messages of HTCondor 25.14, and the advice shown for each."""
 
 from __future__ import annotations
 

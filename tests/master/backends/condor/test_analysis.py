@@ -1,4 +1,4 @@
-"""Why no job runs is asked of `condor_q` once, and heard when it has answered."""
+"""The analysis of waiting jobs: `condor_q` runs once, and its result is reported when it has ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from master.backends.condor.holds import FILE, Analysis
 
-NOBODY = "0 slots match and are willing to run your job\n[0]           0  Memory > 100\n"
+NO_MATCH = "0 slots match and are willing to run your job\n[0]           0  Memory > 100\n"
 
 
 def condor_q(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ def condor_q(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_answer_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    condor_q(tmp_path, f"echo \"$@\" >&2; printf '%s' '{NOBODY}'", monkeypatch)
+    condor_q(tmp_path, f"echo \"$@\" >&2; printf '%s' '{NO_MATCH}'", monkeypatch)
     analysis = Analysis(tmp_path)
     assert analysis.take() is None
     analysis.begin(7, 2)
@@ -28,7 +28,7 @@ def test_an_answer_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     analysis._process.wait(20)
     assert "no machine has: Memory > 100" in (analysis.take() or "")
     assert analysis.take() is None
-    assert (tmp_path / FILE).read_text() == NOBODY
+    assert (tmp_path / FILE).read_text() == NO_MATCH
 
 
 def test_without_the_command_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The Condor back end on a real pool: what happens to it that happens to no other back end."""
+"""The HTCondor back end on a real pool: behaviour that no other back end has."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Master:
         return list(htcondor2.Schedd().query(ours, ["ClusterId", "ProcId", "GridmlWorker", *attributes]))
 
     def number(self, job: str) -> str:
-        """What condor_q calls a job of this run."""
+        """Return the condor_q id of a job of this run."""
         return next(f"{found['ClusterId']}.{found['ProcId']}" for found in self.queue() if found["GridmlWorker"] == job)
 
 
@@ -93,7 +93,7 @@ def start(condor_pool: Pool, tmp_path: Path) -> Iterator[Callable[[str], Master]
 
 
 def by_hand(pool: Pool, tool: str, *arguments: str) -> None:
-    """What a person does at a terminal."""
+    """Run a command as at a terminal."""
     done = pool.tool(tool, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -255,8 +255,8 @@ def test_a_job_that_waits_for_a_machine_that_rested_starts_there_again(start: Ca
 
 
 @pytest.fixture
-def anew(condor_pool: Pool) -> Iterator[Callable[[int], None]]:
-    """Makes the pool's schedd anew: without its queue, and counting from a number."""
+def reset_schedd(condor_pool: Pool) -> Iterator[Callable[[int], None]]:
+    """Restart the pool's schedd with an empty queue that counts from a number."""
     text = condor_pool.config.read_text()
 
     def make(first: int) -> None:
@@ -274,7 +274,7 @@ def anew(condor_pool: Pool) -> Iterator[Callable[[int], None]]:
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_number_that_comes_again_is_another_job(
-    start: Callable[[str], Master], anew: Callable[[int], None], ended: bool
+    start: Callable[[str], Master], reset_schedd: Callable[[int], None], ended: bool
 ) -> None:
     master = start("exit 0" if ended else STAYS)
     master.backend.submit("w1")
@@ -283,7 +283,7 @@ def test_a_number_that_comes_again_is_another_job(
     if ended:
         master.until("w1", State.FINISHED)
         cluster = max(key[0] for key in master.backend._jobs)
-    anew(cluster)
+    reset_schedd(cluster)
     (master.directory.root / condor_submit.LAUNCHER).write_text(f"#!/bin/sh\n: >>{outbox.FILE}\n{STAYS}\n")
     master.backend.submit("w2")
     master.try_again()

@@ -1,4 +1,4 @@
-"""What a user gets wrong on a real pool: said clearly, soon, without a traceback."""
+"""Mistakes of users on a real pool: a clear message, soon, without a traceback."""
 
 from __future__ import annotations
 

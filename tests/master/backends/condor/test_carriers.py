@@ -1,4 +1,4 @@
-"""What carries messages to and from the jobs of a real pool: the master's SFTP server, and Chirp with large files."""
+"""Carriers of messages on a real pool: the master's SFTP server, and Chirp with large files."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def submitted(pool: Pool, root: Path, *options: str) -> Iterator[subprocess.Pope
 def exact(pool: Pool, root: Path) -> dict[str, object]:
     """The report of a run in which every vertex was credited once, and counted once in the trained replica."""
     report: dict[str, object] = json.loads(gridml(pool, "report", str(root), "--json").stdout)
-    told = report["epochs"]
-    assert isinstance(told, list)
-    assert [(e["credited"], e["duplicated"], e["lost"]) for e in told] == [(VERTICES, 0, 0)] * EPOCHS
+    epochs = report["epochs"]
+    assert isinstance(epochs, list)
+    assert [(e["credited"], e["duplicated"], e["lost"]) for e in epochs] == [(VERTICES, 0, 0)] * EPOCHS
     _, tensors = bundle.decode((root / "final.safetensors").read_bytes())
     assert [int(values.sum()) for values in tensors.values()] == [VERTICES * EPOCHS]
     return report
@@ -105,8 +105,8 @@ def test_a_run_by_sftp_ends_exactly_in_spite_of_evictions(condor_pool: Pool, tmp
     root = tmp_path / "run"
     with submitted(condor_pool, root, "--carrier", "sftp", "--address", "127.0.0.1") as running:
         wait_until(lambda: credited(root) > 0, "a first credit")
-        told = condor_pool.tool("condor_vacate_job", *how, "-constraint", f'GridmlRun == "{root}"')
-        assert told.returncode == 0, told.stderr
+        vacated = condor_pool.tool("condor_vacate_job", *how, "-constraint", f'GridmlRun == "{root}"')
+        assert vacated.returncode == 0, vacated.stderr
         assert running.wait(LIMIT_S) == 0, (tmp_path / "terminal").read_text()
     exact(condor_pool, root)
     assert evictions(root) >= 2
@@ -132,7 +132,7 @@ def test_workers_find_a_master_again_that_was_killed(condor_pool: Pool, tmp_path
 
 
 def test_a_worker_that_cannot_reach_the_master_says_so(condor_pool: Pool, tmp_path: Path) -> None:
-    """192.0.2.1 is nobody's address (RFC 5737)."""
+    """192.0.2.1 is never assigned (RFC 5737)."""
     credential = {"host": "192.0.2.1", "port": 9, "host_key": "", "user": "w1", "private_key": ""}
     (tmp_path / "w1").write_text(json.dumps(credential))
     code = (

@@ -1,4 +1,4 @@
-"""What kills a master, or the evaluation, again and again does not go on for ever on a real pool."""
+"""Crash loops on a real pool: a master or evaluation that is killed again and again is given up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 
 def masters(run: Submitted) -> int:
-    """How often a master was started."""
+    """Return how often a master was started."""
     return ("\n" + (run.root / "master.log").read_text()).count(EXECUTED)
 
 
@@ -58,7 +58,7 @@ def test_an_evaluate_that_kills_itself_stops_the_run_once(up: Pool, tmp_path: Pa
 
 
 def test_a_master_that_is_killed_as_it_begins_is_started_a_few_times(up: Pool, tmp_path: Path, write: Write) -> None:
-    """Its workers go on meanwhile, and are sent home in the end."""
+    """Its workers continue in the meantime, and leave at the end."""
     mark = tmp_path / "mark"
     killing = f"os.path.exists({str(mark)!r}) and 'master.run' in sys.modules"
     write(f"import os, signal, sys\n\nif {killing}:\n    os.kill(os.getpid(), signal.SIGKILL)\n")

@@ -1,4 +1,4 @@
-"""What the event log says of a job, in the order HTCondor 25.14 writes it."""
+"""Translation of the event log, in the order in which HTCondor 25.14 writes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEACTIVATED = {"Reason": "Claim deactivated", "ReasonCode": 1009}
 Log = list[tuple[str, Mapping[str, Any]]]
 
 
-def told(log: Log, job: Job | None = None) -> list[tuple[str, State]]:
+def translated(log: Log, job: Job | None = None) -> list[tuple[str, State]]:
     return [(event.worker, event.state) for event in heard(log, job)]
 
 
@@ -40,13 +40,13 @@ def test_a_job_that_runs_to_its_end() -> None:
         ("IMAGE_SIZE", {}),
         ("JOB_TERMINATED", {"TerminatedNormally": True, "ReturnValue": 0}),
     ]
-    assert told(log) == [("w7", State.RUNNING), ("w7", State.FINISHED)]
+    assert translated(log) == [("w7", State.RUNNING), ("w7", State.FINISHED)]
     assert heard(log)[0].machine == "slot1_1@node7"
 
 
 def test_an_evicted_job_is_another_worker_when_it_runs_again() -> None:
     log: Log = [("EXECUTE", RAN), ("JOB_EVICTED", VACATED), ("EXECUTE", RAN), ("JOB_EVICTED", VACATED)]
-    assert told(log) == [
+    assert translated(log) == [
         ("w7", State.RUNNING),
         ("w7", State.EVICTED),
         ("w7.1", State.QUEUED),
@@ -64,7 +64,7 @@ def test_a_running_job_put_on_hold_was_evicted_first_and_the_next_one_is_held() 
         ("JOB_RELEASED", {}),
         ("EXECUTE", RAN),
     ]
-    assert told(log)[1:] == [
+    assert translated(log)[1:] == [
         ("w7", State.EVICTED),
         ("w7.1", State.QUEUED),
         ("w7.1", State.HELD),
@@ -75,7 +75,7 @@ def test_a_running_job_put_on_hold_was_evicted_first_and_the_next_one_is_held() 
 
 
 def test_a_waiting_job_put_on_hold_is_not_an_eviction() -> None:
-    assert told([("JOB_HELD", {"HoldReason": "no image"}), ("JOB_ABORTED", {})]) == [
+    assert translated([("JOB_HELD", {"HoldReason": "no image"}), ("JOB_ABORTED", {})]) == [
         ("w7", State.HELD),
         ("w7", State.EVICTED),
     ]
@@ -113,7 +113,7 @@ def test_a_lost_starter_is_one_eviction_however_often_it_is_told() -> None:
         ("JOB_EVICTED", {"Reason": "Job not found at execution machine"}),
         ("EXECUTE", RAN),
     ]
-    assert [state for _, state in told(log)] == [
+    assert [state for _, state in translated(log)] == [
         State.RUNNING,
         State.OUT_OF_REACH,
         State.EVICTED,
@@ -124,7 +124,7 @@ def test_a_lost_starter_is_one_eviction_however_often_it_is_told() -> None:
 
 def test_a_job_that_is_out_of_reach_for_a_while_runs_on() -> None:
     log: Log = [("EXECUTE", RAN), ("JOB_DISCONNECTED", {}), ("JOB_RECONNECTED", {})]
-    assert told(log) == [("w7", State.RUNNING), ("w7", State.OUT_OF_REACH), ("w7", State.RUNNING)]
+    assert translated(log) == [("w7", State.RUNNING), ("w7", State.OUT_OF_REACH), ("w7", State.RUNNING)]
 
 
 @pytest.mark.parametrize(
@@ -149,19 +149,19 @@ def test_whatever_the_log_says_every_worker_runs_and_ends_at_most_once(names: li
         seen_again = states.count(State.OUT_OF_REACH) + states.count(State.SUSPENDED)
         assert states.count(State.RUNNING) <= 1 + seen_again
         assert sum(state.ended for state in states) <= 1
-        assert not any(state.ended for state in states[:-1]), "nothing is told of a worker after its end"
+        assert not any(state.ended for state in states[:-1]), "a worker has no event after its end"
 
 
 def test_a_suspended_job_goes_on_as_the_same_worker() -> None:
     log: Log = [("EXECUTE", RAN), ("JOB_SUSPENDED", {"NumberOfPIDs": 1}), ("JOB_UNSUSPENDED", {})]
-    assert told(log) == [("w7", State.RUNNING), ("w7", State.SUSPENDED), ("w7", State.RUNNING)]
-    assert told([*log[:2], ("JOB_EVICTED", VACATED)])[2:] == [("w7", State.EVICTED), ("w7.1", State.QUEUED)]
-    assert told([("JOB_SUSPENDED", {}), ("JOB_UNSUSPENDED", {})]) == []
+    assert translated(log) == [("w7", State.RUNNING), ("w7", State.SUSPENDED), ("w7", State.RUNNING)]
+    assert translated([*log[:2], ("JOB_EVICTED", VACATED)])[2:] == [("w7", State.EVICTED), ("w7.1", State.QUEUED)]
+    assert translated([("JOB_SUSPENDED", {}), ("JOB_UNSUSPENDED", {})]) == []
 
 
 @pytest.mark.parametrize("after", [("JOB_HELD", {"HoldReason": "too late"}), ("EXECUTE", RAN)])
 def test_a_cancelled_job_has_no_next_attempt_whatever_else_befalls_it(after: tuple[str, Mapping[str, Any]]) -> None:
-    """One that was held before it was removed left a worker behind that nobody heard of again."""
+    """One that was held before it was removed left a worker behind without an end."""
     job, _ = translate(Job("w7"), "EXECUTE", RAN, 1.0)
     job = dataclasses.replace(job, cancelled=True)
-    assert told([after, ("JOB_ABORTED", {})], job) == [("w7", State.EVICTED)]
+    assert translated([after, ("JOB_ABORTED", {})], job) == [("w7", State.EVICTED)]

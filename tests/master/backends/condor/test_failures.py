@@ -1,6 +1,6 @@
-"""Whatever befalls a run on a real pool, it ends with every vertex credited once and counted once.
+"""Failures on a real pool: a run ends with every vertex credited once and counted once.
 
-The master is a job of the schedd, the workers are jobs of real starters; what is killed is really killed.
+The master is a job of the schedd, the workers are jobs of real starters, and kills are real.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ FAILURES: dict[str, Callable[[Submitted], None]] = {
 
 
 def room_taken(folder: Path) -> Callable[[Submitted], None]:
-    """Fill the disk that jobs run on, evict them all, and make room again when nobody runs any more."""
+    """Fill the disk that jobs run on, evict them all, and make room again when no job runs."""
 
     def inflict(run: Submitted) -> None:
         filler = folder / "filler"

@@ -1,4 +1,4 @@
-"""A run on a real pool that holds its jobs, as access points do, goes on without a person wherever none is needed."""
+"""Held jobs on a real pool: a run continues without a person wherever that is possible."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_job_with_too_little_memory_asks_for_more(strict: Pool, tmp_path: Path
     run = Submitted(strict, tmp_path / "run", *options)
     run.exact(epochs=6)
     held = run.events("held")
-    asks, replaced = "asks for more memory", "takes its place"  # who was started too often meanwhile
+    asks, replaced = "asks for more memory", "takes its place"  # for jobs started too often in the meantime
     assert asks in held[0] and all(asks in line or replaced in line for line in held)
     assert len(held) <= 8 * WORKERS, "who asked for more was held for less again"
     (first, *_) = run.events("warning")

@@ -1,4 +1,4 @@
-"""Why HTCondor 25.14 holds jobs, and what a person is told."""
+"""Reasons of HTCondor 25.14 for holding jobs, and the advice for each."""
 
 from __future__ import annotations
 

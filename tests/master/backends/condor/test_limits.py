@@ -1,4 +1,4 @@
-"""How long a job may run, as its ad says."""
+"""Time limits of jobs, as read from their ads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers whose master is away go on, keep what they cannot send, and are heard by the next master, on a real pool."""
+"""Workers without a master on a real pool: they continue, keep unsent pushes, and reach the next master."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
 
 def wasted(report: dict[str, object]) -> int:
-    told = report["epochs"]
-    assert isinstance(told, list)
-    return sum(epoch["wasted"] for epoch in told)
+    epochs = report["epochs"]
+    assert isinstance(epochs, list)
+    return sum(epoch["wasted"] for epoch in epochs)
 
 
 def kill(run: Submitted) -> None:

@@ -1,4 +1,4 @@
-"""What jobs ask for of memory, and ask for next."""
+"""Memory requests of jobs, and the request after one that was too small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is prepared and submitted by something else, a DAG above all; and attributes that reach every job."""
+"""A prepared run that is submitted by something else, such as a DAG; and attributes that reach every job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 
 def ads(run: Submitted, constraint: str, *names: str) -> list[dict[str, object]]:
-    """What the queue says of jobs."""
+    """Return attributes of jobs from the queue."""
     said = run.pool.tool("condor_q", "-constraint", constraint, "-json", "-attributes", ",".join(names)).stdout
     found: list[dict[str, object]] = json.loads(said or "[]")
     return found

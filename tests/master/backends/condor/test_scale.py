@@ -1,4 +1,4 @@
-"""A run on a real pool goes on with more jobs, and with fewer: those that are too many push, and leave the queue."""
+"""Scaling on a real pool: more jobs start, and surplus ones push and leave the queue."""
 
 from __future__ import annotations
 

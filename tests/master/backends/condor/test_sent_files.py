@@ -1,4 +1,4 @@
-"""Files of `--send` are what they were when the run began."""
+"""Files of `--send` keep the content that they had when the run began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The submit description: what it says, what travels, and that HTCondor itself takes it."""
+"""The submit description: its commands, the transferred files, and that HTCondor accepts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gridml.submit`: what a call hands over to a pool is trained by its jobs, as what the command hands over."""
+"""`gridml.submit`: a call submits the same jobs as the command."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A pool of two machines, on one of which every f fails: after its pauses no job starts there, and the run ends on the
-other one.
+"""A pool of two machines, on one of which every f fails: no more jobs start there, and the run ends on the other.
 
-Both are startds of this host, under names of their own: what the negotiator, the schedd and the starters make of an
-avoided machine is real; networks and disks of their own they have not.
+Both are startds of this host under names of their own: negotiator, schedd and starters treat an avoided machine as in a
+real pool, but networks and disks are shared.
 """
 
 from __future__ import annotations

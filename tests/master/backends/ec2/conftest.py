@@ -1,4 +1,4 @@
-"""A made-up AWS account (moto) with an image of gridml's, and back ends of runs in it under a clock that tests move."""
+"""A fake AWS account (moto) with an image of gridml's, and back ends of runs in it under a clock that tests move."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Fleet:
         return found
 
     def enrol_quietly(self, worker: str) -> None:
-        """What the master's server writes when an instance has enrolled."""
+        """Write what the master's server writes when an instance has enrolled."""
         self.roster.keep(Enrolment(self.id(worker), "AAAA", "192.0.2.9", self.now))
 
     def enrol(self, *workers: str) -> None:
@@ -202,7 +202,7 @@ def an_image(client: Any, name: str = "gridml-worker", architecture: str = "x86_
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch, certificate: Path) -> Iterator[Aws]:
-    """An account with an image; what it is asked for is kept, and it can be told to refuse."""
+    """An account with an image that records its calls, and can be set to refuse some."""
     boto3, moto = pytest.importorskip("boto3"), pytest.importorskip("moto")
     for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
@@ -219,7 +219,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, certificate: Path) -> Iterator[Aws]:
 
 
 def _watch(account: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep each call of gridml's, refuse it where it is told to, and take pools out of what moto is asked for."""
+    """Record each call of gridml, refuse it if set so, and remove pools from requests to moto."""
     from botocore.client import BaseClient
     from botocore.exceptions import ClientError
 
@@ -284,7 +284,7 @@ def _product(dollars: float) -> str:
 
 @pytest.fixture
 def product() -> Callable[[float], str]:
-    """Makes a product that costs so many dollars an hour on demand."""
+    """Return a product with this on-demand price in dollars per hour."""
     return _product
 
 

@@ -1,4 +1,4 @@
-"""Workers on instances, from their launch to their end, against moto; what instances say is written by the test."""
+"""Workers on instances, from launch to end, against moto; the test writes the messages of instances."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def test_what_instances_are_launched_from(fleet: Any) -> None:
         "root:gridml",
         "0640",
     )
-    told = json.loads(written["content"])
+    config = json.loads(written["content"])
     facts = fleet.roster.facts
-    assert hashlib.sha256(told.pop("fleet_token").encode()).hexdigest() == facts.token_sha256
+    assert hashlib.sha256(config.pop("fleet_token").encode()).hexdigest() == facts.token_sha256
     server = json.loads((fleet.directory.root / "sftp" / "server.json").read_text())
-    assert told == {
+    assert config == {
         "run": facts.run,
         "host": "192.0.2.7",
         "port": server["port"],
-        "host_key": told["host_key"],
+        "host_key": config["host_key"],
         "orphan_s": 900.0,
     }
     (group,) = fleet.aws.asked("CreateSecurityGroup")
@@ -86,9 +86,9 @@ def test_the_host_key_that_instances_are_told_is_the_servers(fleet: Any) -> None
         server.make("w1")
         from gridml.carriers.sftp import Credential
 
-        told = replace(Credential.read(fleet.directory.root / "sftp" / "w1"), private_key=new_key())
-        assert told.host_key == fleet.backend._endpoint.host_key
-        line = SftpConnection(told)
+        credential = replace(Credential.read(fleet.directory.root / "sftp" / "w1"), private_key=new_key())
+        assert credential.host_key == fleet.backend._endpoint.host_key
+        line = SftpConnection(credential)
         with pytest.raises(PermissionError):  # the server's key is looked at before one shows one's own
             line.session()
         line.close()
@@ -250,7 +250,7 @@ def test_cancel_with_grace_lets_a_worker_leave(fleet: Any) -> None:
 def test_cancel_of_a_worker_that_waits_and_of_one_that_nobody_knows(fleet: Any) -> None:
     fleet.backend.submit("w1")
     fleet.backend.cancel("w1")
-    fleet.backend.cancel("nobody")
+    fleet.backend.cancel("unknown")
     fleet.polls(3)
     assert fleet.states("w1") == [QUEUED, EVICTED]
     assert not fleet.aws.asked("CreateFleet")
@@ -313,9 +313,9 @@ def test_a_later_master_inherits_who_lives(fleet: Any) -> None:
     fleet.enrol("w1", "w3")
     fleet.backend.leave()
     fleet.aws.take(fleet.id("w3"))
-    told = fleet.roster.facts
+    before = fleet.roster.facts
     fleet.backend = fleet.another()
-    assert fleet.roster.facts == told
+    assert fleet.roster.facts == before
     assert sorted(fleet.backend.inherit(keep=True)) == ["w1", "w2"]
     fleet.events.clear()
     fleet.polls(4)
@@ -471,10 +471,10 @@ def test_a_run_is_resumed_with_an_address_that_instances_can_reach(fleet: Any) -
     fleet.settings = apply_changes(fleet.settings, {"address": "192.0.2.8:2222"})
     fleet.backend = fleet.another()
     fleet.submit("w2")
-    told = [
+    user_data_texts = [
         base64.b64decode(each["LaunchTemplateData"]["UserData"]) for each in fleet.aws.asked("CreateLaunchTemplate")
     ]
-    assert [b"192.0.2.8" in text for text in told] == [False, True]
+    assert [b"192.0.2.8" in text for text in user_data_texts] == [False, True]
 
 
 def test_a_run_of_another_account_is_refused(fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong before anything starts is one message, without a traceback, through the command line."""
+"""Mistakes found before anything starts: one message on the command line, without a traceback."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def test_a_region_need_not_have_all_of_the_usual_types(
 ) -> None:
     usual = {"x86_64": ("zz9.xlarge", "c5.xlarge")}
     monkeypatch.setattr("master.backends.ec2.site.USUAL_TYPES", usual)
-    told = launch(**{"dry_run": ""})
-    assert told.status == 0 and "types           c5.xlarge\n" in told.out, told
+    result = launch(**{"dry_run": ""})
+    assert result.status == 0 and "types           c5.xlarge\n" in result.out, result
 
 
 def test_a_type_that_does_not_run_the_image(launch: Callable[..., Answer]) -> None:
@@ -143,8 +143,8 @@ def test_an_address_where_no_instance_reaches_the_master(
 
 
 def test_how_long_instances_last_is_told_by_the_share_that_is_taken_a_month(launch: Callable[..., Answer]) -> None:
-    told = launch(lifetime="interruptions(5-10%)", dry_run="")
-    assert told.status == 0, told
+    result = launch(lifetime="interruptions(5-10%)", dry_run="")
+    assert result.status == 0, result
     assert "expected 0.001 to 0.99" in mistake(launch(lifetime="interruptions(500%)"))
 
 
@@ -156,13 +156,13 @@ def test_a_certificate_that_is_none(launch: Callable[..., Answer], tmp_path: Pat
 
 
 def test_a_dry_run_launches_nothing(gridml: Callable[..., Answer], aws: Any, programs: Path) -> None:
-    told = gridml(
+    result = gridml(
         *("launch", str(programs / "tally.py"), "--region", "us-east-1", "--address", "192.0.2.7"),
         *("--instances", "3", "--dry-run"),
     )
-    assert told.status == 0, told
-    assert told.out.startswith("# 3 spot instances, price-capacity-optimized, in us-east-1 of account 123456789012")
-    assert aws.image in told.out and "3 instances: $" in told.out
+    assert result.status == 0, result
+    assert result.out.startswith("# 3 spot instances, price-capacity-optimized, in us-east-1 of account 123456789012")
+    assert aws.image in result.out and "3 instances: $" in result.out
     assert not {"CreateFleet", "CreateLaunchTemplate", "CreateSecurityGroup"} & {name for name, _ in aws.calls}
 
 

@@ -1,4 +1,4 @@
-"""Which of a user's files instances are given, and which keep a run from beginning."""
+"""The files of a user that instances receive, and those that keep a run from beginning."""
 
 from __future__ import annotations
 

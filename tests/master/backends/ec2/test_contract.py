@@ -1,4 +1,4 @@
-"""The contract of a back end, as far as it is about instances: moto has them, and the test speaks for their workers."""
+"""The contract of a back end on instances: moto has them, and the test acts for their workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OnMoto(Harness):
             self._work(life)
 
     def _work(self, life: Any) -> None:
-        """What the worker on an instance does next."""
+        """Let the worker on an instance do its next step."""
         behaviour, roster = self.behaviours[life.worker], self.fleet.roster
         if not life.enrolled:
             if roster.enrolment(life.instance.id) is None:

@@ -1,4 +1,4 @@
-"""The certificates that come with gridml can be read, and are those of many regions."""
+"""The certificates shipped with gridml can be read, and cover many regions."""
 
 from __future__ import annotations
 

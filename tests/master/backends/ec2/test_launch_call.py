@@ -1,4 +1,4 @@
-"""`gridml.launch`: instances by call, as `gridml launch` has them by command."""
+"""`gridml.launch`: a call launches the same instances as the command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_run_that_is_launched_and_cancelled_leaves_nothing_in_the_account(
 
     def launched(cloud: Cloud, request: Any) -> Any:
         answer = launch(cloud, request)
-        gridml.Run(root).cancel()  # once there are instances, whatever the loop does meanwhile
+        gridml.Run(root).cancel()  # once there are instances, whatever the loop does
         return answer
 
     monkeypatch.setattr(Cloud, "launch", launched)

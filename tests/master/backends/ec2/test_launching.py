@@ -1,4 +1,4 @@
-"""What is done where EC2 gives fewer instances than it is asked for, told by errors that moto never has by itself."""
+"""Launches that bring fewer instances than requested, with errors that moto does not produce by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prices are kept beside the roster, and a budget is held: first no more instances, then all leave."""
+"""Prices are saved with the roster, and a budget is enforced: first no more instances, then all leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of `gridml launch`: what they become, and what makes no sense."""
+"""Options of `gridml launch`: their values, and invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy that ships allows every call that the back end makes, and no call that it does not."""
+"""The shipped policy allows every call that the back end makes, and no other."""
 
 from __future__ import annotations
 

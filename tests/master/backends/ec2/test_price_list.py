@@ -1,4 +1,4 @@
-"""What Amazon's price list is asked, and what is read of its answer."""
+"""Queries of Amazon's price list, and the parsing of its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools, pauses and patience, by their facts alone."""
+"""Policies of spot pools as pure functions: back-off and timeouts."""
 
 from __future__ import annotations
 

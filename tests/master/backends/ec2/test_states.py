@@ -1,4 +1,4 @@
-"""One table from what EC2 and a worker say to what became of it."""
+"""The table from EC2's states and a worker's goodbye to the worker's end."""
 
 from __future__ import annotations
 

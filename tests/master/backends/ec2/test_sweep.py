@@ -1,4 +1,4 @@
-"""What runs have left on EC2 is found by its tags and removed, and what a master drives is left alone."""
+"""Sweeps on EC2: leftovers of runs are found by tags and removed; runs with a master are left alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs' remains are removed."""
+"""The decision about which runs' leftovers are removed."""
 
 from __future__ import annotations
 
