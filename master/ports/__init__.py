@@ -1,1 +1,1 @@
-"""What comes to a master from outside: its environment, mailboxes, and what a back end brings."""
+"""The interfaces of a master to the outside: environment, mailboxes, and back ends."""

@@ -23,10 +23,10 @@ Hook = Callable[[str], None]
 
 
 class SteadyClock:
-    """Seconds since 1970 as the wall's clock has them when this one is made, carried on by one that nobody sets.
+    """A monotonic clock in seconds since 1970, set to the wall clock once, on construction.
 
-    What lasts is measured by it, so a wall clock that is set back or forward makes nobody silent, and hides no silence.
-    A machine that sleeps does not age by it.
+    Durations are measured by it, so setting the wall clock neither makes a worker look silent nor hides a silent one.
+    It stands still while the machine is suspended.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -39,31 +39,26 @@ class SteadyClock:
 
 @dataclass(frozen=True)
 class Environment:
-    """The world around a master. Tests and simulations put their own here.
-
-    `hook` is told the name of each commit point; who drives the run may end the process there. `tick` is called once a
-    turn, and may raise to end the run between two turns. `clock` never goes back; `wall` is what people set and other
-    processes read, None where that is `clock` itself.
-    """
+    """The dependencies of a master on its surroundings, which tests and simulations replace."""
 
     backend: Callable[[Settings, RunDirectory], Backend]
-    clock: Callable[[], float] = field(default_factory=SteadyClock)
-    wall: Callable[[], float] | None = None
+    clock: Callable[[], float] = field(default_factory=SteadyClock)  # never goes back
+    wall: Callable[[], float] | None = None  # the clock of people and other processes; None: `clock`
     rest: Callable[[float], None] = time.sleep
     report: Report = lambda topic, text, facts: None
-    hook: Hook = lambda point: None
-    tick: Callable[[], None] = lambda: None
+    hook: Hook = lambda point: None  # called at each commit point with its name; may end the process
+    tick: Callable[[], None] = lambda: None  # called once per turn; may raise to end the run between two turns
     mailboxes: Callable[[Settings, RunDirectory], MasterMailboxes] = run_mailboxes
-    durable: bool = True  # without, a simulation need not wait for the disk
+    durable: bool = True  # False in simulations, which need no fsync
     codec: Codec = field(default_factory=BundleCodec)
-    cpu: Callable[[], float] = time.thread_time  # seconds that the master's thread has computed
-    chance: Callable[[], float] = random.SystemRandom().random  # from [0, 1); no worker can foretell it
-    executor: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "evaluate")  # beside the master's loop
-    logging: Callable[[], Executor] = DaemonExecutor  # one for files, and one for each other logger
+    cpu: Callable[[], float] = time.thread_time  # CPU seconds of the master's thread
+    chance: Callable[[], float] = random.SystemRandom().random  # uniform in [0, 1), unpredictable for workers
+    executor: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "evaluate")  # in parallel with the master's loop
+    logging: Callable[[], Executor] = DaemonExecutor  # called once for files, and once for each other logger
     evaluator: Callable[[RunSpec, RunDirectory], Evaluator] = SubprocessEvaluator
 
     def not_before(self, at_s: float) -> Environment:
-        """Return the same world under a clock that has reached `at_s`, the last sign of the master before: the wall's
-        may have been set back since."""
+        """Return this environment with a clock of at least `at_s`, the last time of an earlier master, because the wall
+        clock may have been set back since."""
         clock, missing_s = self.clock, at_s - self.clock()
         return self if missing_s <= 0 else replace(self, clock=lambda: clock() + missing_s)

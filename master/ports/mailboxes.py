@@ -1,8 +1,4 @@
-"""The master's mailboxes of a run, with the server and the keys that its carrier takes, and limits on messages.
-
-`DaemonExecutor` is one thread for work that must not be waited for: it does not keep its process from ending,
-whatever it is doing.
-"""
+"""The mailboxes of a run with the server and keys of its carrier, limits on messages, and a daemon executor."""
 
 from __future__ import annotations
 
@@ -24,14 +20,14 @@ from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.versions import ReplicaState
 
-MAX_TEXT_BYTES = 1 << 20  # bytes of a message's own text: a traceback, six bytes for a letter at worst
-MAX_ENTRY_BYTES = 256  # bytes in which a header says the dtype, the shape and the place of a tensor
+MAX_TEXT_BYTES = 1 << 20  # of the message itself: a traceback, at up to six bytes per character
+MAX_ENTRY_BYTES = 256  # of a header, for the dtype, the shape and the offsets of a tensor
 
 
 def run_mailboxes(settings: Settings, directory: RunDirectory) -> MasterMailboxes:
-    """Return the mailboxes that the run's carrier serves from now on, until they are stopped.
+    """Return the mailboxes of the run's carrier, served until `stop`.
 
-    Raises RunError where the carrier's server cannot be had.
+    Raises RunError where the carrier's server cannot be imported or started.
     """
     carrier = CARRIERS.find(settings.carrier)
     try:
@@ -48,16 +44,16 @@ def run_mailboxes(settings: Settings, directory: RunDirectory) -> MasterMailboxe
 
 
 class MessageLimits(NamedTuple):
-    """Bytes that a sync of an honest worker has at most: of its payload, and of the header of that."""
+    """The limits of a sync of an honest worker."""
 
-    payload: int
-    header: int
+    payload: int  # bytes
+    header: int  # bytes of the payload's header
 
 
 def message_limits(graph: Graph, state: ReplicaState) -> MessageLimits:
-    """Return what the largest push can need: every tensor of the replica, and of modules' what optimisers remember of
-    it; every row of replicated types with its id, every row of local types with its id and the fields that f changes; a
-    megabyte for its words, and for each tensor its name and `MAX_ENTRY_BYTES` bytes in the header."""
+    """Return the limits for the largest possible push: every tensor of the replica, with the moments of module tensors;
+    every row with its id, and the mutable fields of local types; `MAX_TEXT_BYTES` for the message; and for each tensor
+    its name and `MAX_ENTRY_BYTES` in the header."""
     sizes = {name: tensor.nbytes for name, tensor in state.tensors()}
     for name, tensor in [pair for vertex in state.modules.values() for pair in vertex.tensors.items()]:
         sizes |= {f"@moments/{entry}/{name}": 2 * tensor.size + 4 for entry in (*MAX_MOMENTS, *COUNTERS)}
@@ -69,8 +65,8 @@ def message_limits(graph: Graph, state: ReplicaState) -> MessageLimits:
 
 
 def check_carrier(settings: Settings, *, nearby: bool = True) -> None:
-    """Raise RunError where this machine lacks what the run's carrier takes, UsageError where workers cannot reach it as
-    they would be told. They are `nearby` where all of them run on this machine."""
+    """Raise RunError where this machine lacks modules of the run's carrier, UsageError where workers cannot reach it at
+    the advertised address. `nearby`: all workers run on this machine."""
     carrier = CARRIERS.find(settings.carrier)
     if missing := carrier.missing_modules():
         raise RunError(
@@ -86,11 +82,11 @@ T = TypeVar("T")
 
 @final
 class DaemonExecutor(Executor):
-    """Does what is submitted, one after the other. After `shutdown` nothing more is begun."""
+    """Runs jobs in order on one daemon thread, so that a blocked job does not keep the process from exiting."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._ended = False
+        self._ended = False  # set by `shutdown(cancel_futures=True)`: queued jobs are skipped
         self._thread = Thread(target=self._work, name="loggers", daemon=True)
         self._thread.start()
 
@@ -102,7 +98,7 @@ class DaemonExecutor(Executor):
                 return
             try:
                 future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # it is for who asks for the result
+            except BaseException as error:  # raised again by `Future.result`
                 future.set_exception(error)
 
         self._jobs.put(job)

@@ -1,1 +1,1 @@
-"""The SFTP server that a master has where its workers' messages travel that way."""
+"""The master's SFTP server, for workers that use the SFTP carrier; enrolment of a fleet, and its costs."""

@@ -1,14 +1,13 @@
-"""The master's side of enrolment: machines of a fleet, which make their own keys, prove who they are.
+"""The master's side of enrolment: machines of a fleet make their own keys and prove their identities.
 
-It is the subsystem `enrol` of the master's SSH server; the machines' side is `gridml/carriers/enrolment.py`. Any
-client that reaches the port may open it, as user `enrol` and with any key: it asks for the fleet's token and a
-signed identity document, and reads and writes the roster (`roster.py`), nothing else. A job's user may say goodbye
-there. `decide_enrolment` decides whether a machine is one that the fleet launched, and may have its worker's place.
+It is the subsystem `enrol` of the master's SSH server; the machines' side is `gridml/carriers/enrolment.py`. Any client
+that reaches the port may open it, as user `enrol` and with any key. It demands the fleet's token and a signed identity
+document, and accesses only the roster (`roster.py`). The user of a job may send a goodbye message there.
+`decide_enrolment` decides whether a machine was launched by the fleet and gets its worker's job.
 
-An identity document is what a machine's provider says of it, signed, as its metadata service hands it out. The
-signature is the plain one, RSA with PKCS #1 v1.5 and SHA-256 over the document as it is written, byte for byte. A
-certificate is taken for its key: the providers sign theirs themselves, and the user who names one has chosen to
-trust it, so there is no chain, and its dates say nothing.
+An identity document is the provider's signed statement about a machine, from the metadata service. The signature is
+RSA with PKCS #1 v1.5 and SHA-256 over the exact bytes of the document. Of a certificate only the key is used:
+providers' certificates are self-signed and the user has chosen to trust this one, so no chain and no dates are checked.
 """
 
 from __future__ import annotations
@@ -40,58 +39,55 @@ from gridml.errors import GridmlError, UsageError
 from gridml.protocol.foreign import printable
 from master.sftp.roster import Enrolment, FleetFacts, GoodbyeMessage, Instance, Roster
 
-RETRY_S = 3.0  # after which a machine asks again that may only not be known yet
-LAUNCH_S = 900.0  # by which a document's time may differ from the launch: clocks differ, and starting takes time
+RETRY_S = 3.0  # for machines that may not be in the roster yet
+LAUNCH_S = 900.0  # by which a document's time may differ from the launch: clock skew, and the time to start
 
 
 class EnrolmentVerdict(Enum):
-    """What becomes of a machine that asks."""
+    """The decision on a request to enrol."""
 
     ENROL = auto()
-    WAIT = auto()  # it may ask again
+    WAIT = auto()  # and retry
     REFUSE = auto()
 
 
 @dataclass(frozen=True)
 class ProvenIdentity:
-    """What an identity document says: of which account, region and image a machine is, and which one; `launched_s`
-    seconds since 1970."""
+    """The content of a verified identity document."""
 
     account: str
     region: str
     image: str
     instance: str
-    launched_s: float
+    launched_s: float  # since 1970
 
 
 @dataclass(frozen=True)
 class Launched:
-    """What is known of an instance: when it was launched (seconds since 1970), which key enrolled for it, whether it
-    has ended, and whether it has said that it is being taken away."""
+    """The roster's record of an instance."""
 
-    launched_s: float
-    public_key: str | None = None
+    launched_s: float  # since 1970
+    public_key: str | None = None  # that enrolled for it
     ended: bool = False
-    evicted: bool = False
+    evicted: bool = False  # its goodbye message said that the provider reclaims it
 
 
 @dataclass(frozen=True)
 class EnrolmentRequest:
-    """A machine that proved to hold `public_key` asks to enrol; `identity` is None where its document says none.
-    `launched` is what is known of the instance that it names, None for nothing."""
+    """A request to enrol, from a machine that has proved to hold the private half of `public_key`."""
 
     public_key: str
     is_token_valid: bool
     is_signature_valid: bool
-    identity: ProvenIdentity | None
-    launched: Launched | None
+    identity: ProvenIdentity | None  # None where the document names no instance
+    launched: Launched | None  # None where the roster does not have the instance
 
 
 def decide_enrolment(request: EnrolmentRequest, account: str, region: str, image: str) -> tuple[EnrolmentVerdict, str]:
-    """Return what becomes of a request to a fleet of this account, region and image, and why.
+    """Return (verdict, reason) on a request to a fleet of this account, region and image.
 
-    Who has not the fleet's token is told nothing else, and of an instance nothing is said before its document is known
-    to be genuine. One instance has one key for ever: the same key may ask again, as after its daemon started anew.
+    The reason reveals nothing without the fleet's token, and nothing about an instance without a genuine document. The
+    first key of an instance is its only one; the same key may enrol again, as after a restart of the daemon.
     """
     if not request.is_token_valid:
         return EnrolmentVerdict.REFUSE, "the fleet's token is another"
@@ -99,7 +95,7 @@ def decide_enrolment(request: EnrolmentRequest, account: str, region: str, image
         return EnrolmentVerdict.REFUSE, "the identity document's signature is not its provider's"
     identity, launched = request.identity, request.launched
     if identity is None:
-        return EnrolmentVerdict.REFUSE, "the identity document does not say who this is"
+        return EnrolmentVerdict.REFUSE, "the identity document names no instance"
     for what, got, wanted in (
         ("account", identity.account, account),
         ("region", identity.region, region),
@@ -112,13 +108,13 @@ def decide_enrolment(request: EnrolmentRequest, account: str, region: str, image
     if launched.ended:
         return EnrolmentVerdict.REFUSE, f"instance {identity.instance} has ended"
     if launched.evicted:
-        return EnrolmentVerdict.REFUSE, f"instance {identity.instance} has said that it is being taken away"
-    apart_s = identity.launched_s - launched.launched_s
-    if not abs(apart_s) <= LAUNCH_S:  # so that NaN is refused
-        older = "older" if apart_s < 0 else "newer"
+        return EnrolmentVerdict.REFUSE, f"instance {identity.instance} is being reclaimed, by its own goodbye message"
+    skew_s = identity.launched_s - launched.launched_s
+    if not abs(skew_s) <= LAUNCH_S:  # written so that NaN is refused
+        older = "older" if skew_s < 0 else "newer"
         return (
             EnrolmentVerdict.REFUSE,
-            f"the identity document is {abs(apart_s):.0f} s {older} than the launch of its instance",
+            f"the identity document is {abs(skew_s):.0f} s {older} than the launch of its instance",
         )
     if launched.public_key is None:
         return EnrolmentVerdict.ENROL, f"instance {identity.instance} is of this fleet"
@@ -127,22 +123,22 @@ def decide_enrolment(request: EnrolmentRequest, account: str, region: str, image
     return EnrolmentVerdict.ENROL, f"instance {identity.instance} enrolled with this key before"
 
 
-_MAX_FIELD_CHARS = 200  # characters of a field
+_MAX_FIELD_CHARS = 200  # of an identity document
 
 
 def rsa_key(certificate: str) -> RSAPublicKey:
-    """Return the public key of a certificate (PEM). Raises UsageError for one that is none, or has no RSA key."""
+    """Return the RSA public key of a certificate (PEM). Raises UsageError for any other text."""
     try:
         key = load_pem_x509_certificate(certificate.encode()).public_key()
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise UsageError(f"this is no certificate in PEM: {error}; expected -----BEGIN CERTIFICATE----- ...") from None
+        raise UsageError(f"not a certificate in PEM: {error}; expected -----BEGIN CERTIFICATE----- ...") from None
     if not isinstance(key, RSAPublicKey):
         raise UsageError("the certificate's key is not RSA; expected the one for the plain (base64) signature.")
     return key
 
 
 def signed(document: str, signature: str, certificate: str) -> bool:
-    """Whether `signature` (base64, in lines or not) is that of the certificate's key over `document`."""
+    """Return whether `signature` (base64, may contain line breaks) is by the certificate's key over `document`."""
     try:
         raw = base64.b64decode("".join(signature.split()), validate=True)
         rsa_key(certificate).verify(raw, document.encode(), PKCS1v15(), SHA256())
@@ -152,15 +148,15 @@ def signed(document: str, signature: str, certificate: str) -> bool:
 
 
 def is_token_valid(token: str, sha256: str) -> bool:
-    """Whether `sha256` (hex) is a token's, in a time that does not tell how far it is right."""
+    """Return whether `sha256` (hexadecimal) is a token's digest, compared in constant time."""
     digest = hashlib.sha256(token.encode(errors="replace")).hexdigest()
     return hmac.compare_digest(digest, sha256.lower())
 
 
 def identity_of(document: str) -> ProvenIdentity | None:
-    """Return what a document says, None where it does not say all of it, or twice."""
+    """Return the identity in a document; None where a field is missing, invalid or duplicate."""
     try:
-        values = json.loads(document, object_pairs_hook=_once)
+        values = json.loads(document, object_pairs_hook=_unique_keys)
         texts = [values[name] for name in ("accountId", "region", "imageId", "instanceId", "pendingTime")]
         if not all(isinstance(text, str) and text.isprintable() and len(text) <= _MAX_FIELD_CHARS for text in texts):
             return None
@@ -172,33 +168,31 @@ def identity_of(document: str) -> ProvenIdentity | None:
         return None
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len({name for name, _ in pairs}) < len(pairs):
-        raise ValueError("a name stands there twice")
+        raise ValueError("duplicate name")
     return dict(pairs)
 
 
-LOGS = "logs"  # the run's folder of what workers wrote
-MAX_REQUESTS = 4  # on one channel
-REQUEST_TIMEOUT_S = 10.0  # within which a request must have come
+LOGS = "logs"  # folder of the run directory for workers' logs
+MAX_REQUESTS = 4  # of one channel
+REQUEST_TIMEOUT_S = 10.0  # for a complete request
 
 
 @dataclass(frozen=True)
 class Login:
-    """Who came in with which public key: `USER` to enrol, or a job; `instance` is the machine that enrolled for it.
-    With no `files`, as when its job is over, it has only goodbye to say."""
+    """An authenticated connection."""
 
-    user: str
+    user: str  # `USER`, which may only enrol, or a job
     public_key: str
-    instance: str | None = None
-    files: bool = True
+    instance: str | None = None  # the machine that enrolled for the job
+    files: bool = True  # False once the job has ended: only a goodbye message is accepted
 
 
 class Registrar:
-    """Answers what machines ask, by the roster of run directory `root`; `clock` gives seconds since 1970.
+    """Answers the requests of machines from the roster of run directory `root`; `clock` returns seconds since 1970.
 
-    Threads share it. What it is asked is looked at one after the other, so that of two keys for one instance one is
-    the first.
+    Thread-safe. Requests are serialised, so that the first of two keys for one instance wins.
     """
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
@@ -211,7 +205,7 @@ class Registrar:
         return self._roster.facts is not None
 
     def instance_of(self, job: str, public_key: str) -> str | None:
-        """The instance of a job that enrolled with this key and has not ended; None where there is none."""
+        """Return the running instance that enrolled for a job with this key; None without one."""
         launched = (self._roster.instance(id) for id in self._roster.ids())
         for instance in launched:
             if instance is not None and instance.worker == job and self.is_running(instance.id):
@@ -221,12 +215,12 @@ class Registrar:
         return None
 
     def is_running(self, id: str) -> bool:
-        """Whether nobody has said that an instance has ended."""
+        """Return whether the roster has no end of an instance."""
         return self._roster.end(id) is None
 
     def answer(self, line: bytes, login: Login, address: str) -> dict[str, Any]:
-        """The answer to a request of who came in so, from `address`. Raises OSError where the roster cannot be read or
-        written, LedgerError where it is damaged."""
+        """Return the answer to a request. Raises OSError where the roster cannot be read or written, LedgerError where
+        it is damaged."""
         try:
             values = json.loads(line)
         except (ValueError, RecursionError):
@@ -245,7 +239,7 @@ class Registrar:
                     if isinstance(log, str):
                         self._keep_log(login.user, log)
                     return self._goodbye(login.instance, status, why, evicted)
-        return _refused("this is no request that is known here")
+        return _refused("unknown request")
 
     def _enrol(self, token: str, document: str, signature: str, public_key: str, address: str) -> dict[str, Any]:
         facts = self._roster.facts
@@ -269,7 +263,8 @@ class Registrar:
     def _request(
         self, facts: FleetFacts, token: str, document: str, signature: str, public_key: str
     ) -> EnrolmentRequest:
-        """Who has not the token costs a SHA-256; only a genuine document has the roster looked at."""
+        """Return a checked request. Cheap checks come first: without the token a client costs the master one SHA-256,
+        and without a genuine document no read of the roster."""
         fits = is_token_valid(token, facts.token_sha256)
         genuine = fits and signed(document, signature, facts.certificate)
         identity = identity_of(document) if genuine else None
@@ -289,7 +284,7 @@ class Registrar:
         )
 
     def _assignment(self, instance: Instance) -> dict[str, Any]:
-        """What the back end left in the bundle, as it is sent. Raises OSError, ValueError where that is none."""
+        """Return the assignment that the back end wrote into the bundle. Raises OSError, ValueError."""
         described = json.loads((self._bundle / BUNDLE_DESCRIPTION).read_text())
         values = {"job": instance.worker, **{name: described[name] for name in ("files", "program")}}
         values |= {name: described[name] for name in ("arguments", "environment") if name in described}
@@ -297,21 +292,21 @@ class Registrar:
         return values
 
     def _keep_log(self, worker: str, log: str) -> None:
-        """In place of what the worker's machine said before, so that it takes no more room however often it speaks. One
-        that cannot be kept is no reason to refuse the rest."""
+        """Write a worker's log, replacing the one of an earlier goodbye message, which bounds the disk space."""
+        # Best effort: a full disk must not fail the rest of the goodbye message.
         with contextlib.suppress(OSError):
             self._logs.mkdir(exist_ok=True)
             (self._logs / f"{worker}.log").write_text(f"{printable(log, MAX_LOG_CHARS)}\n", encoding="utf-8")
 
     def _goodbye(self, id: str, status: int, why: str, evicted: bool) -> dict[str, Any]:
         if not self.is_running(id):
-            return _refused("this machine is known to have ended")
+            return _refused("this machine has ended")
         self._roster.keep(GoodbyeMessage(id, max(-255, min(status, 255)), printable(why), self._clock(), evicted))
         return {"ok": True}
 
 
 class EnrolSession(paramiko.SubsystemHandler):  # type: ignore[misc]
-    """A channel on which a machine asks: a line of JSON each, and a line for an answer."""
+    """A channel for requests of a machine. A request is one line of JSON, and so is its answer."""
 
     def __init__(self, channel: Any, server: Any, registrar: Registrar, login: Login, address: str) -> None:
         super().__init__(channel, SUBSYSTEM, server)
@@ -326,13 +321,13 @@ class EnrolSession(paramiko.SubsystemHandler):  # type: ignore[misc]
                 channel.sendall(json.dumps(self._answer(line)).encode() + b"\n")
             channel.send_exit_status(0)
         except (OSError, EOFError, paramiko.SSHException):
-            pass  # a line that is too long or comes too late, or a machine that has gone: the channel is closed
+            pass  # a line that is too long or too late, or a lost connection: the channel is closed
 
     def _answer(self, line: bytes) -> Mapping[str, Any]:
         try:
             return self._registrar.answer(line, self._entry, self._address)
-        except (OSError, GridmlError, ValueError, KeyError, TypeError, AttributeError):  # the roster's, the bundle's
-            return _refused("the master cannot read or write what it knows of its fleet", RETRY_S)
+        except (OSError, GridmlError, ValueError, KeyError, TypeError, AttributeError):  # of the roster or the bundle
+            return _refused("the master cannot read or write the roster of its fleet", RETRY_S)
 
 
 def _refused(why: str, retry_s: float | None = None) -> dict[str, Any]:

@@ -1,12 +1,11 @@
-"""The view that a job's SFTP session has of the run directory, and how much it may write.
+"""The restricted view of the run directory for a job's SFTP session, with a quota on writes.
 
-A session sees the mailboxes of its job's own attempts, the chunks, and the files that a fleet's workers run on,
-nothing else. A list says which names are allowed, so that there is no path to outwit. Below the run directory's own
-folders no symbolic link is followed. A job's key opens the mailboxes of its own attempts, each of which the master
-made: one, for the most part.
+A session sees only the mailboxes of its job's own attempts, the chunks, and the bundle that a fleet's workers need.
+Paths are checked against an allowlist, so no path can escape it. No symbolic link below the run directory's own folders
+is followed. The master creates all mailboxes; mostly a job has one.
 
-The quota of a mailbox counts its files whenever it is about to grow, so nothing has to be remembered, and what the
-master removes makes usage at once.
+The quota of a mailbox is checked by counting its files on every growth. So it needs no state, and space that the master
+frees is available at once.
 """
 
 from __future__ import annotations
@@ -30,16 +29,15 @@ from gridml.protocol.outbox import job_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
-MAX_MESSAGES = (
-    6  # of the longest, in bytes: one, the next half written, an answer, and what a broken line leaves behind
-)
+# A sync, the next one half written, a reply, and what broken connections leave behind.
+MAX_MESSAGES = 6
 
 
 @dataclass(frozen=True)
 class Quota:
-    """Bytes of the `longest` file, which a sparse one would have as well; and for each mailbox bytes and files."""
+    """The limits of a mailbox."""
 
-    longest: int = 1 << 31
+    longest: int = 1 << 31  # bytes of a file; sparse files count by their size
     files: int = MAX_MAILBOX_FILES
 
     @property
@@ -48,22 +46,24 @@ class Quota:
 
 
 class QuotaUsage:
-    """What one job may still write, in all its sessions together. Methods must be called in a `lock`, which keeps the
-    job's other sessions from writing, opening and closing files meanwhile, and raise OSError, as where the mailbox is
-    gone."""
+    """The disk usage of one job in all its sessions together.
+
+    Call all methods with `lock` held, so that no other session of the job writes, opens or closes a file in between.
+    They raise OSError, as for a missing mailbox.
+    """
 
     def __init__(self, mail: Path) -> None:
         self._mail = mail
         self.lock = threading.Lock()
-        self._open: set[int] = set()  # descriptors of files that are open for writing
+        self._open: set[int] = set()  # descriptors of all open files of the job
 
     def can_add_file(self, quota: Quota, box: str, name: str) -> bool:
-        """Whether a file of this name may lie in a mailbox: it does, or there are few."""
+        """Return whether a file of this name exists, or may be added."""
         names = os.listdir(self._mail / box)
         return name in names or len(names) < quota.files
 
     def can_write(self, quota: Quota, box: str, file: int, end: int) -> bool:
-        """Whether an open file may reach up to byte `end`."""
+        """Return whether an open file may be `end` bytes long."""
         size = os.fstat(file).st_size
         return end <= size or (end <= quota.longest and self._used(box) - size + end <= quota.bytes)
 
@@ -75,21 +75,21 @@ class QuotaUsage:
         os.close(file)
 
     def _used(self, box: str) -> int:
-        """Bytes of the files in a mailbox, and of those without a name that are still open."""
+        """Return the bytes of the files in a mailbox, including unlinked files that are still open."""
         used = 0
         with os.scandir(self._mail / box) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError):  # the master has taken it meanwhile, or it has its name now
+                with suppress(FileNotFoundError):  # removed or renamed in between
                     used += entry.stat(follow_symlinks=False).st_size
         nameless = (file for file in map(os.fstat, self._open) if not file.st_nlink)
         return used + sum(file.st_size for file in nameless)
 
 
-MAX_OPEN_FILES = 8  # that a session may have open at once
-MAX_READ_BYTES = 1 << 20  # bytes: paramiko copies an answer once for each of its packets
+MAX_OPEN_FILES = 8  # of a session
+MAX_READ_BYTES = 1 << 20  # per request: paramiko copies the rest of an answer for each of its packets
 _DENIED: int = paramiko.SFTP_PERMISSION_DENIED
 _READ_ONLY = (("chunks",), ("bundle",))
-# Without O_APPEND: the system would write to a file's end wherever a client says, and the quota counts by what it says.
+# Without O_APPEND, with which the kernel would ignore the offset of a write that the quota is checked against.
 _FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_EXCL
 _STATUS = {
     errno.ENOENT: paramiko.SFTP_NO_SUCH_FILE,
@@ -101,13 +101,13 @@ _STATUS = {
 
 
 def is_own_mailbox(job: str, box: str) -> bool:
-    """Whether a mailbox is one of the job's lives: `w7`, `w7.1`, ..."""
+    """Return whether a mailbox is one of the job's attempts: `w7`, `w7.1`, ..."""
     return job_of(box) == job
 
 
 def allowed_path(job: str, path: str) -> tuple[str, ...]:
-    """The parts of `mail`, `mail/BOX`, `mail/BOX/FILE`, `chunks/FILE` or `bundle/FILE`; () for any other path, which is
-    denied."""
+    """Return the parts of `mail`, `mail/BOX`, `mail/BOX/FILE`, `chunks/FILE` or `bundle/FILE`; () for all other paths,
+    which are denied."""
     parts = tuple(path.split("/"))
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         return ()
@@ -121,7 +121,7 @@ def allowed_path(job: str, path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Jail:
-    """Job `job` in run directory `root`; it may write what its quota and its usage there allow."""
+    """The access of one job to run directory `root`."""
 
     root: Path
     job: str
@@ -130,7 +130,7 @@ class Jail:
 
 
 def _errno_to_status(call: Callable[P, T]) -> Callable[P, T | int]:
-    """What the system refuses becomes the status that is answered."""
+    """Translate OSError to an SFTP status."""
 
     @wraps(call)
     def answer(*args: P.args, **kwargs: P.kwargs) -> T | int:
@@ -143,7 +143,7 @@ def _errno_to_status(call: Callable[P, T]) -> Callable[P, T | int]:
 
 
 class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
-    """The files that a job may see. What is not overridden here, paramiko refuses."""
+    """The files that a job may see. paramiko refuses all operations that are not overridden here."""
 
     def __init__(self, server: Any, jail: Jail) -> None:
         super().__init__(server)
@@ -160,7 +160,7 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
         return [_named(name) for name in names if len(parts) == 2 or is_own_mailbox(self._job, name)]
 
     def canonicalize(self, path: str) -> str:
-        """Paths are relative to the run directory, also for OpenSSH's sftp, which asks where it stands."""
+        """Return a path unchanged: all are relative to the run directory. OpenSSH's sftp asks for that of "."."""
         return "" if path == "." else path
 
     @_errno_to_status
@@ -185,7 +185,7 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
         with usage.lock, self._folder(parts[:-1]) as folder:
             if flags & os.O_CREAT and not usage.can_add_file(quota, parts[1], parts[2]):
                 return paramiko.SFTP_FAILURE
-            extra = os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would be waited for
+            extra = os.O_NOFOLLOW | os.O_NONBLOCK  # opening a FIFO would block
             number = os.open(parts[-1], flags & _FLAGS | extra, 0o600, dir_fd=folder)
             if not stat.S_ISREG(os.fstat(number).st_mode):
                 os.close(number)
@@ -205,14 +205,14 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
         return int(paramiko.SFTP_OK)
 
     def rename(self, oldpath: str, newpath: str) -> int:
-        """As SFTP has it without extensions: what has that name already is not replaced."""
+        """Rename without replacing an existing file, as plain SFTP demands."""
         taken = isinstance(self.lstat(newpath), paramiko.SFTPAttributes)
         return int(paramiko.SFTP_FAILURE) if taken else self.posix_rename(oldpath, newpath)
 
     @_errno_to_status
     def posix_rename(self, oldpath: str, newpath: str) -> int:
         old, new = allowed_path(self._job, oldpath), allowed_path(self._job, newpath)
-        if len(old) != 3 or len(new) != 3 or old[1] != new[1]:  # from one mailbox to another would pass by its quota
+        if len(old) != 3 or len(new) != 3 or old[1] != new[1]:  # a move between mailboxes would bypass the quota
             return _DENIED
         with self._folder(old[:-1]) as folder:
             os.replace(old[-1], new[-1], src_dir_fd=folder, dst_dir_fd=folder)
@@ -220,7 +220,7 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _folder(self, parts: tuple[str, ...]) -> Iterator[int]:
-        """A folder, opened. The first part may be a link, as where a user keeps chunks on a larger disk."""
+        """Yield the descriptor of a folder. Its first part may be a link, as where chunks are on a larger disk."""
         folder = os.open(self._root / parts[0], os.O_RDONLY | os.O_DIRECTORY)
         try:
             for part in parts[1:]:
@@ -232,7 +232,7 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
 
 
 class _File(paramiko.SFTPHandle):  # type: ignore[misc]
-    """An open file of mailbox `box`. It leaves `among` when it is closed."""
+    """An open file of mailbox `box`; `among` holds the session's open files."""
 
     def __init__(self, number: int, jail: Jail, box: str, among: set[_File]) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class _File(paramiko.SFTPHandle):  # type: ignore[misc]
 
     @_errno_to_status
     def read(self, offset: int, length: int) -> Any:
-        """Says EOF where nothing is left: paramiko's hash of a file would otherwise read on for ever."""
+        """Return the bytes at an offset, EOF at the end: without it, paramiko's hash of a file would loop forever."""
         return os.pread(self._number, min(length, MAX_READ_BYTES), offset) or paramiko.SFTP_EOF
 
     @_errno_to_status
@@ -264,8 +264,8 @@ class _File(paramiko.SFTPHandle):  # type: ignore[misc]
         return paramiko.SFTPAttributes.from_stat(os.fstat(self._number))
 
     def chattr(self, attr: Any) -> int:
-        """Modes and times are the server's own: OpenSSH's scp asks for some, and is not to complain. It asks for the
-        size, too, which the file has when all arrived; it is given no other."""
+        """Accept and ignore modes and times, which OpenSSH's scp sets, and a size that the file has already. Denies any
+        other size: truncation would bypass the quota."""
         size = os.fstat(self._number).st_size
         return int(paramiko.SFTP_OK) if attr.st_size in (None, size) else _DENIED
 

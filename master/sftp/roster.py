@@ -1,10 +1,9 @@
-"""The instances that a run's fleet launched: who may enrol, who has, who said goodbye, and who is gone.
+"""The roster of a fleet: launched instances, enrolments, goodbye messages, and ends.
 
-All instances of a fleet share what they are started with, so none has a key at first: each makes its own and shows who
-it is (`enrolment.py`). What is known of them lies in files of the folder `fleet` of the run directory, which are the
-only truth: a back end writes which instances there are and which have ended, the master's SSH server who enrolled and
-who said goodbye, and a master that takes over reads them all. Each file has one writer, and is there whole or not at
-all. Whoever reads one that is damaged gets a LedgerError.
+All instances start with the same data, so none starts with a key: each makes its own and proves its identity
+(`identity.py`). The files in the folder `fleet` of the run directory are the single source of truth. A back end writes
+instances and ends; the master's SSH server writes enrolments and goodbye messages; a new master reads them all. Each
+file has one writer and is written atomically. Reading a damaged one raises LedgerError.
 """
 
 from __future__ import annotations
@@ -29,60 +28,58 @@ _Held = TypeVar("_Held")
 
 @dataclass(frozen=True)
 class FleetFacts:
-    """What an instance must show to be of the fleet: the token whose SHA-256 this is, and an identity document signed
-    with the key of `certificate` (PEM) that names this account, region and image. `run` is the run's name in tags."""
+    """The requirements for an instance of the fleet: the token, and a signed identity document with these values."""
 
-    run: str
-    token_sha256: str
+    run: str  # the run's name in tags
+    token_sha256: str  # hexadecimal
     account: str
     region: str
     image: str
-    certificate: str
+    certificate: str  # PEM; its key signs identity documents
 
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance that the fleet launched for worker `worker`; seconds since 1970. `on_demand` is the full price of its
-    type in dollars an hour, 0 where nobody knows it; it is paid unless the instance is of the `spot` market."""
+    """An instance that the fleet launched."""
 
     id: str
-    worker: str
+    worker: str  # the job that it runs
     type: str
     zone: str
-    launched_s: float
-    on_demand: float = 0.0
-    spot: bool = True
+    launched_s: float  # since 1970
+    on_demand: float = 0.0  # full price of its type in dollars per hour; 0 where unknown
+    spot: bool = True  # of the spot market; otherwise it costs the full price
 
 
 @dataclass(frozen=True)
 class Enrolment:
-    """An instance made this public key (ed25519, base64 as in OpenSSH's files) its own, from this address."""
+    """The enrolment of an instance."""
 
     id: str
-    public_key: str
-    address: str
-    enrolled_s: float
+    public_key: str  # ed25519, base64 as in OpenSSH's files
+    address: str  # from which it enrolled
+    enrolled_s: float  # since 1970
 
 
 @dataclass(frozen=True)
 class GoodbyeMessage:
-    """What an instance last said of its worker: the exit status, and why it left, in words."""
+    """The last message of an instance, on the end of its worker."""
 
     id: str
-    exit_status: int
+    exit_status: int  # of the worker
     why: str
-    said_s: float
-    evicted: bool = False  # it had been told that it would be taken away
+    said_s: float  # since 1970
+    evicted: bool = False  # the provider has given notice that it reclaims the instance
 
 
 @dataclass(frozen=True)
 class End:
-    """An instance is gone, or is refused from now on; `taken` where its provider took it and nobody asked."""
+    """The end of an instance, whose requests are refused from now on."""
 
     id: str
-    ended_s: float
+    ended_s: float  # since 1970
     why: str
-    taken: bool = False
+    taken: bool = False  # reclaimed by the provider, not terminated by the user or the run
 
 
 _SUFFIX: Mapping[type[Any], str] = {
@@ -94,29 +91,29 @@ _SUFFIX: Mapping[type[Any], str] = {
 
 
 class Roster:
-    """The folder `fleet` of run directory `root`. Names that are no instance's id are known to nobody."""
+    """The folder `fleet` of run directory `root`. Invalid instance ids have no records."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / FOLDER
 
     def create(self, facts: FleetFacts) -> None:
-        """Keep what instances must show. Raises OSError."""
+        """Write the requirements for instances. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         write_atomic(self._folder / _FLEET, json.dumps(asdict(facts)).encode())
 
     @property
     def facts(self) -> FleetFacts | None:
-        """What instances must show; None where the run has no fleet, or not yet."""
+        """The requirements for instances; None where the run has no fleet, or not yet."""
         return _read(self._folder / _FLEET, FleetFacts)
 
     def keep(self, record: Instance | Enrolment | GoodbyeMessage | End) -> None:
-        """Keep what became of an instance, durably. Raises OSError, ValueError for what is no instance's id."""
+        """Write a record of an instance durably. Raises OSError, ValueError for an invalid id."""
         if not _ID.fullmatch(record.id):
             raise ValueError(f"got the instance {record.id!r}, expected letters, digits and '-'")
         write_atomic(self._path(type(record), record.id), json.dumps(asdict(record)).encode())
 
     def ids(self) -> list[str]:
-        """All instances that were ever launched."""
+        """Return all instances that were ever launched, sorted."""
         suffix = f".{_SUFFIX[Instance]}"
         try:
             names = os.listdir(self._folder)

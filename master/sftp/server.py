@@ -1,15 +1,13 @@
-"""The master's SFTP server, through which jobs reach their mailboxes and the chunks.
+"""The master's SFTP server, through which jobs access their mailboxes and the chunks.
 
-It serves jobs that may connect to the submit host. Each job has a key of its own, in a file `sftp/JOB` of the run
-directory that is sent with the job. The files are the only truth: a job whose file is gone is refused from then on.
-The server's own key and its port are kept beside them, so that a master that starts again is the same server at the
-same address.
+For jobs that may connect to the submit host. Each job has its own key, in a file `sftp/JOB` of the run directory that
+is sent with the job. These files are the single source of truth: a job without a file is refused. The server's own key and
+port are saved in the same folder, so that a restarted master is the same server at the same address.
 
-Where a run has a fleet, whose machines make their own keys, a job's file holds none: its key is the one with which
-a machine enrolled for it (`enrolment.py`), until that machine has ended.
+In a run with a fleet, whose machines make their own keys, the file of a job holds no key. Its key is the one with which
+a machine enrolled for it (`identity.py`), until that machine has ended.
 
-The mailboxes are folders of the run directory. Every job has a key for as long as one of its attempts has a
-mailbox.
+The mailboxes are folders of the run directory. A job has a credential as long as one of its attempts has a mailbox.
 """
 
 from __future__ import annotations
@@ -43,23 +41,23 @@ from master.sftp.identity import EnrolSession, Login, Registrar
 from master.sftp.jail import Jail, Quota, QuotaUsage, View
 
 FOLDER = "sftp"
-MAIL = "mail"  # the folder of the mailboxes
-OWN = "server.json"  # beside the credentials; no job's name has a dot
-LOGIN_TIMEOUT_S = 20.0  # within which a connection must have shown its key, or who is no job must have enrolled
-MAX_ANONYMOUS = 32  # connections of no job; of more the first ends, of the address that has most of them
-MAX_JOB_CONNECTIONS = 4  # of one job; when there are more, the oldest end: nobody is behind them any more
-MAX_SESSIONS = 8  # at once on a connection; a worker has three
+MAIL = "mail"  # folder of the mailboxes
+OWN = "server.json"  # in the folder of the credentials; unlike a job's name it has a dot
+LOGIN_TIMEOUT_S = 20.0  # for a connection to authenticate, and for a machine to enrol
+MAX_ANONYMOUS = 32  # connections of no job; beyond that the oldest one of the busiest address is closed
+MAX_JOB_CONNECTIONS = 4  # beyond that the oldest are closed, as they are abandoned
+MAX_SESSIONS = 8  # open on a connection; a worker has three
 MAX_CHANNELS = 256  # ever opened on a connection
-SWEEP_S = 1.0  # how often it is looked for what has ended or takes too long
+SWEEP_S = 1.0  # between two checks for ended and overdue connections
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class MailServer:
-    """Serves a run's mailboxes and chunks by SFTP from when it is made until it is closed.
+    """Serves a run's mailboxes and chunks by SFTP from its construction until `close`.
 
     `address` is HOST[:PORT], where workers reach this machine; by default its full name and any free port. Where HOST
-    is an address of this machine the server listens there only, otherwise on all. Raises UsageError for an address
-    that is none, RunError where no port can be opened. `quota` may be exchanged at any time.
+    is an IP address of this machine the server listens only there, otherwise on all addresses. Raises UsageError for an
+    invalid address, RunError where it cannot listen. `quota` may be replaced at any time.
 
     Connections count from the moment they are accepted, before anything is sent on them. With J jobs there are at most
     `MAX_ANONYMOUS` + J · `MAX_JOB_CONNECTIONS`, plus those that authenticate within one `SWEEP_S`. Machines that enrol
@@ -69,7 +67,7 @@ class MailServer:
     def __init__(self, root: Path, address: str | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.quota = Quota()
         self.registrar = Registrar(root)
-        self._usages: dict[str, QuotaUsage] = {}  # by job
+        self._usages: dict[str, QuotaUsage] = {}  # by job; guarded by `_lock`
         self._root, self._clock = root, clock
         self._folder = root / FOLDER
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -81,7 +79,7 @@ class MailServer:
         self._port: int = self._listening.getsockname()[1]
         write_secret(self._folder / OWN, json.dumps({"private_key": text, "port": self._port}))
         self._lock = threading.Lock()
-        self._connections: list[_Connection] = []
+        self._connections: list[_Connection] = []  # oldest first; guarded by `_lock`
         self._over = threading.Event()
         for job in self._jobs():
             self._renew(job)
@@ -89,8 +87,7 @@ class MailServer:
         self._thread.start()
 
     def make(self, job: str) -> None:
-        """A credential for a job, unless it has one; in a run with a fleet there is no key in it. Raises OSError when
-        it cannot be written."""
+        """Write a credential for a job, unless it has one; without a key in a run with a fleet. Raises OSError."""
         if not _JOB.fullmatch(job) or job == USER:
             raise UsageError(f"got the job name {job!r}, expected letters, digits, '-' and '_', and not {USER!r}")
         if not (self._folder / job).exists():
@@ -99,7 +96,7 @@ class MailServer:
             write_secret(self._folder / job, made.to_json())
 
     def remove(self, job: str) -> None:
-        """The job's credential is refused from now on, and its connections end. One that has none is ignored."""
+        """Revoke a job's credential and close its connections. A job without one is ignored."""
         if _JOB.fullmatch(job):
             (self._folder / job).unlink(missing_ok=True)
         with self._lock:
@@ -115,7 +112,7 @@ class MailServer:
                 self.remove(job)
 
     def close(self) -> None:
-        """Ends every connection, and waits for the threads. The credentials stay. Idempotent."""
+        """Close every connection and join the threads. The credentials stay. Idempotent."""
         self._over.set()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes `accept`
@@ -136,7 +133,7 @@ class MailServer:
         return Address(self._host, self._port, self._key.get_base64())
 
     def authenticate(self, user: str, key: Any) -> Login | None:
-        """What this public key lets `user` do, by what lies in the folders at this moment; None for nothing."""
+        """Return the login of `user` with this public key, by the files as they are now; None where it is refused."""
         shown = str(key.get_base64())
         if not _JOB.fullmatch(user):
             return None
@@ -162,7 +159,7 @@ class MailServer:
         return sorted(name for name in os.listdir(self._folder) if _JOB.fullmatch(name))
 
     def _kept(self) -> tuple[str, int]:
-        """The server's private key and last port; of a first master a new key, and port 0."""
+        """Return (private key, last port) of the server; a new key and 0 for the first master of a run."""
         try:
             kept = json.loads((self._folder / OWN).read_text())
             _key(kept["private_key"])
@@ -171,7 +168,7 @@ class MailServer:
             return new_key(), 0
 
     def _renew(self, job: str) -> None:
-        """Let the credential of an earlier master's job name this server; one that cannot be read is removed."""
+        """Update the address in the credential of an earlier master's job; remove an unreadable one."""
         path = self._folder / job
         try:
             credential = Credential.read(path)
@@ -191,15 +188,15 @@ class MailServer:
             except TimeoutError:
                 pass
             except OSError:
-                self._over.wait(SWEEP_S)  # closed; or too many open files, which pass
+                self._over.wait(SWEEP_S)  # closed; or too many open files, which is temporary
             with self._lock:
                 self._sweep()
                 if connection is not None:
                     self._receive(connection, address)
 
     def _sweep(self) -> None:
-        """End the connections that have shown no key in time, the oldest of a job that has too many, and those of a
-        machine that has ended."""
+        """Close connections that have not authenticated in time, the oldest of a job with too many, and those of ended
+        machines."""
         entered: Counter[str | None] = Counter()
         for connection in reversed(self._connections):
             if not connection.is_anonymous:
@@ -216,12 +213,12 @@ class MailServer:
             return False
         try:
             return not self.registrar.is_running(login.instance)
-        except (OSError, LedgerError):  # too many open files, or a damaged one: it is looked at again
+        except (OSError, LedgerError):  # too many open files, or a damaged one: the next sweep retries
             return False
 
     def _receive(self, connection: socket.socket, address: str) -> None:
-        """Answer a connection on threads of its own. Of too many anonymous the first must go, of the address that most
-        of them came from: so none can keep the others out."""
+        """Serve a connection on its own threads. If too many are anonymous, close the oldest one of the address with
+        the most, so that no address can lock the others out."""
         anonymous = [c for c in self._connections if c.is_anonymous]
         try:
             if self._over.is_set():
@@ -231,12 +228,12 @@ class MailServer:
                 hang_up(next(c.transport for c in anonymous if c.handler.address == busiest))
             keep_alive(connection, TIMEOUT_S)
             transport = paramiko.Transport(connection)
-            connection.settimeout(SWEEP_S)  # its thread looks as often whether it has ended; paramiko's 0.1 s adds up
+            connection.settimeout(SWEEP_S)  # poll interval of its thread: paramiko's 0.1 s adds up over all connections
             prepare(transport, LOGIN_TIMEOUT_S)
             transport.add_server_key(self._key)
             handler = _ConnectionHandler(self, address)
             transport.start_server(event=threading.Event(), server=handler)
-        except (OSError, RuntimeError, paramiko.SSHException):  # RuntimeError: no more threads can be had
+        except (OSError, RuntimeError, paramiko.SSHException):  # RuntimeError: cannot start another thread
             connection.close()
             return
         self._connections.append(_Connection(transport, handler, self._clock()))
@@ -259,7 +256,7 @@ class _Connection:
 
 
 class SftpSession(paramiko.SFTPServer):  # type: ignore[misc]
-    """Says at its end that all went well, without which OpenSSH's sftp and scp take a transfer for failed."""
+    """An SFTP session that reports exit status 0, without which OpenSSH's sftp and scp consider a transfer failed."""
 
     def start_subsystem(self, name: str, transport: Any, channel: Any) -> None:
         super().start_subsystem(name, transport, channel)
@@ -268,8 +265,8 @@ class SftpSession(paramiko.SFTPServer):  # type: ignore[misc]
 
 
 class _ConnectionHandler(paramiko.ServerInterface):  # type: ignore[misc]
-    """What a connection may do: show a key, and start SFTP as a job, or enrolment. What is not overridden here,
-    paramiko refuses."""
+    """Authorises one connection: it may authenticate, and start SFTP as a job, or enrolment. paramiko refuses all
+    requests that are not overridden here."""
 
     def __init__(self, server: MailServer, address: str) -> None:
         self._server, self.address = server, address
@@ -281,8 +278,8 @@ class _ConnectionHandler(paramiko.ServerInterface):  # type: ignore[misc]
         return "publickey"
 
     def check_auth_publickey(self, username: str, key: Any) -> int:
-        """Whether the key may enter; paramiko then has the other end prove that it holds its private half. Once one
-        has, it asks no more, so the last login is the one that was proved."""
+        """Return whether a key is accepted. paramiko then demands proof of its private half. After a proof it
+        does not call this again, so the last `login` is the proved one."""
         self.login = self._server.authenticate(username, key)
         return int(paramiko.AUTH_FAILED if self.login is None else paramiko.AUTH_SUCCESSFUL)
 
@@ -313,7 +310,7 @@ class _ConnectionHandler(paramiko.ServerInterface):  # type: ignore[misc]
 
 
 def _listen(host: str, port: int, last: int) -> socket.socket:
-    """Listen at `port`; where any will do (0), at the `last` one if it is free."""
+    """Listen at `port`; for 0, at the `last` port if it is free, else at any."""
     for candidate in [port] if port else [last, 0] if last else [0]:
         try:
             return _bound(host, candidate)
@@ -331,7 +328,7 @@ def _bound(host: str, port: int) -> socket.socket:
         try:
             return socket.create_server((host, port), family=socket.AF_INET if version == 4 else socket.AF_INET6)
         except OSError as error:
-            if error.errno != errno.EADDRNOTAVAIL:  # not this machine's: somebody forwards it
+            if error.errno != errno.EADDRNOTAVAIL:  # not an address of this machine: a port is forwarded to it
                 raise
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -343,12 +340,12 @@ def _key(text: str) -> Any:
 
 
 class SftpMailboxes(Forwarding):
-    """Serves the run directory `root` at `address` (see `MailServer`, also for what is raised) until it is stopped."""
+    """The mailboxes of run directory `root`, served at `address` until `stop`. Raises what `MailServer` does."""
 
     def __init__(self, root: Path, address: str | None = None) -> None:
         super().__init__(DirectoryMailboxes(root))
         self._server = MailServer(root, address)
-        self._open: defaultdict[str, set[str]] = defaultdict(set)  # by job, its attempts that have a mailbox
+        self._open: defaultdict[str, set[str]] = defaultdict(set)  # by job: its attempts with a mailbox
 
     def open(self, worker: str) -> None:
         self._server.make(job_of(worker))

@@ -1,20 +1,20 @@
-"""The cost of instances, what it would have been on demand, and whether a run may go on within its budget.
+"""Instance costs: charges, the same on demand, and the decision whether a run may continue within its budget.
 
-A caller needs four calls, all pure, with times in seconds since 1970 and prices in dollars an hour:
+The interface is four pure functions; times are seconds since 1970, prices dollars per hour:
 
     estimated(offers, instances, budget)                           before anything starts, for `--dry-run`
     check_budget(budget, hour, at_most)                            UsageError for one below one instance-hour
-    spent(stays, prices, now_s)                                    dollars until now
+    spent(usages, prices, now_s)                                   dollars until now
     may_spend(BudgetState(budget, spent, rate, under_way, another))      -> (Spend.GO_ON | NO_MORE | LEAVE, reason)
 
 `prices` maps "TYPE/ZONE" to steps [[time, price], ...] in order of time; a price holds until the next step.
-`chunk_model.prices.price_steps` makes them of DescribeSpotPriceHistory. An instance is billed by the second, 60
-seconds at least, at the price in effect; one that its provider takes back within its first hour is free, one that
-its user ends is not: Amazon's rules.
+`chunk_model.prices.price_steps` derives them from DescribeSpotPriceHistory. By Amazon's rules an instance is billed per
+second, for at least 60 seconds, at the price in effect; an instance is free if the provider reclaims it within its
+first hour, but not if its user terminates it.
 
-The roster says how long each instance stayed. Prices are kept beside it, since a provider forgets its history:
-`prices.json` in the folder `fleet` of the run directory is {"TYPE/ZONE": [[seconds since 1970, dollars an hour],
-...]}, each list in order of time. A back end writes it, whole or not at all; reports and later masters read it.
+The roster records the life of each instance. Prices are saved with it, because a provider deletes its history:
+`prices.json` in the folder `fleet` of the run directory is {"TYPE/ZONE": [[seconds since 1970, dollars per hour],
+...]}, each list in order of time. A back end writes it atomically; reports and later masters read it.
 """
 
 from __future__ import annotations
@@ -33,29 +33,27 @@ from gridml.errors import LedgerError, UsageError
 from gridml.protocol.bundle import write_atomic
 from master.sftp.roster import FOLDER, End, Instance, Roster
 
-Steps = Sequence[Sequence[float]]  # (seconds since 1970, dollars an hour), in order of time
+Steps = Sequence[Sequence[float]]  # (seconds since 1970, dollars per hour), in order of time
 Prices = Mapping[str, Steps]  # by "TYPE/ZONE"
 
 HOUR_S = 3600.0
-MIN_BILLED_S = 60.0  # that an instance is billed for
+MIN_BILLED_S = 60.0  # of an instance
 # From the decision to leave until nothing is billed: a check every minute, the batch, the push, the shutdown.
 LEAVE_S = 300.0
-MIN_STAY_S = 900.0  # that one more instance must be able to stay, or its boot is wasted
+MIN_STAY_S = 900.0  # of another instance, which otherwise wastes its boot
 
 
 @dataclass(frozen=True)
 class InstanceUsage:
-    """An instance of a worker from its launch to its end, None while it lives; `taken` where its provider took it back
-    unasked. `on_demand` is the full price of its type, 0 where nobody knows it; it is paid unless the market is
-    `spot`."""
+    """The life of an instance, as it is billed."""
 
     type: str
     zone: str
     launched_s: float
-    ended_s: float | None = None
-    taken: bool = False
-    on_demand: float = 0.0
-    spot: bool = True
+    ended_s: float | None = None  # None while it runs
+    taken: bool = False  # reclaimed by the provider
+    on_demand: float = 0.0  # full price of its type in dollars per hour; 0 where unknown
+    spot: bool = True  # of the spot market; otherwise it costs the full price
     id: str = ""
     worker: str = ""
 
@@ -64,33 +62,32 @@ class InstanceUsage:
         return f"{self.type}/{self.zone}"
 
     def seconds(self, now_s: float) -> float:
-        """How long it has run until `now_s`."""
+        """Return the seconds that it has run until `now_s`."""
         return max(0.0, (now_s if self.ended_s is None else self.ended_s) - self.launched_s)
 
 
 class Basis(Enum):
-    """What a charge rests on."""
+    """The price that a charge is based on."""
 
     HISTORY = "history"
-    ON_DEMAND = "on demand"  # it is of no spot market, or that has no history: the full price, which is the highest
-    NOTHING = "nothing"  # nor does anybody know the full price: it is not counted
+    ON_DEMAND = "on demand"  # the full price, the highest: not a spot instance, or no price history
+    NOTHING = "nothing"  # not even the full price is known: counted as 0
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What a stay costs in dollars, and what its seconds would cost on demand. `free`: it was taken within its first
-    hour."""
+    """The cost of an instance."""
 
     dollars: float
-    on_demand: float
+    on_demand: float  # dollars for the same time at the full price
     seconds: float
-    free: bool
+    free: bool  # reclaimed within its first hour
     basis: Basis
 
 
 def dollars_between(steps: Steps, start_s: float, stop_s: float) -> float:
-    """Return the integral of a price over time, in dollars. Before the first of the steps (at least one) its price is
-    taken to hold."""
+    """Return the integral of a price over time, in dollars. The price of the first step (at least one is required) also
+    holds before it."""
     first, last = (bisect_right(steps, at_s, key=lambda step: step[0]) for at_s in (start_s, stop_s))
     times_s = [start_s, *(step[0] for step in steps[first:last]), stop_s]
     prices = [price_at(steps, start_s), *(step[1] for step in steps[first:last])]
@@ -99,85 +96,90 @@ def dollars_between(steps: Steps, start_s: float, stop_s: float) -> float:
 
 
 def price_at(steps: Steps, at_s: float) -> float:
-    """Return the price in effect; that of the first of the steps (at least one) before it."""
+    """Return the price in effect. The price of the first step (at least one is required) also holds before it."""
     return float(steps[max(0, bisect_right(steps, at_s, key=lambda step: step[0]) - 1)][1])
 
 
-def charge(stay: InstanceUsage, steps: Steps | None, now_s: float) -> Charge:
-    """Return what a stay has cost until `now_s`. One that lives still is not free yet, however young it is."""
-    seconds = stay.seconds(now_s)
+def charge(usage: InstanceUsage, steps: Steps | None, now_s: float) -> Charge:
+    """Return the charge of an instance until `now_s`. A running one is never free, however young."""
+    seconds = usage.seconds(now_s)
     billed_s = max(MIN_BILLED_S, seconds)
-    on_demand = stay.on_demand * billed_s / HOUR_S
-    if steps and stay.spot:
-        dollars, basis = dollars_between(steps, stay.launched_s, stay.launched_s + billed_s), Basis.HISTORY
+    on_demand = usage.on_demand * billed_s / HOUR_S
+    if steps and usage.spot:
+        dollars, basis = dollars_between(steps, usage.launched_s, usage.launched_s + billed_s), Basis.HISTORY
     else:
-        dollars, basis = on_demand, Basis.ON_DEMAND if stay.on_demand else Basis.NOTHING
-    free = stay.taken and stay.spot and stay.ended_s is not None and seconds < HOUR_S
+        dollars, basis = on_demand, Basis.ON_DEMAND if usage.on_demand else Basis.NOTHING
+    free = usage.taken and usage.spot and usage.ended_s is not None and seconds < HOUR_S
     return Charge(0.0 if free else dollars, on_demand, seconds, free, basis)
 
 
 def spent(instance_usages: Iterable[InstanceUsage], prices: Prices, now_s: float) -> float:
-    """Return what all instances together have cost until `now_s`, in dollars."""
-    return math.fsum(charge(stay, prices.get(stay.market), now_s).dollars for stay in instance_usages)
+    """Return the cost of all instances until `now_s`, in dollars."""
+    return math.fsum(charge(usage, prices.get(usage.market), now_s).dollars for usage in instance_usages)
 
 
 # --- the budget
 
 
 class Spend(Enum):
-    """What a run's money lets it do."""
+    """The decision on a run's budget."""
 
     GO_ON = "go on"
-    NO_MORE = "ask for no more"
+    NO_MORE = "ask for no more"  # instances
     LEAVE = "leave now"
 
 
 @dataclass(frozen=True)
 class BudgetState:
-    """What is left of a budget rests on: `budget` and `spent` in dollars; dollars an hour, at most, of the instances
-    that are billed (`rate`), of those that are asked for and not there yet (`under_way`), and of one more (`another`).
+    """The facts of a budget decision.
 
-    At most: `Offer.at_most`. While prices stay below it a budget is never exceeded, whatever becomes of them in the
-    last minutes; what a reason says of the time that is left is on the safe side.
+    Hourly rates are upper bounds (`Offer.at_most`). While prices stay below them the budget is never exceeded, and the
+    remaining times in reasons are lower bounds.
     """
 
-    budget: float
-    spent: float
-    rate: float
-    under_way: float = 0.0
-    another: float = 0.0
+    budget: float  # dollars
+    spent: float  # dollars
+    rate: float  # dollars per hour of the billed instances
+    under_way: float = 0.0  # dollars per hour of requested instances that have not started yet
+    another: float = 0.0  # dollars per hour of one more instance; 0 where unknown
 
 
-def may_spend(purse: BudgetState) -> tuple[Spend, str]:
-    """Whether to go on, to ask for no more instances, or to leave now so that there is money left to push: the time
-    that takes (`LEAVE_S`) is within the budget. To be asked once a minute."""
-    left = purse.budget - purse.spent
-    rate = purse.rate + purse.under_way
-    told = f"${purse.spent:.2f} of ${purse.budget:.2f} spent"
+def may_spend(state: BudgetState) -> tuple[Spend, str]:
+    """Return (decision, reason). LEAVE comes early enough that the final pushes (`LEAVE_S`) are within the budget, if
+    this is called once a minute."""
+    left = state.budget - state.spent
+    rate = state.rate + state.under_way
+    so_far = f"${state.spent:.2f} of ${state.budget:.2f} spent"
     if left <= 0:
-        return Spend.LEAVE, f"{told}: nothing is left"
+        return Spend.LEAVE, f"{so_far}: nothing is left"
     lasts_s = left / rate * HOUR_S if rate > 0 else math.inf
     if lasts_s <= LEAVE_S:
-        return Spend.LEAVE, f"{told}; at ${rate:.2f}/h at most the rest is what pushing and leaving may cost"
-    more = rate + purse.another
+        return Spend.LEAVE, f"{so_far}; at ${rate:.2f}/h at most the rest is what pushing and leaving may cost"
+    more = rate + state.another
     if more > 0 and left / more * HOUR_S <= LEAVE_S + MIN_STAY_S:
-        return Spend.NO_MORE, f"{told}; with one more the rest would last {left / more * 60:.0f} min at ${more:.2f}/h"
-    return Spend.GO_ON, told if lasts_s == math.inf else f"{told}; the rest lasts {lasts_s / HOUR_S:.1f} h at least"
+        return (
+            Spend.NO_MORE,
+            f"{so_far}; with one more the rest would last {left / more * 60:.0f} min at ${more:.2f}/h",
+        )
+    return (
+        Spend.GO_ON,
+        so_far if lasts_s == math.inf else f"{so_far}; the rest lasts {lasts_s / HOUR_S:.1f} h at least",
+    )
 
 
-def affordable(purse: BudgetState) -> int:
-    """Return how many more instances can each stay for as long as it takes to boot, to work a while, and to leave; 0
-    where nobody knows what one costs."""
-    if purse.another <= 0:
+def affordable(state: BudgetState) -> int:
+    """Return the number of further instances that can each boot, work for `MIN_STAY_S` in all, and leave; 0 where their
+    price is unknown."""
+    if state.another <= 0:
         return 0
     hours = (LEAVE_S + MIN_STAY_S) / HOUR_S
-    left = purse.budget - purse.spent - (purse.rate + purse.under_way) * hours
-    return max(0, int(left / (purse.another * hours)))
+    left = state.budget - state.spent - (state.rate + state.under_way) * hours
+    return max(0, int(left / (state.another * hours)))
 
 
 def check_budget(budget: float, hour: float, at_most: float) -> None:
-    """Raise UsageError for a budget that no run can begin with: below one instance-hour at `hour`, the cheapest price
-    now, or too small to ask for one instance when its price may rise to `at_most`."""
+    """Raise UsageError for a budget below one instance-hour at `hour`, the cheapest current price, or too small for one
+    instance whose price may rise to `at_most`."""
     if not math.isfinite(budget) or budget < hour:
         raise UsageError(
             f"--budget is ${budget:g}, less than one instance-hour, which is ${hour:.4g} at the cheapest price now; "
@@ -197,25 +199,24 @@ def check_budget(budget: float, hour: float, at_most: float) -> None:
 
 @dataclass(frozen=True)
 class Offer:
-    """A market that instances may come from: its price now, over its history on average and at most, and on demand (0:
-    nobody knows it)."""
+    """A market that instances may come from. Prices are in dollars per hour."""
 
     type: str
     zone: str
-    price: float
-    average: float
-    highest: float
-    on_demand: float = 0.0
+    price: float  # now
+    average: float  # over its history
+    highest: float  # over its history
+    on_demand: float = 0.0  # 0 where unknown
 
     def at_most(self, max_price: float | None = None) -> float:
-        """Dollars an hour that an instance may cost: the full price, or `max_price` where that is lower. Where neither
-        is known the highest of its history, which is no promise."""
+        """Return the highest price of an instance in dollars per hour: the lower of the full price and `max_price`.
+        Where neither is known, the highest of its history, which is no guarantee."""
         caps = [cap for cap in (self.on_demand, max_price) if cap]
         return min(caps) if caps else self.highest
 
 
 def offer(type: str, zone: str, steps: Steps, now_s: float, on_demand: float = 0.0) -> Offer:
-    """Return what a market offers at `now_s`, by its steps (at least one)."""
+    """Return the offer of a market at `now_s` from its price steps, at least one."""
     past = [step for step in steps if step[0] <= now_s] or steps[:1]
     span_s = now_s - past[0][0]
     average = dollars_between(past, past[0][0], now_s) / span_s * HOUR_S if span_s > 0 else past[0][1]
@@ -223,14 +224,14 @@ def offer(type: str, zone: str, steps: Steps, now_s: float, on_demand: float = 0
 
 
 def estimated(offers: Sequence[Offer], instances: int, budget: float | None = None) -> list[str]:
-    """Return, in lines for people, what a fleet will cost in the cheapest and in the dearest market at the prices of
-    now, and how long a `budget` lasts. Raises UsageError where nothing is on offer."""
+    """Return lines of text: the cost of a fleet in the cheapest and in the most expensive market at current prices, and
+    the time for which a `budget` lasts. Raises UsageError without an offer."""
     if not offers:
         raise UsageError("no market has a spot price for these instance types; expected one at least: name others.")
     cheapest, dearest = (choose(offers, key=lambda each: each.price) for choose in (min, max))
     low, high = instances * cheapest.price, instances * dearest.price
     full = f"; on demand ${instances * cheapest.on_demand:.4g}/h" if cheapest.on_demand else ""
-    told = [
+    lines = [
         f"{instances} instances: ${low:.4g}/h in {cheapest.type} in {cheapest.zone}, "
         f"${high:.4g}/h in {dearest.type} in {dearest.zone}, at the prices of now{full}",
         f"in the past {cheapest.type} was ${cheapest.average:.4g}/h on average and ${cheapest.highest:.4g}/h at most "
@@ -238,32 +239,32 @@ def estimated(offers: Sequence[Offer], instances: int, budget: float | None = No
     ]
     if budget is not None:
         lasts = f"of ${budget:g} lasts {budget / high:.3g} to {budget / low:.3g} h" if low > 0 else f"is ${budget:g}"
-        told.append(f"the budget {lasts}")
-    return told
+        lines.append(f"the budget {lasts}")
+    return lines
 
 
 _FILE = "prices.json"
 
 
 def instance_usages(roster: Roster) -> list[InstanceUsage]:
-    """Return how long each instance stayed that was ever launched, in the order of their ids."""
+    """Return the usage of all instances that were ever launched, ordered by id."""
     instances = (roster.instance(id) for id in roster.ids())
-    return [_stay(instance, roster.end(instance.id)) for instance in instances if instance is not None]
+    return [_usage(instance, roster.end(instance.id)) for instance in instances if instance is not None]
 
 
-def _stay(instance: Instance, end: End | None) -> InstanceUsage:
-    stay = InstanceUsage(**asdict(instance))
-    return stay if end is None else replace(stay, ended_s=end.ended_s, taken=end.taken)
+def _usage(instance: Instance, end: End | None) -> InstanceUsage:
+    usage = InstanceUsage(**asdict(instance))
+    return usage if end is None else replace(usage, ended_s=end.ended_s, taken=end.taken)
 
 
 def save_prices(root: Path, prices: Prices) -> None:
-    """Keep what markets cost, in place of what was kept before, durably. Raises OSError."""
+    """Save market prices durably, replacing the earlier ones. Raises OSError."""
     steps_of = {market: [list(step) for step in steps] for market, steps in prices.items()}
     write_atomic(root / FOLDER / _FILE, json.dumps(steps_of).encode())
 
 
 def saved_prices(root: Path) -> dict[str, list[list[float]]]:
-    """Return what markets cost; nothing where nothing was kept. Raises LedgerError for a file that holds none."""
+    """Return the saved market prices, if any. Raises LedgerError for a damaged file."""
     path = root / FOLDER / _FILE
     try:
         values = json.loads(path.read_text())

@@ -41,7 +41,7 @@ class FailingEngine:
 
 ERRORS = {
     "a name that is no text": (ValueError(os.fsdecode(b"caf\xe9.txt")), "ValueError: caf\\udce9.txt"),
-    "no words": (Unspeakable(), "Unspeakable: (what it says cannot be had: RuntimeError)"),
+    "no words": (Unspeakable(), "Unspeakable: (its message is unavailable: RuntimeError)"),
     "terminal escapes": (ValueError("\x1b[2J\x07"), "ValueError: \\x1b[2J\\x07"),
     "30 MB": (ValueError("x" * 30_000_000), "ValueError: xxx"),
 }
@@ -57,7 +57,7 @@ def test_any_error_of_f_becomes_a_failure_that_can_travel(error: Exception, word
     failure = event.failure
     assert failure.message.startswith(words) and (failure.first, failure.last) == (7, 7)
     assert len(failure.message) <= MAX_MESSAGE_CHARS and len(failure.traceback) <= MAX_TRACEBACK_CHARS
-    sync = to_json(session.state._send(session.state._said._replace(failure=failure)).sync)
+    sync = to_json(session.state._send(session.state._sync._replace(failure=failure)).sync)
     assert sync_from(sync).failure == failure  # the master takes it as it is
 
 
