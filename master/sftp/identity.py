@@ -108,7 +108,7 @@ def decide_enrolment(request: EnrolmentRequest, account: str, region: str, image
     if launched.ended:
         return EnrolmentVerdict.REFUSE, f"instance {identity.instance} has ended"
     if launched.evicted:
-        return EnrolmentVerdict.REFUSE, f"instance {identity.instance} is being reclaimed, by its own goodbye message"
+        return EnrolmentVerdict.REFUSE, f"instance {identity.instance} has reported that it is being reclaimed"
     skew_s = identity.launched_s - launched.launched_s
     if not abs(skew_s) <= LAUNCH_S:  # written so that NaN is refused
         older = "older" if skew_s < 0 else "newer"

@@ -1,8 +1,8 @@
 """The master's SFTP server, through which jobs access their mailboxes and the chunks.
 
 For jobs that may connect to the submit host. Each job has its own key, in a file `sftp/JOB` of the run directory that
-is sent with the job. These files are the single source of truth: a job without a file is refused. The server's own key and
-port are saved in the same folder, so that a restarted master is the same server at the same address.
+is sent with the job. These files are the single source of truth: a job without a file is refused. The server's own key
+and port are saved in the same folder, so that a restarted master is the same server at the same address.
 
 In a run with a fleet, whose machines make their own keys, the file of a job holds no key. Its key is the one with which
 a machine enrolled for it (`identity.py`), until that machine has ended.

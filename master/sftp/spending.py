@@ -157,14 +157,8 @@ def may_spend(state: BudgetState) -> tuple[Spend, str]:
         return Spend.LEAVE, f"{so_far}; at ${rate:.2f}/h at most the rest is what pushing and leaving may cost"
     more = rate + state.another
     if more > 0 and left / more * HOUR_S <= LEAVE_S + MIN_STAY_S:
-        return (
-            Spend.NO_MORE,
-            f"{so_far}; with one more the rest would last {left / more * 60:.0f} min at ${more:.2f}/h",
-        )
-    return (
-        Spend.GO_ON,
-        so_far if lasts_s == math.inf else f"{so_far}; the rest lasts {lasts_s / HOUR_S:.1f} h at least",
-    )
+        return Spend.NO_MORE, f"{so_far}; with one more the rest would last {left / more * 60:.0f} min at ${more:.2f}/h"
+    return Spend.GO_ON, so_far if lasts_s == math.inf else f"{so_far}; the rest lasts {lasts_s / HOUR_S:.1f} h at least"
 
 
 def affordable(state: BudgetState) -> int:

@@ -201,7 +201,7 @@ def test_a_machine_says_goodbye(
     assert log.startswith("trains\n\\x1b[2J\\x00") and len(log) <= MAX_LOG_CHARS + 1
     said = roster.goodbye("i-7")
     assert said is not None and (said.exit_status, said.evicted) == (143, True)
-    with pytest.raises(Refused, match="taken away") as refused:  # though its key is the right one
+    with pytest.raises(Refused, match="being reclaimed") as refused:  # though its key is the right one
         enrol(key)
     assert refused.value.retry_s is None
 
@@ -337,7 +337,7 @@ def test_only_a_machine_of_the_job_says_goodbye_for_it(
         line.goodbye("w8", 0, "", False)
     with pytest.raises(PermissionError):
         EnrolmentClient(server.address, new_key(), TIMEOUT_S).goodbye("w7", 0, "", False)
-    with pytest.raises(Refused, match="no request"):
+    with pytest.raises(Refused, match="unknown request"):
         line.goodbye(USER, 0, "", False)
     assert roster.goodbye("i-7") is None and roster.goodbye("i-8") is None
 
