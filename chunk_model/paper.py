@@ -1,23 +1,23 @@
-"""The paper's own two formulas for the size of a chunk, as printed; kept so that its figures can be reproduced.
+"""The paper's two formulas for the chunk size, as printed, to reproduce its figures.
 
-Neither says what a size is worth: evaluate their answers with `goodput`. With t_x = `exec_s`, t_c = `copy_s`,
+Neither gives the goodput of a size: evaluate their results with `goodput`. With t_x = `exec_s`, t_c = `copy_s`,
 t_s = `start_s`, t_e = `end_s`, N vertices in all and n in a chunk, w = n(t_c + t_x):
 
-    deterministic   n = T/(t_c + t_x): every life lasts T, and a chunk fills it, with nothing left to start and end in
-    stochastic      TotalTime(n) = (N/n)·Φ(w)·(t_s + w + t_e), searched for the n that makes it least
+    deterministic   n = T/(t_c + t_x): every life lasts T, and a chunk fills it, without time to start and end
+    stochastic      TotalTime(n) = (N/n)·Φ(w)·(t_s + w + t_e), minimised over n
 
-TotalTime is taken to be the time of all jobs one after another, in seconds: machines that work at once divide it, and
-the best n stays the best. It is what the paper's Figure 4 is taken to show over n; here that is `total_time`.
+TotalTime is read as the sequential time of all jobs, in seconds: parallel machines divide it, which does not change the
+best n. It is also read as the quantity in the paper's Figure 4; `total_time` computes that.
 
 The paper calls Φ the quantile function of lifetimes. There are three readings:
 
-    quantile        is given a probability, and here it is given a time: not defined for a w above a second
-    survival        S(w) = P[T > w], the share of the jobs that get through
-    distribution    F(w) = P[T ≤ w], what Φ stands for with normal lives: the share of the jobs that are killed
+    quantile        takes a probability, but is given a time here: undefined for w above 1
+    survival        S(w) = P[T > w], the share of the jobs that finish
+    distribution    F(w) = P[T ≤ w], the usual meaning of Φ for normal lives: the share of the jobs that are killed
 
-Survival: N/n jobs are paid for, of which those that are killed cost nothing and need not be repeated. So TotalTime
-tends to 0 as n grows. It even falls all the way: (t_s + w + t_e)/n = (t_s + t_e)/n + t_c + t_x and S(w) both do. Its
-minimum over any set of candidates is therefore the largest of them, whatever the lifetimes are:
+Survival: N/n jobs are counted, of which killed ones cost nothing and are not repeated. So TotalTime tends to 0 as n
+grows. It falls monotonically, as (t_s + w + t_e)/n = (t_s + t_e)/n + t_c + t_x and S(w) both do. Its minimum over any
+set of candidates is therefore the largest of them, for all lifetimes:
 
 >>> import numpy as np
 >>> from chunk_model.goodput import Costs
@@ -28,9 +28,9 @@ array([6930348.84,  389952.21,       0.  ])
 >>> stochastic_chunk_as_printed(Exponential(1000.0), costs, sizes)
 100000
 
-Distribution: only the jobs that are killed are paid for, and those that get through cost nothing. For the normal law,
-which holds lives below zero for possible, the search has a minimum: a smaller chunk starts more often, a larger one is
-killed more often. It lies where hardly anything is killed, a minute of work for lives of 45 minutes:
+Distribution: only killed jobs are counted, and finished ones cost nothing. For the normal distribution, which includes
+negative lives, there is a minimum: a smaller chunk starts more often, a larger one is killed more often. It is where
+hardly any job is killed, at a minute of work for lives of 45 minutes:
 
 >>> costs, sizes = Costs(exec_s=0.1, copy_s=0.01, start_s=60.0, end_s=6.0), np.arange(1.0, 40_000.0)
 >>> best = normal_chunk_as_printed(2700.0, 600.0, costs, sizes)
@@ -39,8 +39,8 @@ killed more often. It lies where hardly anything is killed, a minute of work for
 >>> normal_cost_as_printed(2700.0, 600.0, costs, np.array([60.0, 595.0, 5950.0]), vertices=1e6).round(2)
 array([ 4.33,  1.25, 39.45])
 
-Corrected, a killed job costs the time it ran and is run again: `total_time`, by `goodput.one_chunk_safe_ends`, whose
-best size is the one with the least time paid for each vertex that is kept.
+Corrected, a killed job costs the time that it ran, and runs again: `total_time`, by `goodput.one_chunk_safe_ends`,
+whose best size has the least time for each credited vertex.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from chunk_model.lifetime import Lifetime
 
 
 def deterministic_chunk(lifetime_mean: float, costs: Costs) -> int:
-    """n = T/(t_c + t_x) in whole vertices, at least one; T = `lifetime_mean` in seconds, above 0.
+    """Return n = T/(t_c + t_x) in whole vertices, at least one; T = `lifetime_mean` in seconds, above 0.
 
-    Raises ChunkError for another T, or when so many vertices cannot be counted.
+    Raises ChunkError for an invalid T, or if n is not finite.
     """
     if not (math.isfinite(lifetime_mean) and lifetime_mean > 0):
         raise ChunkError(f"lifetime_mean must be a time in seconds, finite and above 0, got {lifetime_mean!r}")
@@ -77,7 +77,7 @@ def stochastic_cost_as_printed(lifetime: Lifetime, costs: Costs, n: float, verti
 @overload
 def stochastic_cost_as_printed(lifetime: Lifetime, costs: Costs, n: Numbers, vertices: float) -> Floats: ...
 def stochastic_cost_as_printed(lifetime: Lifetime, costs: Costs, n: float | Numbers, vertices: float) -> float | Floats:
-    """(N/n)·S(w)·(t_s + w + t_e) in seconds, N = `vertices`; a float for a float n, float64 of n's shape for an array.
+    """Return (N/n)·S(w)·(t_s + w + t_e) in seconds, N = `vertices`: a float for a float n, float64 [n] for an array.
 
     Raises ChunkError unless n and N are finite and above 0.
     """
@@ -85,10 +85,10 @@ def stochastic_cost_as_printed(lifetime: Lifetime, costs: Costs, n: float | Numb
 
 
 def stochastic_chunk_as_printed(lifetime: Lifetime, costs: Costs, candidates: Numbers) -> int:
-    """Return the candidate with the least `stochastic_cost_as_printed`, the largest of equals.
+    """Return the candidate with the least `stochastic_cost_as_printed`; of equal ones, the largest.
 
-    `candidates` are vertices a chunk, at least one (ChunkError). The comparison is made between logarithms, as the
-    costs of large chunks are too small for a float.
+    `candidates` are vertices of a chunk, at least one candidate (ChunkError). Logarithms are compared, since the costs
+    of large chunks underflow.
     """
     return _cheapest(costs, candidates, lifetime.log_survival)
 
@@ -100,7 +100,7 @@ def normal_cost_as_printed(mean_s: float, sd_s: float, costs: Costs, n: Numbers,
 def normal_cost_as_printed(
     mean_s: float, sd_s: float, costs: Costs, n: float | Numbers, vertices: float
 ) -> float | Floats:
-    """(N/n)·Φ((w − μ)/σ)·(t_s + w + t_e) in seconds: the third reading, Φ the normal distribution function.
+    """Return (N/n)·Φ((w − μ)/σ)·(t_s + w + t_e) in seconds: the third reading, Φ the normal distribution function.
 
     μ = `mean_s` and σ = `sd_s` above 0. Shapes and errors as for `stochastic_cost_as_printed`.
     """
@@ -117,10 +117,10 @@ def total_time(lifetime: Lifetime, costs: Costs, n: float, vertices: float) -> f
 @overload
 def total_time(lifetime: Lifetime, costs: Costs, n: Numbers, vertices: float) -> Floats: ...
 def total_time(lifetime: Lifetime, costs: Costs, n: float | Numbers, vertices: float) -> float | Floats:
-    """Return TotalTime corrected: the seconds of all jobs, killed ones with the time they ran, until N = `vertices` are
-    kept; infinite where none ever is.
+    """Return the corrected TotalTime: the seconds of all jobs, including killed ones, until N = `vertices` are
+    credited; infinite if that never happens.
 
-    A life per job, all or nothing, as `one_chunk_safe_ends`, whose errors it raises.
+    A life per job, all or nothing. Raises as `one_chunk_safe_ends`.
     """
     _check_vertices(vertices)
     with np.errstate(divide="ignore"):

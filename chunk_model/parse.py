@@ -1,18 +1,13 @@
-"""Lifetimes from text, and the hedged lifetime that a chunk size is chosen for.
+"""Lifetimes from text, and the hedged lifetime for which a chunk size is chosen.
 
 The text is "normal(45m,10m)" or "mixture(0.3*exponential(5m),0.7*weibull(1.5,2h))". "interruptions(5%)" is the
-exponential law of machines of which 5% are taken within a month; "interruptions(5-10%)" is that of the middle of
+exponential distribution of machines of which 5% are reclaimed within a month; "interruptions(5-10%)" uses the middle of
 the band.
 
-The hedged lifetime is mostly the lives as they were seen, and a fifth of it is the family fitted to them. A choice
-for the fitted family alone loses where the lives do not follow it: likelihood weighs every decade of a life, while
-a chunk that is all or nothing depends on the survival at one age. A choice for the lives as seen alone (Kaplan and
-Meier) puts the chunk just before a gap in them, and where the lives are few the gap is chance.
-
-Measured on 17 recorded traces of 41 to 598 lives, all or nothing, chosen on half of a trace and evaluated on the
-other: with a share of the lives as seen of 0.5, 0.65, 0.8 and 0.9 the mean loss was 6.9, 7.0, 7.1 and 8.1%.
-Evaluated on the very lives that were seen, the worst loss was 9.4, 8.7, 3.6 and 0.4%. Where pushes limit what a
-death costs, the share hardly matters.
+The hedged lifetime is a mixture of the observed lives (four fifths) and the family fitted to them. A choice for the
+fitted family alone loses if the lives do not follow it: the likelihood depends on all ages, while an all-or-nothing
+chunk depends on the survival at one age. A choice for the observed lives alone (Kaplan and Meier) puts the chunk just
+before a gap in them, and with few lives the gap is random. docs/notes/sizing.md has the measurements.
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ from chunk_model.lifetime import Lifetime, LifetimeError, parse_duration
 from chunk_model.observations import Observations
 from chunk_model.prices import interrupted_monthly, parse_share
 
-MAX_CHARS = 2_000  # characters
+MAX_CHARS = 2_000  # of a lifetime as text
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 _EXAMPLES = (
     "normal(45m,10m), exponential(45m), weibull(1.5,40m), lognormal(45m,0.8), interruptions(5%) a month "
@@ -36,10 +31,10 @@ _EXAMPLES = (
 
 
 def parse(text: str) -> Lifetime:
-    """Return the distribution named by a text such as "normal(45m,10m)"; it reads what `str` gives.
+    """Parse a distribution such as "normal(45m,10m)", or the text form of one, as `str` gives it.
 
-    Raises LifetimeError for an unknown name, a wrong count of parameters, an unreadable number or a value out of range.
-    A Kaplan–Meier curve cannot be written as text.
+    Raises LifetimeError for an unknown name, a wrong number of parameters, an invalid number or a value out of range. A
+    Kaplan–Meier curve has no text form.
     """
     if len(text) > MAX_CHARS:
         raise LifetimeError(f"a lifetime has {len(text):,} characters; expected at most {MAX_CHARS:,}: {_EXAMPLES}")
@@ -82,7 +77,7 @@ def _mixture(inside: str) -> Mixture:
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts between the commas that stand outside of all brackets."""
+    """Split at the commas outside of all brackets."""
     parts, depth = [""], 0
     for sign in text:
         depth += (sign == "(") - (sign == ")")
@@ -100,13 +95,14 @@ def _number(text: str) -> float:
         raise LifetimeError(f'"{text.strip()}" is not a number') from None
 
 
-OBSERVED_WEIGHT = 0.8  # the share of the lives as they were seen
-MIN_DEATHS = 10  # independent deaths: with fewer, a curve through them says nothing that the family does not
+# Weight of the observed lives. The mean loss on other lives is flat from 0.5 to 0.8; above, it rises.
+OBSERVED_WEIGHT = 0.8
+MIN_DEATHS = 10  # independent deaths; with fewer, their curve adds no information to the fitted family
 
 
 def hedged(lifetime: Lifetime, observations: Observations) -> Lifetime:
-    """Return S(t) = ⅕·S of `lifetime` + ⅘·S of the Kaplan–Meier estimate; `lifetime` itself, where that is one already
-    or fewer than `MIN_DEATHS` independent deaths were observed."""
+    """Return S(t) = ⅕·S of `lifetime` + ⅘·S of the Kaplan–Meier estimate. Return `lifetime` itself if it is such an
+    estimate, or with fewer than `MIN_DEATHS` independent deaths."""
     if isinstance(lifetime, KaplanMeier) or observations.independent_deaths < MIN_DEATHS:
         return lifetime
     return Mixture((1 - OBSERVED_WEIGHT, OBSERVED_WEIGHT), (lifetime, KaplanMeier.of(observations)))

@@ -1,17 +1,16 @@
-"""Spot prices of each market over time, and lives of instances that follow from prices or from interruptions.
+"""Spot prices of each market over time, and lifetimes of instances derived from prices or interruption rates.
 
 A price file is CSV with a header and the columns timestamp, instance_type, zone, product, price_usd_per_h.
-DescribeSpotPriceHistory gives the same under names of its own, the newest first. A price holds until the next one
-of its market.
+DescribeSpotPriceHistory returns the same data under other names, newest first. A price holds until the next one of its
+market.
 
-Lives from prices: an instance is taken away when the price of its market exceeds its bid. These instances did not
-exist. One is imagined to be requested every hour in every market, at a bid in multiples of that market's own median
-price, and to start if the price then lets it. Lives that began in one calm end together at the next rise: they
-share that instant, and are one independent event, not many.
+Lives from prices are simulated: an instance is requested every hour in every market, with a bid in multiples of that
+market's median price. It starts if the price is at most its bid, and is reclaimed when the price exceeds the bid. Lives
+that run at the same time end together at the next rise. They share that time, and count as one independent event.
 
-Lives from interruptions: a provider states the share of machines that it takes back within a month. Amazon's Spot
-Instance Advisor gives that share for each type in bands, "<5%", "5-10%" and so on: how much capacity was reclaimed
-within the trailing month. It says nothing of when, so the law is the one without memory.
+Lives from interruptions: a provider publishes the share of machines that it reclaims within a month. Amazon's Spot
+Instance Advisor has this share for each type, in bands such as "<5%" and "5-10%", for the trailing month. It has no
+information on ages, so the exponential distribution is used.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ COLUMNS = ("timestamp", "instance_type", "zone", "product", "price_usd_per_h")
 
 
 def read_prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Floats]]:
-    """Return (seconds since 1970, dollars an hour), each (n,) in order of time, for each market of a file by its name,
-    such as "c3.xlarge/us-east-1a/Linux". Raises TraceError (source and line)."""
+    """Return (seconds since 1970, dollars an hour), each (n,) in order of time, by market, such as
+    "c3.xlarge/us-east-1a/Linux". Raises TraceError (with source and line)."""
     try:
         return _prices(lines, source)
     except csv.Error as error:
@@ -48,10 +47,8 @@ def read_prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Fl
 def price_steps(history: Iterable[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
     """Return [seconds since 1970, dollars an hour] in order of time for each market, such as "c5.large/us-east-1a".
 
-    `history` are the entries of DescribeSpotPriceHistory's SpotPriceHistory, of one product. A price that repeats the
-    one before is left out; of several at one moment the highest counts.
-
-    Raises ValueError for an entry that is none.
+    `history` are the entries of DescribeSpotPriceHistory's SpotPriceHistory, of one product. Repeated prices are left
+    out; of several at one time the highest is used. Raises ValueError for an invalid entry.
     """
     points: dict[str, dict[float, float]] = defaultdict(dict)
     for entry in history:
@@ -73,7 +70,7 @@ def price_steps(history: Iterable[Mapping[str, Any]]) -> dict[str, list[list[flo
 
 
 def median_over_time(time_s: Floats, price: Floats, end_s: float) -> float:
-    """Return the price not exceeded for half of the time from `time_s[0]` to `end_s`; each holds until the next.
+    """Return the time-weighted median price from `time_s[0]` to `end_s`; each price holds until the next.
 
     `time_s` float64 (n,) rising, `price` float64 (n,).
     """
@@ -84,7 +81,7 @@ def median_over_time(time_s: Floats, price: Floats, end_s: float) -> float:
 
 
 def _prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Floats]]:
-    """Return (seconds since 1970, price), each (n,) in order of time, for each market by its name."""
+    """Return (seconds since 1970, price), each (n,) in order of time, by market."""
     rows = csv.reader(lines)
     header = [name.strip() for name in next((row for row in rows if "".join(row).strip()), [])]
     if missing := [name for name in COLUMNS if name not in header]:
@@ -117,18 +114,18 @@ def _prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Floats
     return markets
 
 
-EVERY_S = 3600.0
-# The bid decides how long lives are: on the prices of 2015 half of them lasted 29 h at the median itself, 78 h at 1.5
-# and 117 h at twice the median. At 1.5 the ripples of a calm market kill nobody, and most lives end within the record.
+EVERY_S = 3600.0  # seconds between requests
+# The bid determines the lives: with the prices of 2015, half of them lasted 29 h at the median itself, 78 h at 1.5 and
+# 117 h at twice the median. At 1.5 small fluctuations end no life, and most lives end within the record.
 BID = 1.5
 MAX_LIVES = 2_000_000
 
 
 def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: float = BID) -> Record:
-    """Return the lives that the prices in `lines` (header first) would have let an instance have.
+    """Return simulated lives of instances under the prices in `lines` (header first).
 
-    `market`: only markets whose name, such as "c3.xlarge/us-east-1a/Linux", begins so. `bid`: in medians over time of
-    the market's price. Raises TraceError (source and line) for lines that make no sense, or when no market is left.
+    `market` is a prefix of the names of markets to use, such as "c3.xlarge/us-east-1a/Linux". `bid` is in multiples of
+    a market's median price. Raises TraceError (with source and line) for invalid lines, or if no market is left.
     """
     if not (math.isfinite(bid) and bid > 0):
         raise TraceError(f"the bid is {bid!r}; expected multiples of the median price, above 0, such as {BID}")
@@ -158,20 +155,21 @@ def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: flo
 
 
 MONTH_S = 30 * 86_400.0
-MIN_SHARE, MAX_SHARE = 0.001, 0.99  # of the machines a month; what is said of fewer or more is no figure to build on
+MIN_SHARE, MAX_SHARE = 0.001, 0.99  # of the machines a month; other figures are not plausible
 _SHARE = re.compile(r"\s*<?\s*(?:(\d+(?:\.\d+)?)\s*%?\s*-\s*)?(\d+(?:\.\d+)?)\s*%\s*")
 
 
 def interrupted_monthly(share: float) -> Exponential:
-    """Return the exponential law by which a `share` of the machines is taken within 30 days: S(30 d) = 1 - share, so
-    the mean is -30 d / ln(1 - share). Raises LifetimeError for a share outside `MIN_SHARE` to `MAX_SHARE`."""
+    """Return the exponential distribution with which a `share` of the machines is reclaimed within 30 days: S(30 d) =
+    1 - share, so the mean is -30 d / ln(1 - share). Raises LifetimeError for a share outside `MIN_SHARE` to
+    `MAX_SHARE`."""
     if not MIN_SHARE <= share <= MAX_SHARE:
         raise LifetimeError(f"a share {share:g} of machines is taken a month; expected {MIN_SHARE:g} to {MAX_SHARE:g}")
     return Exponential(-MONTH_S / math.log1p(-share))
 
 
 def parse_share(text: str) -> float:
-    """Return the share in a text such as "5%", "<5%" (its end) or "5-10%" (its middle). Raises LifetimeError."""
+    """Parse a share such as "5%", "<5%" (read as 5%) or "5-10%" (read as its middle). Raises LifetimeError."""
     match = _SHARE.fullmatch(text)
     if match is None:
         raise LifetimeError(f'cannot read the share "{text.strip()}" a month: give a percentage such as 5% or 5-10%')

@@ -1,4 +1,4 @@
-"""Read a trace of any of the formats, recognised by its content: whoever has a file need not know what it is."""
+"""Reading of traces in any known format, recognised by content."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from chunk_model.traces import Record, TraceError, text_of
 
 @dataclass(frozen=True)
 class _Format:
-    """`begins` matches the first line that is not blank; `read` takes the whole text and its name for messages."""
+    """A file format of traces."""
 
-    shown: str
-    begins: re.Pattern[str]
-    read: Callable[[str, str], Record]
+    shown: str  # an example, for messages
+    begins: re.Pattern[str]  # matches the first line that is not blank
+    read: Callable[[str, str], Record]  # (whole text, file name for messages)
 
 
 def _events(text: str, source: str) -> Record:
@@ -44,9 +44,9 @@ FORMATS = (
 
 
 def read_record(path: Path) -> Record:
-    """Return what a trace file, packed or not, records of the lives of machines.
+    """Read the lives of machines from a trace file, compressed or not.
 
-    Raises OSError when the file cannot be read, and TraceError when it is of no known format or a line makes no sense.
+    Raises OSError if the file cannot be read, TraceError for an unknown format or an invalid line.
     """
     text = text_of(path)
     first = next((line for line in text.splitlines() if line.strip()), None)

@@ -1,8 +1,8 @@
-"""Goodput of a chunk size by replaying given lives, event by event: a check on `goodput` that shares no formula.
+"""Goodput of a chunk size by replaying given lives, event by event: a check of `goodput` that shares no formula.
 
-A worker's events do not depend on when it dies, only their number does. So one timetable is written down, by adding up
-one duration after the other (boot, start and copying, training, push, …), and every life is cut off where it ends. A
-life that outlasts the timetable, which stops after `_EVENTS` events, is counted by division instead.
+The schedule of a worker's events does not depend on when it dies. So one timetable is made by summing durations (boot,
+start and copying, training, push, …), and every life is truncated at its end. A life that outlasts the timetable, which
+has at most `_EVENTS` events, is computed by division instead.
 """
 
 from __future__ import annotations
@@ -17,25 +17,19 @@ from chunk_model.goodput import ChunkError, Costs
 
 Floats = NDArray[np.float64]
 
-_EVENTS = 1 << 16
+_EVENTS = 1 << 16  # of a timetable, which bounds its memory
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of some lives; the interval from `low` to `high` holds the goodput of all such lives 95 times in 100.
+    """The result of a replay, over all lives together."""
 
-    goodput   credited·exec_s / paid_s, from 0 to 1; 0 if nothing was paid
-    credited  vertices that were brought home, of all lives together
-    paid_s    seconds of machines, waiting for them included
-    lost_s    seconds of training that were not brought home
-    """
-
-    goodput: float
-    low: float
-    high: float
-    credited: float
-    paid_s: float
-    lost_s: float
+    goodput: float  #: credited·exec_s / paid_s, from 0 to 1; 0 if nothing was paid
+    low: float  #: lower end of the 95% confidence interval of the goodput
+    high: float  #: upper end
+    credited: float  #: vertices
+    paid_s: float  #: seconds of machines, including the wait for them
+    lost_s: float  #: seconds of training that were not credited
 
 
 def replay(
@@ -49,13 +43,13 @@ def replay(
 ) -> Replayed:
     """Replay `lives`, float64 [lives] in seconds, with n vertices a chunk and a push every `push_every` vertices.
 
-    `push_every` None is one push, at the end, or none at all where costs.push_s is None. With `many`, a worker boots
-    and takes chunk after chunk until it dies; without, it takes one chunk and is given back at its end. What is over at
-    the very instant of death still counts.
+    `push_every` None is one push, at the end, or none if costs.push_s is None. With `many`, a worker boots and takes
+    chunk after chunk until it dies; without, it takes one chunk and is released at its end. An event at the very time
+    of death still counts.
 
-    The interval is that of a ratio of means (delta method, Student's t). Lives that end together are not independent:
-    `instants`, float64 [lives], gives the moment of each end, and lives with the same moment count as one observation
-    (NaN: on its own). With a single observation it is 0 to 1.
+    The confidence interval is that of a ratio of means (delta method, Student's t). Lives that end together are not
+    independent: `instants`, float64 [lives], has the time of each end, and lives with the same time count as one
+    observation (NaN: a group of its own). With a single observation the interval is 0 to 1.
 
     Raises ChunkError for no lives, a life that is negative or not finite, a chunk or push below one vertex, pushes
     without a cost, or `instants` of another shape.
@@ -70,9 +64,10 @@ def replay(
 def replay_each(
     lives: Floats, costs: Costs, n: int, push_every: int | None = None, many: bool = False
 ) -> tuple[Floats, Floats, Floats]:
-    """Return what became of each life, three float64 [lives]: vertices credited, seconds paid, seconds of work lost.
+    """Return three float64 [lives]: vertices credited, seconds paid, seconds of work lost of each life.
 
-    Arguments and errors as for `replay`; for those who sum them up in another way, such as over resampled lives.
+    For callers that aggregate in another way than `replay`, such as over resampled lives. Arguments and errors are the
+    same.
     """
     lives = np.asarray(lives, np.float64)
     if lives.ndim != 1 or not len(lives):
@@ -95,17 +90,17 @@ def replay_each(
 
 @dataclass(frozen=True)
 class _Timetable:
-    """One chunk as a sequence of stretches, each ended by an event that credits vertices."""
+    """One chunk as a sequence of stretches, each of which ends with an event that credits vertices."""
 
-    idle_s: Floats  # [events] before the work of the stretch: start and copying of the chunk, or nothing
+    idle_s: Floats  # [events] before the training of the stretch: start and copying of the chunk, or 0
     work_s: Floats  # [events] training
-    done_s: Floats  # [events] after it: the push; the end of an all-or-nothing chunk
+    done_s: Floats  # [events] after it: the push, or the end of an all-or-nothing chunk
     credit: Floats  # [events] vertices
     end_s: float  # after the last event
     events: int  # of a whole chunk; the arrays hold no more than _EVENTS
     chunk_s: float
     vertices: int
-    longest_s: float  # no life is longer, so no timetable need be
+    longest_s: float  # the longest life, which bounds the timetable
 
     @staticmethod
     def of(costs: Costs, n: int, push_every: int | None, longest_s: float) -> _Timetable:
@@ -127,7 +122,7 @@ class _Timetable:
         return int(min(_EVENTS // len(self.credit), self.longest_s // self.chunk_s + 2))
 
     def until_s(self, many: bool) -> float:
-        """Return until when `by_events` holds; for ever, where one chunk is all there is and fits."""
+        """Return the time up to which `by_events` is valid; infinity if the timetable has the only chunk completely."""
         if not many and self.events <= _EVENTS:
             return np.inf
         stretches = float((self.idle_s + self.work_s + self.done_s).sum())
@@ -149,7 +144,7 @@ class _Timetable:
         return sums[count], lost
 
     def by_division(self, lives: Floats, many: bool) -> tuple[Floats, Floats]:
-        """Return the same for lives of any length, without a timetable."""
+        """Return the same for lives of any length, by division instead of the timetable."""
         chunks = np.floor(lives / self.chunk_s) if many else np.zeros_like(lives)
         into = lives - chunks * self.chunk_s
         step = float(self.work_s[0] + self.done_s[0])
@@ -166,7 +161,7 @@ class _Timetable:
 
 
 def _ratio(useful: Floats, paid: Floats, instants: Floats | None) -> tuple[float, float, float]:
-    """Σuseful/Σpaid and its 95% interval, all within [0, 1]."""
+    """Return Σuseful/Σpaid and its 95% confidence interval, all within [0, 1]."""
     total = float(paid.sum())
     if total == 0:
         return 0.0, 0.0, 1.0

@@ -1,7 +1,7 @@
-"""The sizes a chunk may have, what each is worth, and the search for the best.
+"""The possible sizes of a chunk, their goodput, and the search for the best one.
 
-Goodput over the size is a hill with long flanks for smooth lifetimes, but a cliff where lives end together and several
-hills where they end in groups. So every search is a fine grid over all decades, then closer ones around its peaks.
+Goodput as a function of the size has one wide maximum for smooth lifetimes, a jump if lives end together, and several
+maxima if they end in groups. So every search uses a fine grid over all decades, then finer ones around its peaks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from chunk_model.lifetime import Floats, Lifetime
 
 Ints = NDArray[np.int64]
 
-# Terms of a sum that are taken one by one (see `goodput`): in a first search, in later ones, in what is reported. For
-# smooth lifetimes they are wrong by less than 1e-3, 1e-4 and 1e-5.
+# Evaluated terms of a sum (see `goodput`): in a first search, in later ones, in results. The errors for smooth
+# lifetimes are below 1e-3, 1e-4 and 1e-5.
 ROUGH, CLOSE, FULL = 64, 256, 4096
-# Push intervals as parts of a chunk: even ones, and such that leave a short last push, which pays where a machine that
-# has lived for long is about to die.
+# Push intervals as parts of a chunk: equal ones, and ones with a short last push, which pay off if machines of a
+# certain age are about to die.
 _SHAPES = (1, 0.97, 0.94, 0.91, 0.88, 0.84, 0.8, 0.75, 0.68, 0.6, 0.5, 0.45, 0.4, 0.34, 0.3, 0.26, 0.22, 0.19, 0.16)
-# Hills that are climbed: where lives end together there is one for each number of chunks that fit into a life.
+# Local maxima that are refined: if lives end together, there is one for each number of chunks that fit into a life.
 _CLIMBS = 4
 
 
@@ -51,7 +51,7 @@ class Sizes:
         )
 
     def exposed_s(self, k: int, j: int | None) -> float:
-        """Return seconds from the beginning of a life until it has brought home anything at all."""
+        """Return the seconds from the beginning of a life until its first credit."""
         boot_s = self.costs.boot_s if self.many else 0.0
         if j is None:
             return boot_s + job_s(self.costs, k * self.batch)
@@ -69,7 +69,7 @@ class Sizes:
         return max(ends, key=lambda end: float(self.goodput(end[0], end[1], CLOSE)))
 
     def _climbed(self, size: int, interval: int) -> tuple[int, int]:
-        """Return a size and an interval not worse than these, each the best beside the other."""
+        """Improve a size and an interval by coordinate search. The result is not worse."""
         for _ in range(2):
             size, interval = self._scaled(size, interval)
             interval = self.best_interval(size, interval)
@@ -77,7 +77,7 @@ class Sizes:
         return size, min(size, interval)
 
     def _scaled(self, k: int, j: int) -> tuple[int, int]:
-        """Return the size with the highest goodput, where the interval is to it as j to k; not worse than k."""
+        """Return (size, interval) with the highest goodput at the ratio j to k; not worse than k, j."""
 
         def interval(size: int | Ints) -> Ints:
             return np.maximum(np.rint(np.asarray(size) * (j / k)).astype(np.int64), self.lowest)
@@ -87,24 +87,24 @@ class Sizes:
         return best, int(interval(best))
 
     def _best_size(self, k: int, j: int) -> int:
-        """Return the size with the highest goodput where chunks are pushed every j batches; not worse than k."""
+        """Return the size with the highest goodput for pushes every j batches; not worse than k."""
         candidates = np.union1d(grid(self.lowest, self.highest, 24), k)
         return _peak(lambda k: self.goodput(k, j, CLOSE), candidates)
 
     def best_interval(self, k: int, j: int) -> int:
-        """Return the push interval with the highest goodput in chunks of k batches; not worse than j."""
+        """Return the push interval with the highest goodput for chunks of k batches; not worse than j."""
         candidates = np.union1d(grid(self.lowest, k, 24), min(j, k))
         return _peak(lambda j: self.goodput(np.full_like(j, k), j, CLOSE), candidates)
 
     def highest_goodput(self) -> float:
-        """What `best` is worth, to about a percent and in a fraction of its time."""
+        """Return the goodput of `best`, to about a percent, in a fraction of its time."""
         if not self.has_pushes:
             points = 256 if self.many else 2048
             return float(self.goodput(grid(self.lowest, self.highest, points), None, CLOSE).max())
         return float(self.goodput(*self._pairs(24, 16, 64), ROUGH).max())
 
     def smallest(self, k: int, j: int, enough: float) -> int:
-        """Return the smallest size up to k that has a share `enough` of its goodput, to a fiftieth."""
+        """Return the smallest size up to k with a share `enough` of k's goodput, to within 2%."""
         wanted = enough * float(self.goodput(k, j, CLOSE))
         candidates = grid(self.lowest, k, 64)
         while True:
@@ -117,9 +117,9 @@ class Sizes:
             candidates = np.unique(np.rint(np.linspace(low, high, 17)).astype(np.int64))
 
     def _pairs(self, sizes: int, intervals: int, fine: int) -> tuple[Ints, Ints]:
-        """Return sizes and the push intervals that fit into them, one pair after the other.
+        """Return pairs of sizes and push intervals, as two arrays.
 
-        Where a chunk has few pushes their places must be right: there the grid is `fine`, for several shapes of chunk.
+        With few pushes in a chunk, goodput depends on their exact times: there the grid is `fine`, with several ratios.
         """
         k, j = np.meshgrid(grid(self.lowest, self.highest, sizes), grid(self.lowest, self.highest, intervals))
         few, part = np.meshgrid(grid(self.lowest, self.highest, fine), np.array(_SHAPES))
@@ -128,12 +128,12 @@ class Sizes:
 
 
 def grid(low: int, high: int, points: int) -> Ints:
-    """Return whole numbers from low to high, at most `points`, spread evenly over their logarithm."""
+    """Return at most `points` whole numbers from low to high, evenly spaced in their logarithm."""
     return np.unique(np.rint(np.geomspace(low, high, points)).astype(np.int64))
 
 
 def _distinct_peaks(values: Floats, sizes: Ints, most: int) -> list[int]:
-    """Return the places of the highest values, best first, whose sizes differ by more than a quarter."""
+    """Return the positions of the highest values, best first, whose sizes differ by more than a quarter."""
     chosen: list[int] = []
     for at in np.argsort(-values, kind="stable").tolist():
         if all(abs(np.log(sizes[at] / sizes[other])) > np.log(1.25) for other in chosen):
@@ -144,7 +144,8 @@ def _distinct_peaks(values: Floats, sizes: Ints, most: int) -> list[int]:
 
 
 def _peak(value: Callable[[Ints], Floats], at: Ints, peaks: int = 1) -> int:
-    """Return the whole number with the highest value, as far as the values at some, in rising order, show its hill."""
+    """Return the whole number with the highest value, refined from the highest local maxima on the ascending grid
+    `at`."""
     values = _comparable(value(at))
     before, after = np.append(-np.inf, values[:-1]), np.append(values[1:], -np.inf)
     tops: Ints = np.flatnonzero((values >= before) & (values >= after))
@@ -155,12 +156,12 @@ def _peak(value: Callable[[Ints], Floats], at: Ints, peaks: int = 1) -> int:
 
 
 def _comparable(values: Floats) -> Floats:
-    """Return the values with −∞ for what is not a number, which then is never the best."""
+    """Replace NaN by −∞, which is never the maximum."""
     return np.where(np.isnan(values), -np.inf, values)
 
 
 def _zoom(value: Callable[[Ints], Floats], low: int, high: int) -> tuple[int, float]:
-    """Return the best of low..high, to a thousandth, and its value, where there is one hill between them."""
+    """Return (the best of low..high, to a thousandth; its value), assuming one maximum between them."""
     while True:
         at = np.unique(np.rint(np.linspace(low, high, 17)).astype(np.int64))
         values = _comparable(value(at))

@@ -1,24 +1,21 @@
 """Traces of machines that come and go: events of named nodes, and counts of instances.
 
-Every format becomes a list of `Life` in a `Record`. Formats with names: the Bamboo traces (Thorpe et al., NSDI
-2023), one event a line, `milliseconds,add|remove,node`, in order of time, without a header. Many removals may share
-one instant, because spot markets take machines in groups. Formats that only count: SkyPilot's (Wu et al., NSDI
-2024) is JSON, `{"metadata": {"gap_seconds": g}, "data": [0, 1, 4, ...]}`, a count every g seconds; Bamboo's record
-of a GCP zone (Thorpe et al., NSDI 2023) is lines `date, time, count`. `chunk_model.prices` reads spot prices, and
-`chunk_model.record` finds out which format a file has. A file that a user names is read within bounds, so reading
-always ends.
+Every format becomes a list of `Life` in a `Record`. Formats with named nodes: the Bamboo traces (Thorpe et al., NSDI
+2023) have one event a line, `milliseconds,add|remove,node`, in order of time, without a header. Many removals may have
+the same time, because spot markets reclaim machines in groups. Formats with counts: SkyPilot's (Wu et al., NSDI 2024)
+is JSON, `{"metadata": {"gap_seconds": g}, "data": [0, 1, 4, ...]}`, a count every g seconds; Bamboo's record of a GCP
+zone (Thorpe et al., NSDI 2023) has lines `date, time, count`. `chunk_model.prices` reads spot prices, and
+`chunk_model.record` detects the format of a file. The size of a file is bounded, so reading always ends.
 
-Counts do not record who came and who left. A count that falls by k ends k lives at one instant, drawn among those
-present with equal chances and a fixed seed, so a file always gives the same lives. The choice changes neither the
-number of deaths nor the time lived, only how that time is divided: ending the oldest first would make lives alike
-and show wear where there is none; ending the youngest first would show machines that fail young. A draw claims
-neither.
+Counts do not identify machines. A count that falls by k ends k lives at one time, drawn uniformly from those present,
+with a fixed seed, so a file always gives the same lives. The draw affects neither the number of deaths nor the total
+time, only its division: ending the oldest lives first would suggest wear, ending the youngest first would suggest early
+failures. A uniform draw suggests neither.
 
-A change happened at some moment between two counts. That moment is drawn, too: one moment for everything that
-changed, since machines are taken in groups. If changes were put at the moments of counting, lives would be whole
-multiples of the gap, and a chunk that just fits into one would look better than it is. A stay between two counts is
-missed, and a node that left and came back between them did not leave. No user held the machines of such a trace: a
-life is that of an instance started as soon as there was one.
+The time of a change between two counts is drawn, too: one time for all changes, since machines are reclaimed in groups.
+With changes at the times of the counts, lives would be multiples of the gap, and a chunk that just fits would look
+better than it is. A stay between two counts is missed, and a node that leaves and returns between them counts as
+present. No user held the machines of such a trace: a life is that of an instance started as soon as one was available.
 """
 
 from __future__ import annotations
@@ -43,10 +40,10 @@ from typing import Any
 
 import numpy as np
 
-MAX_BYTES = 256 << 20
+MAX_BYTES = 256 << 20  # of a file, before and after decompression
 GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"
-_PIPES = ("/dev/fd", "/proc/self/fd", "/dev/stdin")  # what a shell hands over is open already
-_MARKS = {  # the longer ones first: that of UTF-32 begins as that of UTF-16 does
+_PIPES = ("/dev/fd", "/proc/self/fd", "/dev/stdin")  # a shell's process substitution; already open, so it cannot block
+_MARKS = {  # longest first: UTF-32's mark begins with that of UTF-16
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
@@ -55,18 +52,18 @@ _MARKS = {  # the longer ones first: that of UTF-32 begins as that of UTF-16 doe
 
 
 class TraceError(ValueError):
-    """A trace is empty, or a line of it cannot be read or contradicts the lines before."""
+    """A trace is empty, or a line is invalid or contradicts earlier lines."""
 
 
 class UnreadableError(TraceError):
-    """A file is packed and damaged, or is no text: says what to do."""
+    """A compressed file is damaged, or a file is not text."""
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a file, unpacked if gzip, bzip2 or xz packed it, in UTF-8 or what its byte order mark says.
+    """Return the text of a file: decompressed (gzip, bzip2, xz) and decoded as UTF-8, or by its byte order mark.
 
-    Raises OSError when it cannot be read, is no regular file (of which nobody knows when it ends), or holds more than
-    `MAX_BYTES`; UnreadableError when it is packed and damaged, or no text.
+    Raises OSError if the file cannot be read, is not a regular file (which might never end), or has more than
+    `MAX_BYTES`; UnreadableError if it is damaged or not text.
     """
     try:
         content = _read_bytes(path)
@@ -97,8 +94,8 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _streams(content: bytes, decoder: Callable[[], Any]) -> bytes:
-    """What streams one after the other unpack to, up to a byte more than the bound; bz2.open and lzma.open pass over
-    what is damaged after the first."""
+    """Decompress concatenated streams, up to a byte more than the bound. Not by bz2.open and lzma.open: they ignore
+    damage after the first stream."""
     unpacked = bytearray()
     while content and len(unpacked) <= MAX_BYTES:
         stream = decoder()
@@ -121,51 +118,49 @@ def _bounded(content: bytes, path: Path) -> bytes:
 _LINE = re.compile(r"\s*([0-9]{1,15})\s*,\s*(add|remove)\s*,\s*([^\s,]+)\s*")
 
 
-MAX_SHOWN_CHARS = 120  # characters of a line
+MAX_SHOWN_CHARS = 120  # of a line in messages
 
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """`node` joined, or left, `time_s` seconds after the start of the trace."""
+    """A node that joins or leaves."""
 
-    time_s: float
+    time_s: float  #: since the start of the trace
     node: str
-    joined: bool
+    joined: bool  #: False: it left
 
 
 @dataclass(frozen=True)
 class Life:
-    """One stay of one node, in seconds since the start of the trace; `end_s` is None if it never left (censored)."""
+    """One stay of one node. Times are seconds since the start of the trace."""
 
     node: str
     start_s: float
-    end_s: float | None
+    end_s: float | None  #: None if it never left (censored)
 
 
 @dataclass(frozen=True)
 class Record:
-    """All lives of a trace that was kept from second 0 to `end_s`; those without an end were still there then.
+    """All lives of a trace from second 0 to `end_s`."""
 
-    `older` lives were there when the record began: they may have begun before that, and count from 0. That makes them
-    too short, which matters most where the record is not much longer than the lives in it.
-    """
-
-    lives: tuple[Life, ...]
+    lives: tuple[Life, ...]  #: those without an end were present at `end_s`
     end_s: float
-    contents: str  # in words, for people
+    contents: str  #: description for people
+    #: Lives that were present at second 0. They may have begun earlier, so they are too short, which matters most if
+    #: the record is not much longer than the lives.
     older: int = 0
 
 
 def read_trace(path: Path) -> tuple[TraceEvent, ...]:
-    """Return the events of a trace file. Raises OSError, and TraceError (with file and line)."""
+    """Read the events of a trace file. Raises OSError, and TraceError (with file and line)."""
     return parse_trace(text_of(path).splitlines(), str(path))
 
 
 def parse_trace(lines: Iterable[str], source: str = "trace") -> tuple[TraceEvent, ...]:
-    """Return the events of `lines`, in their order; blank lines are passed over. Raises TraceError.
+    """Parse the events of `lines`, in order; blank lines are ignored. Raises TraceError.
 
-    Checked: three fields, a whole number of milliseconds that never goes back, no node added twice or removed while
-    absent. A line that was cut off is refused where these checks can tell; it is never repaired.
+    Checks for three fields, a whole number of milliseconds that never decreases, and no node added twice or removed
+    while absent. A truncated line is rejected if these checks detect it, and never repaired.
     """
     events: list[TraceEvent] = []
     present: set[str] = set()
@@ -192,7 +187,7 @@ def parse_trace(lines: Iterable[str], source: str = "trace") -> tuple[TraceEvent
 
 
 def trace_lives(trace: Iterable[TraceEvent]) -> list[Life]:
-    """Return the stays of all nodes of a checked trace, in order of their start; a node that comes back has several."""
+    """Return the stays of all nodes of a valid trace, in order of their start; a node that returns has several."""
     stays: list[Life] = []
     latest: dict[str, int] = {}
     for event in trace:
@@ -206,21 +201,21 @@ def trace_lives(trace: Iterable[TraceEvent]) -> list[Life]:
 
 
 def shown(line: str) -> str:
-    """Return a line as a message shows it: quoted, and no longer than a person reads."""
+    """Return a line for messages: quoted and truncated."""
     return repr(line if len(line) <= MAX_SHOWN_CHARS else f"{line[:MAX_SHOWN_CHARS]}...")
 
 
-MAX_COUNT = 1_000_000  # instances at once; more than that is no count of machines
+MAX_COUNT = 1_000_000  # instances at a time; a larger number is no count of machines
 _AVAILABILITY_LINE = re.compile(r"\s*(\d{4}-\d\d-\d\d)\s*,\s*(\d\d:\d\d:\d\d)\s*,\s*(\d+)\s*")
 _EXPECTED = '{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0]}'
 
 
 def count_lives(time_s: Sequence[float], count: Sequence[int], seed: int = 0) -> list[Life]:
-    """Return lives from how many instances were there at each moment, in order of their start.
+    """Return lives for the numbers of instances at given times, in order of their start.
 
-    `time_s` (n,) in seconds, rising; `count` (n,) whole numbers >= 0. A rise starts lives; a fall ends as many, drawn
-    evenly from those present. Those that start or end between two counts do so at one instant, drawn evenly from the
-    time between. All draws are from `seed`.
+    `time_s` (n,) in seconds, ascending; `count` (n,) whole numbers >= 0. A rise starts lives; a fall ends lives, drawn
+    uniformly from those present. All changes between two counts happen at one time, drawn uniformly between them. All
+    draws use `seed`.
     """
     rng = np.random.default_rng(seed)
     stays: list[Life] = []
@@ -241,7 +236,7 @@ def count_lives(time_s: Sequence[float], count: Sequence[int], seed: int = 0) ->
 
 
 def parse_ticks(text: str, source: str) -> Record:
-    """Return the lives of a trace in SkyPilot's JSON. Raises TraceError, naming `source` and the place in it."""
+    """Parse a trace in SkyPilot's JSON. Raises TraceError, with `source` and the position."""
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
@@ -263,10 +258,10 @@ def parse_ticks(text: str, source: str) -> Record:
 
 
 def parse_counts(lines: Iterable[str], source: str) -> Record:
-    """Return the lives of a trace of lines `date, time, count`; blank lines are passed over. TraceError names the line.
+    """Parse a trace of lines `date, time, count`; blank lines are ignored. Raises TraceError with the line.
 
-    A line that goes back in time takes back what the lines before it hold for that moment and of later ones: such
-    traces hold guesses of how long a count would stay, which the next look at the market overtakes.
+    A line that goes back in time replaces earlier lines for that time and later: such traces contain predictions, which
+    the next actual count overrides.
     """
     moments: list[float] = []
     counts: list[int] = []
