@@ -1,7 +1,8 @@
 """Train models on machines that come and go.
 
-A program is one Python file: vertex types, what one vertex does (f), how two replicas of a shared vertex merge (g).
-What runs one (`run`, `load` and the like, docs/python.md) is imported when it is asked for: workers have no master.
+A program is one Python file: vertex types, a function for one vertex (f), and a rule that merges two replicas of a
+shared vertex (g). Functions that start runs (`run`, `load` and others, docs/python.md) are imported on first use, since
+workers are installed without the master.
 """
 
 from importlib import import_module
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from gridml.api.run_calls import submit as submit
     from gridml.api.simulating import simulate as simulate
 
-# Not among `__all__`: a worker that imports all of that has no master.
+# Lazy names, by module. Not in `__all__`: `from gridml import *` must work on a worker, which has no master.
 _CALLS = dict.fromkeys(("Event", "Run", "load"), "handle")
 _CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "run_calls") | {"simulate": "simulating"}
 
@@ -88,14 +89,14 @@ __all__ = [
 ]
 
 
-protect_gridml_packages()  # before anything of these is imported
+protect_gridml_packages()  # before any of these packages is imported
 
 
 def __getattr__(name: str) -> Any:
-    """Import a call when it is asked for."""
+    """Import a lazy name on first use."""
     if name not in _CALLS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    protect_gridml_packages()  # a script may have imported modules of its own since
+    protect_gridml_packages()  # again: a script may have imported modules of the same names since
     return getattr(import_module(f"{__name__}.api.{_CALLS[name]}"), name)
 
 

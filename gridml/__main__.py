@@ -1,4 +1,4 @@
-"""`python -m gridml`: the command line of the Python that runs it, where several are installed."""
+"""`python -m gridml`: the command line under a specific Python, if several are installed."""
 
 from gridml.cli.main import main
 

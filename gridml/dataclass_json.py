@@ -1,4 +1,4 @@
-"""Frozen dataclasses of plain fields (numbers, strings, paths, tuples of them, or None) as JSON and back."""
+"""Conversion of frozen dataclasses with plain fields (numbers, strings, paths, tuples, None) to JSON and back."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 def to_json(instance: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass as JSON has them: paths are strings, tuples are lists."""
+    """Return the fields of a dataclass as JSON values: paths become strings, tuples lists."""
     return {field.name: _plain(getattr(instance, field.name)) for field in dataclasses.fields(instance)}
 
 
 def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Make a `cls` of what `to_json` gave.
+    """Make a `cls` from the result of `to_json`.
 
-    Raises TypeError for a field that `cls` does not have or lacks, and for a value of another type than the field's.
+    Raises TypeError for an unknown or missing field, and for a value of the wrong type.
     """
     if not isinstance(values, Mapping):
         raise TypeError(f"got {values!r} for {cls.__name__}, expected an object")
@@ -42,7 +42,7 @@ def _parsed(name: str, value: Any, hint: Any) -> Any:
         return Path(value)
     if hint is float and type(value) is int:
         return float(value)
-    # bool is an int, and no number here
+    # bool is a subclass of int, but is not accepted as a number
     if isinstance(hint, type) and (not isinstance(value, hint) or (type(value) is bool and hint is not bool)):
         raise TypeError(f"{name} is {value!r}, expected {hint.__name__}")
     return value

@@ -1,7 +1,7 @@
-"""Every error gridml raises on purpose: it says what was got, what was expected and what to do next.
+"""Exceptions of gridml. Each message has the actual value, the expected one and advice.
 
-The command line prints such an error without a traceback and leaves with its `exit_status`; any other exception is a
-defect of gridml and keeps its traceback.
+The command line prints these errors without a traceback and exits with their `exit_status`. Any other exception is a
+bug in gridml and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -9,35 +9,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-UNFIT = 69  # exit status of a worker whose machine lacks something: EX_UNAVAILABLE, <sysexits.h>
-DEVICE = 71  # of one whose device fails while it trains: EX_OSERR
-UNEQUIPPED = 78  # of one that has not the Python or the modules it takes, which a job can bring along: EX_CONFIG
+# Exit statuses of workers, from <sysexits.h>. The master reads them to decide where the next worker may start.
+UNFIT = 69  # EX_UNAVAILABLE: the machine lacks something
+DEVICE = 71  # EX_OSERR: the device failed during training
+UNEQUIPPED = 78  # EX_CONFIG: the Python or modules are missing, which a job can provide
 
 
 class GridmlError(Exception):
-    """Base of all errors meant for a person."""
+    """Base class of errors that are shown to the user."""
 
     exit_status: ClassVar[int] = 1
 
 
 class UsageError(GridmlError):
-    """A command or call was given something it cannot use (no such file, a size below one)."""
+    """A command or call got an invalid argument (a missing file, a size below one)."""
 
     exit_status = 2
 
 
 class ProgramError(GridmlError):
-    """The user's file does not describe a program gridml can run: no Program, arrays of unequal length, ..."""
+    """The user's file is not a valid program: no Program, arrays of unequal length, ..."""
 
     exit_status = 3
 
 
 class UnguardedError(ProgramError):
-    """A file begins a run while it is itself loaded as a program."""
+    """A file starts a run while it is loaded as a program."""
 
 
 class _TracedError(GridmlError):
-    """An error of code that is not gridml's, with that code's own traceback."""
+    """An error of code outside gridml, with its traceback as text."""
 
     def __init__(self, message: str, traceback_text: str = "") -> None:
         super().__init__(message)
@@ -45,38 +46,38 @@ class _TracedError(GridmlError):
 
 
 class UserCodeError(_TracedError):
-    """The user's f, g or evaluate raised, or returned what cannot be merged.
+    """The user's f, g or evaluate raised, or returned an invalid value.
 
-    `traceback_text` is the user's own traceback, already cut to the frames that matter.
+    `traceback_text` is the user's own traceback, without frames of gridml.
     """
 
     exit_status = 4
 
 
 class DataError(_TracedError):
-    """A data set cannot be had, or its content is not what its checksum says.
+    """A data set is not available, or its content does not match its checksum.
 
-    `traceback_text` is that of the data set's own code, where that failed.
+    `traceback_text` is that of the data set's own code, if that failed.
     """
 
     exit_status = 5
 
 
 class StorageError(GridmlError):
-    """The disk is full or cannot be written; the run is intact up to its last commit."""
+    """The disk is full or not writable. The run is intact up to its last commit."""
 
     exit_status = 6
 
 
 class LedgerError(GridmlError):
-    """The ledger of a run cannot be read, or belongs to something else."""
+    """The ledger of a run cannot be read, or belongs to another run."""
 
     exit_status = 7
 
 
 class DamagedError(LedgerError):
-    """`file` of a run is gone, or is not what the run's ledger says. Says no more than that: what to do depends on the
-    run, see `master.store.diagnosis`."""
+    """A file of a run is missing, or does not match the ledger. The message has no advice, since that depends on the
+    run: see `master.store.diagnosis`."""
 
     def __init__(self, problem: str, file: Path) -> None:
         super().__init__(problem)
@@ -84,22 +85,22 @@ class DamagedError(LedgerError):
 
 
 class RunError(GridmlError):
-    """A run cannot go on as asked (another master holds it, it was cancelled, no worker can start)."""
+    """A run cannot continue (another master runs it, it was cancelled, no worker can start)."""
 
     exit_status = 8
 
 
 class CancelledError(RunError):
-    """A person has stopped the run."""
+    """A user has cancelled the run."""
 
 
 class SupersededError(RunError):
-    """Another master has taken the run over; this one has written nothing since, and must not."""
+    """Another master has taken over the run. This one has written nothing since, and must not."""
 
 
 class NotFiniteError(UserCodeError):
-    """A loss or a replica holds NaN or infinity."""
+    """A loss or a replica contains NaN or infinity."""
 
 
 class Interruption(BaseException):
-    """The process was asked to end: what ends with it, such as the user's code, is not to blame."""
+    """The process was asked to exit. A BaseException, so that it is not reported as an error of the user's code."""

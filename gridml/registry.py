@@ -1,6 +1,6 @@
-"""Things that plug in by name: those that come with gridml, and those that other packages bring.
+"""Registries of plug-ins by name: built-in ones, and those of other packages.
 
-A package adds one by an entry point, which every process of its environment sees:
+A package adds a plug-in by an entry point, which every process of its environment sees:
 
     [project.entry-points."gridml.backends"]
     lab = "lab_pool.plugin:LabPool"
@@ -21,29 +21,32 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Makers of what plugs in, called `noun` in messages; `built_in` has `module:callable` by name, and others come
-    from the entry points of `group`. A module is imported when its thing is first asked for."""
+    """Plug-ins by name. A plug-in's module is imported on its first use.
+
+    `noun` is the kind of plug-in in messages, `group` the group of entry points. `built_in` has `module:callable` by
+    name.
+    """
 
     def __init__(self, noun: str, group: str, built_in: Mapping[str, str]) -> None:
         self.noun = noun
         self.group = group
-        self._references = dict(built_in)
+        self._references = dict(built_in)  # `module:callable` by name; entry points are added by `_search`
         self._loaded: dict[str, T] = {}
         self._searched = False
 
     def register(self, name: str, make: Callable[[], T]) -> None:
-        """Add one for this process. Raises UsageError for a name that is taken."""
+        """Add a plug-in for this process. Raises UsageError if the name is taken."""
         if name in self.names():
             raise UsageError(f"there is a {self.noun} {name!r} already; register another name.")
         self._loaded[name] = make()
 
     def names(self) -> list[str]:
-        """Return every name: those of gridml first, then those of other packages."""
+        """Return all names: built-in ones first, then those of other packages."""
         self._search()
         return [*self._references, *(name for name in self._loaded if name not in self._references)]
 
     def find(self, name: str) -> T:
-        """Return what has this name. Raises UsageError where there is none, RunError where it cannot be imported."""
+        """Return the plug-in of this name. Raises UsageError if there is none, RunError if it cannot be imported."""
         if name not in self._loaded:
             if name not in self._references:
                 self._search()
@@ -55,7 +58,7 @@ class Registry(Generic[T]):
             reference = self._references[name].partition("[")[0].strip()  # an entry point may name extras
             try:
                 self._loaded[name] = pkgutil.resolve_name(reference)()
-            except Exception as error:  # whatever another package does, the others must go on
+            except Exception as error:  # importing another package may raise anything
                 raise RunError(
                     f"the {self.noun} {name!r} ({reference}) cannot be imported: {type(error).__name__}: {error}. Mend "
                     f"or remove the package that brings it."
@@ -63,16 +66,16 @@ class Registry(Generic[T]):
         return self._loaded[name]
 
     def all(self) -> dict[str, T]:
-        """Return everything that can be imported, by name; what is broken shows when it is asked for."""
+        """Return all plug-ins that can be imported, by name. Errors of the others show when they are used."""
         for name in self.names():
             with contextlib.suppress(RunError):
                 self.find(name)
         return {name: self._loaded[name] for name in self.names() if name in self._loaded}
 
     def _search(self) -> None:
-        """Read the entry points, once. Names of gridml's own stay what they are."""
+        """Read the entry points, once. They cannot replace built-in names."""
         if not self._searched:
-            from importlib.metadata import entry_points  # slow to import, and workers do without
+            from importlib.metadata import entry_points  # deferred: slow to import, and workers do not need it
 
             self._searched = True
             for entry in entry_points(group=self.group):

