@@ -92,7 +92,7 @@ def test_by_sftp_a_job_gets_its_own_key_and_no_chirp(directory: RunDirectory) ->
 def test_what_the_carrier_takes_must_be_there(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     check_carrier(settings(directory))
-    with pytest.raises(RunError, match=r"paramiko.*gridml\[sftp\]"):
+    with pytest.raises(RunError, match=r"paramiko.*pip install paramiko"):
         check_carrier(settings(directory, carrier="sftp"))
 
 
