@@ -39,6 +39,7 @@ def user() -> str:
 
 def start(host: Host, release: Release, inside: Sequence[str] = ()) -> None:
     """Start a host's condor_master, which starts the others; `inside` is a command prefix for a network namespace."""
+    # condor_master detaches from this process, so its pid comes from a file.
     command = [*inside, *_mapped(), str(release.binary("condor_master")), "-pidfile", str(_pidfile(host))]
     environment = {
         **os.environ,
@@ -60,7 +61,7 @@ def stop(host: Host) -> None:
     if master is None:
         return
     with contextlib.suppress(ProcessLookupError):
-        os.kill(master, signal.SIGQUIT)
+        os.kill(master, signal.SIGQUIT)  # HTCondor's fast shutdown: jobs are killed, not vacated
         try:
             wait_until(lambda: not _alive(master), STOP_S, "")
         except NoCondor:
@@ -106,6 +107,7 @@ def _alive(process: int) -> bool:
 
 READY_S = 60.0  # for a pool to start
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # the PATH of ordinary users often lacks the last two
+# Outbound connections and their replies pass; everything else is dropped.
 _FIREWALL = """
 table inet gridml {
   chain input {
@@ -149,6 +151,7 @@ class Pool:
 
     def wait(self, slots: int) -> None:
         """Wait until the queue answers and the pool has `slots` machines. Raises NoCondor."""
+        # One partitionable slot per machine: the dynamic slots of running jobs do not count.
         there = ("-constraint", "PartitionableSlot =?= True", "-af", "Name")
         wait_until(
             lambda: (
@@ -269,6 +272,7 @@ def _worker(submit: Host, subnet: int, i: int, more: str) -> Host:
         submit.address,
         submit.port,
         daemons="MASTER SHARED_PORT STARTD",
+        # CCB: nothing connects to a worker, so it is asked through the collector to connect out.
         more=(
             f"NETWORK_HOSTNAME = worker{i}.gridml.pool\nCCB_ADDRESS = $(COLLECTOR_HOST)\n"
             f"PRIVATE_NETWORK_NAME = worker{i}\nNUM_CPUS = 1\nMEMORY = 4096\n{more}"

@@ -19,14 +19,17 @@ from importlib import metadata
 from pathlib import Path
 
 SUITES = ("sid", "trixie")  # in order of preference: sid has the version of the bindings on PyPI, trixie an older one
+# HTCondor and the libraries that it links to, libc and the loader included.
 PACKAGES = (
     *("condor", "libc6", "libgcc-s1", "libstdc++6", "libssl3t64", "libuuid1", "libpcre2-8-0", "libgomp1"),
     *("libsqlite3-0", "zlib1g", "libzstd1", "libcrypt1", "libexpat1"),
 )
+# nft and its libraries, for machines without it.
 FIREWALL = (
     *("nftables", "libnftables1", "libnftnl11", "libmnl0", "libjansson4"),
     *("libgmp10", "libedit2", "libbsd0", "libmd0", "libtinfo6"),
 )
+# Optional parts that a pool runs without.
 NOT_NEEDED = ("libexec/blahp", "libexec/condor/annex", "libexec/condor/credmon", "libexec/condor/adstash")
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
@@ -96,7 +99,7 @@ def _download(work: Path) -> Path:
     mirror = _mirror()
     for place in ("lists/partial", "cache/archives/partial", "state", "packages"):
         (work / place).mkdir(parents=True)
-    (work / "status").touch()
+    (work / "status").touch()  # no package counts as installed
     (work / "apt.conf").write_text(
         f'Dir::State "{work}/state"; Dir::State::lists "{work}/lists"; Dir::State::status "{work}/status";\n'
         f'Dir::Cache "{work}/cache"; Dir::Etc::sourcelist "{work}/sources.list"; Dir::Etc::sourceparts "/dev/null";\n'
@@ -150,6 +153,7 @@ def _relocate(made: Path, final: Path) -> None:
         headers = _run(["readelf", "-lW", path])
         if "DYNAMIC" not in headers:
             continue  # statically linked
+        # Only executables name an interpreter, shared libraries do not.
         interpreter: list[str | Path] = (
             ["--set-interpreter", final / "lib" / loader.name] if "INTERP" in headers else []
         )

@@ -75,7 +75,7 @@ def private_sshd(folder: Path, shipped: Path) -> Iterator[Sshd]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _ENTER, "sh", str(folder)]
-    command += [program, "-D", "-e", "-f", str(shipped / "sshd_config")]
+    command += [program, "-D", "-e", "-f", str(shipped / "sshd_config")]  # in the foreground, log on stderr
     command += ["-o", f"Port={port}", "-o", "ListenAddress=127.0.0.1", "-o", f"HostKey={key}"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, stdout=log, stdin=subprocess.DEVNULL)

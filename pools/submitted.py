@@ -17,7 +17,7 @@ from pools.pool import Pool, wait_until
 PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "slow_count.py"
 VERTICES, EPOCHS, WORKERS = 4_000, 2, 3
 LIMIT_S = 180.0  # of each wait
-_GRIDML = (sys.executable, "-P", "-m", "gridml")
+_GRIDML = (sys.executable, "-P", "-m", "gridml")  # -P: modules in the working directory must not shadow gridml's
 # Prints `gridml status --json` for each run named on stdin. One process for all polls: one for each would keep a core
 # busy.
 _LOOKS = """

@@ -20,6 +20,7 @@ DEFAULT_PRICE = 0.05  # spot price in dollars per hour of a type without a confi
 FULL = 3.0  # ratio of the on-demand price to the spot price
 _JSON, _XML = "application/x-amz-json-1.1", "text/xml;charset=UTF-8"
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
+# Parameters of a request, and their names in an answer.
 _OVERRIDES = {"InstanceType": "instanceType", "SubnetId": "subnetId", "AvailabilityZone": "availabilityZone"}
 _Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _Form = Mapping[str, str]
@@ -61,7 +62,7 @@ class Api:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         length = int(environ.get("CONTENT_LENGTH") or 0)
         body = environ["wsgi.input"].read(length) if length else b""
-        environ["wsgi.input"] = BytesIO(body)
+        environ["wsgi.input"] = BytesIO(body)  # moto reads the body again
         if environ.get("HTTP_X_AMZ_TARGET", "").endswith(".GetProducts"):
             return _sent(start_response, _JSON, json.dumps(self._products(json.loads(body))))
         form = dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))

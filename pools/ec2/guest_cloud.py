@@ -64,7 +64,7 @@ class GuestCloud:
         instance.interruption = ("terminate", when(datetime.now(UTC) + timedelta(seconds=notice_s)))
         self.happened(f"gets a notice of {notice_s:g} s", id)
         timer = threading.Timer(notice_s, lambda: self._work.submit(instance.end, TAKEN, POWER_OFF_S, "is taken"))
-        timer.daemon = True
+        timer.daemon = True  # a pending interruption must not delay the end of the process
         timer.start()
 
     def rebalance(self, id: str) -> None:
@@ -98,6 +98,7 @@ class GuestCloud:
         network.lay()
         signatory = Signatory()
         self.certificate.write_text(signatory.certificate)
+        # moto's own objects: its API and the controller read and change the same records.
         self._moto = ec2_backends[ACCOUNT][REGION]
         self.image = _image(self._moto)
         self._api = Api(DomainDispatcherApplication(create_backend_app), SpotPrices(), self.happened)

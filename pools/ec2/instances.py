@@ -16,12 +16,13 @@ from pools.ec2 import network
 from pools.ec2.guest import Guest
 from pools.ec2.metadata_service import InstanceFacts
 
-ACCOUNT = "123456789012"  # moto's
+ACCOUNT = "123456789012"  # moto's default
 REGION = "us-east-1"
+# Code and message of EC2's StateReason, by cause of an instance's end.
 TAKEN = ("Server.SpotInstanceTermination", "Instance terminated due to spot interruption")
 SWITCHED_OFF = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
 ASKED = ("Client.UserInitiatedShutdown", "User initiated shutdown")
-_DEFAULT_BEHAVIOUR = "stop"
+_DEFAULT_BEHAVIOUR = "stop"  # EC2's default for InstanceInitiatedShutdownBehavior
 
 
 @dataclass(frozen=True)

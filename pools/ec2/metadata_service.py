@@ -98,6 +98,7 @@ class ImdsServer(ThreadingHTTPServer):
     `sign` signs identity documents. `clock` gives seconds, for the lifetime of tokens.
     """
 
+    # An open connection must not delay the end of the service.
     daemon_threads = True
     block_on_close = False
 
@@ -148,9 +149,9 @@ class ImdsServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server_version = "EC2ws"
+    server_version = "EC2ws"  # as EC2's own service calls itself
     sys_version = ""
-    timeout = 10
+    timeout = 10  # seconds for a request
 
     @property
     def _server(self) -> ImdsServer:

@@ -58,6 +58,7 @@ def mac(address: str) -> str:
     return "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
 
 
+# At most 15 characters, the limit for names of interfaces.
 def _cable(name: str) -> str:
     return f"v{name[-14:]}"
 
