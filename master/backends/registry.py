@@ -89,5 +89,4 @@ def withdraw(root: Path) -> str | None:
 
 def is_batch_job() -> bool:
     """Return whether this process is a job of a batch system that restarts it after a signal."""
-    systems = [plugin.batch for plugin in BACKENDS.all().values() if plugin.batch is not None]
-    return any(system.runs_this_process() for system in systems)
+    return any(plugin.batch is not None and plugin.batch.runs_this_process() for plugin in BACKENDS.all().values())

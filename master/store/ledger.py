@@ -217,10 +217,8 @@ class Ledger(LedgerFile, WorkerRows):
             "SELECT epoch, version, metrics, metrics_crc32 FROM epochs WHERE metrics IS NOT NULL AND metrics != ? "
             "ORDER BY epoch"
         )
-        return [
-            (epoch, version, decode_checksummed(*sealed))
-            for epoch, version, *sealed in self._db.execute(query, (NO_METRICS,))
-        ]
+        rows = self._db.execute(query, (NO_METRICS,))
+        return [(epoch, version, decode_checksummed(*cells)) for epoch, version, *cells in rows]
 
     def epoch_s(self, epoch: int) -> float:
         """Return for how many seconds a closed epoch was open, 0 for any other."""
@@ -231,9 +229,8 @@ class Ledger(LedgerFile, WorkerRows):
         return int(self._one("SELECT count(*) FROM epochs WHERE metrics IS NOT NULL"))
 
     def set_metrics(self, epoch: int, metrics: dict[str, Any]) -> None:
-        self._db.execute(
-            "UPDATE epochs SET metrics = ?, metrics_crc32 = ? WHERE epoch = ?", (*encode_checksummed(metrics), epoch)
-        )
+        text, crc32 = encode_checksummed(metrics)
+        self._db.execute("UPDATE epochs SET metrics = ?, metrics_crc32 = ? WHERE epoch = ?", (text, crc32, epoch))
 
     def clear_metrics(self, epoch: int) -> None:
         """Drop the metrics of an epoch, so that it is evaluated again."""
@@ -336,8 +333,8 @@ class Ledger(LedgerFile, WorkerRows):
     def end_lease(
         self, lease: LeaseState, at_s: float, because: str, *, failed: Failed | None = None, reassigned: bool = False
     ) -> None:
-        """Close a lease and free its uncredited rest. Records how f `failed` in it, or that a straggler was
-        `reassigned`."""
+        """Close a lease and free its uncredited rest. Records that f `failed` in it, or that its rest is `reassigned`
+        because the worker is a straggler."""
         self.leases.end(lease)
         lease.times_reassigned += reassigned
         self._batch.close(lease, at_s, because, times_reassigned=lease.times_reassigned if reassigned else 0)

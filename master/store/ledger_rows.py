@@ -82,7 +82,7 @@ class WriteBatch:
     _opened: list[tuple[int, int, int, int, str, str, float]] = field(default_factory=list)
     #: by number; written with the state that they have when the transaction ends
     _changed: dict[int, LeaseState] = field(default_factory=dict)
-    #: by number: time, reason, times overtaken
+    #: by number: time, reason, times reassigned
     _closed: dict[int, tuple[float, str, int]] = field(default_factory=dict)
     _credits: list[tuple[int, int, int, int, int | None, str, float, float]] = field(default_factory=list)
     #: by version, epoch and name: the sum of f's logged values, the vertices that it covers
@@ -138,6 +138,7 @@ class WriteBatch:
 
     def write(self, db: sqlite3.Connection, gone: Sequence[tuple[int, int]], spans: Sequence[Span]) -> None:
         """Write the batch and the changed free spans; `gone` are those to delete. Deletions come first."""
+        logged = [(*key, *sums) for key, sums in self._logged.items()]
         for query, rows in (
             ("DELETE FROM spans WHERE epoch = ? AND start = ?", gone),
             (
@@ -153,10 +154,7 @@ class WriteBatch:
             ),
             (
                 "INSERT INTO logged VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (*row, encode_checksummed(row).crc32)
-                    for row in ((*key, *sums) for key, sums in self._logged.items())
-                ],
+                [(*row, encode_checksummed(row).crc32) for row in logged],
             ),
             (_UPDATE_WORKER, [vars(change) for change in self._workers.values()]),
             ("INSERT INTO traffic VALUES (?, ?, ?)", [(at_s, *sums) for at_s, sums in self._traffic.items()]),

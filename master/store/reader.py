@@ -147,7 +147,7 @@ def read_push_costs(db: sqlite3.Connection) -> PushCosts | None:
 
 def read_facts(db: sqlite3.Connection) -> dict[str, Any]:
     """Return the ledger's table `run`: the run's status, when it started and ended, and the like, by name."""
-    return {key: decode_checksummed(*sealed) for key, *sealed in db.execute("SELECT key, value, crc32 FROM run")}
+    return {key: decode_checksummed(*cells) for key, *cells in db.execute("SELECT key, value, crc32 FROM run")}
 
 
 def read_best_fact(facts: Mapping[str, Any]) -> dict[str, Any] | None:

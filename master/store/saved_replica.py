@@ -139,9 +139,8 @@ def read_replica(root: Path, which: str | int = FINAL) -> SavedReplica:
     with opened(root) as ledger:
         if which in _NAMED:
             return _NAMED[str(which)](root, ledger)
-        point = find_point(
-            f"v{which}" if isinstance(which, int) else which, rollback_points(ledger), "which", [*_NAMED]
-        )
+        name = f"v{which}" if isinstance(which, int) else which
+        point = find_point(name, rollback_points(ledger), "which", [*_NAMED])
         (sha256,) = ledger.execute("SELECT sha256 FROM versions WHERE version = ?", (point.version,)).fetchone()
     try:
         tensors = open_chain(RunDirectory(root).versions, point.version, sha256, mapped=False).tensors()

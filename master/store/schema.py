@@ -43,17 +43,17 @@ def decode_checksummed(text: Any, crc32: Any) -> Any:
 
 def read_fact(ledger: sqlite3.Connection, key: str, default: Any = None) -> Any:
     """Return a fact of the table `run`. Raises as `decode_checksummed` does."""
-    sealed = ledger.execute("SELECT value, crc32 FROM run WHERE key = ?", (key,)).fetchone()
-    return default if sealed is None else decode_checksummed(*sealed)
+    cells = ledger.execute("SELECT value, crc32 FROM run WHERE key = ?", (key,)).fetchone()
+    return default if cells is None else decode_checksummed(*cells)
 
 
 def verify_checksums(ledger: sqlite3.Connection) -> None:
     """Verify every checksum of a ledger. Raises sqlite3.DatabaseError for the first that does not match."""
-    for sealed in ledger.execute(
+    for cells in ledger.execute(
         "SELECT value, crc32 FROM run "
         "UNION ALL SELECT metrics, metrics_crc32 FROM epochs WHERE metrics NOTNULL OR metrics_crc32 NOTNULL"
     ):
-        decode_checksummed(*sealed)
+        decode_checksummed(*cells)
     for *row, crc32 in ledger.execute("SELECT version, epoch, name, total, vertices, crc32 FROM logged"):
         if encode_checksummed(row).crc32 != crc32:
             raise damage(f"{row!r:.99} is not what was written: its checksum is not {crc32!r:.99}")
@@ -221,9 +221,9 @@ def read_evaluated_since(db: sqlite3.Connection, credited: int) -> list[tuple[in
     """Return (vertices credited, epoch from 0, time of its end, metrics) of the evaluations after the first `credited`
     vertices of the run, in the order of epochs, with strictly increasing vertices."""
     evaluations = []
-    for step, epoch, at_s, *sealed in db.execute(_EVALUATED, (credited,)):
+    for step, epoch, at_s, *cells in db.execute(_EVALUATED, (credited,)):
         if step > credited:  # two epochs may end with one version
-            evaluations.append((step, epoch, at_s, decode_checksummed(*sealed)))
+            evaluations.append((step, epoch, at_s, decode_checksummed(*cells)))
             credited = step
     return evaluations
 

@@ -79,7 +79,7 @@ class Condor(Backend):
         self._refusal = ""  # the schedd's last reason for refusing a submission, reported once
         self._warnings = submit_description.news(self._options, directory)
         with translate_condor_errors(self._condor):
-            self._schedd = self._with_retries(self._condor.Schedd)
+            self._schedd = self._retry(self._condor.Schedd)
             (self._root / submit_description.LOG).touch()
             self._log = self._condor.JobEventLog(str(self._root / submit_description.LOG))
 
@@ -92,15 +92,13 @@ class Condor(Backend):
         with translate_condor_errors(self._condor):
             if not keep:
                 because = ("their master has ended", 0)
-                self._with_retries(
-                    lambda: self._schedd.act(self._condor.JobAction.Remove, self._constraint, reason=because)
-                )
+                self._retry(lambda: self._schedd.act(self._condor.JobAction.Remove, self._constraint, reason=because))
                 return []
             columns = ["ClusterId", "ProcId", _NAME, "RequestMemory"]
-            ads = self._with_retries(lambda: self._schedd.query(f"{self._constraint} && {_STAYS}", columns))
+            ads = self._retry(lambda: self._schedd.query(f"{self._constraint} && {_STAYS}", columns))
             if ads:
                 own = "undefined" if self._own is None else str(self._own)
-                self._with_retries(lambda: self._schedd.edit(self._constraint, _MASTER, own))
+                self._retry(lambda: self._schedd.edit(self._constraint, _MASTER, own))
         memory = self._options.memory
         for ad in ads:
             # RequestMemory may be an expression.
@@ -120,7 +118,7 @@ class Condor(Backend):
                 self._events.append(self._with_memory_raised(key, event))
         return [job.worker for job in self._jobs.values() if not job.over]
 
-    def _with_retries(self, ask: Callable[[], Any]) -> Any:
+    def _retry(self, ask: Callable[[], Any]) -> Any:
         """Return the answer of the schedd to `ask`, retried if this master is a job of that schedd."""
         # The schedd started this process, so it is up and will answer soon. Any other master raises at once.
         deadline = time.monotonic() + (STARTUP_TIMEOUT_S if self._own is not None else 0.0)

@@ -255,8 +255,7 @@ def check(options: CondorOptions, program: Path) -> None:
     twice = next((file for file, name in zip(sent, names, strict=True) if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(
-            f"{twice} is sent with another file of the same name: in a job's folder one would overwrite the other. "
-            "Rename it."
+            f"{twice} is sent with another file of the same name: one would overwrite the other there. Rename it."
         )
     image = options.container_image or ""
     needed = [*sent, *([image] if os.path.isabs(image) else [])]

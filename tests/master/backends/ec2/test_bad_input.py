@@ -169,7 +169,7 @@ def test_a_dry_run_launches_nothing(gridml: Callable[..., Answer], aws: Any, pro
 def test_the_check_names_what_is_missing(gridml: Callable[..., Answer], aws: Any) -> None:
     aws.refusals["CreateFleet"] = ("UnauthorizedOperation", "You are not authorized")
     answer = gridml("ec2", "check", "--region", "us-east-1", "--address", "192.0.2.7")
-    assert answer.status == 8 and "1 of these must be mended" in answer.err
+    assert answer.status == 8 and "1 of these must be fixed" in answer.err
     (missing,) = [line for line in answer.out.splitlines() if line.startswith("MISSING")]
     assert missing.startswith("MISSING ec2:CreateFleet: the AWS credentials do not allow ec2:CreateFleet")
     aws.refusals.clear()
