@@ -1,9 +1,9 @@
-"""The README's pictures: a real run, recorded on a terminal and drawn from its ledger.
+"""Generator of the README's pictures: a real run, recorded from a terminal and plotted from its ledger.
 
     python -m docs.pictures [--run-dir DIR]
 
-Trains MNIST on four workers that are killed, as `make demo` does, and writes demo.svg (the terminal, as an animation)
-and run.svg (workers, kills, pushes and the ledger over time) beside this file.
+Trains MNIST on four workers that are killed, like `make demo`, and writes demo.svg (the terminal, as an animation) and
+run.svg (workers, kills, pushes and the ledger over time) next to this file.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from docs.pictures.terminal_recording import Terminal, animated, record
 
 FOLDER = Path(__file__).resolve().parent
 EXAMPLE = FOLDER.parents[1] / "examples" / "mnist.py"
-SHOWN_S = 30.0  # the animation's length; a run takes minutes
+SHOWN_S = 30.0  # length of the animation; the run itself takes minutes
 FRAMES = 90
-DRAWN_S = 45.0  # of the run, in its drawing: a few lives of each machine
+DRAWN_S = 45.0  # seconds of the run in run.svg: long enough for a few lives of each machine
 
 
-def main(run_dir: Annotated[Path | None, typer.Option(help="Where the run is kept.")] = None) -> None:
-    """Record a run and draw it."""
+def main(run_dir: Annotated[Path | None, typer.Option(help="Directory of the run.")] = None) -> None:
+    """Record a run and draw both pictures."""
     run = run_dir or Path(tempfile.mkdtemp()) / "demo"
     command = [
         *(str(Path(sys.executable).parent / "gridml"), "run", str(EXAMPLE), "--workers", "4"),

@@ -1,4 +1,4 @@
-"""A run's ledger, drawn: who worked when, who was killed, what was pushed, and what is credited."""
+"""Drawing of a run's ledger: workers over time, kills, pushes, and credited vertices."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ WORK, PUSH, CREDIT = "#8fbcbb", "#2e3440", "#5e81ac"
 
 @dataclass(frozen=True)
 class DrawnLife:
-    """A worker's: on which machine, seconds of the run; `warned` is None where it was not killed."""
+    """The life of a worker."""
 
     machine: str
-    from_s: float
-    to_s: float
-    warned: bool | None
+    from_s: float  #: seconds of the run
+    to_s: float  #: seconds of the run
+    warned: bool | None  #: killed with a warning (SIGTERM) or without; None: not killed
 
 
 def draw_run(root: Path, file: Path, until_s: float = math.inf) -> None:
-    """Draw the first `until_s` seconds of the run in `root` into `file`, an SVG."""
+    """Draw the first `until_s` seconds of the run in `root` to `file`, an SVG."""
     with opened(root) as connection:
         clock = read_clock(connection, root)
         credits = [
@@ -68,7 +68,7 @@ def draw_run(root: Path, file: Path, until_s: float = math.inf) -> None:
 
 
 def _machines(axes: Axes, lives: list[DrawnLife], pushes: list[tuple[float, str]]) -> None:
-    """A row for each machine: its workers as bars, their ends, and their pushes as ticks."""
+    """Draw one row per machine: its workers as bars, their kills as crosses, their pushes as ticks."""
     rows = {machine: number for number, machine in enumerate(sorted({life.machine for life in lives}))}
     for life in lives:
         axes.barh(rows[life.machine], life.to_s - life.from_s, 0.6, life.from_s, color=WORK)

@@ -1,4 +1,4 @@
-"""A command on a terminal of its own, recorded by pyte and drawn as an animated SVG."""
+"""Recording of a command on a pseudo-terminal with pyte, drawn as an animated SVG."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from itertools import groupby
 
 import pyte
 
-WIDTH, HEIGHT = 7.8, 17.0  # of a character, in the SVG's units
+WIDTH, HEIGHT = 7.8, 17.0  # of a character, in SVG units
 MARGIN = 12.0
 COLOURS = {
     "default": "#d4d4d4",
@@ -28,14 +28,14 @@ COLOURS = {
     "cyan": "#66d0d0",
     "white": "#ffffff",
 }
-"""By pyte's names ("brown" is what others call yellow); brighter ones are drawn as these."""
+"""Colours by pyte's names ("brown" is the usual yellow). Bright variants are drawn in the same colours."""
 
 
 @dataclass(frozen=True)
 class StyledText:
-    """Characters of a line that look alike, from a column on."""
+    """Adjacent characters of a line with the same style."""
 
-    column: int
+    column: int  #: of the first character, from 0
     text: str
     colour: str
     bold: bool
@@ -54,15 +54,15 @@ class Terminal:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a terminal showed, and when: seconds since the command began, in order. The last screen stays."""
+    """Screens that a terminal showed, in order."""
 
     terminal: Terminal
-    at_s: list[float]
+    at_s: list[float]  #: time of each screen, in seconds since the command began
     screens: list[Screen]
 
 
 def record(command: Sequence[str], terminal: Terminal) -> Recording:
-    """Run `command` to its end on a terminal. Raises RuntimeError where it fails, with the last screen."""
+    """Run `command` to its end on a pseudo-terminal. Raises RuntimeError, with the last screen, if it fails."""
     screen = pyte.Screen(terminal.columns, terminal.lines)
     stream = pyte.ByteStream(screen)
     recording = Recording(terminal, [], [])
@@ -83,10 +83,11 @@ def record(command: Sequence[str], terminal: Terminal) -> Recording:
 
 
 def animated(recording: Recording, frames: int, shown_s: float) -> str:
-    """An SVG that shows at most `frames` screens, evenly in the command's time, within `shown_s` seconds, again and
-    again; the last one stays for a fifth of that besides."""
+    """Return an SVG that loops over at most `frames` screens, evenly spaced in the command's time, in `shown_s`
+    seconds. The last screen stays for another fifth of that."""
     lasted_s = recording.at_s[-1]
     chosen = [_at(recording, lasted_s * (number + 1) / frames) for number in range(frames)]
+    # Equal screens share a frame, and equal lines are defined once and referenced, to keep the file small.
     kept = [(screen, len(list(alike))) for screen, alike in groupby(chosen)]
     kept[-1] = (kept[-1][0], kept[-1][1] + frames // 5)
     total = sum(number for _, number in kept)
@@ -127,7 +128,7 @@ def _chunks(end: int) -> Iterator[bytes]:
     while True:
         try:
             output = os.read(end, 1 << 16)
-        except OSError:  # how Linux says that the other end has been closed
+        except OSError:  # EIO: on Linux, the other end of a pseudo-terminal was closed
             return
         if not output:
             return
@@ -152,13 +153,13 @@ def _text(screen: pyte.Screen) -> str:
 
 
 def _at(recording: Recording, at_s: float) -> Screen:
-    """What was on the screen then."""
+    """Return the screen at a time."""
     seen = [screen for when, screen in zip(recording.at_s, recording.screens, strict=True) if when <= at_s]
     return seen[-1] if seen else recording.screens[0]
 
 
 def _drawn(run: StyledText) -> str:
-    """Text of a fixed length: fonts differ in width from reader to reader."""
+    """Return text as an SVG element with a fixed `textLength`, because a reader's font may have another width."""
     colour = run.colour if run.colour in COLOURS else "default"
     indent = len(run.text) - len(run.text.lstrip())
     text = run.text.lstrip()

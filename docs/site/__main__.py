@@ -1,4 +1,5 @@
-"""`make docs`: build the site in build/docs/site and check its links. Ends with status 1 where one is broken."""
+"""Build script of `make docs`: builds the site in build/docs/site and checks its links. Exits with 1 if one is
+broken."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ BUILD = ROOT / "build" / "docs"
 
 
 def build(build_dir: Path = BUILD) -> Path:
-    """Build the site and return its folder. Raises SystemExit with what zensical says where it cannot."""
+    """Build the site and return its folder. Raises SystemExit with zensical's output if it reports any issue."""
     make_tree(ROOT, build_dir / "texts")
     shutil.rmtree(build_dir / "site", ignore_errors=True)
     config = shutil.copyfile(Path(__file__).with_name("mkdocs.yml"), build_dir / "mkdocs.yml")

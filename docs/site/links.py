@@ -1,4 +1,4 @@
-"""Links that lead nowhere: in the texts of the project, and in the pages of a site that was built."""
+"""Checks for broken links in the Markdown files of the project and in the pages of a built site."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADING = re.compile(r"^#+ (.*)$", re.M)
 
 
 def broken_in_text(text: Path) -> Iterator[str]:
-    """Yield the links of a Markdown file to a file that is not there, or to a heading that it has not."""
+    """Yield the links of a Markdown file to missing files or missing headings."""
     for address, anchor in LINK.findall(_FENCE.sub("", text.read_text("utf-8"))):
         if "://" in address or address.startswith("mailto:"):
             continue
@@ -27,13 +27,13 @@ def broken_in_text(text: Path) -> Iterator[str]:
 
 
 def anchors(text: Path) -> set[str]:
-    """Return what the headings of a Markdown file can be linked by."""
+    """Return the anchors of the headings in a Markdown file."""
     headings = _HEADING.findall(_FENCE.sub("", text.read_text("utf-8")))
     return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
 
 
 def broken_in_site(site: Path) -> Iterator[str]:
-    """Yield the links of built pages to files and places that are not there, and what one would load from elsewhere."""
+    """Yield the links of built pages to missing files or anchors, and every resource loaded from another site."""
     pages = {path.resolve(): _Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         for name, value in page.links:
@@ -42,7 +42,7 @@ def broken_in_site(site: Path) -> Iterator[str]:
                 if name == "src":
                     yield f"{path.relative_to(site.resolve())} loads {value}"
                 continue
-            if path.name == "404.html":  # it may be shown for any address, so its own lead from the top
+            if path.name == "404.html":  # served for any address, so its links are relative to the root
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             target = target / "index.html" if target.is_dir() else target
@@ -54,12 +54,12 @@ def broken_in_site(site: Path) -> Iterator[str]:
 
 
 class _Page(HTMLParser):
-    """The links of a page, each with its attribute's name, and the places in it that can be linked."""
+    """Parser that collects a page's links, as (attribute, address), and its anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.links: list[tuple[str, str]] = []
-        self.places: set[str] = {"", "__search"}  # the second is made by a script
+        self.places: set[str] = {"", "__search"}  # the second is created by a script
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

@@ -1,4 +1,4 @@
-"""The reference, as Markdown: every public name of gridml with its docstring, every command with its options."""
+"""Generator of the reference as Markdown: public names with their docstrings, and commands with their options."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ CALLS: dict[str, Callable[[], list[Described]]] = {
     "simulate": simulate_options,
     "resume": resume_options,
 }
-"""The calls that take options by name, and which."""
+"""Calls that take options as keyword arguments, with functions that list them."""
 
 
 def public_names() -> set[str]:
-    """Return what a user may write behind `gridml.`: `__all__`, and the calls that are imported when asked for."""
+    """Return the public names of `gridml`: `__all__`, and the calls that are imported lazily."""
     return {*gridml.__all__, *gridml._CALLS}
 
 
 def names_without_subject() -> set[str]:
-    """Return public names that the reference would leave out, and names in it that are not public."""
+    """Return the public names that SUBJECTS lacks, and names in SUBJECTS that are not public."""
     return public_names() ^ {name for names in SUBJECTS.values() for name in names}
 
 
 def names_page() -> str:
-    """Return the page of all public names, for mkdocstrings to fill. Raises ValueError where one has no subject."""
+    """Return the page of all public names, to be filled in by mkdocstrings. Raises ValueError if one has no subject."""
     if wrong := names_without_subject():
         raise ValueError(f"{', '.join(sorted(wrong))}: without a subject, or not public; see SUBJECTS in {__name__}.")
     lines = ["# Names", "", "All that a program or a script may use of `gridml`, by subject.", ""]
@@ -77,7 +77,9 @@ def _entry(name: str, subject: str) -> Iterator[str]:
         yield from _module(thing)
         return
     if subject == _RULES and inspect.isclass(thing) and thing.__module__ != "gridml.aggregates.base":
-        yield inspect.getdoc(inspect.getmodule(thing)) or ""  # where the rule and its paper stand
+        yield (
+            inspect.getdoc(inspect.getmodule(thing)) or ""
+        )  # formula and paper of a rule are in its module's docstring
         yield ""
     yield f"::: {_path(thing) or f'gridml.{name}'}"
     if name in CALLS:
@@ -100,13 +102,13 @@ def _module(module: types.ModuleType) -> Iterator[str]:
 
 
 def _path(thing: Any) -> str | None:
-    """Return where a class or a function is written, None for a value."""
+    """Return the full path of a class or function; None for a value."""
     written = isinstance(thing, type) or inspect.isroutine(thing)
     return f"{thing.__module__}.{thing.__qualname__}" if written else None
 
 
 def commands_page() -> str:
-    """Return the page of all commands, made of the parser itself, as `--help` is."""
+    """Return the page of all commands, generated from the command-line parser, so that it agrees with `--help`."""
     lines = ["# Commands", ""]
     for path, command in commands():
         lines += [f"## {path}", "", *_command(path, command), ""]
@@ -114,7 +116,7 @@ def commands_page() -> str:
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Yield each command with the words that call it: "gridml run", "gridml ami build"."""
+    """Yield each command with its full name, such as "gridml ami build"."""
     yield from _below("gridml", typer.main.get_command(command_line()))
 
 

@@ -1,4 +1,4 @@
-"""The texts that the site is made of, copied so that links between them hold, and the reference beside them."""
+"""Source tree of the site: Markdown files copied so that links between them work, plus the generated reference."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TEXTS = (
     "docs/*.png",
     "benchmarks/results/*.md",
 )
-LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")  # the address of a link, and its anchor
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")  # (address, anchor) of a link
 
 
 def make_tree(root: Path, to: Path) -> None:
-    """Copy the texts of the project in `root` into a new folder, with what they link to, and write the reference."""
+    """Copy the project's texts and the files that they link to into a new folder, and write the reference there."""
     shutil.rmtree(to, ignore_errors=True)
     for pattern in TEXTS:
         for path in sorted(root.glob(pattern)):

@@ -149,9 +149,9 @@ def _shadowed_modules(file: Path) -> Iterator[str]:
     """Yield warnings about modules next to a program that another module of the same name hides, or that hide one."""
     own = own_files(file)
     for path, by in own.hidden():
-        yield f"{path} next to {file.name} is hidden by {by}, which an import gets instead: rename it"
+        yield f"{path} next to {file.name} is hidden by {by}, so an import gets that instead: rename it"
     for path, by in own.hidden_on_path():
-        yield f"{path} is on Python's search path but hidden by {by}, which an import gets instead: rename it"
+        yield f"{path} is on Python's search path but hidden by {by}, so an import gets that instead: rename it"
     shared = conflicting_names(folder_of(file))
     imported = {path.partition("/")[0].removesuffix(".py") for path in own.files} - {file.stem}
     for name in sorted(imported & shared):

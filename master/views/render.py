@@ -16,7 +16,7 @@ from master.views.console import PlainConsole
 from master.views.money import LifeCost, Money, in_hours
 from master.views.report_parts import Choices, CreditSums, Figures, RunSpeed, Troubles
 
-ALTERED = {"shortened": "shortened", "clipped": "clipped", "left_out": "in part left out", "refused": "refused"}
+ALTERED = {"shortened": "shortened", "clipped": "clipped", "left_out": "partly left out", "refused": "refused"}
 MACHINES = 20  # rows shown of a table; the rest is summed up
 WIDE = 132  # columns of a report that is not printed to a terminal
 T = TypeVar("T")

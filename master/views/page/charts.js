@@ -1,15 +1,15 @@
 "use strict";
-// Charts, drawn as they are described; each is made once, and given new data as it comes.
+// Charts, drawn from their descriptions. Each is created once and then updated with new data.
 
 const CHART_HEIGHT = 190;
-const FIRST_METRICS = 8; // that are shown; further ones are folded
+const FIRST_METRICS = 8; // metrics shown; further ones are collapsed
 const charts = new Map(); // by key
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** Draw what is described, into the figures that are there and new ones. */
+/** Draw the described charts, in existing figures or new ones. */
 function drawCharts(facts) {
   for (const chart of describeRun(facts)) drawChart(chart, byId("charts"));
   const metrics = describeMetrics(facts);
@@ -37,7 +37,7 @@ function drawChart(chart, place) {
   summarise(drawn);
 }
 
-/** The power of ten by which values are divided for uPlot, which has no axes for 1e-17 or 1e21; 1 for all others. */
+/** Return the power of ten to divide values by: uPlot has no axes for values such as 1e-17 or 1e21. Usually 1. */
 function unit(chart) {
   const most = chart.data.slice(1).reduce((least, column) => Math.max(least, largest(column)), 0);
   return most === 0 || (most > 1e-4 && most < 1e9) ? 1 : 10 ** Math.max(-300, Math.floor(Math.log10(most)));
@@ -49,13 +49,13 @@ function inUnits(chart) {
   return [chart.data[0], ...chart.data.slice(1).map((column) => column.map((value) => (value === null ? null : value / one)))];
 }
 
-/** What a column held at an index, or last before it; at its end where there is no index. */
+/** Return a column's value at an index, or the last one before it; without an index, the last value. */
 function valueAt(column, index) {
   for (let i = index ?? column.length - 1; i >= 0; i -= 1) if (column[i] !== null) return column[i];
   return null;
 }
 
-// A chart is drawn when it comes into view, and as wide as its figure.
+// A chart is drawn when it comes into view, at the width of its figure.
 const watched = new IntersectionObserver(
   (entries) => {
     for (const entry of entries) {
@@ -150,7 +150,7 @@ function replot(drawn) {
   plot(drawn);
 }
 
-/** From 0 for counts; a metric fills its chart. */
+/** Return the range of the y axis: from 0 for counts; fitted to the data for a metric. */
 function yRange(chart, least, most) {
   if (least === null || most === null) return [0, 1];
   if (!chart.free) return [0, most > 0 ? most * 1.05 : 1];
@@ -158,7 +158,7 @@ function yRange(chart, least, most) {
   return [least - room, most + room];
 }
 
-/** Arrow keys move the cursor, so that the legend reads the values; + and − zoom about it, Escape shows all. */
+/** Arrow keys move the cursor, whose values the legend shows; + and − zoom around it, Escape resets the zoom. */
 function readByKey(drawn, event) {
   const { plot } = drawn;
   if (!plot) return;
@@ -184,7 +184,7 @@ function readByKey(drawn, event) {
   event.preventDefault();
 }
 
-/** Say in words what a chart shows, for those who do not see it. */
+/** Describe a chart in words, for screen readers. */
 function summarise({ chart, place }) {
   const ends = chart.series.map((label, i) => {
     const values = chart.data[i + 1].filter((value) => value !== null);
@@ -201,7 +201,7 @@ function valuesTable(chart) {
   return table([chart.x, ...chart.series], rows);
 }
 
-/** Draw all again, in the colours of the scheme that was chosen. */
+/** Redraw all charts in the colours of the current colour scheme. */
 function redrawCharts() {
   for (const drawn of charts.values()) {
     if (drawn.plot) replot(drawn);

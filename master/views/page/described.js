@@ -1,9 +1,9 @@
 "use strict";
-// What each chart of a run is, as a plain object that is made again whenever there are new data:
+// Descriptions of a run's charts, as plain objects that are rebuilt whenever there is new data:
 // {key, title, note, x: label, xText, xTicks, xSteps, yText, yTicks, ySteps, data: [xs, ...columns], series: [labels]};
-// `band` where the columns are mean, least and most, `free` where the axis need not begin at 0, `timed` over the run's time.
+// `band`: the columns are mean, least and most; `free`: the y axis need not start at 0; `timed`: x is the time of the run.
 
-/** Charts over the time of the run: all of them from 0 to its end. */
+/** Charts over the time of the run, all from 0 to its end. */
 function describeRun({ history }) {
   const end = history.workers.at_s[history.workers.at_s.length - 1] ?? 0;
   const chart = (title, note, columns, names, more = {}) => ({
@@ -24,16 +24,16 @@ function describeRun({ history }) {
   const sums = { summed: true };
   const extent = [["mean"], ["least"], ["most"]];
   return [
-    chart("Credit", "vertices credited, of all epochs together", history.credit, [["credited"]], { ...sums, ySteps: WHOLE_STEPS }),
+    chart("Credit", "vertices credited, over all epochs", history.credit, [["credited"]], { ...sums, ySteps: WHOLE_STEPS }),
     chart("Workers", "alive, and lost so far", history.workers, [["alive"], ["lost"]], { ...sums, stepped: true, ySteps: WHOLE_STEPS }),
-    chart("Staleness", "vertices that others had credited meanwhile, for each vertex of a push", history.staleness, extent, { band: true }),
+    chart("Staleness", "vertices credited to others while a push was trained, per vertex of the push", history.staleness, extent, { band: true }),
     chart("Bytes", "so far: pushes up, chunks and answers down", history.bytes, [["up"], ["down"]], { ...sums, yText: bytes, yTicks: byteTicks }),
     chart("Chunk sizes", "vertices of the chunks leased", history.chunks, extent, { band: true, ySteps: WHOLE_STEPS }),
-    chart("Cost", "of all instances so far, as was known then", history.cost, [["dollars"]], { yText: dollars, yTicks: dollarTicks }),
+    chart("Cost", "of all instances so far, as known at that time", history.cost, [["dollars"]], { yText: dollars, yTicks: dollarTicks }),
   ];
 }
 
-/** Columns from 0 to the end of the run. What is a sum so far was 0 in the beginning and stays as it is to the end. */
+/** Extend columns to 0 and to the end of the run. A running sum starts at 0 and keeps its last value. */
 function whole([xs, ...columns], end, summed) {
   const before = xs[0] > 0 ? [0] : [];
   const after = xs[xs.length - 1] < end ? [end] : [];
@@ -45,7 +45,7 @@ function whole([xs, ...columns], end, summed) {
   return [[...before, ...xs, ...after], ...columns.map(pad)];
 }
 
-/** A chart for each name that was evaluated or logged; both over epochs, so that they can be compared. */
+/** Charts for each name that was evaluated or logged, both over epochs, so that they can be compared. */
 function describeMetrics({ report, history }) {
   const each = report.vertices || 1;
   const evaluated = new Map();
@@ -87,7 +87,7 @@ function describeMetrics({ report, history }) {
   });
 }
 
-/** Columns of points [x, y] on one axis: [xs, ys of the first, ...], null where a column has no point. */
+/** Align columns of points [x, y] on one axis: [xs, ys of the first, ...], with null where a column has no point. */
 function join(columns) {
   const xs = [...new Set(columns.flatMap((points) => points.map(([x]) => x)))].sort((a, b) => a - b);
   const at = new Map(xs.map((x, i) => [x, i]));

@@ -1,12 +1,12 @@
 "use strict";
-// The ledger's events. Only the rows in view are elements, so that ten thousand cost what forty do.
+// The list of events. Only rows in view exist as elements, so that ten thousand events cost as little as forty.
 
 const GOOD = new Set(["epoch", "metrics", "finished"]);
 const PLAIN = new Set(["started", "resumed", "running", "submitted", "placement", "placing", "sizing", "settings", "asked", "training", "scaled", "helpful", "evaluate"]);
-const SPARE_ROWS = 6; // above and below those in view
+const SPARE_ROWS = 6; // extra rows above and below the visible ones
 const log = { at_s: [], time_s: [], topic: [], text: [], shown: [], left_out: 0, chosen: -1, row: 28 };
 
-/** Take up events that are new; those that were there stay. */
+/** Append new events to the existing ones. */
 function addEvents(events) {
   for (const name of ["at_s", "time_s", "topic", "text"]) {
     for (const value of events[name]) log[name].push(value);
@@ -37,10 +37,10 @@ function filterEvents() {
     log.shown.push(i);
   }
   log.chosen = chosen === undefined ? -1 : log.shown.indexOf(chosen);
-  const older = log.left_out ? `; ${count(log.left_out)} older ones are in the ledger alone` : "";
+  const older = log.left_out ? `; ${count(log.left_out)} older ones are only in the ledger` : "";
   byId("event-count").textContent = `${count(log.shown.length)} of ${count(log.text.length)} events${older}`;
   byId("event-rows").style.height = `${log.shown.length * log.row}px`;
-  if (atEnd) place.scrollTop = place.scrollHeight; // whoever looks at the newest goes on doing so
+  if (atEnd) place.scrollTop = place.scrollHeight; // keep following the newest event
   drawEvents();
 }
 
@@ -73,7 +73,7 @@ function eventRow(i) {
   return row;
 }
 
-/** Choose the event in row i: it is shown in full below the list. */
+/** Select the event in row i, which is then shown in full below the list. */
 function chooseEvent(i) {
   if (!log.shown.length) return;
   const place = byId("events");

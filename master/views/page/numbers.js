@@ -1,11 +1,11 @@
 "use strict";
-// How numbers, bytes and times are written.
+// Formatting of numbers, bytes and times, and helpers that create elements.
 
 const NO_VALUE = "–";
 
-// A format takes longer to make than to use: each is made once.
+// Creating a format is slow, so each is created once.
 const WHOLE = new Intl.NumberFormat("en");
-const formats = new Map(); // by digits behind the point
+const formats = new Map(); // by decimal places
 const significant = new Map(); // by digits
 
 function kept(formats, key, options) {
@@ -13,13 +13,13 @@ function kept(formats, key, options) {
   return formats.get(key);
 }
 
-/** A number with just so many digits behind the point. */
+/** Format a number with a fixed number of decimal places. */
 function fixed(value, digits) {
   const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
   return kept(formats, digits, options).format(value);
 }
 
-/** A number for people: whole ones with commas, others with four digits that count, huge and tiny ones as 1.16e21. */
+/** Format a number: integers with commas, others with four significant digits, very large and small ones as 1.16e21. */
 function count(value) {
   if (value === null || value === undefined) return NO_VALUE;
   const size = Math.abs(value);
@@ -30,7 +30,7 @@ function count(value) {
   return kept(significant, digits, { maximumSignificantDigits: digits }).format(value);
 }
 
-/** A number with a power of ten, and so many digits behind the point at most. */
+/** Format a number with a power of ten and at most the given decimal places. */
 function power(value, digits) {
   return value.toExponential(digits).replace(/\.?0*e\+?/, "e");
 }
@@ -54,7 +54,7 @@ function dollars(value) {
   return value === null || value === undefined ? NO_VALUE : `$${value.toFixed(value < 1 ? 4 : 2)}`;
 }
 
-/** Seconds as a duration: 6.8 s, 1:29 min, 2:05:10 h. */
+/** Format seconds as a duration: 6.8 s, 1:29 min, 2:05:10 h. */
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return NO_VALUE;
   if (seconds === 0) return "0 s";
@@ -65,12 +65,12 @@ function duration(seconds) {
   return h ? `${h}:${two(m)}:${two(s)} h` : `${m}:${two(s)} min`;
 }
 
-/** What an object holds by a name that somebody else chose, which may be `constructor` or `__proto__`. */
+/** Return an object's own value for a name that may be `constructor` or `__proto__`, because others chose it. */
 function own(object, name) {
   return Object.hasOwn(object, name) ? object[name] : undefined;
 }
 
-/** An element with properties and children. Text is only ever set as text. */
+/** Create an element with properties and children. Strings become text nodes, never HTML. */
 function element(name, properties = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
@@ -81,7 +81,7 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
-/** A table; `text` says which columns are text, and left-aligned. */
+/** Create a table; `text` lists the columns that are text and left-aligned. */
 function table(heads, rows, text = new Set()) {
   const kind = (i) => (text.has(i) ? "text" : "");
   const head = element("tr", {}, ...heads.map((h, i) => element("th", { scope: "col", className: kind(i) }, h)));

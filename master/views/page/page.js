@@ -1,9 +1,9 @@
 "use strict";
-// Draw what the page was made with; a live one asks for what is new, as long as somebody looks.
+// Draws the page's data. A live page polls for changes while it is visible.
 
 const LOOK_MS = 2000;
 let facts = JSON.parse(byId("data").textContent);
-let digests = []; // of the parts of `facts`, as the server calls them
+let digests = []; // digests of the parts of `facts`, as computed by the server
 
 function draw(events) {
   document.title = `${facts.report.program}: ${facts.progress.status}`;
@@ -12,7 +12,7 @@ function draw(events) {
   addEvents(events);
 }
 
-/** Take up what is new: parts that did not change do not come. */
+/** Merge an update: parts that did not change are missing in it. */
 function takeUp(answer) {
   const changed = answer.digests.join() !== digests.join() || answer.events.topic.length > 0;
   facts = { ...facts, ...answer, history: { ...facts.history, ...answer.history } };
@@ -28,12 +28,12 @@ async function look() {
     takeUp(await answer.json());
     connection.textContent = facts.trouble ? `Not up to date: ${facts.trouble} Trying again.` : "";
   } catch (error) {
-    connection.textContent = `Not up to date: ${error.message}. Is gridml watch --page still there? Trying again.`;
+    connection.textContent = `Not up to date: ${error.message}. Is gridml watch --page still running? Trying again.`;
   }
   connection.hidden = !connection.textContent;
 }
 
-/** Look every two seconds, one question at a time, and not while the page is hidden. */
+/** Poll every two seconds, one request at a time, and not while the page is hidden. */
 async function follow() {
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, LOOK_MS));

@@ -1,5 +1,5 @@
 "use strict";
-// What stands in words and tables: the status, figures at a glance, epochs, sizes and their reasons, cost.
+// Text and tables of the page: status, key figures, epochs, chunk sizes with their reasons, cost.
 
 function byId(id) {
   return document.getElementById(id);
@@ -32,7 +32,7 @@ function tile([name, value, beside]) {
   return element("div", {}, element("dt", {}, name), element("dd", {}, value, ...(beside ? [element("span", {}, beside)] : [])));
 }
 
-/** What the run does: [name, value, what stands below it]. */
+/** Key figures of the run: [name, value, caption]. */
 function figures(report, progress) {
   const speed = progress.per_second ?? report.vertices_per_s;
   const shown = [
@@ -48,7 +48,7 @@ function figures(report, progress) {
     ["staleness", report.staleness === null ? NO_VALUE : report.staleness.toFixed(2), "mean of the pushes"],
     ["pushes", count(report.pushes), `in ${count(report.versions)} versions`],
     ["bytes", `${bytes(report.bytes_up)} up`, `${bytes(report.bytes_down)} down`],
-    ["trained in vain", count(report.wasted), "vertices"],
+    ["wasted", count(report.wasted), "vertices trained"],
     ["credited twice", count(report.duplicated), `${count(report.lost)} lost`],
   ];
   if (report.money) shown.push(["cost", dollars(report.money.dollars), "of all instances"]);
@@ -73,13 +73,13 @@ function notes(report, progress) {
   for (const held of progress.held_because) sentences.push(`Held: ${held.workers.slice(0, 3).join(", ")}: ${held.because}`);
   for (const warned of progress.warnings) sentences.push(`Warning, ${duration(warned.seconds_ago)} ago: ${warned.text}`);
   for (const one of progress.avoided) sentences.push(`${one.worker} on ${one.machine || "its machine"} is avoided: ${one.because}`);
-  for (const one of progress.quarantined) sentences.push(`${one.worker} is trusted no more: ${one.because}`);
+  for (const one of progress.quarantined) sentences.push(`${one.worker} is in quarantine: ${one.because}`);
   for (const one of report.altered_pushes.slice(0, 5)) {
-    const ways = { shortened: "shortened", clipped: "clipped", left_out: "in part left out", refused: "refused" };
+    const ways = { shortened: "shortened", clipped: "clipped", left_out: "partly left out", refused: "refused" };
     const counts = Object.keys(ways).filter((how) => one[how]).map((how) => `${count(one[how])} ${ways[how]}`);
-    sentences.push(`Pushes of ${one.worker} that were not taken as they came: ${counts.join(", ")}; the last one: ${one.because}`);
+    sentences.push(`Altered pushes of ${one.worker}: ${counts.join(", ")}; the last one: ${one.because}`);
   }
-  if (report.altered_pushes.length > 5) sentences.push(`So were pushes of ${count(report.altered_pushes.length - 5)} more workers`);
+  if (report.altered_pushes.length > 5) sentences.push(`Pushes of ${count(report.altered_pushes.length - 5)} more workers were altered`);
   for (const failure of report.failures.slice(-5)) sentences.push(`f failed on ${failure.worker} in epoch ${failure.epoch}: ${failure.message}`);
   return sentences;
 }
@@ -87,7 +87,7 @@ function notes(report, progress) {
 function epochTable(report) {
   const names = [...new Set(report.epochs.flatMap((epoch) => Object.keys(epoch.metrics)))];
   const logged = [...new Set(report.epochs.flatMap((epoch) => Object.keys(epoch.logged)))];
-  const heads = ["epoch", "credited", "twice", "lost", "in vain", "staleness", "pushes", "at", ...names, ...logged.map((name) => `${name} (logged)`)];
+  const heads = ["epoch", "credited", "twice", "lost", "wasted", "staleness", "pushes", "at", ...names, ...logged.map((name) => `${name} (logged)`)];
   const rows = report.epochs.map((epoch) => [
     epoch.epoch,
     count(epoch.credited),
@@ -110,14 +110,14 @@ function metric(value) {
   return `${count(Math.min(...numbers))} to ${count(Math.max(...numbers))}`;
 }
 
-/** A text's sentences, each with a capital and a full stop. A number's point has no space behind it. */
+/** Split a text into sentences, each with a capital and a full stop. A decimal point is not followed by a space. */
 function sentences(text) {
   const parts = text.split(/\.\s+/).map((part) => part.trim().replace(/\.$/, "")).filter(Boolean);
   return parts.map((part) => `${part[0].toUpperCase()}${part.slice(1)}.`);
 }
 
 function drawSizes({ report, history }) {
-  const [first, ...others] = sentences(report.sizing || "No lifetimes were fitted yet: nothing but the reasons below sized the chunks");
+  const [first, ...others] = sentences(report.sizing || "No lifetimes were fitted yet: chunk sizes follow from the reasons below alone");
   byId("sizing").textContent = first;
   byId("sizing-full").hidden = others.length === 0;
   byId("sizing-reasons").replaceChildren(...others.map((text) => element("li", {}, text)));
@@ -132,7 +132,7 @@ function drawSizes({ report, history }) {
 function drawCost(money) {
   byId("cost-section").hidden = !money;
   if (!money) return;
-  const beside = money.on_demand === null ? "" : `, on demand it would have been ${dollars(money.on_demand)}`;
+  const beside = money.on_demand === null ? "" : `; on demand: ${dollars(money.on_demand)}`;
   byId("cost-sum").textContent = `${dollars(money.dollars)} for all instances${beside}.`;
   const rows = money.markets.map((market) => [
     `${market.type} in ${market.zone}`,

@@ -143,7 +143,7 @@ def test_a_last_batch_that_is_too_small_for_f_is_odd(
     (tmp_path / "crumb.py").write_text(crumb.replace("    network.step(", needs))
     status, _, err = gridml("crumb.py")
     assert status == 0
-    assert "an epoch's last batch has 19 vertices, and f failed on Point 0 to 18: ValueError: too few" in err
+    assert "the last batch of an epoch has 19 vertices, and f failed on Point 0 to 18: ValueError: too few" in err
     for asked in ("min_batch=18", "drop_last=True"):
         (tmp_path / "crumb.py").write_text(crumb.replace("batch=BATCH", f"batch=BATCH, {asked}"))
         assert gridml("crumb.py")[::2] == (0, "")
@@ -227,7 +227,7 @@ def test_neighbours_that_are_taken_for_rows_of_the_batch_are_odd(
     (tmp_path / "pairs.py").write_text(PAIRS)
     status, _, err = gridml("pairs.py")
     assert status == 0
-    assert "f has not used Pair.left.index: its Batch of Item has one row for each different Item" in err
+    assert "f has not used Pair.left.index: its Batch of Item has one row for each distinct Item" in err
     assert "Pair.right.index" not in err
     (tmp_path / "pairs.py").write_text(PAIRS.replace("left.size -", "left.size[pairs.left.index] -"))
     assert "has not used" not in gridml("pairs.py")[2]
@@ -249,11 +249,11 @@ def test_a_tensor_that_f_writes_in_vain_is_odd(gridml: Callable[..., tuple[int, 
     (tmp_path / "writes.py").write_text(PERCEPTRON.replace(step, f"    points.label[:] = 0\n{step}"))
     status, _, err = gridml("writes.py")
     assert status == 0
-    assert "f wrote Point.label, and nobody will see it: a field comes home where it is declared" in err
+    assert "f wrote Point.label, which is discarded: only a field declared" in err
 
 
 LOSS_OF = "loss_of(network.model, points.values, points.label)"
-NO_STEP = "and moved none of the 6 trainable parameters of Network.model. Call step"
+NO_STEP = "and changed none of the 6 trainable parameters of Network.model. Call step"
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ NO_STEP = "and moved none of the 6 trainable parameters of Network.model. Call s
         (
             STEP,
             STEP.replace(LOSS_OF, f"0 * {LOSS_OF}"),
-            "moved none of the 6 trainable parameters of Network.model: all their",
+            "changed none of the 6 trainable parameters of Network.model: they have no",
         ),
         # warm-up that begins at 0, and gradients that are gathered for longer than is tried
         (PROGRAM, PROGRAM.replace(")", ", schedule=lambda at: 0.0)"), ""),
@@ -333,7 +333,7 @@ def graph():
 
 program = gridml.Program(graph, train)
 """
-SPARE = "no loss of f led to 2 of the 4 trainable parameters of Network.model (spare.bias, spare.weight)"
+SPARE = "no loss of f depended on 2 of the 4 trainable parameters of Network.model (spare.bias, spare.weight)"
 ALTERNATE = """    if rows.ids[0] % 8:
         network.step(loss)
     else:
@@ -347,7 +347,7 @@ ALTERNATE = """    if rows.ids[0] % 8:
         ("", "", [SPARE]),
         ("self.body(x)", "self.spare(self.body(x))", []),
         ("self.body(x)", "self.spare(self.body(x)) if self.body.weight.sum() > 99 else self.body(x)", [SPARE]),
-        ("step(loss, head)", "step(loss)", [SPARE, "leads to Head.model, and none of its 2 trainable parameters"]),
+        ("step(loss, head)", "step(loss)", [SPARE, "depends on Head.model, but none of its 2 trainable parameters"]),
         ("    network.step(loss, head)\n", ALTERNATE, [SPARE]),  # as the two networks of a GAN
     ],
 )
@@ -420,7 +420,7 @@ def test_weights_of_edges_that_f_writes_in_vain_are_odd(
     (tmp_path / "weights.py").write_text(text)
     status, _, err = gridml("weights.py")
     assert status == 0, err
-    assert ("f wrote the weights of Text.words, and nobody will see it" in err) is odd, err
+    assert ("f wrote the weights of Text.words, which has no effect" in err) is odd, err
 
 
 def test_files_that_are_hidden_are_named(gridml: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
@@ -431,13 +431,13 @@ def test_files_that_are_hidden_are_named(gridml: Callable[..., tuple[int, str, s
     status, _, err = gridml("imports.py")
     assert status == 0
     assert err.splitlines() == [
-        "Warning: time.py beside imports.py is hidden by Python's own module time, which is loaded before any program, "
-        "and an import gets that instead: rename it",
-        "Warning: both.py beside imports.py is hidden by the package both/ beside it, and an import gets that instead: "
+        "Warning: time.py next to imports.py is hidden by Python's own module time, which is loaded before any "
+        "program, so an import gets that instead: rename it",
+        "Warning: both.py next to imports.py is hidden by the package both/ beside it, so an import gets that instead: "
         "rename it",
-        "Warning: master beside imports.py has the name of another package here. Imports of the program get yours; "
-        "pickle, processes that are spawned, and what finds modules by a text get the other one: rename it where the "
-        "program does any of that",
+        "Warning: master next to imports.py has the name of an installed package. Imports in the program get yours; "
+        "pickle, spawned processes and imports by a string get the other one: rename it if the program uses any of "
+        "these",
     ]
 
 
@@ -447,10 +447,10 @@ def test_a_rule_of_ones_own_that_only_returns_is_odd(
     (tmp_path / "rule.py").write_text(PERCEPTRON.replace(NETWORK, f"{NETWORK}\n{G}        return replica\n"))
     status, _, err = gridml("rule.py")
     assert status == 0
-    assert "Network.aggregate took nothing of what f made: it changes self" in err
+    assert "Network.aggregate left its vertex unchanged: it must change self" in err
     kept = f"{NETWORK}\n{G}        self.model.average_with(replica.model, merge.weight)\n"
     (tmp_path / "rule.py").write_text(PERCEPTRON.replace(NETWORK, kept))
-    assert "took nothing" not in gridml("rule.py")[2]
+    assert "left its vertex unchanged" not in gridml("rule.py")[2]
 
 
 def test_a_pattern_that_fits_no_tensor_is_odd(gridml: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_a_pattern_that_fits_no_tensor_is_odd(gridml: Callable[..., tuple[int, s
         rule = f'aggregate = gridml.by_name({{"{pattern}": gridml.add()}})'
         (tmp_path / "patterns.py").write_text(COUNTS.replace(RULE, rule))
         _, _, err = gridml("patterns.py")
-        said = "the pattern 'count' of Word's by_name fits no tensor, so Add(bound=inf) merges nothing: names are"
+        said = "the pattern 'count' of Word's by_name matches no tensor, so Add(bound=inf) merges nothing. Names are"
         assert (said in err) == is_odd
 
 
@@ -471,5 +471,5 @@ def test_modules_with_the_name_of_another_package_are_named(
     (tmp_path / "names.py").write_text(f"import master, own_helper\n{COUNTS}")
     status, _, err = gridml("names.py")
     assert status == 0
-    assert "master beside names.py has the name of another package here" in err
-    assert "own_helper beside" not in err
+    assert "master next to names.py has the name of an installed package" in err
+    assert "own_helper next to" not in err

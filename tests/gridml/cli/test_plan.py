@@ -56,7 +56,7 @@ def test_what_a_master_carries_and_a_run_is_long_enough_for(gridml: Callable[...
     )
     status, out, err = gridml(*options)
     text = " ".join(out.split())
-    assert status == 0 and err == "Trying out what pushes of 1,000,000 bytes take of a master ...\n"
+    assert status == 0 and err == "Measuring pushes of 1,000,000 bytes ...\n"
     assert "workers at most at this push interval: a push takes" in text and "1 MB up and 1 MB down. 9 may push" in text
     assert "at most 120 are useful: 180,000 vertices are 18,000 batches of 10, and of more than 120 workers" in text
     found = json.loads(gridml(*options, "--compress", "int8", "--json")[1])
@@ -97,7 +97,7 @@ def test_a_trace_and_a_plot(gridml: Callable[..., Answer], tmp_path: Path) -> No
         ((*BASE, "--lifetime", "exponential(1e308)"), 2, 'the duration "1e308" is 1e+308 s'),
         ((*BASE, "--lifetimes", "endless.csv"), 2, "endless.csv, line 2: duration_s"),
         ((*BASE,), 2, "got none of them; expected exactly one source of lifetimes"),
-        ((*BASE, *NORMAL, "--trace", "trace.csv"), 2, "got --lifetime and --trace; expected one of"),
+        ((*BASE, *NORMAL, "--trace", "trace.csv"), 2, "got --lifetime and --trace; expected exactly one"),
         ((*NORMAL,), 2, "got no --t-exec"),
         ((*BASE, "--lifetimes", "empty.csv"), 2, "empty.csv"),
         ((*BASE, "--lifetimes", "header.csv"), 2, "header.csv"),

@@ -45,9 +45,7 @@ def test_nothing_stays_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_has_no_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        UsageError, match=r"expected at most [\d,]+: to measure its pushes takes 8 times as much memory"
-    ):
+    with pytest.raises(UsageError, match=r"expected at most [\d,]+: measuring its pushes needs 8 times as much memory"):
         measure(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(UsageError, match=r"cannot be measured here \(No such file"):

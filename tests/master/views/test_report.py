@@ -182,7 +182,7 @@ def test_pushes_that_were_not_taken_as_they_came_are_counted_by_worker(finished:
         ("w4", "slot-10", 2, 0, 1, 0, 150, "left out [red]once"),
     ]
     lines = CliRunner().invoke(command_line(), ["report", str(finished)]).output.splitlines()
-    assert "altered  2 shortened, 1 clipped, 1 in part left out, 1 refused" in lines
+    assert "altered  2 shortened, 1 clipped, 1 partly left out, 1 refused" in lines
     assert ["w4", "slot-10", "2", "0", "1", "0", "150", "left", "out", "[red]once"] in [line.split() for line in lines]
     answer = json.loads(CliRunner().invoke(command_line(), ["report", str(finished), "--json"]).output)
     assert answer["altered_pushes"][1]["left_out"] == 1

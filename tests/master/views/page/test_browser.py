@@ -75,8 +75,8 @@ def test_a_page_in_a_browser(finished: Path, hostile: Path, tmp_path: Path) -> N
         shown = tab.value("document.body.innerText")
         for words in ("run ", "loss", "list", "words", "w1", "f failed: ", "Image", "ValueError: ", "failed", "sized "):
             assert f"{words}<img src=x" in shown, words
-        assert "is trusted no more: <img src=x" in shown
-        assert "that were not taken as they came: 1 shortened; the last one: <img src=x" in shown
+        assert "is in quarantine: <img src=x" in shown
+        assert ": 1 shortened; the last one: <img src=x" in shown and "Altered pushes of w1<img src=x" in shown
 
         # Live: what is new comes, from this machine alone.
         tab.go(server.address)
