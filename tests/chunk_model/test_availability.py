@@ -68,7 +68,7 @@ def test_who_leaves_is_drawn_from_all_that_are_there_and_always_the_same() -> No
 
 
 def test_where_no_age_kills_a_draw_shows_no_wear() -> None:
-    """A pool of constant size in which one leaves each minute, whoever it is: lives are geometric, with mean = size.
+    """A pool of constant size in which one leaves each minute, drawn at random: lives are geometric, with mean = size.
 
     Their standard deviation is then nearly their mean; ending the oldest first would make it 0.
     """

@@ -280,10 +280,10 @@ def test_deaths_at_one_instant_count_once() -> None:
     rng = np.random.default_rng(4)
     duration = np.repeat(LIFE.sample(rng, 12), 25)
     ended = np.ones(300, np.bool_)
-    apart = Observations(duration, ended)
+    separate = Observations(duration, ended)
     together = Observations(duration, ended, np.repeat(np.arange(12.0), 25))
-    life = fit("exponential", apart).lifetime
-    sure, unsure = (choose(life, COSTS, observations=each).regret for each in (apart, together))
+    life = fit("exponential", separate).lifetime
+    sure, unsure = (choose(life, COSTS, observations=each).regret for each in (separate, together))
     assert sure is not None and unsure is not None and unsure[1] > 3 * sure[1]
     assert "300 deaths at 12 instants" in choose(life, COSTS, observations=together).reason
 

@@ -182,7 +182,7 @@ def test_what_cannot_be_fitted() -> None:
 
 
 def test_a_part_that_outlives_the_record_is_not_given_a_thousand_times_its_length() -> None:
-    """Nine in ten die soon; of the rest nobody was seen to die, so any length beyond the record explains them."""
+    """Nine in ten die soon; of the rest no death was observed, so any length beyond the record explains them."""
     rng = np.random.default_rng(8)
     early = rng.weibull(0.6, 900) * 100
     seen = Observations(

@@ -141,7 +141,7 @@ def test_limits() -> None:
     for law in (chunk_goodput, partial(chunk_goodput, many=True), one_chunk_safe_ends):
         assert law(Exponential(2700), COSTS, 1e-9) < 1e-9  # the start is all there is
         assert law(Exponential(2700), Costs(exec_s=0.1), 1e-9) == pytest.approx(1, rel=1e-6)  # nothing but work
-        assert law(Normal(2700, 600), COSTS, 10**9) == 0  # a chunk that nobody finishes
+        assert law(Normal(2700, 600), COSTS, 10**9) == 0  # a chunk that no worker finishes
 
 
 def test_a_hundred_million_pushes_cost_no_more_than_a_thousand() -> None:

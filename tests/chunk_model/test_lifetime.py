@@ -1,4 +1,4 @@
-"""What holds for every lifetime: each law follows from S, whatever the formulae; and durations."""
+"""Properties of all lifetimes: every function follows from S, for all formulae; and durations."""
 
 from __future__ import annotations
 

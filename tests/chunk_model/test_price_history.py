@@ -1,4 +1,4 @@
-"""What a history of spot prices says, whoever gives it."""
+"""Histories of spot prices, from any source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plugs in by name: found once, from gridml, from other packages, or from this process."""
+"""Plug-ins by name: found once, from gridml, from other packages, or from this process."""
 
 from __future__ import annotations
 

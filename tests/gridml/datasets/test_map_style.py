@@ -1,4 +1,4 @@
-"""Map-style data sets become fields on the disk: what is taken, once, and what each misfit is told."""
+"""Map-style data sets become fields on disk: accepted forms, written once, and the error of each misfit."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def test_a_list_is_the_value_of_the_one_field_and_a_tuple_has_a_value_for_each()
 
 
 def test_a_field_that_no_item_has_is_left_out() -> None:
-    told = r"expected one value for each .* A field that no item has is left out by names=\{\"uses\": None\}"
-    with pytest.raises(DataError, match=told):
+    expected = r"expected one value for each .* A field that no item has is left out by names=\{\"uses\": None\}"
+    with pytest.raises(DataError, match=expected):
         gridml.from_torch(Listed(photos(3)), Counted)
     for items in (photos(3), [dict(zip(("pixels", "label"), each, strict=True)) for each in photos(3)]):
         fields = gridml.from_torch(Listed(items), Counted, names={"uses": None})

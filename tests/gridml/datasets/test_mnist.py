@@ -1,4 +1,4 @@
-"""MNIST from every kind of source: what is accepted, what is refused, and what a person is told."""
+"""MNIST from every kind of source: accepted data, rejected data, and the messages."""
 
 from __future__ import annotations
 
@@ -139,14 +139,14 @@ def test_the_first_source_with_the_right_bytes_wins(tmp_path: Path) -> None:
     said: list[str] = []
     arrays = obtain(
         tmp_path,
-        failing(TimeoutError("nobody answers"), "mirror"),
+        failing(TimeoutError("no answer"), "mirror"),
         giving(wrong, "stranger"),
         giving(RAW, "friend"),
         failing(AssertionError("asked although the data was there"), "last"),
         report=said.append,
     )
     assert_right(arrays)
-    assert any("mirror" in line and "nobody answers" in line for line in said)
+    assert any("mirror" in line and "no answer" in line for line in said)
     assert any("stranger" in line and PINS[0].sha256 in line for line in said)
 
 

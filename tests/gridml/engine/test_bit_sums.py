@@ -1,4 +1,4 @@
-"""Sums of bits tell tensors apart that differ in anything."""
+"""Bit sums differ between tensors that differ in any bit."""
 
 from __future__ import annotations
 

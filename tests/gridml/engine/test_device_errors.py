@@ -1,4 +1,4 @@
-"""Which errors are a device's, and which the program's."""
+"""Classification of errors: those of a device, and those of the program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def raised_from(error: Exception, cause: BaseException) -> Exception:
 
 
 MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nmore")
-TROUBLES = {
+FAULTS = {
     "out of memory": (MEMORY, DeviceFault.MEMORY),
     "cublas": (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), DeviceFault.MEMORY),
     "an older torch": (RuntimeError("CUDA error: out of memory"), DeviceFault.MEMORY),
@@ -24,12 +24,12 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("name", TROUBLES)
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_devices_error_is_known(name: str) -> None:
-    error, trouble = TROUBLES[name]
-    told = device_fault_of(error)
-    assert told is not None and told[0] is trouble
-    assert "\n" not in told[1]
+    error, expected = FAULTS[name]
+    fault = device_fault_of(error)
+    assert fault is not None and fault[0] is expected
+    assert "\n" not in fault[1]
 
 
 def test_the_programs_own_is_not() -> None:

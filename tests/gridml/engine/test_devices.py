@@ -1,4 +1,4 @@
-"""Which device a worker trains on."""
+"""Choice of the device that a worker trains on."""
 
 from __future__ import annotations
 

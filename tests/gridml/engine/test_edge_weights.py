@@ -1,4 +1,4 @@
-"""Whether f has written weights of edges is found out in a trial, by their bits, and costs nothing in a run."""
+"""A trial detects by their bits that f has written edge weights; a run does not pay for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLACES = ["numpy", "cpu", pytest.param(NAME, marks=pytest.mark.pretended)]
 WRITES: dict[str, Callable[[Any], None]] = {
     "in place": lambda words: words.weight.__setitem__(slice(None), 2),
     "one": lambda words: words.weight.__setitem__(-1, 2),
-    "anew": lambda words: setattr(words, "weight", words.weight * 2),
+    "new": lambda words: setattr(words, "weight", words.weight * 2),
 }
 seen: list[Any] = []  # the edges that f was given
 writes: list[Callable[[Any], None]] = []  # what f does with them

@@ -268,7 +268,7 @@ def test_a_failure_names_its_vertices_and_keeps_its_cause() -> None:
 def failed_on(
     order: list[int], fails: Callable[[set[int]], bool], error: BaseException | None = None
 ) -> tuple[int, int]:
-    """Which vertices are blamed where f fails on batches by what is in them; `order` is that of the chunk."""
+    """Return the vertices reported for failures of f that depend on a batch's content; `order` is that of the chunk."""
 
     @gridml.update(batch=8)
     def picky(points: gridml.Batch[Point], network: Network) -> None:

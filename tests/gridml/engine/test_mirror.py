@@ -1,4 +1,4 @@
-"""What the host sees of tensors that it has not the memory of."""
+"""Host copies of tensors that numpy cannot access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a module cannot be merged is refused, in words that say what to do, before anything is trained."""
+"""A module with tensors that cannot be merged is rejected before training, with advice."""
 
 from __future__ import annotations
 

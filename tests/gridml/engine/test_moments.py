@@ -1,4 +1,4 @@
-"""What an optimiser that has not stepped begins with of another's."""
+"""Moments of other workers, from which an optimiser starts before its first step."""
 
 from __future__ import annotations
 

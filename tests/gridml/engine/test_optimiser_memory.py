@@ -1,4 +1,4 @@
-"""What is kept of optimisers whose networks have gone."""
+"""State of optimisers whose modules were released."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def receive(read: int) -> bytes:
-    """What comes next through the pipe; b"" once every process that held its other end has gone."""
+    """Return the next bytes of the pipe; b"" once every process with its other end has ended."""
     ready, _, _ = select.select([read], [], [], LIMIT_S)
     assert ready, f"nothing came within {LIMIT_S} s"
     return os.read(read, 100)

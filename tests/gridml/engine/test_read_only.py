@@ -1,4 +1,4 @@
-"""Where f writes what it may not, the field is named."""
+"""The error of a write to a read-only field names the field."""
 
 from __future__ import annotations
 

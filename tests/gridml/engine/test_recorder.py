@@ -1,4 +1,4 @@
-"""What f logs is summed by vertices, and dropped with the work that it belongs to."""
+"""Logged values are summed by vertices, and dropped with the work that they belong to."""
 
 from __future__ import annotations
 

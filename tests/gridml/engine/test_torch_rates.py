@@ -1,4 +1,4 @@
-"""Rates of torch's schedulers are those that a plain loop has, step by step, whoever joins when."""
+"""Rates of torch's schedulers equal those of a plain loop, step by step, whenever workers join."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def settings_of(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """What a step depends on."""
+    """Return the settings that a step depends on."""
     names = ("lr", "momentum", "betas", "weight_decay")
     return [{name: group[name] for name in names if name in group} for group in optimiser.param_groups]
 

@@ -1,4 +1,4 @@
-"""What f sees of several vertices: whose memory it is, and how writes come home."""
+"""Batches as f receives them: views or copies, and the write-back of changes."""
 
 from __future__ import annotations
 

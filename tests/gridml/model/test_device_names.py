@@ -1,4 +1,4 @@
-"""What devices are called."""
+"""Device names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What f reads on a device is copied there without waiting for the device."""
+"""Rows on a device are copied there without waiting for the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run goes by: which metric, and which of two values is better."""
+"""Goals of a run: the metric, and its direction."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ def test_integers_are_converted_only_where_they_fit() -> None:
 def test_a_value_that_would_become_infinite_is_named() -> None:
     g = gridml.Graph()
     hub = hubs(g, 1)
-    told = r"Node.value got 1e\+300 in row 1, which float32 cannot hold. Declare float64, or scale"
-    with pytest.raises(ProgramError, match=told):
+    expected = r"Node.value got 1e\+300 in row 1, which float32 cannot hold. Declare float64, or scale"
+    with pytest.raises(ProgramError, match=expected):
         g.add(Node, value=[[np.inf, 1.0], [np.nan, 1e300]], hub=hub)
     g.add(Node, value=[[np.inf, 1.0], [np.nan, 1e-300]], hub=hub)
     assert g.tables["Node"].columns["value"][0, 0] == np.inf

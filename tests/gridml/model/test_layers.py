@@ -1,4 +1,4 @@
-"""What a module is looked at for: layers that normalise by their batch, and tables of embeddings."""
+"""Layers of a module with special treatment: BatchNorm, and embedding tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies beside a program goes first for what the program imports, and for nobody else in the process."""
+"""Modules next to a program take precedence for the program's imports, and for no other code in the process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TALLY = (Path(__file__).parents[2] / "programs" / "tally.py").read_text()
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    """What a program brings into the process is gone after a test."""
+    """Remove a program's modules from the process after a test."""
     path, finders, modules = list(sys.path), list(sys.meta_path), set(sys.modules)
     importing = builtins.__import__, importlib.import_module
     yield

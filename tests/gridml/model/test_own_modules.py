@@ -1,4 +1,4 @@
-"""What a program imports from beside itself is found, kept apart from what is installed, and loaded from a copy."""
+"""A program's own modules are found, distinguished from installed ones, and loaded from a copy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    """What a program brings into the process is gone after a test."""
+    """Remove a program's modules from the process after a test."""
     path, finders, modules = list(sys.path), list(sys.meta_path), set(sys.modules)
     yield
     sys.path[:], sys.meta_path[:] = path, finders
@@ -158,12 +158,12 @@ def test_what_is_hidden_is_named_with_what_hides_it(folder: Path) -> None:
         master="",
         os="",  # not imported
     )
-    told = hidden(program)
-    assert told.keys() == {"time.py", "sys.py", "gridml.py", "torch/mine.py", "both.py", "both/part.py"}
-    assert told["time.py"] == "Python's own module time, which is loaded before any program"
-    assert told["gridml.py"] == "gridml itself"
-    assert told["torch/mine.py"].startswith("torch of /") and "without __init__.py" in told["torch/mine.py"]
-    assert (told["both.py"], told["both/part.py"]) == (
+    hidden_by = hidden(program)
+    assert hidden_by.keys() == {"time.py", "sys.py", "gridml.py", "torch/mine.py", "both.py", "both/part.py"}
+    assert hidden_by["time.py"] == "Python's own module time, which is loaded before any program"
+    assert hidden_by["gridml.py"] == "gridml itself"
+    assert hidden_by["torch/mine.py"].startswith("torch of /") and "without __init__.py" in hidden_by["torch/mine.py"]
+    assert (hidden_by["both.py"], hidden_by["both/part.py"]) == (
         "the package both/ beside it",
         "the package both/part/ beside it",
     )
@@ -180,9 +180,9 @@ def test_what_the_search_path_has_first_and_something_loaded_hides_is_named(
         folder, program="import master, numpy, mine_on_the_path, scipy, os, time, helper", helper="import json"
     )
     importlib.import_module("mine_on_the_path")
-    told = dict(own_files(program).hidden_on_path())
-    assert {Path(path).relative_to(library).as_posix() for path in told} == {"master.py", "numpy/__init__.py"}
-    assert told[str(library / "master.py")] == str(Path(gridml.__file__).parents[1] / "master" / "__init__.py")
+    hidden_by = dict(own_files(program).hidden_on_path())
+    assert {Path(path).relative_to(library).as_posix() for path in hidden_by} == {"master.py", "numpy/__init__.py"}
+    assert hidden_by[str(library / "master.py")] == str(Path(gridml.__file__).parents[1] / "master" / "__init__.py")
     write(folder, master="")  # what lies beside the program goes first
     assert [*dict(own_files(program).hidden_on_path())] == [str(library / "numpy" / "__init__.py")]
 
@@ -333,7 +333,7 @@ def test_packages_find_their_own_data(folder: Path, tmp_path: Path) -> None:
         "import importlib.resources, inspect, pkgutil\n"
         "DATA = importlib.resources.files(__package__).joinpath('words.txt').read_text()\n"
         "AGAIN = pkgutil.get_data(__package__, 'words.txt')\n"
-        "def told():\n    return inspect.getsource(told)\n"
+        "def source():\n    return inspect.getsource(source)\n"
     )
     text = "import kit_with_data\n" + PROGRAM.read_text()
     program = write(folder, program=text, kit_with_data__package=reads)
@@ -343,7 +343,7 @@ def test_packages_find_their_own_data(folder: Path, tmp_path: Path) -> None:
     load(kept.program, program)
     module = sys.modules["kit_with_data"]
     assert (module.DATA, module.AGAIN) == ("beside", b"beside")
-    assert "inspect.getsource" in module.told()
+    assert "inspect.getsource" in module.source()
 
 
 def test_a_link_to_a_program_is_that_program(folder: Path, tmp_path: Path) -> None:

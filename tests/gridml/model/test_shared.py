@@ -56,7 +56,7 @@ def graph(folder: Path, rows: slice = slice(None)) -> gridml.Graph:
 
 
 def sums(g: gridml.Graph, vertices: np.ndarray, batch: int | None = 7) -> np.ndarray:
-    """What f makes of the weighted rows of a chunk that has travelled."""
+    """Return the result of f on the weighted rows of a chunk that was encoded and decoded."""
     made = np.zeros(3)
 
     def train(rows: gridml.Batch[Row], total: Total) -> None:

@@ -1,4 +1,4 @@
-"""What a vertex class declares, and the views that f and g get of its vertices."""
+"""Declarations of vertex classes, and the views that f and g receive of their vertices."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def test_a_subclass_inherits_and_may_declare_again() -> None:
 
 
 class Lost(gridml.Vertex):
-    nowhere = gridml.edge("Nobody")
+    nowhere = gridml.edge("Missing")
 
 
 def test_an_edge_to_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ProgramError, match=r"Lost\.nowhere leads to 'Nobody'"):
+    with pytest.raises(ProgramError, match=r"Lost\.nowhere leads to 'Missing'"):
         describe(Lost).target("nowhere")
 
 
