@@ -60,7 +60,7 @@ class Registry(Generic[T]):
                 self._loaded[name] = pkgutil.resolve_name(reference)()
             except Exception as error:  # importing another package may raise anything
                 raise RunError(
-                    f"the {self.noun} {name!r} ({reference}) cannot be imported: {type(error).__name__}: {error}. Mend "
+                    f"the {self.noun} {name!r} ({reference}) cannot be imported: {type(error).__name__}: {error}. Fix "
                     f"or remove the package that brings it."
                 ) from error
         return self._loaded[name]

@@ -108,6 +108,7 @@ def obtain(wanted: Wanted, folder: Path, sources: Sequence[Source], report: Repo
             failures.append(f"{source.name}: {reason}")
             report(f"{title}: not from {failures[-1]}")
             continue
+        # Only after all arrays are verified: a source that has some of them is not used.
         for pin, array in zip(wanted.pins, arrays, strict=True):
             store(folder, pin, array)
         report(f"{title}: stored in {folder}")

@@ -59,7 +59,7 @@ class Engine:
         self._views: dict[VertexKey, dict[str, Array]] = {}
         self.recorder = Recorder()
         self._driver = program.update.driver.__name__
-        self.chunk: Chunk | None = None
+        self.chunk: Chunk | None = None  #: the current chunk; set only by `begin`
         self.notes: list[str] = []  #: warnings for the user; the reporter clears the list
 
     def begin(self, chunk: Chunk) -> None:

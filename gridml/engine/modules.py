@@ -50,7 +50,7 @@ def _call(what: str, make: Callable[..., Any], *arguments: Any) -> Any:
     except Interruption:
         raise
     except BaseException as error:  # SystemExit, too: with status 0 the failed run would look successful
-        raise UserCodeError(f"{what} failed: {described(error)}. Mend it in the program.") from error
+        raise UserCodeError(f"{what} failed: {described(error)}. Fix it in the program.") from error
 
 
 def _placed(module: Any, field: str, declared: Any, device: Device | None) -> Any:
@@ -120,7 +120,7 @@ class Modules:
         self.stepping = Stepping() if stepping is None else stepping  # shared by all types of an engine
         self._device = device
         self._made: dict[int, _Made] = {}  # by vertex index; filled only by `make`
-        self._remembered = OptimiserMemory()
+        self._remembered = OptimiserMemory()  # of released vertices; `make` takes the state back
 
     def make(self, index: int) -> None:
         """Make the modules and optimisers of vertex `index`, unless they exist.
@@ -149,6 +149,7 @@ class Modules:
                 if not isinstance(optimiser, torch.optim.Optimizer):
                     raise ProgramError(f"{field} got {optimiser!r} as its optimiser; expected a torch.optim.Optimizer.")
                 optimisers[name] = optimiser
+        # Copies: schedules and f change the groups in place.
         base = [
             [{name: value for name, value in group.items() if name != "params"} for group in o.param_groups]
             for o in optimisers.values()

@@ -110,7 +110,7 @@ def inherit(
 
     if any(_has_stepped(state) for state in optimiser.state.values()):
         return None
-    states: dict[int, dict[str, Any]] = {}
+    states: dict[int, dict[str, Any]] = {}  # by the position of the weight, as in a state dict
     problems: list[str] = []
     for place, (weight, name) in enumerate(_weights(optimiser, names)):
         of_it = {entry: f"{entry}/{name}" for entry in SECOND | FIRST | COUNTERS if f"{entry}/{name}" in moments}

@@ -84,7 +84,7 @@ class Recorder:
                     )
                 if len(self._call) == MAX_LOGGED:
                     raise ProgramError(
-                        f"gridml.log got {name!r} beside {MAX_LOGGED} other names; expected at most {MAX_LOGGED}. "
+                        f"gridml.log got {name!r} after {MAX_LOGGED} other names; expected at most {MAX_LOGGED}. "
                         f"Return what is many from evaluate, which may be lists."
                     )
             self._call.setdefault(name, []).append(_number(name, value))
@@ -222,6 +222,7 @@ class UpdateRunner:
             single = dict(zip(edges, [int(t[0]) for t in targets], strict=True))
             self._call_group(slice(start, stop), single, progress)
             return
+        # Rows of one group need not be adjacent, so f gets them as copies.
         keys, group = np.unique(np.stack(targets, 1), axis=0, return_inverse=True)
         for g, key in enumerate(keys):
             at = np.flatnonzero(group.reshape(-1) == g) + start

@@ -261,8 +261,8 @@ def cut(
             if table.type.name != driver and table.type.name in seen:
                 ids[table.type.name] = _members(components, table.type.name, inside)
     sources = list(ids)
-    raw = {}
-    wanted: dict[str, list[Ids]] = {}
+    raw = {}  # edges by "table/edge field", with targets as indices in the graph
+    wanted: dict[str, list[Ids]] = {}  # targets by table, for tables that are not among the sources
     for source in sources:
         table = graph.tables[source]
         for name, edges in table.edges.items():

@@ -81,7 +81,7 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
     """
     offsets, targets = _array("the offsets of csr", offsets), _array("the targets of csr", targets)
     if targets.ndim == 1 and not len(targets):
-        targets = targets.astype(np.int64)  # an empty list has no dtype of its own
+        targets = targets.astype(np.int64)  # numpy makes an empty list float64
     if offsets.dtype.kind not in "iu" or targets.dtype.kind not in "iu" or targets.ndim != 1:
         raise ProgramError(
             f"csr got {offsets.dtype} offsets and {targets.dtype} targets of shape {targets.shape}; expected integers, "

@@ -177,10 +177,12 @@ def install_finder(folder: Path, copy: Path | None = None, among: Collection[str
     sys.meta_path[:] = [
         each for each in sys.meta_path if not isinstance(each, OwnFinder) or (each.taken and each.folder != folder)
     ]
+    # First, so that the run's copy wins over the files in the program's folder.
     if taken or copy is not None:
         sys.meta_path.insert(0, finder)
     if not taken:
         return finder
+    # An empty package whose path is the folder: submodules are found by Python's own machinery.
     if finder.package not in sys.modules:
         sys.modules[finder.package] = ModuleType(finder.package)
         sys.modules[finder.package].__path__ = [str(folder)]

@@ -188,7 +188,7 @@ def _hidden(folder: Path, name: str) -> Iterator[tuple[Path, str]]:
     own, by = is_own(folder, first), _what_goes_first(folder, first)
     for candidates in _candidates(folder, name):
         for path in candidates[own:]:
-            yield path, f"the package {candidates[0].parent.relative_to(folder).as_posix()}/ beside it" if own else by
+            yield path, f"the package {candidates[0].parent.relative_to(folder).as_posix()}/ next to it" if own else by
 
 
 def _what_goes_first(folder: Path, name: str) -> str:

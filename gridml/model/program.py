@@ -215,7 +215,7 @@ class Program:
         for name in ("early_stopping", "keep"):
             if getattr(self, name) is not None and self.evaluate is None:
                 raise ProgramError(f"Program got {name} without evaluate, whose metrics it goes by; give both.")
-        _ = self.saved_goal
+        _ = self.saved_goal  # raises for an invalid `keep`
 
     @property
     def saved_goal(self) -> Goal | None:
@@ -288,8 +288,9 @@ class Program:
                 f"{f'Give {ends[0]} an aggregate, such as gridml.mean(), or declare' if ends else 'Declare'} a field "
                 f"of {driver} as gridml.array(..., mutable=True)."
             )
-        _ = self.update.parameters
+        _ = self.update.parameters  # raises if an argument of f cannot be bound to an edge
         check_schedule(self.schedule)
+        # Made here once: on a worker the same error would end every job of the run.
         if isinstance(self.schedule, TorchSchedule):
             self.schedule.try_on([m.optimiser for m in self.modules])
         self._evaluated()

@@ -111,7 +111,7 @@ def _found(column: SharedColumn) -> _Mapped:
             tried.append(f"{place}: {error.strerror or error if isinstance(error, OSError) else error}")
     raise SharedFileError(
         f"a shared field cannot be read on this machine ({'; '.join(tried)}). Put the file where all workers reach it, "
-        f"and leave it as it is while a run reads it (write a new one beside it, under another name); or transfer it "
+        f"and leave it as it is while a run reads it (write a new one next to it, under another name); or transfer it "
         f"with the job (gridml submit --send), or declare the field without shared=True."
     )
 

@@ -433,8 +433,8 @@ def test_files_that_are_hidden_are_named(gridml: Callable[..., tuple[int, str, s
     assert err.splitlines() == [
         "Warning: time.py next to imports.py is hidden by Python's own module time, which is loaded before any "
         "program, so an import gets that instead: rename it",
-        "Warning: both.py next to imports.py is hidden by the package both/ beside it, so an import gets that instead: "
-        "rename it",
+        "Warning: both.py next to imports.py is hidden by the package both/ next to it, so an import gets that "
+        "instead: rename it",
         "Warning: master next to imports.py has the name of an installed package. Imports in the program get yours; "
         "pickle, spawned processes and imports by a string get the other one: rename it if the program uses any of "
         "these",

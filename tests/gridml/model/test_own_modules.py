@@ -164,8 +164,8 @@ def test_what_is_hidden_is_named_with_what_hides_it(folder: Path) -> None:
     assert hidden_by["gridml.py"] == "gridml itself"
     assert hidden_by["torch/mine.py"].startswith("torch of /") and "without __init__.py" in hidden_by["torch/mine.py"]
     assert (hidden_by["both.py"], hidden_by["both/part.py"]) == (
-        "the package both/ beside it",
-        "the package both/part/ beside it",
+        "the package both/ next to it",
+        "the package both/part/ next to it",
     )
 
 

@@ -207,7 +207,7 @@ def test_a_file_that_is_written_to_while_it_is_mapped_is_an_error_and_no_signal(
     with pytest.raises(BatchFailed) as caught:
         engine.train(490, 497, 1.0)
     assert isinstance(caught.value.__cause__, SharedFileError)
-    assert message in str(caught.value.__cause__) and "write a new one beside it" in str(caught.value.__cause__)
+    assert message in str(caught.value.__cause__) and "write a new one next to it" in str(caught.value.__cause__)
 
 
 def test_a_file_that_is_touched_or_replaced_by_the_same_is_read_on(tmp_path: Path) -> None:
