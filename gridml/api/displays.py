@@ -52,7 +52,7 @@ def check_display(call: str, display: object, on_event: object) -> None:
 
 def view_for(display: Display, title: str) -> LiveView:
     """Return the view for a display; "auto" depends on where this process runs."""
-    if display == "auto":
+    if display == "auto":  # a notebook's stdout is no terminal either, so it is tested first
         display = "notebook" if in_notebook() else "terminal" if sys.stdout.isatty() else "plain"
     if display == "notebook":
         return Notebook(title)

@@ -268,6 +268,7 @@ def restored_process_state() -> Iterator[None]:
     """Restore the process state that a master changes: torch's threads, random generators, and import paths."""
     import numpy as np
 
+    # Without torch loaded there is no state of torch to restore, and importing it would take seconds.
     path, finders = [*sys.path], [*sys.meta_path]
     drawn, drawn_numpy, torch = random.getstate(), np.random.get_state(), sys.modules.get("torch")
     threads, drawn_torch = (0, None) if torch is None else (torch.get_num_threads(), torch.random.get_rng_state())

@@ -279,8 +279,8 @@ def resume_function(root: Path, values: Mapping[str, Any]) -> Callable[[Environm
         check_silence(settings_said(asked)["silent_s"])
     if asked.get("send") and not with_changes:
         raise UsageError(
-            "got --send without --with-changes; expected both: the run keeps its own copies of files unless told to "
-            "replace them."
+            "got --send without --with-changes; expected both: a run keeps its own copies of files unless both replace "
+            "them."
         )
     file = None if file is None else file.absolute()
     change = partial(apply_changes, asked=asked)

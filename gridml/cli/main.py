@@ -1,6 +1,7 @@
 """Entry point of the command line: registers all commands. No module of gridml imports it.
 
-Each command has a file in `gridml/cli`. The commands that start a run are built from the registered back ends.
+Each command has a file in `gridml/cli`. The commands that start a run are built from the registered back ends. Commands
+import what they need inside their functions, so that `--help` and small commands start fast.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ def check(
         trial = try_out(program.absolute(), seed, device)
     except NoDeviceError as error:
         raise UsageError(str(error)) from None
+    # Text for people; programs get the same figures by name from `trial.to_json()`.
     vertices = ", ".join(f"{count:,} {name}" for name, count in trial.vertices.items())
     metrics = ", ".join(f"{name} {value}" for name, value in trial.metrics.items())
     took = f"{trial.batch_s * 1e3:,.3g} ms{'' if trial.device == CPU else f' on {trial.device}'}"

@@ -57,11 +57,12 @@ def _start(plugin: BackendPlugin, program: Path, values: dict[str, Any]) -> None
     foreground, prepare = values.get("foreground", True), values.get("prepare", False)
     if foreground and prepare:
         raise UsageError("got --foreground and --prepare; expected only one: a prepared run is submitted later.")
-    if values.get("dry_run", False):
+    if values.get("dry_run", False):  # before `claim_root`: a dry run creates no directory
         root = values["run_dir"] or default_root(name)
         typer.echo(plugin.describe(settings, RunDirectory(root), foreground=foreground))
         return
     with claim_root(values["run_dir"], name) as root:
+        # Checked before the run is created, which may take minutes of placing.
         if plugin.batch is not None and not prepare:
             plugin.batch.check_reachable()
         if plugin.batch is not None and not foreground:

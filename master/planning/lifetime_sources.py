@@ -115,12 +115,14 @@ def run_lives(root: Path, now: float | None = None) -> RunLives:
 
 def _run_lives(db: sqlite3.Connection, root: Path, settings: Settings, now: float | None) -> RunLives:
     clock = read_clock(db, root, now)
+    # The text of a `silent` event begins with the worker's name and a colon.
     silent = {text.partition(":")[0] for (text,) in db.execute("SELECT text FROM events WHERE topic = 'silent'")}
     last_credit = dict(db.execute("SELECT worker, max(at_s) FROM credits GROUP BY worker"))
     columns = "worker, state, coalesce(cancelled, 0), detail, started_s, first_sync_s, ended_s"
     rows = db.execute(f"SELECT {columns} FROM workers WHERE started_s IS NOT NULL ORDER BY started_s").fetchall()
     if not rows:
         raise UsageError(f"--run: no worker of {root} has started yet. Try again later, or give --lifetime.")
+    # Seconds lived, whether it died, and its end in seconds of the run; by worker, in start order.
     lasted, ended, until = [], [], []
     for worker, state, cancelled, detail, started_s, first_sync_s, ended_s in rows:
         end_s, dead = clock.end_s if ended_s is None else ended_s, False

@@ -76,6 +76,7 @@ def measure(nbytes: int, compress: str = NONE, notify: Callable[[str], None] = l
 
 def _measured(folder: Path, nbytes: int, compress: str) -> MasterLoad:
     random = np.random.default_rng(0)
+    # Equal parts of the replica, as tensors; a replica of a few bytes has fewer.
     sizes = [len(part) for part in np.array_split(np.empty(max(1, nbytes // 4), np.bool_), TENSORS) if len(part)]
     tensors = {f"Replica/0/model/{i}": random.standard_normal(size, np.float32) for i, size in enumerate(sizes)}
     state = ReplicaState(modules={KEY: VertexState(tensors)})

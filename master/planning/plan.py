@@ -133,6 +133,7 @@ def make_plan(options: PlanOptions, notify: Callable[[str], None] = lambda text:
         raise UsageError("got no --t-exec; expected the time to train a vertex, such as --t-exec 0.05.")
     estimate = estimate_lifetime(options)
     run = estimate.run
+    # Options that are given override what the run measured.
     exec_s = options.t_exec if run is None or options.t_exec is not None else run.exec_s
     if exec_s is None:
         raise UsageError(f"--run: no worker of {options.run} has trained anything yet; give --t-exec.")
@@ -221,6 +222,7 @@ def replay_sizes(plan: Plan) -> tuple[ReplayedSize, ...]:
         lives = KaplanMeier.of(seen).quantile((np.arange(len(seen)) + 0.5) / len(seen))
     low, high = choice.curve[0].chunk, choice.curve[-1].chunk
     points = []
+    # Sizes are spaced evenly on the plot's logarithmic axis; rounding can make small ones equal.
     for chunk in np.unique(np.geomspace(low, high, REPLAYED).round().astype(np.int64)).tolist():
         every = None if choice.push_every is None else min(choice.push_every, chunk)
         point = replay(lives, plan.costs, chunk, every, plan.work.many)

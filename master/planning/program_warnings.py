@@ -99,7 +99,7 @@ MAX_NAMED = 4  # parameters named in one message
 
 @dataclass
 class _ModuleTrial:
-    """How the tried batches trained one module field, over all its vertices."""
+    """Training of one module field in the tried batches, over all its vertices."""
 
     names: set[str] = field(default_factory=set)  #: trainable parameters
     reached: set[str] = field(default_factory=set)  #: parameters that a loss leads to

@@ -66,10 +66,10 @@ def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
     if not sums:
         return
     module = sys.modules.get(f"gridml_program_{batch.file.stem}")
-    names, apart, why = list[str](), True, ""
+    names, separate, why = list[str](), True, ""
     try:
         with raising_device_errors(batch.place):
-            names, apart = _read(batch, sums, _merged(batch.state, trained))
+            names, separate = _read(batch, sums, _merged(batch.state, trained))
     except GridmlError as error:
         why = _one_line(error)
     finally:
@@ -77,7 +77,7 @@ def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
             sys.modules[module.__name__] = module
     if names:
         shown = ", ".join(names) if len(names) < 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
-        some = "" if apart else ", or to some of these"
+        some = "" if separate else ", or to some of these"
         yield (
             f"f reads what an earlier epoch has added to {shown}{some}. Epochs overlap: the first vertices of one are "
             f"trained while the last of the previous one are, so f reads incomplete sums. With "
@@ -121,7 +121,7 @@ def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> tuple[list
         kept = {n: (after[n] != starts[n]) & ((now or {}).get(n, after[n]) == after[n]) for n in sums}
         trials.append(_Trial(epoch, after, now, {name: mask for name, mask in kept.items() if mask.any()}))
         after = {**after, **{name: tensor for name, tensor in (now or {}).items() if name in sums}}
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(0)  # seeded, so that a check gives the same answer each time
     at_random = {name: _other(after[name], starts[name], rng) for name in sorted(sums)}
     for others in (starts, two_batches, at_random):
         if _differ(batch, trials, others) and not _differ(batch, trials, {}):

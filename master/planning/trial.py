@@ -95,6 +95,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     with raising_device_errors(place):
         engine, start = start_engine(program, chunk, state, place, trial=True)
     trainable: list[Trainable] = []
+    # Two batches: the second is timed without start-up costs, and counters show in the difference between the two.
     ends = [0, *islice(_ends(engine, size, chunk.count), 2)]
     counters = [untrained_buffers(program.types(), engine.module_values())]
     for first, stop in pairwise(ends):

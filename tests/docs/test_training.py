@@ -1,4 +1,4 @@
-"""What docs/training.md says that gridml changes is what the code has."""
+"""docs/training.md describes the changes to training that the code makes."""
 
 from __future__ import annotations
 

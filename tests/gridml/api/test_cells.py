@@ -13,7 +13,7 @@ from gridml.errors import ProgramError
 
 
 def run_cells(cells: list[str]) -> dict[str, Any]:
-    """What a kernel has after these cells; one that fails is left at its mistake."""
+    """Return the namespace of a kernel after these cells; a cell that fails stops at its error."""
     namespace: dict[str, Any] = {}
     for cell in cells:
         try:

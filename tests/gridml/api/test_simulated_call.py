@@ -90,10 +90,10 @@ def test_its_events_have_their_simulated_times_and_what_a_listener_raises_ends_i
     monkeypatch.chdir("/")
     assert run.report().credited < 3 * 2000  # elsewhere it is the same run
     written = {(event.topic, event.text): event.at_s for event in run.events()}
-    told = {(event.topic, event.text): event.at_s for event in heard}
-    both = written.keys() & told.keys()
+    reported = {(event.topic, event.text): event.at_s for event in heard}
+    both = written.keys() & reported.keys()
     assert {topic for topic, _ in both} >= {"running", "epoch"}
-    assert {each: told[each] for each in both} == {each: written[each] for each in both}
+    assert {each: reported[each] for each in both} == {each: written[each] for each in both}
 
 
 def test_the_defaults_are_those_of_the_command() -> None:

@@ -1,4 +1,4 @@
-"""Where the source of a program is: a file, a module, a package, or the cells of a notebook."""
+"""Sources of a program: a file, a module, a package, or the cells of a notebook."""
 
 from __future__ import annotations
 

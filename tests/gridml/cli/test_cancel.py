@@ -1,4 +1,4 @@
-"""`gridml cancel`: what a person and a program are told."""
+"""Output of `gridml cancel`, as text and as JSON."""
 
 from __future__ import annotations
 

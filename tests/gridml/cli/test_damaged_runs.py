@@ -53,7 +53,7 @@ def written(name: str, content: bytes) -> Damage:
 
 
 def asked(content: bytes) -> Damage:
-    """What a person wrote into the settings and their copy."""
+    """Settings, and their copy, that were edited by hand."""
     return lambda run: [(run / name).write_bytes(content) for name in ("settings.json", "settings.backup.json")]
 
 
@@ -351,7 +351,7 @@ NO_ARRAY: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("damage", NO_ARRAY.values(), ids=NO_ARRAY)
 def test_a_field_that_is_no_array(mistake: Callable[..., str], run: Path, damage: Callable[[Path], Any]) -> None:
-    """What the fields are made of is refused; what is made of that is made anew."""
+    """Damaged inputs of the fields are rejected; derived files are rebuilt."""
     made, bases = run / "fields" / "Document.visits.npy", [*(run / "fields").glob("*@*.npy")]
     before = made.read_bytes()
     damage(made)

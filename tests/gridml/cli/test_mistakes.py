@@ -1,4 +1,4 @@
-"""What a user can get wrong on a command line: each mistake has one message, which says what was got and expected."""
+"""Mistakes on the command line: each mistake has one message, which says what was got and expected."""
 
 from __future__ import annotations
 

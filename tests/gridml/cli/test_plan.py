@@ -20,7 +20,7 @@ NORMAL = ("--lifetime", "normal(45m,10m)")
 def test_help_shows_an_example(gridml: Callable[..., Answer]) -> None:
     status, out, _ = gridml("--help")
     assert status == 0 and 'Example: gridml plan --lifetime "normal(45m,10m)" --t-exec' in " ".join(out.split())
-    assert "Default: 0.1" in " ".join(out.replace("│", " ").split())  # what a push costs when nobody says
+    assert "Default: 0.1" in " ".join(out.replace("│", " ").split())  # default cost of a push
 
 
 def test_the_answer_for_a_person(gridml: Callable[..., Answer]) -> None:

@@ -1,4 +1,4 @@
-"""`gridml rollback`: what a person and a program are told."""
+"""Output of `gridml rollback`, as text and as JSON."""
 
 from __future__ import annotations
 

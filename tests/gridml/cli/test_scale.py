@@ -1,4 +1,4 @@
-"""`gridml scale`: what a person and a program are told, and what is refused."""
+"""Output of `gridml scale`, as text and as JSON, and requests that are rejected."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Drifts(Sound):
 
 
 class RemembersInMemory(Sound):
-    """What it must remember is no buffer, so that it is gone when the master starts again."""
+    """Keeps state outside of buffers, so that it is lost when the master restarts."""
 
     def merge(self, t: TensorMerge) -> float:
         total = super().merge(t)

@@ -1,4 +1,4 @@
-"""What a check raises says what was got and what was expected; the checks need nothing that only tests have."""
+"""Messages of the contract checks name what was got and expected; the checks need no test-only packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pushes take of a master, measured, and what that says of the workers it carries."""
+"""Measured cost of pushes for a master, and the number of workers that it allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which buffers `gridml check` says are counted in."""
+"""Buffers that `gridml check` reports as counters."""
 
 from __future__ import annotations
 

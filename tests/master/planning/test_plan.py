@@ -1,4 +1,4 @@
-"""What a plan holds: the choice and what other sizes are worth; and refusals that say what to do."""
+"""Contents of a plan (the choice and a comparison with other sizes), and error messages that say what to do."""
 
 from __future__ import annotations
 

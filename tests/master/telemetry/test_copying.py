@@ -1,4 +1,4 @@
-"""What copying takes: by the byte, and for each chunk whatever its bytes."""
+"""Costs of copying: per byte, and per chunk of any size."""
 
 from __future__ import annotations
 

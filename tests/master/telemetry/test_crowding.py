@@ -1,4 +1,4 @@
-"""How many workers a run is long enough for."""
+"""The number of workers that a run is long enough for."""
 
 from __future__ import annotations
 

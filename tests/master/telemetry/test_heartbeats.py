@@ -1,4 +1,4 @@
-"""When a worker is given up: after silence, sooner when nobody can see it, not while its heartbeat goes on."""
+"""A worker is given up after silence, sooner if the back end cannot reach it, and not while it sends heartbeats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = 120.0
 
 @pytest.fixture
 def read() -> dict[str, Heartbeat]:
-    """What each worker's heartbeat says."""
+    """Each worker's current heartbeat."""
     return {}
 
 
@@ -56,7 +56,7 @@ def given_up(heartbeats: Heartbeats, now: float) -> list[str]:
 def every_second(
     heartbeats: Heartbeats, until: float, then: Callable[[float], None] = lambda now: None, since: float = 0.0
 ) -> float | None:
-    """The second at which somebody is given up, None when nobody is before `until`."""
+    """Return the second at which a worker is given up; None if none is before `until`."""
     for now in range(int(since), int(until)):
         then(float(now))
         if given_up(heartbeats, float(now)):
@@ -135,7 +135,7 @@ def test_who_is_in_reach_again_is_compared_with_nothing_of_before(
     begin(0.0)
     assert given_up(heartbeats, LIMIT / 2 + 1) == []  # now its heartbeat is read
     begin(100.0)
-    assert given_up(heartbeats, 101 + LIMIT) == []  # the master was busy meanwhile: it has seen one heartbeat only
+    assert given_up(heartbeats, 101 + LIMIT) == []  # the master was busy and has seen only one heartbeat
 
 
 def test_who_has_stopped_is_neither_alive_nor_silent(

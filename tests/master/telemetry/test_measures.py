@@ -1,4 +1,4 @@
-"""What is measured of workers: costs of a chunk by kind, speeds, and a fair sample of lives, in bounded memory."""
+"""Measurements of workers: costs of a chunk by kind, speeds, and an unbiased sample of lives, in bounded memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def sync(**values: object) -> Sync:
 def report(
     measures: Measures, record: WorkerRecord, chunks: int, vertex_s: float, kind: str = "", now: float = 0.0
 ) -> None:
-    """A worker tells of so many chunks, of 100, 110, … vertices, with a push each."""
+    """Report `chunks` chunks of 100, 110, … vertices from a worker, with one push each."""
     trained, train_s = 0, 0.0
     for number in range(1, chunks + 1):
         size = 90 + 10 * number

@@ -259,7 +259,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.real
 @pytest.mark.parametrize("name", READERS)
 def test_a_logger_whose_process_is_killed_goes_on(name: str, tmp_path: Path) -> None:
-    """What was written stays, or comes again; no step comes twice."""
+    """Points that were written stay or are sent again; no step is written twice."""
     for module in LOGGERS.find(name).modules:
         pytest.importorskip(module)
     (tmp_path / "README.txt").write_text("of a run")
@@ -274,7 +274,7 @@ def test_a_logger_whose_process_is_killed_goes_on(name: str, tmp_path: Path) -> 
 
 
 class Stuck(Logger):
-    """Waits until it is let go."""
+    """Waits until it is released."""
 
     gone_on = threading.Event()
 
@@ -285,7 +285,7 @@ class Stuck(Logger):
         return {}
 
     def write(self, points: Sequence[Point]) -> None:
-        """It is let go."""
+        """Release it."""
 
 
 def test_one_that_is_stuck_holds_up_no_other(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_one_that_begins_late_gets_all_evaluations(stepped: bool, tmp_path: Path
     evaluations = 2 * MAX_POINTS + 500
 
     class Ledger:
-        """Has an evaluation at each of so many steps, and what f logged up to the last of them."""
+        """A ledger with an evaluation at each step, and what f logged up to the last step."""
 
         def newest_evaluation(self) -> tuple[int, int]:
             return evaluations, evaluations

@@ -1,4 +1,4 @@
-"""How many workers to ask for, and when to give up on one, on a range, on all."""
+"""Decisions about the number of workers, and about giving up a worker or the run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_worker_is_silent_after_the_limit(now: float, silent: bool) -> None:
 
 
 def starts(count: int, status: int | None = 1, words: str = "") -> list[FailedStart]:
-    """So many failed starts on machines of their own."""
+    """Return `count` failed starts, each on its own machine."""
     return [FailedStart(f"m{k}", status, words) for k in range(count)]
 
 
@@ -147,7 +147,7 @@ def test_a_small_pool_is_not_flooded() -> None:
 
 
 def test_a_new_master_keeps_up_what_was_reached() -> None:
-    """It has seen nobody start, and 58 of 2,600 workers that live for 45 minutes end a minute."""
+    """It has seen no start, and of 2,600 workers that live for 45 minutes 58 end each minute."""
     queue = Queue(0, 1000, 0, 2600, wait_s=60.0, life_s=2700.0)
     assert max_idle_jobs(queue) == (58, "what of 2600 workers ends while a job waits; 0 started in the last 60 s")
     count, reason = workers_to_submit(2500, 2600, work_left=True, queue=queue)
@@ -160,7 +160,7 @@ def test_what_is_missing_is_gathered() -> None:
     )
     assert workers_to_submit(2590, 2600, work_left=True, queue=lately)[0] == 0
     assert workers_to_submit(2590, 2600, work_left=True, queue=long_ago)[0] == 10
-    assert workers_to_submit(2590, 2600, work_left=True)[0] == 10  # where nothing waits, nobody is kept waiting
+    assert workers_to_submit(2590, 2600, work_left=True)[0] == 10  # without a queue there is no limit
 
 
 def test_who_is_out_of_reach_is_given_less_time() -> None:

@@ -1,4 +1,4 @@
-"""What programs read of events: the facts that docs/events.md promises, whoever prints them."""
+"""Events as programs read them: every output has the facts that docs/events.md promises."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_no_topic_is_without_a_promise() -> None:
 
 def test_events_of_a_simulated_run_have_their_facts_and_are_told_with_them(tmp_path: Path) -> None:
     """Through evictions, hostile messages and masters that die."""
-    told: list[tuple[str, EventFacts]] = []
+    reported: list[tuple[str, EventFacts]] = []
     program, root, workers = tmp_path / "costs.py", tmp_path / "run", 12
     program.write_text(cost_only_worker.source(1200, EPOCHS))
     scenario = Scenario(
@@ -172,13 +172,13 @@ def test_events_of_a_simulated_run_have_their_facts_and_are_told_with_them(tmp_p
         hostile=0.2,
     )
     settings = Settings(program, backend="simulated", workers=workers)
-    play_scenario(settings, scenario, root, lambda topic, text, facts: told.append((topic, bounded(facts))))
+    play_scenario(settings, scenario, root, lambda topic, text, facts: reported.append((topic, bounded(facts))))
     written = kept(root)
     topics = check(written)
     assert {"submitted", "running", "evicted", "resumed", "given up", "sizing", "epoch", "finished"} <= topics
-    assert check(told) <= topics
-    assert [event for event in told if event not in written] == []  # by masters that died before they committed
-    evicted = [facts for topic, facts in told if topic == "evicted"]
+    assert check(reported) <= topics
+    assert [event for event in reported if event not in written] == []  # by masters that died before they committed
+    evicted = [facts for topic, facts in reported if topic == "evicted"]
     assert all(0 <= facts["lived_s"] < 1e4 and facts["worker"].startswith("w") for facts in evicted)
 
 

@@ -1,4 +1,4 @@
-"""What a run's instances cost, as the report tells it."""
+"""Cost of a run's instances in its report."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_is_assumed_is_said(root: Path) -> None:
         "odd.large/us-east-1b: no price at all: not counted",
     ]
     assert money.dollars == pytest.approx(0.12)
-    assert money.on_demand is None, "of one of them nobody knows it"
+    assert money.on_demand is None, "it is not known for one of them"
 
 
 def test_a_person_sees_it_in_80_columns(spent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_amounts_are_for_reading(amount: float, text: str) -> None:
 def test_what_was_spent_at_a_moment_is_what_was_known_then(spent: Path) -> None:
     money = read_money(spent, None, 3 * HOUR)
     assert money is not None
-    # Before i-2 was taken nobody knew that it would be free.
+    # Before i-2 was taken it was not known that it would be free.
     at_s = [-1.0, 0.25 * HOUR, 0.75 * HOUR, 3 * HOUR]
     assert read_spent(spent, at_s) == pytest.approx([0.0, 0.25 * 0.02 + 0.25 * 0.03, 0.75 * 0.02, money.dollars])
 

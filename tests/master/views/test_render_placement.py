@@ -22,10 +22,10 @@ def test_work_is_shown_on_a_terminal_alone(
     stderr = file()
     monkeypatch.setattr("sys.stderr", stderr)
     monkeypatch.setenv("TERM", "xterm")
-    with render_plan.progress_bars(quiet=quiet) as told:
-        told("reading", 5, 10)
-        told("reading", 10, 10)
-        told("placing", 0, 0)
+    with render_plan.progress_bars(quiet=quiet) as report:
+        report("reading", 5, 10)
+        report("reading", 10, 10)
+        report("placing", 0, 0)
     shown = stderr.getvalue()
     assert ("placing" in shown and "reading" not in shown.rpartition("placing")[2]) == (file is Terminal and not quiet)
     assert bool(shown) == (file is Terminal and not quiet)

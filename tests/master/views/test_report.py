@@ -1,4 +1,4 @@
-"""The report counts from rows: what was credited twice, never, or trained in vain shows, whoever wrote it there."""
+"""The report counts from rows: vertices credited twice, never, or trained for nothing show, whatever wrote the rows."""
 
 from __future__ import annotations
 

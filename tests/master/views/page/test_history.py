@@ -1,4 +1,4 @@
-"""How a run went over time: columns that end at what the report counts."""
+"""History of a run: columns that end at the figures of the report."""
 
 from __future__ import annotations
 

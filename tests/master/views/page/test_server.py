@@ -162,7 +162,7 @@ def test_of_a_run_that_goes_on_only_the_parts_that_changed_come(finished: Path) 
 
 
 def test_a_ledger_that_cannot_be_read_for_a_while_leaves_what_was_known(finished: Path) -> None:
-    """Whoever looked before goes on seeing it, with the trouble, and is up to date as soon as it can be read."""
+    """A browser keeps the old data, with the trouble, and is up to date as soon as the run can be read again."""
     now = [0.0]
     kept = CachedFacts(finished, lambda: now[0])
     page = PageServer(finished, facts=kept)
