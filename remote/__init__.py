@@ -1,1 +1,1 @@
-"""The worker: a chunk in, batches trained, pushes out, until the chunks or the machine end. Imports gridml only."""
+"""The worker process: fetches chunks, trains batches, and pushes until no work is left. Imports gridml only."""

@@ -1,5 +1,4 @@
-"""Couriers, which carry one sync at a time: on a thread, so that training goes on while a push travels, or step by
-step."""
+"""Couriers exchange one sync at a time: on a thread, so that training continues during a push, or step by step."""
 
 from __future__ import annotations
 
@@ -19,51 +18,51 @@ from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.payload import Arrived, Pieces
 from gridml.protocol.push import PushContent, ReplicaPart, decode_replica
 
-RESEND_S = 15.0  # a sync without a reply is sent again: the carrier may have lost it, and syncs are idempotent
-FULL_DISK_S = 1.0  # how long to wait before a sync that could not be stored is tried again
+RESEND_S = 15.0  # before a sync without a reply is sent again: the carrier may have lost it, and syncs are idempotent
+FULL_DISK_S = 1.0  # before a sync that could not be stored is sent again
 
 
-Answer = tuple[Reply, ReplicaPart]  # and what travels beside it
+Answer = tuple[Reply, ReplicaPart]  # the reply and its tensors
 
 
 class Courier(ABC):
-    """Carries syncs and brings replies, one at a time: `post` only when the reply to the last one was taken. Messages
-    count from `number`, and are those of `process`."""
+    """Sends syncs and receives replies, one at a time: `post` only after the last reply was taken. Messages are those
+    of `process`, numbered from `number`."""
 
-    unanswered: UnansweredPush | None = None  # the push under way, until its reply is here
-    gone = False  # the mailbox does not exist any more: the master has given this worker up
-    last_push_s = 0.0  # CPU seconds that carrying the last push and opening its answer cost
-    last_travel_s = 0.0  # from sending the last push to its answer
+    unanswered: UnansweredPush | None = None  # the push under way, until its reply has come
+    gone = False  # the mailbox no longer exists: the master has given this worker up
+    last_push_s = 0.0  # CPU time of sending the last push and decoding its reply
+    last_travel_s = 0.0  # from sending the last push to its reply
 
     def __init__(self, carrier: WorkerMailbox, clock: Callable[[], float], number: int, process: str) -> None:
         self._carrier = carrier
         self._process = process
         self._clock = clock
         self._number = number - 1  # of the last message
-        self._payload: Pieces | None = None
-        self._posted_s = 0.0  # when the sync under way was posted,
-        self._again_s = 0.0  # and when it is sent (again)
+        self._payload: Pieces | None = None  # of the sync under way; None once its reply is taken
+        self._posted_s = 0.0  # time at which the sync under way was posted,
+        self._again_s = 0.0  # and at which it is sent next
 
     @property
     @abstractmethod
     def busy(self) -> bool:
-        """Whether a sync is under way, or its reply not taken yet."""
+        """Whether a sync is under way, or its reply has not been taken."""
 
     @abstractmethod
     def post(self, sync: Sync, content: Callable[[], PushContent]) -> None:
-        """Send `sync` with what `content()` gives; that may be called on another thread."""
+        """Send `sync` with the tensors that `content()` returns; it may be called on another thread."""
 
     @abstractmethod
     def take(self) -> Answer | None:
-        """The reply, if it has come; afterwards another sync may be posted. Never blocks."""
+        """Return the reply if it has come; then another sync may be posted. Never blocks."""
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
-        """Rest for `seconds`, or until there is a reply to take."""
+        """Block for `seconds`, or until a reply has come."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop carrying. Idempotent."""
+        """Stop. Idempotent."""
 
     def _begin(self, sync: Sync, content: PushContent) -> None:
         """Send a sync for the first time."""
@@ -82,11 +81,11 @@ class Courier(ABC):
             self._again_s = self._clock() + RESEND_S
         except FileNotFoundError:
             self.gone = True
-        except OSError:  # a full disk: what was trained is kept in memory and sent when there is room again
+        except OSError:  # a full disk: retry, with the push kept in memory
             self._again_s = self._clock() + FULL_DISK_S
 
     def _poll(self) -> Answer | None:
-        """Fetch the reply if it has come; else send again when due."""
+        """Receive the reply if it has come, else resend when due."""
         try:
             payload = self._carrier.receive(self._number)
         except FileNotFoundError:
@@ -102,7 +101,7 @@ class Courier(ABC):
 
 @final
 class ThreadCourier(Courier):
-    """Carries each sync on a thread of its own, under real time. `take` raises what went wrong there."""
+    """Exchanges each sync on a new thread, in real time. `take` raises the errors of that thread."""
 
     def __init__(self, carrier: WorkerMailbox, number: int = 1) -> None:
         super().__init__(carrier, time.perf_counter, number, secrets.token_hex(4))
@@ -140,10 +139,10 @@ class ThreadCourier(Courier):
             self._thread.join(timeout=5)
 
     def _carry(self, under_way: Future[Answer | None], sync: Sync, content: Callable[[], PushContent]) -> None:
-        """Carry one sync. Nothing of it is held afterwards: it and its answer are replicas' worth of memory."""
+        """Exchange one sync. A method of its own, so that its large locals are freed when it returns."""
         try:
             answer = self._exchange(sync, content)
-        except Exception as error:  # the worker's own thread would wait for ever
+        except Exception as error:  # uncaught, the worker's main thread would wait forever
             self.gone = True
             under_way.set_exception(error)
         else:
@@ -151,7 +150,7 @@ class ThreadCourier(Courier):
             under_way.set_result(answer)
 
     def _exchange(self, sync: Sync, content: Callable[[], PushContent]) -> Answer | None:
-        """Send until there is a reply; None when there will be none."""
+        """Send until a reply comes; None when none will come."""
         began = time.thread_time()
         self._begin(sync, content())
         step, longest = self._carrier.poll_s
@@ -168,9 +167,9 @@ class ThreadCourier(Courier):
 
 @final
 class StepCourier(Courier):
-    """Carries when it is asked to, under a clock that is handed in: for simulations and tests, without a thread.
+    """Exchanges syncs without a thread, by an injected clock, for simulations and tests.
 
-    Whoever drives it moves the clock; `wait` only looks whether a sync without a reply must be sent again.
+    The driver advances the clock; `wait` only resends a sync when due.
     """
 
     def __init__(
@@ -188,7 +187,7 @@ class StepCourier(Courier):
         self._begin(sync, content())
 
     def poll(self) -> None:
-        """Fetch the reply if it has come, however long it lies here before it is taken; else send again when due."""
+        """Receive the reply if it has come, and keep it until `take`; else resend when due."""
         if self._payload is not None and self._reply is None:
             self._reply = self._poll()
 
@@ -207,10 +206,10 @@ class StepCourier(Courier):
 
 
 def opened(payload: Arrived, process: str, carrier: WorkerMailbox) -> Answer | None:
-    """The reply in a payload and what travels beside it or is stored, None when it was meant for an earlier process of
-    this worker, or what is stored cannot be had: who asks again gets another one.
+    """Return the reply in a payload with its tensors, sent or stored. None for a reply to an earlier process of this
+    worker, and where stored tensors are unavailable: a resent sync gets a new reply.
 
-    Raises ValueError when it is no reply.
+    Raises ValueError for an invalid reply.
     """
     message, tensors = bundle.opened(payload)
     reply = reply_from(message)

@@ -1,7 +1,7 @@
-"""Whether this machine can run a program: what a worker asks of itself before it takes a chunk.
+"""The fitness check of a worker's machine for a program, before the first chunk.
 
-A worker that is unfit leaves with a status of its own, so that its work goes elsewhere and its machine is avoided; with
-another one where it lacks what the job could have brought along, which other machines may lack as well.
+An unfit worker exits with a status of its own, so that its work goes elsewhere and the machine is avoided; with another
+one where a module is missing that the job could have brought along, which other machines may lack as well.
 """
 
 from __future__ import annotations
@@ -17,51 +17,49 @@ from gridml.model.device_memory import CPU
 
 MEBIBYTE = 2**20
 MEMORY = 256 * MEBIBYTE
-TORCH_MEMORY = 512 * MEBIBYTE  # importing torch takes 220, a small network in training 320
+TORCH_MEMORY = 512 * MEBIBYTE  # importing torch takes 220 MiB, training a small network 320 MiB
 DISK = 50 * MEBIBYTE
-KIND = 64  # characters of a machine's kind at most
-# torch 2.13 trains on an emulated Nehalem, which has no AVX; without SSE4.1 its convolutions cannot be made.
+KIND = 64  # characters of a machine's kind, at most
+# torch 2.13 trains on an emulated Nehalem, which has no AVX; without SSE4.1 it cannot create convolutions.
 TORCH_FLAGS = frozenset({"sse4_1"})
 _X86 = ("x86_64", "AMD64")
-_VECTORS = {"avx512f": "avx512", "avx2": "avx2", "avx": "avx"}  # what makes one processor train faster than another
+_VECTORS = {"avx512f": "avx512", "avx2": "avx2", "avx": "avx"}  # the main difference in speed of processors
 
 
 class Unfit(GridmlError):
-    """This machine lacks something the program needs; another may have it."""
+    """This machine lacks something that the program needs; another may have it."""
 
     exit_status: ClassVar[int] = UNFIT
 
 
 class Unequipped(Unfit):
-    """The job has not the modules that it takes: neither did it bring them, nor are they here."""
+    """A module that the program needs is neither part of the job nor installed on this machine."""
 
     exit_status: ClassVar[int] = UNEQUIPPED
 
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What there is here. `memory` and `disk` are bytes, None where the system does not tell; so are `flags`, the
-    processor's own names of its instruction sets. `missing` are modules that could not be found.
-    """
+    """The resources of this machine; None where the system does not report one."""
 
-    missing: tuple[str, ...] = ()
-    flags: frozenset[str] | None = None
-    memory: int | None = None
-    disk: int | None = None
+    missing: tuple[str, ...] = ()  # modules that were not found
+    flags: frozenset[str] | None = None  # instruction sets, as in /proc/cpuinfo
+    memory: int | None = None  # bytes
+    disk: int | None = None  # free bytes
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What the program needs at least: bytes of memory and disk, and processor flags. `avx` is wanted, not needed."""
+    """The minimum requirements of a program."""
 
-    memory: int = MEMORY
-    disk: int = DISK
-    flags: frozenset[str] = frozenset()
-    avx: bool = False
+    memory: int = MEMORY  # bytes
+    disk: int = DISK  # bytes
+    flags: frozenset[str] = frozenset()  # of the processor
+    avx: bool = False  # recommended, not required
 
 
 def needs(uses_torch: bool, machine: str | None = None) -> Needs:
-    """What a program needs on a processor of the kind `machine`, by default this one."""
+    """Return the requirements of a program on a processor architecture, by default that of this machine."""
     if not uses_torch:
         return Needs()
     x86 = (machine or platform.machine()) in _X86
@@ -69,9 +67,9 @@ def needs(uses_torch: bool, machine: str | None = None) -> Needs:
 
 
 def judge(facts: HostFacts, needs: Needs) -> tuple[bool, str]:
-    """(fit, reason): all that is lacking, with what to do about it; of a fit machine what is worth knowing, or "".
+    """Return (fit, reason): everything that is missing, with advice; for a fit machine a remark, or "".
 
-    What the system does not tell is taken to be there.
+    A resource that the system does not report counts as sufficient.
     """
     lacking = []
     if facts.missing:
@@ -98,7 +96,7 @@ def judge(facts: HostFacts, needs: Needs) -> tuple[bool, str]:
 
 
 def read(folder: Path, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> HostFacts:
-    """The facts of this process, its machine and the disk of `folder`. What cannot be read is None; raises nothing."""
+    """Return the resources of this process, its machine and the disk of `folder`. Never raises."""
     flags = _field(proc / "cpuinfo", "flags")
     available = _field(proc / "meminfo", "MemAvailable")
     limits = _limits(proc / "self" / "cgroup", cgroups)
@@ -112,9 +110,8 @@ def read(folder: Path, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs
 
 
 def kind(device: str = CPU, proc: Path = Path("/proc")) -> str:
-    """What machine this is, in the few words by which its speed can be compared with others': "x86_64 avx2", or where
-    it trains on another device in torch's words, as torch calls that: "cuda NVIDIA A100-SXM4-80GB". A processor that
-    tells no flags is named without."""
+    """Return the kind of this machine, by which its speed is compared: "x86_64 avx2", or for a `device` other than the
+    CPU torch's name, "cuda NVIDIA A100-SXM4-80GB". Without known flags only the architecture."""
     if device != CPU:
         import torch
 
@@ -128,13 +125,13 @@ def kind(device: str = CPU, proc: Path = Path("/proc")) -> str:
 
 
 def missing_module(error: BaseException) -> str | None:
-    """The module that `error`, or what caused it, did not find; None when it is about something else."""
+    """Return the module that `error` or its cause reports as missing, None for other errors."""
     cause = error if isinstance(error, ModuleNotFoundError) else error.__cause__
     return cause.name if isinstance(cause, ModuleNotFoundError) else None
 
 
 def demand(facts: HostFacts, needs: Needs) -> str:
-    """What is worth knowing of this fit machine. Raises Unfit when it is not; Unequipped when modules are missing."""
+    """Return the remark on a fit machine. Raises Unfit for an unfit one, Unequipped where modules are missing."""
     fit, reason = judge(facts, needs)
     if not fit:
         raise (Unequipped if facts.missing else Unfit)(f"{platform.node()} cannot run this program: {reason}.")
@@ -153,16 +150,16 @@ def _lines(path: Path) -> list[str]:
 
 
 def _field(path: Path, name: str) -> str | None:
-    """The first value of `name` in a file of `name : value` lines."""
+    """Return the first value of `name` in a file of `name : value` lines."""
     pairs = (line.partition(":") for line in _lines(path))
     return next((value.strip() for key, _, value in pairs if key.strip() == name and value.strip()), None)
 
 
 def _limits(membership: Path, cgroups: Path) -> list[int]:
-    """Bytes of memory that each control group around this process allows, version 1 and 2; unlimited ones left out.
+    """Return the memory limits in bytes of the control groups (versions 1 and 2) around this process.
 
-    `membership` has lines `number:controllers:/path`. In a container the path may be the host's, of which only the
-    root is seen here, so every group up to the root is asked.
+    `membership` has lines `number:controllers:/path`. In a container the path may be that of the host, of which only
+    the root is visible, so every group up to the root is read.
     """
     limits = []
     for line in _lines(membership):

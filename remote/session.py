@@ -1,7 +1,7 @@
-"""A worker's life: fetch a chunk and its replica, train, push every so often, take newer replicas between two batches.
+"""A worker's session: fetches chunks and replicas, trains, pushes, and rebases onto newer replicas between batches.
 
-What is done when is the protocol's (`gridml.protocol.worker_state`); here it is done, with an engine, a mailbox and a
-courier.
+The state machine (`gridml.protocol.worker_state`) decides the next action; the session performs it with an engine, a
+mailbox and a courier.
 """
 
 from __future__ import annotations
@@ -33,24 +33,23 @@ from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions, WorkerState
 from remote.courier import Courier
 
-POLL_S = 0.05  # how often a waiting worker looks whether it must leave
+POLL_S = 0.05  # between two checks of a waiting worker for an eviction
 
 
 @dataclass(frozen=True)
 class SessionOptions(WorkerOptions):
-    """Of a worker that really trains: the user's file, and what an earlier process of the same job got no answer to,
-    and what keeps the chunks that it was sent."""
+    """The options of a worker that really trains."""
 
-    source: Path = Path()
-    unanswered: UnansweredPush | None = None
+    source: Path = Path()  # the user's file
+    unanswered: UnansweredPush | None = None  # from the outbox of an earlier process of the job
     cache: ChunkCache | None = None
 
 
 @final
 class Session:
-    """The life of one worker process. `evicted()` says whether the machine asked it to leave.
+    """The session of one worker process. `evicted()` returns whether the machine is being reclaimed.
 
-    It is written as a generator, so that one thread can drive thousands of workers under a clock of its own.
+    Its loop is a generator, so that one thread can drive thousands of simulated workers by a virtual clock.
     """
 
     def __init__(
@@ -71,28 +70,28 @@ class Session:
         self._cache = options.cache
         unanswered = options.unanswered
         self.state = WorkerState(options, clock(), None if unanswered is None else unanswered.push)
-        self._reason: actions.Reason | None = None  # why it left
-        self._snapshot: Snapshot | None = None  # of the last push,
-        self._content: Callable[[], PushContent] = PushContent  # and what travels with it,
-        self._logged: tuple[Logged, ...] = ()  # what f logged of it, too
+        self._reason: actions.Reason | None = None  # for which it left
+        self._snapshot: Snapshot | None = None  # of the last push; kept until its reply, to rebase on
+        self._content: Callable[[], PushContent] = PushContent  # the tensors of the next push,
+        self._logged: tuple[Logged, ...] = ()  # and the values logged by f
         self._master = MasterCopy(engine.program.types())
         self._compress = NONE
-        self._gather = False  # what optimisers remember, for the next push
-        self._brought = ReplicaPart()  # with the last reply
-        self._arrived = ReplicaPart()  # to start the next chunk from
+        self._gather = False  # whether the next push includes the moments of optimisers
+        self._brought = ReplicaPart()  # of the last reply, until it is adopted
+        self._arrived = ReplicaPart()  # from which the next chunk starts
 
     @property
     def undelivered(self) -> UnansweredPush | None:
-        """The push of an earlier process, as long as it has no answer."""
+        """The push of an earlier process, until it has a reply."""
         return None if self.state.undelivered is None else self._options.unanswered
 
     @property
     def saving(self) -> bool:
-        """Whether it ended only to have a push carried where it outlives this machine."""
+        """Whether it ended only to save a push where it outlives this machine."""
         return self._reason is actions.Reason.SAVING
 
     def run(self) -> None:
-        """Train until there is nothing more to do or the machine is taken away. The mailbox stays open."""
+        """Train until no work is left or the machine is reclaimed. The mailbox stays open."""
         try:
             for action in self.life():
                 if isinstance(action, actions.Wait):
@@ -101,8 +100,8 @@ class Session:
             self._courier.close()
 
     def life(self) -> Iterator[actions.Action]:
-        """Do all that a worker does. Yields each action that takes time: once it is done, so that a clock may be moved
-        by what it took, and a Wait for whoever drives to wait, which a reply or an eviction may cut short."""
+        """Perform all actions. Yields each action that takes time after it is done, so that the driver can advance a
+        virtual clock; and each Wait, for which the driver waits until a reply, an eviction or the timeout."""
         while True:
             self._poll_courier()
             action = self.state.next_action(self._clock())
@@ -117,19 +116,19 @@ class Session:
                 self.state.handle(event, self._clock())
 
     def _poll_courier(self) -> None:
-        """Report what has happened meanwhile. Raises what made the courier fail."""
+        """Report replies and evictions to the state machine. Raises the errors of the courier."""
         answer = self._courier.take()
         if answer is not None:
             reply, self._brought = answer
             self._master.take(self._brought, fast_forward=reply.fast_forward)
             self._compress = reply.pace.compress
-            self._gather |= reply.moments  # answers that come before the next push do not take it back
+            self._gather |= reply.moments  # a later reply before the next push does not cancel it
             if reply.verdict in (Verdict.MERGED, Verdict.REPEATED):
                 self._engine.replicated.acknowledge_push()
             if reply.forget_rows:
                 self._engine.keep_rows()
             if not self._brought:
-                self._snapshot = None  # it can be large
+                self._snapshot = None  # nothing to rebase: free its memory
             costs = self._courier.last_push_s, self._courier.last_travel_s
             self.state.handle(actions.Replied(reply, bool(self._brought), *costs), self._clock())
         elif self._courier.gone:
@@ -155,20 +154,22 @@ class Session:
 
     def _begin(self, action: actions.BeginChunk) -> actions.Event:
         lease = action.lease
-        self._mailbox.beat(lease.id, lease.start)  # first: what the chunk may do to this process is then known of
+        # First, so that the master can attribute a crash of this process to the chunk.
+        self._mailbox.beat(lease.id, lease.start)
         try:
             payload = self._mailbox.fetch(lease.chunk, lease.sha256)
             chunk = Chunk.decode(payload)
             if self._cache is not None:
                 incomplete, chunk = chunk, self._cache.with_borrowed_rows(chunk)
-                self._cache.put(lease.sha256, payload, incomplete)  # not before: it may make room for it
+                # Added after completing, as this may evict payloads that the chunk borrows from.
+                self._cache.put(lease.sha256, payload, incomplete)
         except (OSError, ValueError):
             return actions.ChunkFailed()
         try:
             self._engine.begin(chunk)
         except SharedFileError as error:
             return actions.TrainingFailed(Failure(lease.id, lease.term, str(error), "", -1, -1))
-        if self._arrived:  # nothing was trained since it was asked for
+        if self._arrived:  # nothing was trained since the request for it
             self._engine.restart(self._arrived)
             self._arrived = ReplicaPart()
             for note in self._engine.notes:
@@ -180,11 +181,11 @@ class Session:
         lease, start = action.lease, action.start
         program, batch = self._engine.program, self._engine.program.update.batch or 1
         size = batch_size(batch, program.min_target_batch, action.live)
-        trained = min(action.stop, lease.stop - lease.untrained - lease.start)  # what lies beyond is credited with it
+        trained = min(action.stop, lease.stop - lease.untrained - lease.start)  # the untrained end is credited with it
         if trained <= start:
             self._mailbox.beat(lease.id, lease.start + action.stop)
             return actions.Trained(action.stop, whole=True)
-        # The batches of one worker alone are the loop's, with a short one at an epoch's end.
+        # A single worker has the batches of a plain loop, with a short one at the end of an epoch.
         alike = action.live > 1 or bool((lease.start + start) % batch)
         count = next_batch(trained - start, size, lease.fewest, alike=alike)
         stop, whole = self._engine.batch_end(start, count, trained)
@@ -203,7 +204,7 @@ class Session:
 
     def _failed(self, lease: Lease, failure: BatchFailed) -> actions.TrainingFailed:
         cause = failure.__cause__ or failure
-        if isinstance(cause, SharedFileError):  # the machine's, and not f's
+        if isinstance(cause, SharedFileError):  # a fault of the machine, not of f
             return actions.TrainingFailed(Failure(lease.id, lease.term, str(cause), "", -1, -1))
         trace = printable(user_traceback(cause, self._options.source), MAX_TRACEBACK_CHARS)
         said = described(cause), trace, failure.first, failure.last
@@ -220,11 +221,12 @@ class Session:
 
         def carried() -> PushContent:
             content, rounded = self._master.carry(self._engine.wire(snapshot), compress)
-            self._snapshot = replace(snapshot, replica=snapshot.replica.updated(rounded))  # what is rebased upon
+            # As the master reconstructs it, so that rebasing keeps the rounding error.
+            self._snapshot = replace(snapshot, replica=snapshot.replica.updated(rounded))
             return replace(content, fields=fields, replica=replace(content.replica, moments=moments))
 
         self._logged = snapshot.logged
-        if snapshot.arriving:  # from a device: it trains on while its courier waits for that
+        if snapshot.arriving:  # from a device: training continues while the courier waits for the copy
             self._content = carried
         else:
             content = carried()
@@ -241,10 +243,11 @@ class Session:
             self._engine.notes.clear()
         if action.content is actions.Content.SNAPSHOT:
             content, self._content = self._content, PushContent
-            assert sync.push is not None, "a snapshot is taken to be pushed"
+            assert sync.push is not None, "only a push has a snapshot"
             sync = sync._replace(push=sync.push._replace(logged=self._logged))
         elif action.content is actions.Content.OUTBOX and self._options.unanswered is not None:
-            unanswered = self._options.unanswered.content  # but moments: nobody has asked this process for any
+            # Without moments, which were requested from the earlier process only.
+            unanswered = self._options.unanswered.content
             unanswered = replace(unanswered, replica=replace(unanswered.replica, moments={}))
             content = lambda: unanswered  # noqa: E731
         self._courier.post(sync, content)
@@ -265,7 +268,7 @@ class Session:
                 self._engine.replicated.take(brought.rows)
                 self._arrived = self._arrived.updated(ReplicaPart(brought.modules, moments=brought.moments))
             case actions.Use.REBASE:
-                assert snapshot is not None, "what was pushed last is kept until its answer comes"
+                assert snapshot is not None, "a snapshot is kept until the reply to its push"
                 self._engine.rebase(snapshot, brought, action.live)
 
     def _keep_only(self, action: actions.KeepOnly) -> None:
@@ -276,6 +279,6 @@ class Session:
 
 
 def _joined(note: str, more: Iterable[str]) -> str:
-    """Return a note with one line more for each text that is not in it yet; the middle of a long one is left out."""
+    """Return a note with one line added for each new text, without the middle of a long one."""
     lines = dict.fromkeys([*note.splitlines(), *(" ".join(text.split()) for text in more)])
     return printable("\n".join(lines), MAX_MESSAGE_CHARS)

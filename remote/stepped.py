@@ -1,10 +1,10 @@
-"""A real worker under the clock of a simulation: it trains, and its training takes as long as its prices say.
+"""A real worker under a simulation's virtual clock, and a mailbox that repeats heartbeats on a thread.
 
-For simulations: session, courier, engine and f are the real ones, so replicas come out as they would on machines.
-The cost of a vertex, a chunk and a push is set beforehand, and the time that passes is that of a virtual clock.
+Session, courier, engine and f are the real ones, so replicas are as they would be on machines. Only the durations are
+simulated: prices define the time of a vertex, a chunk and a push.
 
-The heartbeat goes on while its process lives, however long f takes for a batch. It stops with the process, and when
-an extension holds Python's lock: to the master that is silence, too.
+`HeartbeatMailbox` keeps heartbeats going while f trains a long batch. They stop with the process, and while an
+extension holds the GIL, which the master cannot distinguish from a dead process.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from gridml.protocol.worker_state import WorkerOptions
 from remote.courier import StepCourier
 from remote.session import Session, SessionOptions
 
-MAX_POLL_S = 1.0  # between two looks for a reply, which wakes who waits for it
+MAX_POLL_S = 1.0  # between two polls; an earlier reply wakes the worker
 
 
 class SteppedEngine(Engine):
-    """An engine with random numbers of its own that counts the rows it trains."""
+    """An engine that has its own random state and counts the rows it trains."""
 
     def __init__(self, program: Program, rng_state: RngState, device: Device | None = None) -> None:
         super().__init__(program, device)
@@ -45,7 +45,7 @@ class SteppedEngine(Engine):
         try:
             super().train(start, stop, factor, share)
         except BatchFailed as failed:
-            if isinstance(failed.__cause__, KeyboardInterrupt):  # of a person: no worker process ignores it for them
+            if isinstance(failed.__cause__, KeyboardInterrupt):  # Ctrl-C: no worker process ignores it here
                 raise KeyboardInterrupt from failed
             raise
         finally:
@@ -54,7 +54,7 @@ class SteppedEngine(Engine):
 
 @final
 class SteppedWorker:
-    """A session whose actions take as long as `prices` say, on a machine that trains `speed` times as fast: a
+    """A session whose actions take the time of `prices`, on a machine that trains `speed` times as fast. Implements
     `master.simulation.simulated.SimulatedWorker`."""
 
     def __init__(
@@ -81,15 +81,15 @@ class SteppedWorker:
 
     @property
     def lived_s(self) -> float:
-        """Until when its process has lived, by now."""
+        """The time until which its process has lived so far."""
         return min(self._clock(), self._ended_s)
 
     def life(self) -> Iterator[float]:
-        """Everything it does. Yields the seconds to wait before it goes on."""
+        """Run the worker. Yields the seconds to wait before the next step."""
         try:
             yield self._prices.boot_s
             yield from self._live()
-        finally:  # whoever ends it closes the generator
+        finally:  # the driver kills a worker by closing the generator
             self._ended_s = self._clock()
 
     def _live(self) -> Iterator[float]:
@@ -104,13 +104,13 @@ class SteppedWorker:
                 yield busy_seconds(action, self._prices)
 
     def evict(self) -> None:
-        """SIGTERM: push what there is and leave."""
+        """Simulate SIGTERM: the worker pushes what is trained and leaves."""
         self._evicted = True
         if self.interruptible:
             self.woken()
 
     def notice_reply(self) -> None:
-        """A reply may have come."""
+        """Poll, because a reply may have come."""
         self._courier.poll()
         if self.interruptible:
             self.woken()
@@ -118,9 +118,9 @@ class SteppedWorker:
 
 @final
 class Trainer:
-    """Makes workers that train the program in `source`; `master.simulation.simulate` asks it for them.
+    """Creates workers that train the program in `source`, for `master.simulation.simulate`.
 
-    As real workers do, they compute with one thread, so torch is left with one; all train on `device`. Raises
+    Like real workers they compute with one thread, to which torch is limited; all train on `device`. Raises
     ProgramError as `load` does.
     """
 
@@ -137,7 +137,7 @@ class Trainer:
 
     @property
     def batch(self) -> int:
-        """The vertices of the program's batch."""
+        """The batch size of the program, in vertices."""
         return self._program.update.batch or 1
 
     def __call__(
@@ -149,19 +149,19 @@ class Trainer:
         return SteppedWorker(chosen, engine, mailbox, clock, self._prices, speed)
 
 
-BEAT_S = 0.5  # between two heartbeats of one batch: the shortest silence that may be asked for has ten of them
+BEAT_S = 0.5  # between two heartbeats: a tenth of the shortest timeout that users may set
 
 
 @final
 class HeartbeatMailbox(WorkerMailbox):
-    """A worker's mailbox that says its last heartbeat again every `every_s` seconds, on a thread of its own."""
+    """A worker's mailbox that repeats the last heartbeat every `every_s` seconds on a thread."""
 
     def __init__(self, mailbox: WorkerMailbox, every_s: float = BEAT_S) -> None:
         self.poll_s = mailbox.poll_s
         self._mailbox = mailbox
         self._every_s = every_s
-        self._newest = BEGUN, 0
-        self._one_at_a_time = threading.Lock()  # an older heartbeat must not come after a newer one
+        self._newest = BEGUN, 0  # the last heartbeat; guarded by `_one_at_a_time`
+        self._one_at_a_time = threading.Lock()  # keeps heartbeats in order
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="beating", daemon=True)
         self._thread.start()

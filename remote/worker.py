@@ -1,7 +1,6 @@
 """The console script `gridml-worker`: one worker process, from its arguments to its exit status.
 
-A job may be started again by its batch system. A worker finds out which attempt of its job it is by the mailbox
-that is open.
+A batch system may start a job again. A worker determines which attempt of its job it is by the open mailbox.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from remote.courier import ThreadCourier
 from remote.session import Session, SessionOptions
 from remote.stepped import HeartbeatMailbox
 
-POLL_S = 0.5  # seconds between two looks for a mailbox that the master has not opened yet
-PATIENCE_S = 60.0  # how long to poll; whoever sees none leaves
+POLL_S = 0.5  # while the master has not opened a mailbox yet
+PATIENCE_S = 60.0  # after which a worker without a mailbox leaves
 
 
 def find_mailbox(
@@ -48,12 +47,12 @@ def find_mailbox(
     clock: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Return the name in the run of job `job` in its present attempt: `w7`, after n earlier ones `w7.n`; or None.
+    """Return the name of the current attempt of job `job`: `w7`, after n earlier ones `w7.n`; None without a mailbox.
 
-    The master opens the mailbox of the next attempt when it hears that the last one is over, so of those that are open
-    the newest is ours, and `but` is one that turned out to be an earlier attempt's. What a batch system itself says of
-    a job's starts is no help: it may not have heard of them.
+    `but` is a mailbox that turned out to belong to an earlier attempt.
     """
+    # The master opens the mailbox of the next attempt when it notices the end of the last one, so the newest open one
+    # is this process's. The start count of the batch system is no substitute: it may miss starts.
     give_up_s = clock() + PATIENCE_S
     while True:
         with contextlib.suppress(OSError):
@@ -65,13 +64,13 @@ def find_mailbox(
         rest(POLL_S)
 
 
-CACHE = "GRIDML_WORKER_CACHE"  # in the environment of a machine that keeps a folder between its workers' lives
-CACHE_FOLDER = "chunk-cache"  # in a job's own folder
-CACHE_BYTES = 256 << 20  # of a job's disk, where nothing else is said
+CACHE = "GRIDML_WORKER_CACHE"  # environment variable: cache folder of a machine that outlives its workers
+CACHE_FOLDER = "chunk-cache"  # in the job's folder
+CACHE_BYTES = 256 << 20  # default limit of the cache
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a worker; exit status 0 when it left because it was told to or evicted, the error's own otherwise."""
+    """Run a worker; return 0 when it was dismissed or evicted, else the exit status of the error."""
     parser = argparse.ArgumentParser(
         prog="gridml-worker",
         description="One worker of a run. Back ends start it; there is no need to call it by hand.",
@@ -79,25 +78,25 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--name", required=True, help="the worker's name in the run")
     parser.add_argument("--program", required=True, type=Path, help="the user's file")
-    parser.add_argument("--original", type=Path, help="where the program is a copy of it: the user's own")
+    parser.add_argument("--original", type=Path, help="the user's own file, of which the program is a copy")
     parser.add_argument("--directory", type=Path, help="the run directory, where it is shared with the master")
     parser.add_argument(
         "--carrier",
         default="directory",
-        help="what carries messages and chunks: directory, chirp, sftp, or what a package brings",
+        help="what carries messages and chunks: directory, chirp, sftp, or one of a plug-in",
     )
-    parser.add_argument("--chunks", type=int, default=None, help="leave after so many chunks")
-    parser.add_argument("--patience", type=float, default=math.inf, help="seconds without an answer to save work after")
-    parser.add_argument("--keep", type=int, default=sys.maxsize, help="bytes of a push that is kept, at most")
+    parser.add_argument("--chunks", type=int, default=None, help="chunks to train before leaving")
+    parser.add_argument("--patience", type=float, default=math.inf, help="seconds without a reply before saving work")
+    parser.add_argument("--keep", type=int, default=sys.maxsize, help="bytes of a saved push, at most")
     parser.add_argument(
         "--cache",
         type=Path,
-        help=f"folder in which chunks are kept, {{name}} the worker's in it; otherwise {CACHE} names one",
+        help=f"folder of cached chunks, in which {{name}} is the worker's name; by default that of {CACHE}",
     )
-    parser.add_argument("--cache-bytes", type=int, default=CACHE_BYTES, help="bytes of chunks that are kept, at most")
+    parser.add_argument("--cache-bytes", type=int, default=CACHE_BYTES, help="bytes of cached chunks, at most")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers f draws")
     parser.add_argument("--device", default="auto", help="what to train on: auto, cpu, cuda or cuda:N")
-    parser.add_argument("--parent", type=int, default=None, help="process id to die with")
+    parser.add_argument("--parent", type=int, default=None, help="process id whose death ends the worker")
     options = parser.parse_args(argv)
     evicted = _on_sigterm()
     if options.parent is not None:
@@ -111,27 +110,26 @@ def main(argv: list[str] | None = None) -> int:
         status = _work(options, carrier, loaded, device, evicted)
     except DeviceFailedError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        status = error.exit_status  # at once: what holds memory of a broken device may fail to give it back
+        status = error.exit_status  # exit at once: freeing the memory of a broken device may fail
     except GridmlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_status
-    except SystemExit:  # the user's code asks for it where f is not running; nobody may take that for a farewell
+    except SystemExit:  # the user's code called sys.exit: that must not look like a regular end
         traceback.print_exc()
         return 1
     if argv is None:  # a process of its own
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # grace is short, and taking Python and torch down tidily can cost a second of it
+        os._exit(status)  # grace is short, and a regular shutdown of Python and torch can take a second of it
     return status
 
 
 def _work(
     options: argparse.Namespace, carrier: Carrier, loaded: Program, device: Device, evicted: Callable[[], bool]
 ) -> int:
-    """Be a worker until there is nothing more to do; what could not be sent is left in the job's folder.
+    """Run sessions until no work is left, save an unanswered push in the job's folder, and return the exit status.
 
-    Raises DeviceFailedError where the device fails: nothing more is to be had from it, and what was trained on it since
-    the last push is lost.
+    Raises DeviceFailedError where the device fails, which loses the training since the last push.
     """
     kept = outbox.read(Path(outbox.FILE)) if carrier.remote else None
     status, kind = 0, fitness.kind(device.name)
@@ -145,7 +143,7 @@ def _work(
             with raising_device_errors(device):
                 session.run()
             if carrier.remote:
-                _leave_behind(courier.unanswered, options.keep)  # first: taking the connection down may take long
+                _leave_behind(courier.unanswered, options.keep)  # before closing the mailbox, which may take long
         finally:
             mailbox.close()
         if session.saving and courier.unanswered is not None:
@@ -156,36 +154,36 @@ def _work(
 
 
 def _cache(options: argparse.Namespace, carrier: Carrier) -> ChunkCache | None:
-    """What keeps this worker's chunks; None where the run's own folder has them, or there is no room for any."""
+    """Return the chunk cache; None where the worker shares the run's disk, or the cache is disabled."""
     folder = options.cache or os.environ.get(CACHE) or (CACHE_FOLDER if carrier.remote else None)
     if folder is None or options.cache_bytes < 1:
         return None
     try:
         return ChunkCache(Path(str(folder).replace("{name}", options.name)), options.cache_bytes)
     except OSError as error:
-        print(f"no chunks are kept: {error}", file=sys.stderr)
+        print(f"no chunks are cached: {error}", file=sys.stderr)
         return None
 
 
 def _leave_behind(message: outbox.UnansweredPush | None, longest: int) -> None:
-    """Keep a push of at most `longest` bytes. What is not kept is trained again by somebody."""
+    """Save a push of at most `longest` bytes. The work of a push that is not saved is trained again."""
     file = Path(outbox.FILE)
     try:
         if message is not None:
             outbox.write(file, message, longest)
             return
     except OSError as error:
-        print(f"what could not be sent is not kept either: {error}", file=sys.stderr)
+        print(f"the unanswered push is not saved: {error}", file=sys.stderr)
     with contextlib.suppress(OSError):
-        outbox.clear(file)  # what an earlier attempt kept has been delivered
+        outbox.clear(file)  # the push of an earlier attempt has been delivered
 
 
 def _load_where_fit(path: Path) -> Program:
-    """The program in the user's file. Raises fitness.Unfit where this machine cannot run it."""
-    facts = fitness.read(Path.cwd())  # before torch is loaded: what it takes is still to be had
+    """Return the program in the user's file. Raises fitness.Unfit where this machine cannot run it."""
+    facts = fitness.read(Path.cwd())  # before torch is imported, whose memory counts as free here
     fitness.demand(facts, fitness.Needs())
     try:
-        loaded = loading.load(path, path)  # all beside it was sent with it
+        loaded = loading.load(path, path)  # its own modules were sent with it
     except ProgramError as error:
         module = fitness.missing_module(error)
         if module is None:
@@ -198,9 +196,9 @@ def _load_where_fit(path: Path) -> Program:
 
 
 def _mailboxes(options: argparse.Namespace, carrier: Carrier) -> Iterator[tuple[str, WorkerMailbox]]:
-    """This worker's name in the run, and its mailbox; the next ones when nobody answered it there.
+    """Yield this worker's name in the run and its mailbox; the next candidate if no reply came there.
 
-    Raises RunError where the mailboxes are out of reach, fitness.Unfit where this machine lacks what the carrier takes.
+    Raises RunError where the mailboxes are unreachable, fitness.Unfit where modules of the carrier are missing.
     """
     fitness.demand(fitness.HostFacts(missing=carrier.missing_modules()), fitness.Needs())
     connection = carrier.connect(options.name, options.directory)
@@ -225,17 +223,17 @@ def _mailboxes(options: argparse.Namespace, carrier: Carrier) -> Iterator[tuple[
 
 
 def _on_sigterm() -> Callable[[], bool]:
-    """Whether SIGTERM has come, which the session asks between two batches."""
+    """Handle SIGTERM; return a function that tells whether it has come, for the session to poll."""
     came: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is the master's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the master handles Ctrl-C at the terminal
     return lambda: bool(came)
 
 
 def _prepare_torch(seed: str, asked: str) -> Device:
-    """One thread unless told otherwise; random numbers of its own for every worker. Return the device to train on.
+    """Set torch to one thread by default, and seed it by worker. Return the device to train on.
 
-    Raises NoDeviceError where this machine has not the one that was asked for.
+    Raises NoDeviceError where this machine lacks the requested one.
     """
     import torch
 
