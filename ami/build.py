@@ -1,9 +1,9 @@
-"""An image made with plain boto3, from a staged folder.
+"""Builds an image with plain boto3, from a staged folder.
 
-An instance runs `install.sh` and switches itself off, and its disk becomes the image. The staged folder holds the
-scripts and units of `ami/image`, the wheel, and what the user adds. It travels through a bucket that is made for
-it, by links that are signed and expire; so the instance needs no role, no key and no open port, only a way out to
-S3. Whatever happens, instance and bucket are removed.
+An instance runs `install.sh` and shuts itself down, and its disk becomes the image. The staged folder holds the scripts
+and units of `ami/image`, the wheel, and the user's additions. It is transferred through a temporary bucket by signed
+links that expire, so the instance needs no role, no key and no open port, only a route to S3. Instance and bucket are
+always removed, also after a failure.
 """
 
 from __future__ import annotations
@@ -36,24 +36,23 @@ IMAGE = Path(__file__).parent / "image"
 
 @dataclass(frozen=True)
 class Additions:
-    """What an image has of its user: more packages (requirements of pip), a file of constraints for them, and a
-    pip.conf that says where they come from. The latter two are used, and do not stay in the image."""
+    """The user's additions to an image."""
 
-    packages: tuple[str, ...] = ()
-    constraints: Path | None = None
-    pip_conf: Path | None = None
+    packages: tuple[str, ...] = ()  # requirements of pip
+    constraints: Path | None = None  # pip's constraints file; used by the build, not part of the image
+    pip_conf: Path | None = None  # names the package index; used by the build, not part of the image
 
 
 def stage(folder: Path, additions: Additions = Additions()) -> None:
-    """Make a folder from which `install.sh` makes a root an image. Raises UsageError for what cannot be added, and for
-    a folder that has something in it."""
+    """Create the folder from which `install.sh` installs a worker into a root file system. Raises UsageError for
+    invalid additions, and for a folder that is not empty."""
     for package in additions.packages:
         if not package.strip() or package.strip().startswith(("-", "#")) or "\n" in package:
             raise UsageError(f"--package got {package!r}; expected a requirement of pip, such as 'scipy>=1.11'.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise UsageError(f"{folder} is not empty. Name a folder that is, or is not there.")
+            raise UsageError(f"{folder} is not empty. Name an empty or a new folder.")
         for file in IMAGE.iterdir():
             shutil.copy(file, folder / file.name)
         write_wheel(folder)
@@ -70,7 +69,7 @@ def stage(folder: Path, additions: Additions = Additions()) -> None:
 
 
 def packed(folder: Path) -> bytes:
-    """A staged folder as a tar file, compressed. Raises OSError."""
+    """Return a staged folder as a compressed tar file. Raises OSError."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:
         for file in sorted(folder.iterdir()):
@@ -78,42 +77,41 @@ def packed(folder: Path) -> bytes:
     return content.getvalue()
 
 
-BUILDER = "gridml:builder"  # tag of the instance: this build's own name
+BUILDER = "gridml:builder"  # tag of the instance, with the name of the build
 USUAL_TYPES = {"x86_64": "t3.medium", "arm64": "t4g.medium"}
 POLL_S = 5.0
-LAUNCH_S = 300.0  # until the builder runs
-SCRIPT_S = 1800.0  # until the script has said how it went: packages are fetched and installed
-STOP_S = 600.0
-IMAGE_S = 1800.0  # until a copy of the disk is complete
-LINKS_S = 3600  # how long the links into the bucket are good for
+LAUNCH_S = 300.0  # until the instance runs
+SCRIPT_S = 1800.0  # until the script reports its result: it downloads and installs packages
+STOP_S = 600.0  # until the instance has shut down
+IMAGE_S = 1800.0  # until the disk is copied
+LINKS_S = 3600  # validity of the links into the bucket
 _ARCHIVE, _RESULT = "image.tar.gz", "result.json"
 _Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
 class WantedImage:
-    """What image is to be made: on which `base`, the newest Debian 12 if None; of a machine of which `type` (None: one
-    that does) in which `subnet`; on a disk of so many GiB."""
+    """The specification of an image."""
 
     architecture: str = "x86_64"
-    base: str | None = None
-    type: str | None = None
-    subnet: str | None = None
+    base: str | None = None  # image id; None: the newest Debian 12
+    type: str | None = None  # of the builder instance; None: one of `USUAL_TYPES`
+    subnet: str | None = None  # of the builder instance; None: the account's default
     disk_gib: int = 16
     additions: Additions = field(default_factory=Additions)
 
 
 @dataclass(frozen=True)
 class Time:
-    """How time passes: seconds since an arbitrary start, and a rest."""
+    """A clock in seconds since an arbitrary start, and a sleep."""
 
     now: Callable[[], float] = time.monotonic
     rest: Callable[[float], None] = time.sleep
 
 
 def build(ec2: Any, s3: Any, wanted: WantedImage, say: Callable[[str], None], clock: Time = Time()) -> Image:
-    """Make an image, and return it. Raises UsageError for what is not there, RunError for what AWS refuses, and for an
-    instance or a script that fails."""
+    """Build an image and return it. Raises UsageError for missing inputs, RunError for refusals by AWS, and for a
+    failing instance or script."""
     base = images.base(ec2, wanted.base, wanted.architecture)
     with tempfile.TemporaryDirectory(prefix="gridml-image-") as folder:
         stage(Path(folder), wanted.additions)
@@ -126,30 +124,30 @@ def build(ec2: Any, s3: Any, wanted: WantedImage, say: Callable[[str], None], cl
         with _builder(ec2, name, say):
             id = _launch(ec2, wanted, base, name, user_data(links[0], hashlib.sha256(archive).hexdigest(), links[1]))
             say(f"instance {id} makes the image on {base.id} ({base.name})")
-            _await(lambda: _state(ec2, id) != "pending", clock, LAUNCH_S, f"instance {id} does not begin to run")
+            _await(lambda: _state(ec2, id) != "pending", clock, LAUNCH_S, f"instance {id} does not start")
             result = _await(
-                lambda: _result(ec2, s3, name, id), clock, SCRIPT_S, f"instance {id} does not say how it went"
+                lambda: _result(ec2, s3, name, id), clock, SCRIPT_S, f"instance {id} does not report a result"
             )
             if result["status"] != 0:
                 raise RunError(
                     f"install.sh failed on instance {id} (status {result['status']}): {_tail(result['said'])}"
                 )
-            say("it is ready, and switches itself off")
-            _await(lambda: _state(ec2, id) == "stopped", clock, STOP_S, f"instance {id} does not switch itself off")
+            say("it is ready, and shuts down")
+            _await(lambda: _state(ec2, id) == "stopped", clock, STOP_S, f"instance {id} does not shut down")
             made = _create(ec2, id)
             say(f"{made} is being copied from its disk")
             return _await(lambda: _available(ec2, made), clock, IMAGE_S, f"image {made} does not become available")
 
 
 def user_data(archive_url: str, sha256: str, result_url: str) -> str:
-    """What the builder runs at its first boot."""
+    """Return the script that the builder runs at its first boot."""
     call = f"build({archive_url!r}, {sha256!r}, {result_url!r})"
     return f"#!/usr/bin/python3\n{inspect.getsource(on_builder)}\n\n{call}\n"
 
 
 @contextlib.contextmanager
 def _bucket(s3: Any, name: str, say: Callable[[str], None]) -> Iterator[None]:
-    """A bucket of this account, while inside `with`."""
+    """Provide a bucket of this account inside `with`."""
     region = s3.meta.region_name
     place = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
     with in_words():
@@ -157,7 +155,7 @@ def _bucket(s3: Any, name: str, say: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        with _said(say, f"bucket {name} is left behind; remove it"):
+        with _reported(say, f"bucket {name} is left behind; remove it"):
             for key in (_ARCHIVE, _RESULT):
                 s3.delete_object(Bucket=name, Key=key)
             s3.delete_bucket(Bucket=name)
@@ -165,19 +163,19 @@ def _bucket(s3: Any, name: str, say: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _builder(ec2: Any, name: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Inside `with` an instance with this tag may be launched. It is found by its tag when it is terminated: the answer
-    to its launch may have been lost."""
+    """Terminate the instances with this tag on exit."""
+    # By tag and not by id, because the answer to the launch may have been lost.
     try:
         yield
     finally:
-        with _said(say, f"an instance with the tag {BUILDER}={name} may be left behind; terminate it"):
+        with _reported(say, f"an instance with the tag {BUILDER}={name} may be left behind; terminate it"):
             if ids := [instance["InstanceId"] for instance in _instances(ec2, f"tag:{BUILDER}", name)]:
                 ec2.terminate_instances(InstanceIds=ids)
 
 
 @contextlib.contextmanager
-def _said(say: Callable[[str], None], trouble: str) -> Iterator[None]:
-    """What fails while something is removed is said, and does not hide why."""
+def _reported(say: Callable[[str], None], trouble: str) -> Iterator[None]:
+    """Report errors of a clean-up without raising them, so that they do not hide the original one."""
     try:
         with in_words():
             yield
@@ -220,14 +218,14 @@ def _create(ec2: Any, id: str) -> str:
 
 
 def _instances(ec2: Any, what: str, value: str) -> list[Any]:
-    """Those whose filter of EC2's has this value."""
+    """Return the instances with this value of an EC2 filter."""
     found = ec2.describe_instances(Filters=[{"Name": what, "Values": [value]}])["Reservations"]
     return [instance for reservation in found for instance in reservation["Instances"]]
 
 
 def _state(ec2: Any, id: str) -> str:
-    """EC2's word for an instance's state; "pending" as long as it does not show it. Raises RunError for one that is
-    gone: nobody but this build may end it."""
+    """Return EC2's state of an instance; "pending" until EC2 lists it. Raises RunError for a terminated one, because
+    only this build should terminate it."""
     with in_words():
         values = next(iter(_instances(ec2, "instance-id", id)), None)
     if values is None:
@@ -241,7 +239,7 @@ def _state(ec2: Any, id: str) -> str:
 
 
 def _result(ec2: Any, s3: Any, bucket: str, id: str) -> dict[str, Any] | None:
-    """What the script said; None while it runs. Raises RunError when it cannot say anything any more."""
+    """Return the result of the script; None while it runs. Raises RunError where it stopped without one."""
     stopped = _state(ec2, id) == "stopped"
     exceptions = importlib.import_module("botocore.exceptions")
     with in_words():
@@ -256,7 +254,7 @@ def _result(ec2: Any, s3: Any, bucket: str, id: str) -> dict[str, Any] | None:
         return values
     if stopped:
         raise RunError(
-            f"instance {id} switched itself off and said nothing: it did not reach S3. Name a --subnet with a way out. "
+            f"instance {id} shut down without a result: it did not reach S3. Name a --subnet with a route there. "
             f"The end of its console: {_console(ec2, id)}"
         )
     return None
@@ -267,7 +265,7 @@ def _console(ec2: Any, id: str) -> str:
         with in_words():
             return _tail(ec2.get_console_output(InstanceId=id).get("Output", ""))
     except RunError as error:
-        return f"not to be had ({error})"
+        return f"unavailable ({error})"
 
 
 def _available(ec2: Any, id: str) -> Image | None:
@@ -278,7 +276,7 @@ def _available(ec2: Any, id: str) -> Image | None:
 
 
 def _await(ready: Callable[[], _Found | None], clock: Time, limit_s: float, otherwise: str) -> _Found:
-    """Look every few seconds; return what is found. Raises RunError when it takes longer than `limit_s` seconds."""
+    """Poll until `ready` returns a true value, and return it. Raises RunError after `limit_s` seconds."""
     give_up_s = clock.now() + limit_s
     while not (found := ready()):
         if clock.now() >= give_up_s:
@@ -292,6 +290,6 @@ def _link(s3: Any, bucket: str, key: str, call: str) -> str:
 
 
 def _tail(text: str) -> str:
-    """The last lines of a text, in one."""
+    """Return the last lines of a text as one line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return printable(" | ".join(lines[-8:]) or "nothing", 1_000)

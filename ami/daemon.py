@@ -1,11 +1,10 @@
 """The boot daemon of an instance: it enrols with the master, runs one worker, and ends when no work is left.
 
-Status 0 says that the instance may be switched off: systemd then does so (`image/gridml-worker.service`), and an
-instance that is switched off from inside is terminated. The next step is decided in `decisions.py`. No secret is
-ever logged.
+On exit status 0 systemd shuts the instance down (`image/gridml-worker.service`), and an instance that shuts itself down
+is terminated. `decisions.py` decides the next step. Secrets are never logged.
 
-systemd is notified of the service's state (sd_notify(3)); where systemd did not start it, no notice is sent. The
-metadata service is asked every few seconds whether EC2 is about to take this instance.
+The daemon notifies systemd of its state (sd_notify(3)), if systemd started it. It polls the metadata service every few
+seconds for EC2's notice that it reclaims the instance.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ from gridml.protocol.foreign import printable
 
 
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Send a state such as "READY=1". Raises OSError."""
+    """Send a state such as "READY=1" to systemd. Raises OSError."""
     address = environment.get("NOTIFY_SOCKET")
     if not address:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line:
-        # '@' stands for the zero byte that an abstract address begins with
+        # '@' stands for the leading zero byte of an abstract address
         line.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
 class EvictionWatch:
-    """Says `Leave` once EC2 has given notice. A recommendation to move elsewhere is logged: it costs nothing to stay
-    until the notice, which comes later or never."""
+    """Queues `LeaveInstance` on EC2's notice. A rebalance recommendation is only logged: the instance can stay until
+    the notice, which comes later or never."""
 
     def __init__(self, imds: Imds, events: EventQueue, log: Callable[[str], None]) -> None:
         self._imds = imds
@@ -58,7 +57,7 @@ class EvictionWatch:
         self._trouble = ""
 
     def check(self) -> bool:
-        """Ask once; return whether EC2 takes this instance. Raises OSError."""
+        """Poll once; return whether EC2 reclaims this instance. Raises OSError."""
         interruption = self._imds.interruption()
         if interruption is not None:
             self._events.put(
@@ -72,7 +71,7 @@ class EvictionWatch:
         return False
 
     def begin(self, every_s: float) -> None:
-        """Ask every so many seconds from now on, on a thread that ends with the process, or with the notice."""
+        """Poll every `every_s` seconds on a daemon thread, until the notice."""
         threading.Thread(target=self._go_on, args=(every_s,), daemon=True, name="watch").start()
 
     def _go_on(self, every_s: float) -> None:
@@ -92,12 +91,12 @@ class EvictionWatch:
 
 
 GRACE_S = 75.0  # from SIGTERM until the worker is killed; systemd kills all after 90
-GOODBYE_TIMEOUT_S = 10.0  # how long the master is told goodbye, when it does not answer
+GOODBYE_TIMEOUT_S = 10.0  # for retries of the goodbye message
 MAX_EVICTION_WAIT_S = 600.0  # EC2 takes an instance within minutes of its notice; after this long it ends itself
 
 
 class Master(Protocol):
-    """What the daemon asks of the master: `gridml.carriers.enrolment.EnrolmentClient`."""
+    """The master as the daemon uses it; implemented by `gridml.carriers.enrolment.EnrolmentClient`."""
 
     def enrol(self, token: str, document: str, signature: str) -> Assignment: ...
 
@@ -106,14 +105,13 @@ class Master(Protocol):
 
 @dataclass(frozen=True)
 class DaemonServices:
-    """All that the daemon does outside itself. `identity` and `look` ask the metadata service, the latter whether EC2
-    takes this instance; `prepare` fetches what an assignment takes, `run` runs its worker to the end."""
+    """The dependencies of the daemon, which tests replace."""
 
     master: Master
-    identity: Callable[[], Identity]
-    check: Callable[[], bool]
-    prepare: Callable[[Assignment], None]
-    run: Callable[[Assignment], WorkerExited]
+    identity: Callable[[], Identity]  # from the metadata service
+    check: Callable[[], bool]  # asks the metadata service whether EC2 reclaims this instance
+    prepare: Callable[[Assignment], None]  # fetches the files of an assignment
+    run: Callable[[Assignment], WorkerExited]  # runs its worker to the end
     events: EventQueue
     log: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
@@ -121,8 +119,8 @@ class DaemonServices:
 
 
 class DaemonExit(Exception):
-    """There is nothing more to do here. `status` is what the master is told of the worker; where it is gone
-    (`unheard`), it is told nothing."""
+    """No work is left for this instance. `status` is the worker's exit status for the goodbye message; none is sent if
+    the master is gone or has refused the instance (`master_gone`)."""
 
     def __init__(self, why: str, status: int = 0, *, master_gone: bool = False) -> None:
         super().__init__(why)
@@ -130,18 +128,18 @@ class DaemonExit(Exception):
 
 
 class Daemon:
-    """One instance's life. Seconds are those of the surroundings' clock."""
+    """The boot daemon of one instance. Times are those of the services' clock."""
 
     def __init__(self, instance: OwnInstance, services: DaemonServices) -> None:
         self._instance = instance
         self._services = services
         self._last_contact_s = services.clock()
-        self._job: str | None = None
+        self._job: str | None = None  # None until enrolled
         self._short_runs = 0
         self._output = ""  # of the last worker
 
     def live(self) -> None:
-        """Work until there is nothing more to do. Returns when the instance may be switched off."""
+        """Run workers until no work is left. Returns when the instance may be shut down."""
         try:
             while True:
                 self._work(self._ready())
@@ -153,7 +151,7 @@ class Daemon:
             self._await_end()
 
     def _ready(self) -> Assignment:
-        """Enrol, and have what the worker takes. Raises Over when the instance is to leave, or nobody is there."""
+        """Enrol, and fetch the files of the worker. Raises DaemonExit to leave, or where the master is gone."""
         services, attempt = self._services, 0
         while True:
             self._check_leave()
@@ -184,7 +182,7 @@ class Daemon:
             self._pause(min(pause_s, self._instance.orphan_s - silent_s))
 
     def _work(self, assignment: Assignment) -> None:
-        """Run a worker. Raises Over unless another is to follow it."""
+        """Run a worker. Raises DaemonExit unless another one is to follow."""
         services, began_s = self._services, self._services.clock()
         self._check_leave()
         try:
@@ -204,7 +202,7 @@ class Daemon:
         self._pause(decisions.pause_s(self._short_runs + 1, services.draw()))
 
     def _leave(self) -> LeaveInstance | None:
-        """What this instance was told to leave for. Where that was a signal, EC2 may be behind it."""
+        """Return the request to leave, if any. After a signal, check for a notice of EC2 as its cause."""
         leave = self._services.events.leave
         if leave is not None and not leave.evicted:
             try:
@@ -214,7 +212,7 @@ class Daemon:
         return self._services.events.leave
 
     def _say_goodbye(self, ending: DaemonExit) -> None:
-        """Tell the master how the worker ended, if there was one; not for long."""
+        """Report the end of the worker to the master, if there was one, with a few retries."""
         services, leave = self._services, self._services.events.leave
         if self._job is None or ending.master_gone:
             return
@@ -236,9 +234,9 @@ class Daemon:
             services.events.get(pause_s)
 
     def _await_end(self) -> None:
-        """Let EC2 take the instance: one that ends itself pays for its hour."""
+        """Wait for EC2 to reclaim the instance: one that shuts itself down is charged for its hour."""
         services, until_s = self._services, self._services.clock() + MAX_EVICTION_WAIT_S
-        services.log("EC2 takes this instance, which waits for it")
+        services.log("EC2 reclaims this instance, which waits for it")
         while not services.events.going_down and (left_s := until_s - services.clock()) > 0:
             services.events.get(left_s)
 
@@ -253,15 +251,15 @@ class Daemon:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The console script of the unit: exit status 0 when the instance may be switched off, an error's own otherwise."""
+    """Run the daemon; return 0 when the instance may be shut down, else the exit status of the error."""
     parser = argparse.ArgumentParser(
         prog="python -m ami.daemon",
         description="The boot daemon of an instance. systemd starts it; there is no need to call it by hand.",
         epilog="example: python -m ami.daemon --config /etc/gridml/instance.json",
     )
-    parser.add_argument("--config", required=True, type=Path, help="what the user data wrote")
-    parser.add_argument("--folder", default=Path("."), type=Path, help="where the key and the worker's folder are")
-    parser.add_argument("--imds", default=ADDRESS, help="where the metadata service answers")
+    parser.add_argument("--config", required=True, type=Path, help="file written by the user data")
+    parser.add_argument("--folder", default=Path("."), type=Path, help="folder of the key and the worker's folder")
+    parser.add_argument("--imds", default=ADDRESS, help="address of the metadata service")
     options = parser.parse_args(argv)
     try:
         instance = instances.read(options.config)
@@ -275,7 +273,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _services(instance: OwnInstance, folder: Path, imds_address: str) -> DaemonServices:
-    """The real ones: signals, a watch on its thread, the master over SSH, a worker as a process."""
+    """Return the real services: signals, the eviction watch, the master over SSH, the worker process."""
     events, imds = EventQueue(), Imds(imds_address)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -292,7 +290,7 @@ def _services(instance: OwnInstance, folder: Path, imds_address: str) -> DaemonS
         notify(f"STATUS=working as {assignment.job}")
         return supervise(command, work, environment, events, GRACE_S, _log)
 
-    # Two clients: what the watch's thread asks, and what the loop asks, are not to wait for each other.
+    # Two clients of the metadata service, so that the watch's thread and the main loop do not block each other.
     EvictionWatch(Imds(imds_address), events, _log).begin(instance.watch_s)
     return DaemonServices(
         master=EnrolmentClient(instance.master, key),
@@ -306,8 +304,11 @@ def _services(instance: OwnInstance, folder: Path, imds_address: str) -> DaemonS
 
 
 def _own_key(path: Path) -> str:
-    """The instance's private key: made at its first boot, and the same after a restart. One that a crash left damaged
-    is made anew: if it has enrolled, the instance is told so and ends, and need not ask in vain. Raises OSError."""
+    """Return the instance's private key, made at its first boot and kept over restarts. Raises OSError.
+
+    A key that a crash damaged is replaced: if the old one has enrolled, the master refuses the instance for good, which
+    then ends instead of retrying.
+    """
     with contextlib.suppress(FileNotFoundError):
         kept = path.read_text(errors="replace")
         if is_key(kept):
@@ -318,7 +319,7 @@ def _own_key(path: Path) -> str:
 
 
 def _log(text: str) -> None:
-    sys.stdout.write(f"{text}\n")  # in one piece: threads log, too
+    sys.stdout.write(f"{text}\n")  # one write, because several threads log
     sys.stdout.flush()
 
 

@@ -1,6 +1,6 @@
-"""The next step of an instance's daemon, as pure functions of what it knows, and the events it waits for.
+"""The decisions of the boot daemon as pure functions, and the queue of the events that it waits for.
 
-The events: the instance is to leave, and its worker has ended.
+The events are a request to leave and the exit of the worker.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from gridml.errors import RunError
 from gridml.protocol.outbox import SAVED
 
-SHORT_RUN_S = 60.0  # a worker that ends sooner did not get to work
-MAX_SHORT_RUNS = 3  # as many in a row, and another will not do better
+SHORT_RUN_S = 60.0  # a worker that ends sooner has done no work
+MAX_SHORT_RUNS = 3  # consecutive ones, after which another worker would fail as well
 MIN_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0
 
@@ -31,7 +31,7 @@ class WorkerEnd:
 
 
 def is_followed(end: WorkerEnd) -> tuple[bool, str]:
-    """Whether the master is asked again after the end of a worker, and another starts in the same folder; and why."""
+    """Return (whether another worker follows in the same folder after enrolling again, the reason)."""
     last_line = f": {end.last_line}" if end.last_line else ""
     if end.stop_reason is not None:
         return False, end.stop_reason
@@ -45,8 +45,8 @@ def is_followed(end: WorkerEnd) -> tuple[bool, str]:
 
 
 def last_contact_s(end: WorkerEnd, ended_s: float, arguments: Sequence[str], before_s: float) -> float:
-    """When the master was last heard, as far as the end of a worker at `ended_s` tells; `before_s` is what was known
-    before. A worker that saved its push had no answer for its --patience; one that never reached the master tells
+    """Return the time of the last contact with the master, given the end of a worker at `ended_s`, and `before_s` as
+    known before. A worker that saved its push had no reply for its --patience; one that never reached the master adds
     nothing."""
     if end.status == RunError.exit_status:
         return before_s
@@ -55,7 +55,7 @@ def last_contact_s(end: WorkerEnd, ended_s: float, arguments: Sequence[str], bef
 
 
 def patience_s(arguments: Sequence[str]) -> float:
-    """The worker's --patience in seconds, 0 where it has none."""
+    """Return the worker's --patience in seconds; 0 without one."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--patience", type=float, default=0.0)
     try:
@@ -65,58 +65,57 @@ def patience_s(arguments: Sequence[str]) -> float:
 
 
 def orphan_reason(silent_s: float, orphan_s: float) -> str | None:
-    """Why an instance whose master has been silent for `silent_s` is to end itself; None while it may go on."""
+    """Return the reason to end an instance whose master has been silent for `silent_s`; None to continue."""
     if silent_s < orphan_s:
         return None
     return f"nothing was heard from the master for {silent_s:.0f} s, and {orphan_s:.0f} s are allowed"
 
 
 def pause_s(attempt: int, draw: float) -> float:
-    """Seconds after attempt `attempt` (from 1) has failed: doubled each time up to a limit, and spread by `draw`,
-    uniform in [0, 1), so that a fleet does not knock all at once."""
+    """Return the back-off in seconds after failed attempt `attempt` (from 1): exponential up to `MAX_PAUSE_S`, with
+    jitter by `draw`, uniform in [0, 1), so that the instances of a fleet do not retry all at once."""
     longest = min(MAX_PAUSE_S, MIN_PAUSE_S * 2.0 ** min(attempt - 1, 30))
     return longest * (0.5 + 0.5 * draw)
 
 
 @dataclass(frozen=True)
 class LeaveInstance:
-    """The instance is to stop working; `evicted` where EC2 takes it, whatever it does."""
+    """A request to stop working."""
 
     why: str
-    evicted: bool = False
+    evicted: bool = False  # EC2 reclaims the instance in any case
 
 
 @dataclass(frozen=True)
 class WorkerExited:
-    """The worker's process has ended, with its exit status and the last lines that it wrote."""
+    """The exit of the worker process."""
 
     status: int
-    output: str
+    output: str  # the last lines that it wrote
 
     @property
     def last_line(self) -> str:
-        """The last of the lines."""
+        """The last line of the output."""
         return self.output.rpartition("\n")[2]
 
 
 class EventQueue:
-    """Said by signal handlers and threads, heard by the daemon's one loop. That it is to leave stays said."""
+    """Events from signal handlers and threads to the daemon's only loop. A request to leave is kept for good."""
 
     def __init__(self) -> None:
-        # Its put() may interrupt itself and get(), which an Event's set() in a signal handler may not.
+        # Reentrant: a signal handler may call put() during put() or get(), unlike an Event's set().
         self._queue: queue.SimpleQueue[LeaveInstance | WorkerExited] = queue.SimpleQueue()
         self._leave: LeaveInstance | None = None
         self._going_down = False
 
     @property
     def going_down(self) -> bool:
-        """Whether the system is: somebody said so who is not EC2's notice."""
+        """Whether the system is shutting down, as opposed to a notice of EC2."""
         return self.leave is not None and self._going_down
 
     @property
     def leave(self) -> LeaveInstance | None:
-        """That the instance is to leave, None as long as nobody has said so. Not for while a worker runs: it would not
-        be heard to end."""
+        """The request to leave, None without one. Not to be used while a worker runs: it discards `WorkerExited`."""
         while True:
             try:
                 self._keep(self._queue.get_nowait())
@@ -127,7 +126,7 @@ class EventQueue:
         self._queue.put(event)
 
     def get(self, within_s: float | None = None) -> LeaveInstance | WorkerExited | None:
-        """The next word; None when none comes within so many seconds."""
+        """Return the next event; None if none comes within `within_s` seconds."""
         try:
             event = self._queue.get(timeout=within_s)
         except queue.Empty:
@@ -136,12 +135,12 @@ class EventQueue:
         return event
 
     def pause(self, seconds: float) -> LeaveInstance | None:
-        """Let so much time pass, or less where the instance is to leave: then return that."""
+        """Sleep for `seconds`, or until a request to leave, which is returned."""
         return self.leave or (self._leave if self.get(seconds) else None)
 
     def _keep(self, event: LeaveInstance | WorkerExited) -> None:
         if not isinstance(event, LeaveInstance):
             return
         self._going_down = self._going_down or not event.evicted
-        if self._leave is None or event.evicted:  # a notice tells more than a signal
+        if self._leave is None or event.evicted:  # a notice of EC2 has priority over a signal
             self._leave = event

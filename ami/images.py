@@ -1,4 +1,4 @@
-"""The account's images that gridml made: list and remove them, with boto3's clients and errors in words."""
+"""Lists and removes the account's gridml images; creates boto3 clients and translates their errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "40
 
 
 def connect(service: str, region: str | None) -> Any:
-    """A client of a service in a region, or in that of the configuration. Raises UsageError, RunError."""
+    """Return a boto3 client of a service, by default in the configured region. Raises UsageError, RunError."""
     try:
         boto3 = importlib.import_module("boto3")
     except ImportError:
@@ -32,7 +32,7 @@ def connect(service: str, region: str | None) -> Any:
         connect_timeout=10,
         read_timeout=60,
         retries={"mode": "standard", "total_max_attempts": 5},
-        # Links that are signed the older way are refused in most regions.
+        # Most regions refuse links signed by the older method.
         signature_version="s3v4" if service == "s3" else "v4",
     )
     with in_words():
@@ -44,7 +44,7 @@ def connect(service: str, region: str | None) -> Any:
 
 @contextlib.contextmanager
 def in_words() -> Iterator[None]:
-    """What boto3 raises inside becomes a RunError that says what is missing, and what to do."""
+    """Translate errors of boto3 to RunError with advice."""
     exceptions = importlib.import_module("botocore.exceptions")
     try:
         yield
@@ -56,13 +56,11 @@ def in_words() -> Iterator[None]:
             "and AWS_SECRET_ACCESS_KEY."
         ) from error
     except exceptions.BotoCoreError as error:
-        raise RunError(
-            f"AWS is out of reach: {printable(str(error), 300)}. Look at --region and the network."
-        ) from error
+        raise RunError(f"AWS is out of reach: {printable(str(error), 300)}. Check --region and the network.") from error
 
 
 def code_of(error: Any) -> str:
-    """AWS's own name of what it refused a call for."""
+    """Return AWS's error code."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
@@ -78,36 +76,36 @@ def _refusal(error: Any) -> RunError:
     return RunError(f"AWS refused {operation} ({code}): {said}")
 
 
-TAG = "gridml"  # of images and of their snapshots: the version that they were made with
+TAG = "gridml"  # tag of images and snapshots, with the version of gridml in them
 DEBIAN = "136693071363"  # the account of the Debian project
 ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}  # as EC2 and as Debian call them
 
 
 @dataclass(frozen=True)
 class Image:
-    """`created` is ISO 8601 in UTC, `state` EC2's own, `device` that of the root."""
+    """An image."""
 
     id: str
     name: str
-    created: str
-    state: str
+    created: str  # ISO 8601, UTC
+    state: str  # EC2's term
     architecture: str
-    version: str
-    device: str
+    version: str  # of gridml; empty for foreign images
+    device: str  # of the root file system
     snapshots: tuple[str, ...]
 
 
 def own(ec2: Any) -> list[Image]:
-    """The images that gridml made in this region, the newest first. Raises RunError."""
+    """Return gridml's images of this region, newest first. Raises RunError."""
     return _newest_first(_described(ec2, Owners=["self"], Filters=[{"Name": "tag-key", "Values": [TAG]}]))
 
 
 def base(ec2: Any, asked: str | None, architecture: str) -> Image:
-    """The image to build on: the newest Debian 12, unless another is asked for. Raises UsageError, RunError."""
+    """Return the image to build on, by default the newest Debian 12. Raises UsageError, RunError."""
     region = ec2.meta.region_name
     if asked is not None:
         if (image := find(ec2, asked)) is None:
-            raise UsageError(f"--base {asked} is not there in {region}, or is not shared with you. Name another image.")
+            raise UsageError(f"--base {asked} is unknown in {region}, or is not shared with you. Name another image.")
         return image
     wanted = {
         "name": f"debian-12-{ARCHITECTURES[architecture]}-*",
@@ -123,8 +121,8 @@ def base(ec2: Any, asked: str | None, architecture: str) -> Image:
 
 
 def remove(ec2: Any, ids: Sequence[str]) -> list[Image]:
-    """Remove images of gridml's, with their snapshots, and return them. Raises UsageError where one of them is none,
-    before any is removed, and RunError."""
+    """Remove gridml's images and their snapshots, and return them. Raises UsageError for a foreign image before any is
+    removed, and RunError."""
     images = {image.id: image for image in own(ec2)}
     foreign = [id for id in ids if id not in images]
     if foreign:
@@ -141,7 +139,7 @@ def remove(ec2: Any, ids: Sequence[str]) -> list[Image]:
 
 
 def find(ec2: Any, id: str) -> Image | None:
-    """An image in its present state; None as long as nobody has heard of it. Raises RunError."""
+    """Return an image in its current state; None if it is not listed. Raises RunError."""
     return next(iter(_described(ec2, Filters=[{"Name": "image-id", "Values": [id]}])), None)
 
 

@@ -1,6 +1,6 @@
-"""The facts that an instance of EC2 has of itself: instance metadata (version 2) and its start data.
+"""The data of an EC2 instance about itself: instance metadata (version 2) and its start data.
 
-The start data say where its master is, and show that it belongs to the fleet.
+The start data hold the address of its master, and the token that proves it belongs to the fleet.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from gridml.errors import UsageError
 from gridml.protocol.foreign import ForeignFile, read_regular
 
 ADDRESS = "http://169.254.169.254"
-_TTL_S = 21_600
-_SPARE_S = 60.0  # a token is renewed so long before its end
+_TTL_S = 21_600  # validity of a token: 6 hours, the maximum
+_SPARE_S = 60.0  # before its expiry a token is renewed
 _TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The document that says which instance this is, and its signature, base64 in one line."""
+    """The instance identity document."""
 
     document: str
-    signature: str
+    signature: str  # base64 in one line
 
 
 @dataclass(frozen=True)
 class EvictionNotice:
-    """EC2 is going to `action` this instance (terminate, stop or hibernate) at `time`, ISO 8601 in UTC."""
+    """EC2's notice that it reclaims this instance."""
 
-    action: str
-    time: str
+    action: str  # terminate, stop or hibernate
+    time: str  # ISO 8601, UTC
 
 
 class Imds:
-    """The service at `address`; nothing but it is asked, whatever the environment says of proxies.
+    """Client of the metadata service at `address`. Ignores the proxies of the environment.
 
-    Every method raises OSError when it cannot be reached or answers what makes no sense.
+    Every method raises OSError when the service is unreachable or its answer invalid.
     """
 
     def __init__(self, address: str = ADDRESS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,18 +62,18 @@ class Imds:
         return Identity(document, "".join(signature.split()))
 
     def interruption(self) -> EvictionNotice | None:
-        """What EC2 says that it will do to this spot instance; None as long as it says nothing."""
+        """Return EC2's notice to this spot instance; None without one."""
         said = self._said("meta-data/spot/instance-action")
         return None if said is None else EvictionNotice(said.get("action", "unknown"), said.get("time", "unknown"))
 
     def rebalance(self) -> str | None:
-        """When EC2 recommended to move elsewhere, ISO 8601 in UTC; None where it did not."""
+        """Return the time of EC2's rebalance recommendation, ISO 8601 in UTC; None without one."""
         said = self._said("meta-data/events/recommendations/rebalance")
         return None if said is None else said.get("noticeTime", "unknown")
 
     def _said(self, path: str) -> dict[str, str] | None:
-        """What lies at a path by name, nothing where it cannot be read: that there is something to say is what counts,
-        and the worker must not stay for a word that nobody understands. None where there is nothing."""
+        """Return the JSON object at a path; None where nothing exists."""
+        # Unreadable content becomes {}: that a notice exists is enough, and the worker must not ignore it.
         text = self.get(path)
         if text is None:
             return None
@@ -84,7 +84,7 @@ class Imds:
         return {name: str(value) for name, value in values.items()} if isinstance(values, dict) else {}
 
     def get(self, path: str) -> str | None:
-        """What lies at a path; None where there is nothing."""
+        """Return the text at a path; None where nothing exists."""
         for fresh in (False, True):
             try:
                 return self._ask(f"latest/{path}", {"X-aws-ec2-metadata-token": self._valid_token()})
@@ -94,7 +94,7 @@ class Imds:
                     return None
                 if error.code != 401 or fresh:
                     raise OSError(f"the metadata service answered {error.code} to {path}") from None
-                self._until_s = -1.0  # it knows this token no more: once more with another
+                self._until_s = -1.0  # the token is no longer valid: retry once with a new one
         raise AssertionError("the second answer is taken or raised")
 
     def _need(self, path: str) -> str:
@@ -123,28 +123,24 @@ class Imds:
                 body: bytes = answer.read()
                 return body.decode()
         except (http.client.HTTPException, UnicodeDecodeError) as error:
-            raise OSError(f"the metadata service answered what makes no sense to {path}: {error!r}") from None
+            raise OSError(f"the metadata service gave an invalid answer to {path}: {error!r}") from None
 
 
-_MAX_CONFIG_BYTES = 1 << 16  # bytes
+_MAX_CONFIG_BYTES = 1 << 16
 _WRITTEN = "The instance's user data write it."
 
 
 @dataclass(frozen=True)
 class OwnInstance:
-    """The user data's `/etc/gridml/instance.json`.
-
-    `orphan_s` is how long the master may be silent before the instance ends itself, `watch_s` how often EC2 is asked
-    whether it takes the instance away; seconds.
-    """
+    """The start data, which the user data write to `/etc/gridml/instance.json`."""
 
     run: str
     host: str
     port: int
     host_key: str
     fleet_token: str = dataclasses.field(repr=False)
-    orphan_s: float = 900.0
-    watch_s: float = 5.0
+    orphan_s: float = 900.0  # silence of the master after which the instance ends itself
+    watch_s: float = 5.0  # poll interval for EC2's notice
 
     @property
     def master(self) -> Address:
@@ -152,17 +148,17 @@ class OwnInstance:
 
 
 def read(path: Path) -> OwnInstance:
-    """Raises UsageError, which never shows what is in the file."""
+    """Read the start data. Raises UsageError, which never quotes the file, as it holds a secret."""
     names = {field.name for field in dataclasses.fields(OwnInstance)}
     try:
         values = json.loads(read_regular(path, _MAX_CONFIG_BYTES))
         instance = from_json(OwnInstance, {name: value for name, value in values.items() if name in names})
     except (OSError, ForeignFile) as error:
         raise UsageError(f"{path} cannot be read: {error}. {_WRITTEN}") from None
-    except (ValueError, TypeError, AttributeError, RecursionError):  # what they say may quote the token
+    except (ValueError, TypeError, AttributeError, RecursionError):  # their messages may quote the token
         raise UsageError(f"{path} is not what was expected: JSON with {', '.join(sorted(names))}. {_WRITTEN}") from None
     numbers = {"port": instance.port, "orphan_s": instance.orphan_s, "watch_s": instance.watch_s}
     wrong = [name for name, value in numbers.items() if not (math.isfinite(value) and value > 0)]
     if wrong or instance.port > 65535:
-        raise UsageError(f"{path}: {' and '.join(wrong) or 'port'} cannot be that number. {_WRITTEN}")
+        raise UsageError(f"{path}: {' and '.join(wrong) or 'port'} is out of range. {_WRITTEN}")
     return instance

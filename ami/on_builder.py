@@ -1,7 +1,7 @@
-"""Runs on the instance that an image is made of: its user data are this file, and a call of `build`.
+"""Script of the builder instance, whose user data are this file and a call of `build`.
 
-So it stands alone, on the Python of the base image. It fetches the staged folder, runs `install.sh`, says how that
-went, and switches the instance off.
+So it imports only the standard library of the base image's Python. It fetches the staged folder, runs `install.sh`,
+reports the result, and shuts the instance down.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-MAX_OUTPUT_CHARS = 4_000  # characters of what the script said that are told
+MAX_OUTPUT_CHARS = 4_000  # of the script, in the result
 _TIMEOUT_S = 60
-# cloud-init still writes when its last script has ended, and keeps the user data: it goes when cloud-init has gone.
-# What cannot be cleaned does not switch itself off, and so becomes no image.
+# cloud-init keeps writing after its last script, and stores the user data, so the clean-up waits for its end.
+# If the clean-up fails the instance does not shut down, and so does not become an image.
 _LAST = (
     "timeout 300 cloud-init status --wait >/dev/null 2>&1; "
     "sh {folder}/clean.sh && rm -rf {folder} && systemctl poweroff"
@@ -24,7 +24,7 @@ _LAST = (
 
 
 def build(archive_url: str, sha256: str, result_url: str) -> None:
-    """Make this machine's root an image."""
+    """Install the worker on this machine, report the result and shut down."""
     folder = Path(tempfile.mkdtemp(prefix="gridml-image-", dir="/var/tmp"))
     try:
         status, said = _install(folder, archive_url, sha256)
@@ -41,12 +41,12 @@ def build(archive_url: str, sha256: str, result_url: str) -> None:
 
 
 def _install(folder: Path, archive_url: str, sha256: str) -> tuple[int, str]:
-    """Return the exit status of the script, and what it said."""
+    """Return (exit status, output) of the script."""
     with urllib.request.urlopen(archive_url, timeout=_TIMEOUT_S) as answer:
         content = answer.read()
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
-        return 1, f"what was fetched has the SHA-256 {found}, expected {sha256}"
+        return 1, f"the archive has the SHA-256 {found}, expected {sha256}"
     subprocess.run(["tar", "-xz", "-C", str(folder)], input=content, check=True)
     done = subprocess.run(
         ["sh", str(folder / "install.sh"), "--unclean"],

@@ -1,8 +1,8 @@
-"""The files that a worker runs on: the bundle that an instance fetches, and the wheel in an image.
+"""The files that a worker needs: the bundle that an instance fetches, and the wheel in an image.
 
-The run's files are fetched from the master and checked, and the job's credential is put beside them. The wheel
-holds the packages of this installation that an instance needs, as they are here. So the image has what the submit
-host has, however that was installed, and nothing has to be published or built first. The format is
+The run's files are fetched from the master and verified, and the job's credential is written next to them. The wheel
+holds those packages of this installation that an instance needs. So the image has the code of the submit host, however
+that was installed, and nothing needs to be published or built first. The format is
 https://packaging.python.org/specifications/binary-distribution-format.
 """
 
@@ -31,10 +31,10 @@ _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 def prepare(assignment: Assignment, master: Address, private_key: str, folder: Path) -> None:
-    """Have all in `folder` that the worker of an assignment takes. What is there already and right is not fetched.
+    """Write all files of an assignment's worker to `folder`. Existing correct files are not fetched again.
 
-    Raises RunError for a bundle that must not be run, StorageError where this machine cannot keep it, OSError where the
-    master is out of reach.
+    Raises RunError for an invalid bundle, StorageError for a fault of this machine's disk, OSError where the master is
+    unreachable.
     """
     check(assignment)
     credential = Credential(master.host, master.port, master.host_key, assignment.job, private_key)
@@ -49,7 +49,7 @@ def prepare(assignment: Assignment, master: Address, private_key: str, folder: P
 
 
 def check(assignment: Assignment) -> None:
-    """Raise RunError for files among which the worker, or its program, is not, or that would overwrite each other."""
+    """Raise RunError for a bundle without the worker or its program, or with files that overwrite each other."""
     names = [file.name for file in assignment.files]
     absent = [name for name in (CODE, assignment.program) if name not in names]
     if absent:
@@ -59,18 +59,18 @@ def check(assignment: Assignment) -> None:
 
 
 def command(assignment: Assignment) -> list[str]:
-    """The worker's command, in the folder where all lies that it takes."""
+    """Return the worker's command, to be run in the folder of its files."""
     named = ["--name", assignment.job, "--carrier", "sftp", "--program", assignment.program]
     return [sys.executable, CODE, *named, *assignment.arguments, "--parent", str(os.getpid())]
 
 
 def environment(assignment: Assignment, folder: Path, own: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The worker's environment: little of the daemon's own, and what the master sets."""
+    """Return the worker's environment: a few variables of the daemon's, and those of the assignment."""
     return {**{name: own[name] for name in _PASSED_ON if name in own}, "HOME": str(folder), **assignment.environment}
 
 
 def _fetch(sftp: Any, file: BundleFile, folder: Path, source: str) -> None:
-    """Fetch a file, from where an earlier attempt broke off. Only what has the right digest gets its name."""
+    """Fetch a file, resuming an earlier attempt, and rename it only with the right digest."""
     part = folder / f".{file.sha256}.part"
     for begun in (True, False):
         if not begun:
@@ -92,7 +92,7 @@ def _fetch(sftp: Any, file: BundleFile, folder: Path, source: str) -> None:
 def _fetch_rest(sftp: Any, path: str, part: Path, source: str) -> None:
     paramiko, unwritten = importlib.import_module("paramiko"), f"{part.name} cannot be written"
     with _on_disk(unwritten):
-        kept = part.open("ab", buffering=0)  # so that nothing is left to be written when it is closed
+        kept = part.open("ab", buffering=0)  # unbuffered, so that close cannot fail with pending data
     with kept, as_oserror(paramiko, f"{source} {path}"), contextlib.closing(sftp.open(path, "rb")) as theirs:
         theirs.MAX_REQUEST_SIZE = READ
         theirs.seek(kept.tell())
@@ -105,7 +105,7 @@ def _fetch_rest(sftp: Any, path: str, part: Path, source: str) -> None:
 
 @contextlib.contextmanager
 def _on_disk(trouble: str) -> Iterator[None]:
-    """What this machine's disk refuses becomes a StorageError."""
+    """Translate OSError of this machine's disk to StorageError."""
     try:
         yield
     except OSError as error:
@@ -123,11 +123,11 @@ def _sha256(path: Path) -> str:
 
 PACKAGES = ("gridml", "remote", "ami")
 _DEPENDENCIES = ("numpy", "paramiko")
-_EPOCH = (2026, 1, 1, 0, 0, 0)  # the same files make the same wheel
+_EPOCH = (2026, 1, 1, 0, 0, 0)  # fixed mtime: the same files make the same wheel
 
 
 def version() -> str:
-    """The version of gridml that is installed."""
+    """Return the installed version of gridml."""
     return metadata.version("gridml")
 
 
@@ -151,7 +151,7 @@ def write_wheel(folder: Path) -> Path:
 
 
 def _sources() -> dict[str, bytes]:
-    """What is in the packages, by path in the wheel."""
+    """Return the content of the packages, by path in the wheel."""
     found = {}
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)

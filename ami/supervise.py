@@ -1,4 +1,4 @@
-"""The worker's process: started, told to stop, and its last words kept."""
+"""Supervises the worker process: starts it, stops it, and keeps its last output."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from ami.decisions import EventQueue, WorkerExited
 from gridml.protocol.foreign import printable
 
-_MAX_LINE_CHARS = 2_000  # characters of a line
-_MAX_LINES = 200  # that the master is told at the end, at most
-_REST_S = 2.0  # how long what the worker wrote may follow its end
+_MAX_LINE_CHARS = 2_000
+_MAX_LINES = 200  # of output in the goodbye message
+_REST_S = 2.0  # for the rest of the output after the worker's exit
 
 
 def supervise(
@@ -26,9 +26,9 @@ def supervise(
     log: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> WorkerExited:
-    """Run a worker to its end. When the instance is to leave it gets SIGTERM at once, and `grace_s` seconds later, if
-    it still runs, SIGKILL; to be told again to leave does not prolong that. What it writes goes to `log` by lines.
-    Raises OSError where it cannot be started."""
+    """Run a worker to its end. On a request to leave it gets SIGTERM at once, and SIGKILL after `grace_s` seconds;
+    further requests do not extend that. Its output is passed to `log` line by line. Raises OSError where it cannot be
+    started."""
     process = subprocess.Popen(
         [*command],
         cwd=folder,
@@ -51,19 +51,19 @@ def supervise(
 
     def wait() -> None:
         status = process.wait()
-        listener.join(_REST_S)  # something that it started may hold its output for ever
+        listener.join(_REST_S)  # a child of the worker may keep the pipe open forever
         events.put(WorkerExited(status, "\n".join(kept)))
 
     listener = threading.Thread(target=listen, daemon=True, name="worker's output")
     listener.start()
     threading.Thread(target=wait, daemon=True, name="worker's end").start()
     leaving = False
-    kill_s: float | None = None  # when it is killed
+    kill_s: float | None = None  # time of SIGKILL
     while not isinstance(event := events.get(None if kill_s is None else max(0.0, kill_s - clock())), WorkerExited):
         if kill_s is not None and clock() >= kill_s:
             log(f"the worker did not end within {grace_s:.0f} s of SIGTERM: it is killed")
             process.kill()
-            kill_s = None  # its end comes now
+            kill_s = None  # its exit follows
         elif not leaving:
             leaving, kill_s = True, clock() + grace_s
             process.terminate()

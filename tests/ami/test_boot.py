@@ -175,7 +175,7 @@ def test_a_notice_lets_the_worker_push_and_the_instance_wait(site: Site) -> None
     with site.booted() as process:
         site.read_until(process, "the worker trains")
         site.facts = replace(site.facts, interruption=("terminate", "2026-04-01T12:02:00Z"))
-        site.read_until(process, "EC2 takes this instance")
+        site.read_until(process, "EC2 reclaims this instance")
         assert (site.run / "mail" / "w7" / "pushed").exists()
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)  # the system goes down
@@ -205,7 +205,7 @@ def test_who_is_to_be_taken_does_not_enrol(site: Site) -> None:
     site.bundle("--stay")
     site.facts = replace(site.facts, interruption=("terminate", "2026-04-01T12:02:00Z"))
     with site.booted() as process:
-        site.read_until(process, "EC2 takes this instance")
+        site.read_until(process, "EC2 reclaims this instance")
         process.terminate()
         assert site.end(process) == 0
     assert site.roster.enrolment("i-0abc") is None

@@ -176,7 +176,7 @@ def test_what_is_fetched_is_checked(aws: Aws) -> None:
         aws.boot(id)
 
     aws.on_boot = boot
-    with pytest.raises(RunError, match="what was fetched has the SHA-256"):
+    with pytest.raises(RunError, match="the archive has the SHA-256"):
         aws.build()
     assert aws.is_empty()
 
@@ -205,7 +205,7 @@ def test_a_builder_that_somebody_terminates(aws: Aws) -> None:
 
 def test_a_builder_that_says_nothing_is_given_up(aws: Aws) -> None:
     aws.on_boot, aws.haste = lambda id: None, 20.0
-    with pytest.raises(RunError, match="does not say how it went within 30 minutes"):
+    with pytest.raises(RunError, match="does not report a result within 30 minutes"):
         aws.build()
     assert SCRIPT_S <= aws.clock() <= SCRIPT_S + 60 * POLL_S
     assert aws.is_empty()
