@@ -110,7 +110,7 @@ class EventQueue:
 
     @property
     def going_down(self) -> bool:
-        """Whether the system is shutting down, as opposed to a notice of EC2."""
+        """True if the system is shutting down, as opposed to a notice of EC2."""
         return self.leave is not None and self._going_down
 
     @property

@@ -46,7 +46,7 @@ class Courier(ABC):
     @property
     @abstractmethod
     def busy(self) -> bool:
-        """Whether a sync is under way, or its reply has not been taken."""
+        """True while a sync is under way, or its reply has not been taken."""
 
     @abstractmethod
     def post(self, sync: Sync, content: Callable[[], PushContent]) -> None:

@@ -87,7 +87,7 @@ class Session:
 
     @property
     def saving(self) -> bool:
-        """Whether it ended only to save a push where it outlives this machine."""
+        """True if it ended only to save a push where it outlives this machine."""
         return self._reason is actions.Reason.SAVING
 
     def run(self) -> None:

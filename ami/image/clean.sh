@@ -1,6 +1,5 @@
 #!/bin/sh
-# Removes what the instances of one image must not share, and what is of no use to them: the last thing done in a root
-# that becomes an image.
+# Removes files that the instances of one image must not share, or do not need. The last step of building an image.
 set -eu
 
 rm -rf /etc/gridml/instance.json /var/lib/gridml

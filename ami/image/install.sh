@@ -1,8 +1,8 @@
 #!/bin/sh
-# Makes a Debian root a gridml image: run as root in a chroot, or on the machine that an image is made of. What it needs
-# lies beside it:
-#   gridml-*.whl       the boot daemon, and what it imports
-#   packages.txt       what pip installs beside it
+# Installs gridml into a Debian root file system for an image. Run as root, in a chroot or on the machine whose disk
+# becomes the image. Its inputs are in the same folder:
+#   gridml-*.whl       the boot daemon, and the packages that it imports
+#   packages.txt       further packages for pip to install
 #   constraints.txt    versions, where there is such a file
 #   pip.conf           where packages come from, where there is such a file; PIP_* variables count as well
 # To run it again is harmless. At the end nothing is left that instances must not share, unless it is called as

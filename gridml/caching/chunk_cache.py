@@ -39,7 +39,7 @@ class ChunkCache:
         self._folder = folder
         self._most = max_bytes
         self._clock = clock
-        self._began_s = clock()
+        self._began_s = clock()  # payloads used since then are never evicted
         self._opened: dict[str, tuple[Chunk, _Signature]] = {}  # verified payloads, by SHA-256
         self._bad: set[str] = set()  # damaged payloads, which are not named again even if they cannot be removed
 

@@ -51,6 +51,7 @@ class MasterCopy:
                 steps.setdefault(key, {})[name], rounded.setdefault(key, {})[name] = packed
         self._pushed = {key: {**tensors, **rounded.get(key, {})} for key, tensors in modules.items()}
         values = {key: {n: t for n, t in ts.items() if n not in rounded.get(key, {})} for key, ts in modules.items()}
+        # The master's values of these are outdated by this push, and the reply brings newer ones.
         for key, tensors in values.items():
             gone = {name for name, tensor in tensors.items() if tensor.nbytes >= LARGE}
             self._modules[key] = {n: t for n, t in self._modules.get(key, {}).items() if n not in gone}

@@ -39,7 +39,7 @@ class RowCache:
         """Drop all rows."""
         self._slots: NDArray[np.int32] = np.empty(0, np.int32)  # by id; `_ABSENT` for a row that is not cached
         self._fields = {name: np.empty((0, *one.shape), one.dtype) for name, one in self._arrays.items()}
-        self._used = 0
+        self._used = 0  # slots, which are numbered from 0 without gaps; columns may be longer
 
     def __len__(self) -> int:
         return self._used
@@ -80,6 +80,7 @@ class RowCache:
         """Return the slots of rows, allocating missing ones."""
         highest = int(ids.max(initial=-1))
         if highest >= len(self._slots):
+            # Grown by half at least, so that adding n ids one by one copies O(n) entries in all.
             more = np.full(max(highest + 1, 3 * len(self._slots) // 2) - len(self._slots), _ABSENT, np.int32)
             self._slots = np.concatenate([self._slots, more])
         slots = self._slots[ids]
@@ -105,7 +106,7 @@ class Rebasing:
 
     def __init__(self, types: Mapping[str, VertexType]) -> None:
         self._types = types
-        self._rules: dict[str, Aggregate] = {}
+        self._rules: dict[str, Aggregate] = {}  # by tensor name, filled on first use
 
     def merge_in(self, type_name: str, name: str, local: Array, newest: Array, pushed: Array | None, live: int) -> None:
         """Merge `newest` into `local` in place; by the rule of tensor `name` where training since `pushed` is kept."""

@@ -95,7 +95,7 @@ class MasterMailboxes(ABC):
 
     @property
     def more(self) -> bool:
-        """Whether the last `collect` left messages for the next one, to bound the memory that they take together."""
+        """True if the last `collect` left messages for the next one, to bound the memory that they take together."""
         return False
 
     def limit(self, longest: int) -> None:

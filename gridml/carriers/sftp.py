@@ -368,7 +368,7 @@ class Sftp(Carrier):
         wrong = None if nearby else unreachable(host, asked=address is not None)
         if wrong is not None:
             raise UsageError(
-                f"workers would be told to connect to {host}, {wrong}. Give the name or the address by which "
+                f"workers would have to connect to {host}, {wrong}. Give the name or the address by which "
                 "they reach this machine: --address HOST[:PORT]."
             )
 

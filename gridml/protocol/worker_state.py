@@ -75,7 +75,7 @@ class _Work:
 
     @property
     def tainted(self) -> bool:
-        """Whether the master shortened the lease where no batch of this worker can end. The rows beyond belong to
+        """True if the master shortened the lease where no batch of this worker can end. The rows beyond belong to
         another worker, so the work cannot be pushed."""
         return self.at > self.count or (self.shortened and 0 < self.count - self.at < self.lease.fewest)
 
@@ -318,7 +318,7 @@ class WorkerState:
         return (work.at - work.pushed >= every and not nearly_done) or now_s >= self._due_s(every)
 
     def _is_late(self, every: int, now_s: float) -> bool:
-        """Whether a push must not wait any longer for an optimiser step, because a kill would lose too much work. The
+        """Return whether a push must not wait longer for an optimiser step, as a kill would lose too much work. The
         accumulated gradients are then stepped early; a single worker never does, to match a plain loop."""
         return self._pace.live > 1 and now_s >= self._due_s(every) + self._pace.push_s
 
@@ -359,8 +359,8 @@ class WorkerState:
         return send
 
     def _wants_ahead(self, work: _Work) -> bool:
-        """Whether a push asks for a lease, so that one is always ahead when another ends and the worker never waits for
-        a reply. Where this push ends its lease, the lease ahead is about to begin and does not count."""
+        """Return whether a push asks for a lease. One should be ahead whenever another ends, so that the worker never
+        waits for a reply. Where this push ends its lease, the lease ahead is about to begin and does not count."""
         ahead = len(self._ahead)
         ready = ahead - (work.at >= work.count)
         return ready < 1 and self._chunks_left > ahead

@@ -129,7 +129,7 @@ class MailServer:
 
     @property
     def address(self) -> Address:
-        """Where workers reach this server."""
+        """The address at which workers reach this server."""
         return Address(self._host, self._port, self._key.get_base64())
 
     def authenticate(self, user: str, key: Any) -> Login | None:

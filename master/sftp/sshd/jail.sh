@@ -1,15 +1,14 @@
 #!/bin/sh
-# Let a job of a gridml run in by sshd (sshd_config beside this file), or no longer; as root.
+# Grants or revokes a gridml job's access by sshd (sshd_config in this folder). Run as root.
 #
 #     jail.sh admit RUN MAILBOX < PUBLIC_KEY     RUN is the run directory; MAILBOX is w7, or w7.1 for w7's next attempt;
 #                                                the key is a line `ssh-ed25519 AAAA...`
-#     jail.sh close MAILBOX                      the master has removed it: its worker is to see that it is gone
+#     jail.sh close MAILBOX                      unmount a mailbox that the master has removed
 #     jail.sh dismiss JOB
 #
-# A job's account has the number of the run directory's owner, so that master and worker can both read and write what
-# lies in a mailbox. It cannot do harm with it: it has no shell, and of the disk it sees its own mailboxes, which are
-# mounted into its chroot one by one, and the published chunks, which it cannot write. The account's name is the SSH
-# user in the worker's credential.
+# A job's account has the user id of the run directory's owner, so that master and worker can both read and write the
+# files of a mailbox. This is safe: the account has no shell, and its chroot holds only its own mailboxes, mounted one by
+# one, and the published chunks, mounted read-only. The account's name is the SSH user in the worker's credential.
 set -eu
 
 GROUP=gridml-workers
@@ -21,7 +20,7 @@ fail() {
     exit 2
 }
 
-named() { # a mailbox or a job, and nothing that could be a path
+named() { # check the name of a mailbox or a job, which must not be a path
     case "$1" in
     '' | .* | *[!A-Za-z0-9._-]*) fail "got the name '$1', expected letters, digits, '-', '_' and '.'" ;;
     esac
@@ -42,16 +41,16 @@ admit() {
     read -r type key _ || true
     [ "$type" = ssh-ed25519 ] || fail "got a key of type '$type', expected ssh-ed25519"
     case "$key" in
-    *[!A-Za-z0-9+/=]*) fail "got a key that is no base64" ;;
-    AAAAC3NzaC1lZDI1NTE5AAAAI*) ;; # as each of this type begins
-    *) fail "got a key that is none of type ssh-ed25519" ;;
+    *[!A-Za-z0-9+/=]*) fail "got a key that is not base64" ;;
+    AAAAC3NzaC1lZDI1NTE5AAAAI*) ;; # the prefix of all keys of this type
+    *) fail "got a key that is not of type ssh-ed25519" ;;
     esac
     owner=$(stat -c %u "$run/mail/$mailbox")
-    [ "$owner" -ne 0 ] || fail "the run directory is root's; let a master that is not root make it"
+    [ "$owner" -ne 0 ] || fail "the run directory belongs to root; run the master as another user"
     getent group "$GROUP" >/dev/null || groupadd --system "$GROUP"
-    if [ "$(id -u "$account" 2>/dev/null)" != "$owner" ]; then # none, or one that a run of somebody else's left
+    if [ "$(id -u "$account" 2>/dev/null)" != "$owner" ]; then # missing, or left by a run of another user
         if getent passwd "$account" >/dev/null; then userdel "$account"; fi
-        # '*' is no password's hash, so none fits; '!' would be a locked account, which sshd turns away.
+        # '*' matches no password; '!' would lock the account, which sshd then rejects.
         useradd --non-unique --uid "$owner" --gid "$GROUP" --home-dir / --no-create-home --shell /usr/sbin/nologin \
             --password '*' "$account"
     fi
@@ -68,7 +67,7 @@ admit() {
     echo "$account"
 }
 
-take() { # a folder out of a jail; what was mounted there stays where it is
+take() { # remove a folder from a jail; only unmounts, never deletes mounted files
     if mountpoint -q "$1"; then umount -l "$1"; fi
     if [ -d "$1" ]; then rmdir "$1"; fi
 }
@@ -78,7 +77,7 @@ close() {
     take "$JAILS/gridml-${1%%.*}/mail/$1"
 }
 
-end_connections() { # by their title, for the number is the master's, too; sshd is sshd-session from OpenSSH 9.8 on
+end_connections() { # by process title, as the user id is also the master's; OpenSSH 9.8 renamed sshd to sshd-session
     title="^sshd(-session)?: $1[@ ]"
     for _ in $(seq 50); do
         pkill -f "$title" || return 0
@@ -97,7 +96,7 @@ dismiss() {
         take "$folder"
     done
     if getent passwd "$account" >/dev/null; then
-        # 8: a process has the account's number, as the master has. The account then stays, and lets nobody in.
+        # 8: a process has this user id, such as the master. The account then stays, without a key.
         userdel "$account" 2>/dev/null || [ $? -eq 8 ] || fail "account $account cannot be removed"
     fi
 }
