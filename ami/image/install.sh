@@ -3,10 +3,10 @@
 # becomes the image. Its inputs are in the same folder:
 #   gridml-*.whl       the boot daemon, and the packages that it imports
 #   packages.txt       further packages for pip to install
-#   constraints.txt    versions, where there is such a file
-#   pip.conf           where packages come from, where there is such a file; PIP_* variables count as well
-# To run it again is harmless. At the end nothing is left that instances must not share, unless it is called as
-# `install.sh --unclean`, by who calls clean.sh afterwards.
+#   constraints.txt    versions (optional)
+#   pip.conf           the package index (optional); PIP_* variables apply as well
+# Idempotent. Ends with clean.sh, which removes files that instances must not share, unless it is called as
+# `install.sh --unclean`; then the caller runs clean.sh later.
 set -eu
 
 unclean=${1-}
