@@ -300,7 +300,7 @@ def test_the_newest_debian_is_taken(aws: Aws) -> None:
 
 
 def test_a_base_that_is_not_there(aws: Aws) -> None:
-    with pytest.raises(UsageError, match="--base ami-0123 is not there"):
+    with pytest.raises(UsageError, match="--base ami-0123 is unknown"):
         images.base(aws.ec2, "ami-0123", "x86_64")
 
 
