@@ -1,1 +1,1 @@
-"""What is leased to whom."""
+"""Leases: ranges of an epoch that workers hold, from grant to end."""

@@ -1,6 +1,6 @@
-"""The part of a placed graph that each worker works on.
+"""Partition affinity: prefers to lease a worker ranges of the part of a placed graph whose rows it already has.
 
-A worker is leased its own part next, whose rows it has, or else one that is near.
+When its own part is used up, it gets ranges of the part that shares most rows with it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,20 @@ from master.store.spec import SavedPlacement
 
 @dataclass(frozen=True)
 class PartFacts:
-    """What the choice among parts is made by, all of it by part.
+    """Input of the choice among parts. Each sequence has one entry per part."""
 
-    `own` is the part that the worker is at home in, None for a newcomer; `others` are the other workers at home in
-    each, `left` the vertices in each that nobody holds, and `near` the bytes of rows that each shares with `own`.
-    """
-
-    own: int | None
-    others: Sequence[int]
-    left: Sequence[int]
-    near: Sequence[int]
+    own: int | None  # the worker's home part; None for a new worker
+    others: Sequence[int]  # other workers at home in the part
+    left: Sequence[int]  # vertices of the part that are not leased
+    near: Sequence[int]  # bytes of rows that the part shares with `own`
 
 
 def rank_parts(facts: PartFacts) -> list[int]:
-    """Return the parts, the best for the worker first.
+    """Return the parts, best first.
 
-    It stays in its own part. When nothing is left there it goes to the nearest part, first of all to one that nobody
-    works on. A newcomer takes up such a part, too, if anything is left there, and there the most; otherwise it goes to
-    the part with the most left for each that would be at work on it.
+    A worker stays in its own part. When nothing is left there, it goes to the nearest part, preferring parts without a
+    worker. A new worker goes to the part without a worker that has the most left; if there is none, to the part with
+    the most left per worker.
     """
     others, left = facts.others, facts.left
     parts = range(len(others))
@@ -47,20 +43,20 @@ def rank_parts(facts: PartFacts) -> list[int]:
 
 
 def why(facts: PartFacts, part: int) -> str:
-    """Say why a worker gets vertices of a part."""
+    """Return the reason for leasing a worker vertices of a part."""
     if facts.own is None:
-        return f"part {part}, which has the most left {'for each' if facts.others[part] else 'and nobody works on'}"
+        return f"part {part}, which has the most left {'per worker' if facts.others[part] else 'and no worker'}"
     if part == facts.own:
         return f"its own part {part}"
-    others = "which others work on" if facts.others[part] else "which nobody works on"
+    others = "which others work on" if facts.others[part] else "which no other worker works on"
     return f"part {part}, {others}, the nearest to its own"
 
 
 def settles(facts: PartFacts, part: int) -> bool:
-    """Whether a worker that is leased from a part is at home there from now on, or only helps.
+    """Return whether a part becomes the home of a worker that is leased from it; otherwise the worker only helps there.
 
-    It leaves its own part only when nothing is left of that, for one without a worker or with fewer of them: helpers at
-    an epoch's end go back to what they know. Newcomers settle where the fewest are.
+    A worker moves only when its own part is used up, and only to a part with fewer workers. So workers that help at
+    the end of an epoch return to the part whose rows they have.
     """
     if facts.own is None:
         return facts.others[part] == min(facts.others)
@@ -70,16 +66,20 @@ def settles(facts: PartFacts, part: int) -> bool:
 
 
 def helper_size(size: int, free: int, others: int, batch: int) -> tuple[int, str | None]:
-    """Return how many of `free` vertices are leased to a worker that only helps `others` who are at home in their part,
-    where it would get `size` otherwise, and why fewer, None if not: an equal share, in whole batches, and no less than
-    the fewest that a chunk has."""
+    """Return (chunk size, reason) for a worker that helps in a part of which `free` vertices are left and where
+    `others` are at home. The reason is None if `size` stays.
+
+    A helper gets at most an equal share in whole batches, because it must fetch rows that the others already have.
+    """
     share = max(SMALLEST * batch, -(-free // ((others + 1) * batch)) * batch)
     return (share, f"an equal share with the {others} at home there") if others and share < size else (size, None)
 
 
 def spans_by_part(spans: Sequence[Span], borders: Sequence[int], order: Sequence[int]) -> Iterator[Span]:
-    """Yield spans epoch by epoch, and in each by parts in this order: part p begins at borders[p]. No span crosses a
-    border; they are sorted by epoch and start, and found by bisection."""
+    """Yield spans by epoch, and within an epoch by part in the given order. Part p begins at borders[p].
+
+    `spans` are sorted by (epoch, start), and none crosses a border, so each part is found by bisection.
+    """
     at = 0
     while at < len(spans):
         epoch = spans[at].epoch
@@ -97,14 +97,14 @@ def _place(span: Span) -> tuple[int, int]:
 
 
 class PartChoice(NamedTuple):
-    """How a worker stands to the `part` that it is leased from."""
+    """The part that a range is leased from, and the facts that it was chosen by."""
 
     facts: PartFacts
     part: int
 
 
 class PartitionAffinity:
-    """The parts of one run and its workers. A choice costs as much as there are parts, however many spans are free."""
+    """Chooses parts for the workers of one run. A choice costs O(parts), however many spans are free."""
 
     def __init__(self, placement: SavedPlacement, ledger: Ledger, workers: WorkerTable) -> None:
         self._parts = placement.parts
@@ -116,10 +116,10 @@ class PartitionAffinity:
     def choose(
         self, record: WorkerRecord, newest_epoch: int, reserved: Sequence[Span], allowed: Callable[[Span], bool]
     ) -> tuple[Span | None, str, PartChoice | None]:
-        """Return (the span to lease to a worker from, why, how it stands to the part of that): as `choose_span` does,
-        but in each epoch the parts in the order that is best for it."""
+        """Return (span to lease from, reason, chosen part): as `choose_span`, but within an epoch the parts come in
+        the order of `rank_parts`."""
         others = self._workers.others_by_part(record, self._parts.count)
-        near = self._shared[record.assignment.part or 0]  # which does not matter to a newcomer
+        near = self._shared[record.assignment.part or 0]  # a new worker has no near part: `rank_parts` ignores it
         facts = PartFacts(record.assignment.part, others, self._ledger.free_spans.left(), near)
         spans = spans_by_part(self._ledger.spans, self._borders, rank_parts(facts))
         span, reason = choose_span(spans, newest_epoch, reserved, allowed)
@@ -129,7 +129,7 @@ class PartitionAffinity:
         return span, f"{reason} in {why(facts, part)}", PartChoice(facts, part)
 
     def recall(self, lease: LeaseState) -> None:
-        """Take note of what a worker trains that an earlier master leased it."""
+        """Restore the home part of a worker from a lease that an earlier master granted."""
         record = self._workers.get(lease.worker)
         if record is not None:
             self._workers.settle(record, self._parts.part_of(lease.start))

@@ -1,6 +1,6 @@
-"""The chunks of leases: cut from the graph at the grant, published for the worker, gone with the lease.
+"""Chunks of leases: cut from the graph on a grant, published for the worker, retracted when the lease ends.
 
-Rows that the worker keeps are left out (`master.caching.known_payloads`).
+Rows that the worker has cached are left out (`master.caching.known_payloads`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from master.telemetry.measures import CopyCosts
 
 
 class Chunks:
-    """Cuts and publishes the chunk of each lease; `copying` is told what each takes, and `folder` is where the next
-    master reads what they carried."""
+    """Cuts and publishes the chunk of each lease."""
 
     def __init__(
         self, spec: RunSpec, epochs: Epochs, mailboxes: MasterMailboxes, copying: CopyCosts, folder: Path
@@ -31,12 +30,15 @@ class Chunks:
         self._spec = spec
         self._epochs = epochs
         self._mailboxes = mailboxes
-        self._copying = copying
+        self._copying = copying  # measures seconds and bytes of each chunk, for chunk sizing
+        # In files, so that the next master knows which rows workers have cached.
         self._payloads = CarriedPayloads(spec.graph, CarriedFiles(folder))
 
     def publish(self, lease: LeaseState, cached: Sequence[str] | None = None) -> int:
-        """Cut and publish the chunk of a lease; return its bytes. Rows are left out that its worker has in the payloads
-        that it said it has `cached`, None where it keeps none."""
+        """Cut and publish the chunk of a lease; return its size in bytes.
+
+        Rows in payloads that the worker has `cached` are left out. None: the worker caches nothing.
+        """
         if not self._mailboxes.carries_chunks:
             lease.footprint = Footprint("", {}, {})
             return 0
@@ -44,7 +46,7 @@ class Chunks:
         payload = chunk.encode()
         sha256 = bundle.digest(payload)
         self._mailboxes.publish(_name(lease), payload)
-        # Counted as if all were sent: it is what a worker holds in memory that bounds a chunk.
+        # Borrowed rows count, too: the limit on a chunk is for the memory that the worker needs for all of it.
         self._copying.cut(chunk.count, len(payload) + _borrowed_bytes(chunk, self._spec.graph))
         if cached is not None:
             self._payloads.add(sha256, chunk)
@@ -52,21 +54,21 @@ class Chunks:
         return len(payload)
 
     def refresh(self, lease: LeaseState, cached: Sequence[str] | None) -> int:
-        """Publish the chunk of a lease again where it borrows from what its worker has not (any more); return its
-        bytes, 0 where it stays."""
+        """Publish the chunk of a lease again if it borrows from payloads that the worker no longer has; return its
+        size in bytes, 0 if nothing was published."""
         if lease.footprint is None or lease.cut.borrows <= set(cached or ()):
             return 0
         return self.publish(lease, cached)
 
     def survey(self, lease: LeaseState) -> None:
-        """Find what a lease touches whose chunk nobody will fetch (again)."""
+        """Record the rows that a lease touches, without publishing its chunk: the worker has trained it already."""
         lease.footprint = Footprint("", *_sides(self._cut(lease), self._spec.graph))
 
     def retract(self, lease: LeaseState) -> None:
         self._mailboxes.retract(_name(lease))
 
     def describe(self, lease: LeaseState, *, afresh: bool = False) -> Lease:
-        """Return the lease as its worker is told of it."""
+        """Return the lease as a message for its worker."""
         place = lease.epoch, lease.start, lease.stop
         untrained = self._epochs.untrained(lease.stop)
         chunk = _name(lease), lease.cut.sha256
@@ -74,7 +76,7 @@ class Chunks:
         return Lease(lease.id, lease.term, *place, *chunk, afresh, *batches, self._modules(lease))
 
     def _modules(self, lease: LeaseState) -> dict[str, list[int]] | None:
-        """The module vertices that a lease touches; None where there are no two of them in the graph."""
+        """Return the module vertices that a lease touches; None if the graph has fewer than two."""
         tables = [table for table in self._spec.graph.replicated if table.type.modules]
         if sum(table.count for table in tables) < 2:
             return None
@@ -99,13 +101,13 @@ def _name(lease: LeaseState) -> str:
 
 
 def _borrows(chunk: Chunk) -> frozenset[str]:
-    """The payloads that a chunk borrows from, as workers name them."""
+    """Return the payloads that a chunk borrows from, by the digits that workers use to name them."""
     tables = [table.borrowed for table in chunk.tables.values() if table.borrowed is not None]
     return frozenset(sha256[:CACHED_DIGITS] for borrowed in tables for sha256 in borrowed.payloads)
 
 
 def _borrowed_bytes(chunk: Chunk, graph: Graph) -> int:
-    """Bytes of the array fields that a chunk has not because its worker has them."""
+    """Return the bytes of array fields that a chunk leaves out because its worker has them."""
     nbytes = 0
     for table in chunk.tables.values():
         if table.borrowed is not None:
@@ -116,7 +118,8 @@ def _borrowed_bytes(chunk: Chunk, graph: Graph) -> int:
 
 
 def _sides(chunk: Chunk, graph: Graph) -> tuple[Touched, Touched]:
-    """(replicated, local) vertices of a chunk by type; rows that only show a superstep's beginning are neither."""
+    """Return (replicated, local) vertices of a chunk by type. Rows that only hold the state at the beginning of a
+    superstep are in neither."""
     replicated: dict[str, Ids] = {}
     local: dict[str, Ids] = {}
     for name, table in chunk.tables.items():

@@ -1,7 +1,7 @@
-"""The epochs of a run: the order of the vertices in each, its opening and completion, and the end of training.
+"""Epochs of a run: vertex order, opening, completion and early stopping.
 
-Whether a run has trained enough follows from its ledger, so the next master decides as this one does. The next
-epoch begins only while it cannot turn out to be one too many.
+Early stopping is computed from the ledger alone, so the next master decides as this one does. The next epoch opens only
+if no pending evaluation could still stop the run before it.
 """
 
 from __future__ import annotations
@@ -25,34 +25,32 @@ from master.store.spec import RunSpec
 
 @dataclass(frozen=True)
 class StoppingFacts:
-    """The goal's `values` in the evaluations so far, oldest first, with the epochs (from 0) that they are of; `pending`
-    evaluations are due of epochs that have begun, and not made yet."""
+    """Evaluations of a run, as far as early stopping depends on them."""
 
-    values: Sequence[tuple[int, float]]
-    pending: int
+    values: Sequence[tuple[int, float]]  # (epoch from 0, metric) of each evaluation, oldest first
+    pending: int  # evaluations of epochs that have begun which are not done yet
 
 
 @dataclass(frozen=True)
 class BestSoFar:
-    """The best value, the epoch (from 0) that it is of, and how many evaluations since were not better."""
+    """The best evaluation so far."""
 
-    best: float
-    epoch: int
-    without: int
+    best: float  # NaN if no evaluation was a number
+    epoch: int  # from 0; -1 if there is none
+    without: int  # evaluations since then that were not better
 
 
 @dataclass(frozen=True)
 class Trend:
-    """The least-squares line through the newest `count` evaluations: its slope, in the metric's unit an evaluation,
-    and what it gains for the goal from the first to the last that is a number (negative: a loss)."""
+    """The least-squares line through the newest evaluations."""
 
     count: int
-    slope: float
-    gain: float
+    slope: float  # in the metric's unit per evaluation
+    gain: float  # change from the first to the last finite value, positive if it approaches the goal
 
 
 def best_so_far(facts: StoppingFacts, wanted: EarlyStopping) -> BestSoFar:
-    """Return how the evaluations stand. Better is what is better than the best before by more than `min_delta`."""
+    """Return the best evaluation. A value is better if it improves on the best one before by more than `min_delta`."""
     best, epoch, without = math.nan, -1, 0
     for at, value in facts.values:
         if wanted.goal.better(value, best, wanted.min_delta):
@@ -63,12 +61,11 @@ def best_so_far(facts: StoppingFacts, wanted: EarlyStopping) -> BestSoFar:
 
 
 def trend(facts: StoppingFacts, wanted: EarlyStopping) -> Trend | None:
-    """Return the line through the last 2 * patience + 1 evaluations, None where the last `patience` are no numbers, or
-    fewer than two are one.
-
-    The sums are exact, so that a metric that stays where it is has slope 0 and not what rounding leaves.
+    """Return the line through the last 2 * patience + 1 evaluations; None if none of the last `patience` is finite, or
+    fewer than two are.
     """
     newest = [value for _, value in facts.values[-(2 * wanted.patience + 1) :]]
+    # Fractions: a constant metric has slope 0 exactly, and no rounding error passes for progress.
     numbers = [(k, Fraction(value)) for k, value in enumerate(newest) if math.isfinite(value)]
     if len(numbers) < 2 or numbers[-1][0] < len(newest) - wanted.patience:
         return None
@@ -80,8 +77,8 @@ def trend(facts: StoppingFacts, wanted: EarlyStopping) -> Trend | None:
 
 
 def should_stop(facts: StoppingFacts, wanted: EarlyStopping) -> tuple[bool, str]:
-    """Return whether the run has trained enough, and why: `patience` evaluations in a row were not better than the best
-    before them, and the line through the newest does not get better either."""
+    """Return (whether the run has trained enough, reason): the last `patience` evaluations did not improve on the best
+    one, and their trend does not improve either."""
     now = best_so_far(facts, wanted)
     metric = wanted.goal.metric
     if now.without < wanted.patience:
@@ -99,8 +96,10 @@ def should_stop(facts: StoppingFacts, wanted: EarlyStopping) -> tuple[bool, str]
 
 
 def can_begin_epoch(facts: StoppingFacts, wanted: EarlyStopping) -> tuple[bool, str]:
-    """Return whether another epoch may begin, and why: not while the evaluations that are due, whatever they bring, may
-    end the run. Where patience has run out and the trend alone goes on, the next one may always be bad enough to."""
+    """Return (whether another epoch may begin, reason). It may not while a pending evaluation could end the run.
+
+    Once patience has run out and only the trend keeps the run going, any pending evaluation could.
+    """
     now = best_so_far(facts, wanted)
     if now.without + facts.pending < wanted.patience:
         return True, f"{now.without} evaluations without progress and {facts.pending} to come are no reason to stop"
@@ -123,29 +122,32 @@ class EarlyStopper:
     def __init__(self, wanted: EarlyStopping, ledger: Ledger) -> None:
         self._wanted = wanted
         self._ledger = ledger
-        self._read: tuple[int, int] | None = None  # how many evaluations were read, and the version of the newest
+        # (evaluations read, version of the newest). If it equals the ledger's, `_values` and `_enough` are up to date.
+        self._read: tuple[int, int] | None = None
         self._values: list[tuple[int, float]] = []
         self._enough: str | None = None
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run has trained enough, None where it has not."""
+        """The reason to stop the run; None while it should go on."""
         self._refresh()
         return self._enough
 
     def can_follow(self, epoch: int, due: Callable[[int], bool]) -> bool:
-        """Whether another epoch may begin after `epoch`; `due` says of one whether it is evaluated."""
+        """Return whether another epoch may begin after `epoch`; `due` returns whether an epoch is evaluated."""
         self._refresh()
         pending = sum(due(at) for at in self._ledger.epochs_without_metrics(epoch))
         return can_begin_epoch(StoppingFacts(self._values, pending), self._wanted)[0]
 
     def _refresh(self) -> None:
-        """Read the metrics anew where there are others: an evaluation was made, or undone."""
+        """Read the metrics again if an evaluation was added or undone."""
         newest = self._ledger.newest_evaluation()
         if newest == self._read:
             return
         values = ((epoch, self._wanted.goal.find(metrics)) for epoch, _, metrics in self._ledger.evaluations())
-        self._values = [(epoch, value) for epoch, value in values if value is not None]  # of another program perhaps
+        self._values = [
+            (epoch, value) for epoch, value in values if value is not None
+        ]  # an edited program may have lacked it
         stop, reason = should_stop(StoppingFacts(self._values, 0), self._wanted)
         self._enough, self._read = reason if stop else None, newest
 
@@ -154,12 +156,12 @@ Ids = NDArray[np.int64]
 
 
 class Epochs:
-    """Epochs of one run. Raises ProgramError where f has nothing to run on, or a component is larger than a chunk."""
+    """Epochs of one run. Raises ProgramError if f has nothing to run on, or a component is larger than a chunk."""
 
     def __init__(self, spec: RunSpec, ledger: Ledger) -> None:
         program, graph, settings = spec.program, spec.graph, spec.settings
         self.driver = program.driving(graph)
-        self.vertex_count = graph.tables[self.driver].count  # vertices of an epoch
+        self.vertex_count = graph.tables[self.driver].count  # driving vertices in an epoch
         self.components = None if program.bsp else components(graph)
         self._units = None if self.components is None else self.components.units[self.driver]
         self._parts = None if spec.placement is None else spec.placement.parts
@@ -167,12 +169,13 @@ class Epochs:
             ledger.divide(spec.placement.borders)
         self._spec = spec
         self._ledger = ledger
-        self.epochs_requested = settings.epochs or program.epochs  # epochs, unless the run has trained enough before
+        self.epochs_requested = settings.epochs or program.epochs  # upper bound; early stopping may end the run sooner
         self._stopping = None if program.early_stopping is None else EarlyStopper(program.early_stopping, ledger)
-        # Of each epoch positions up to this are trained, in batches of at least so many vertices.
+        # Positions of an epoch before `trained` are trained, in batches of at least `min_batch` vertices. Positions
+        # from there on (an incomplete last batch with drop_last) are credited without training.
         self.trained, self.min_batch = self._batches()
         self._orders: dict[int, EpochOrder] = {}
-        self._changes_local = any(table.type.mutable for table in graph.local)  # whether f changes local vertices
+        self._changes_local = any(table.type.mutable for table in graph.local)  # f changes local vertices
         if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
             raise ProgramError(
                 f"a connected component has {self._units.largest:,} {self.driver} vertices, more than the chunk of "
@@ -194,38 +197,39 @@ class Epochs:
 
     @property
     def epoch_count(self) -> int:
-        """Epochs of the run: those that were asked for, or that had begun when it had trained enough."""
+        """Number of epochs in the run: as requested, or as many as had begun when early stopping ended it."""
         if self.stop_reason is None:
             return self.epochs_requested
         return min(self.epochs_requested, self._ledger.newest_epoch()[0] + 1)
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run has trained enough before all epochs that were asked for; None where it has not."""
+        """The reason for early stopping; None while the run should go on."""
         return None if self._stopping is None else self._stopping.stop_reason
 
     def is_evaluated(self, epoch: int) -> bool:
-        """Whether the replica at the end of an epoch is to be evaluated."""
+        """Return whether the replica at the end of an epoch is evaluated."""
         program, number = self._spec.program, epoch + 1
         is_due = number % program.evaluate_every == 0 or number == self.epochs_requested
         return program.evaluate is not None and is_due
 
     def skips_evaluation(self, epoch: int) -> bool:
-        """Whether the replica at the end of an epoch is not evaluated though the program evaluates."""
+        """Return whether the program evaluates, but not at the end of this epoch."""
         return self._spec.program.evaluate is not None and not self.is_evaluated(epoch)
 
     def untrained(self, stop: int) -> int:
-        """How many of the positions before `stop` are credited without being trained."""
+        """Return the number of positions before `stop` that are credited without training."""
         return max(0, stop - self.trained)
 
     def is_too_short(self, start: int, stop: int) -> bool:
-        """Whether a range that is not empty is less than a batch may have."""
+        """Return whether a range is not empty, and has fewer vertices to train than a batch needs."""
         return start < stop and min(stop, self.trained) - start < self.min_batch
 
     def lease_stop(self, span: Span, size: int) -> int:
-        """Return where a lease of about `size` vertices from a span's beginning ends, so that it cuts no component and
-        leaves no crumb. Parts of a placed graph do not end with whole batches."""
+        """Return the end of a lease of about `size` vertices at the beginning of a span. It cuts no component, and
+        leaves no rest that is too small to lease."""
         stop = self.order(span.epoch).boundary(min(span.start + size, span.stop))
+        # Parts of a placed graph do not end at a multiple of the batch, so a short rest would be a lease of its own.
         crumb = self._parts is not None and span.stop - stop < self._spec.program.update.window
         return span.stop if crumb or self.is_too_short(stop, span.stop) else stop
 
@@ -247,23 +251,23 @@ class Epochs:
         return self.order(epoch).vertices(start, stop)
 
     def cuts_component(self, epoch: int, position: int) -> str | None:
-        """Return why credit must not end at a position, None if it may."""
+        """Return the reason if credit must not end at a position; None if it may."""
         whole = self.order(epoch).boundary(position)
         return None if whole == position else f"a push up to {position} cuts the component that ends at {whole}"
 
     def is_finished(self) -> bool:
-        """Whether every vertex of the run is credited."""
+        """Return whether every vertex of the run is credited."""
         return bool(self._ledger.credited >= self.total)
 
     def unevaluated(self) -> list[int]:
-        """Return the versions at the ends of epochs that evaluate has not seen yet."""
+        """Return the versions at the ends of epochs that are still to be evaluated."""
         return [] if self._spec.program.evaluate is None else [version for _, version in self._ledger.unevaluated()]
 
     def open_first(self, now: float) -> None:
         self._ledger.open_epoch(0, self.vertex_count, now)
 
     def open_next(self, now: float) -> int:
-        """Open the next epoch if this one is leased and nothing must end first; return the newest."""
+        """Open the next epoch if all of this one is leased and no barrier prevents it; return the newest."""
         newest, closed = self._ledger.newest_epoch()
         if not self._ledger.spans and newest + 1 < self.epoch_count and self._can_open(newest, closed=closed):
             newest += 1
@@ -272,25 +276,23 @@ class Epochs:
 
     @property
     def is_sequential(self) -> bool:
-        """Whether an epoch opens only when the one before is closed: credited in full, and what its rules held back
-        merged. An answer that brings the first lease of an epoch brings that version or a later one with it."""
+        """True if an epoch opens only after the one before is closed: fully credited, and flushed by its merge rules.
+        The reply with the first lease of an epoch then brings that version or a later one."""
         return self._spec.program.bsp or self._changes_local or not self._spec.program.overlap
 
     def is_followed(self, epoch: int) -> bool:
-        """Whether vertices of another epoch may be trained before the end of this one."""
+        """Return whether vertices of the next epoch may be trained before this one ends."""
         if epoch + 1 >= self.epoch_count or self.is_sequential:
             return False
         return self._stopping is None or self._stopping.can_follow(epoch, self.is_evaluated)
 
     def _can_open(self, newest: int, *, closed: bool) -> bool:
-        """At most two epochs are under way at once; only one where they come in turn.
-
-        Where f changes local vertices the next epoch's chunks must hold what this one makes of them (with BSP that
-        shows once its patches are in the files), and evaluate must see them before they change again.
-        """
+        """At most two epochs are open at once; one if epochs are sequential."""
         if self._stopping is not None and not self._stopping.can_follow(newest, self.is_evaluated):
             return False
         bsp = self._spec.program.bsp
+        # The next epoch's chunks must hold the local vertices as this epoch leaves them (with BSP: after its patches
+        # are in the files), and evaluate must read them before they change again.
         if self._changes_local:
             return closed and not self.unevaluated() and not (bsp and self._ledger.patches())
         if self.is_sequential:

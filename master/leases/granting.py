@@ -1,7 +1,7 @@
-"""One decision: what a worker that asks for work is leased.
+"""Grant decision: the lease, if any, for a worker that asks for work.
 
-`Leases` gathers what it is decided by, once, and does what comes of it. The range that comes next is a fact here:
-`policy.choose_span` has chosen it among those that are free.
+`Leases` collects the facts and applies the decision. The range to lease from is one of the facts: it was chosen by
+`policy.choose_span`.
 """
 
 from __future__ import annotations
@@ -14,73 +14,60 @@ from master.leases.affinity import PartChoice, helper_size, settles
 from master.leases.policy import ChunkFacts, SpeedFacts
 from master.state.spans import Span
 
-MAX_LEASES_PER_WORKER = 2  # leases of one worker: it works on one, and one comes ahead
+MAX_LEASES_PER_WORKER = 2  # it trains one while the chunk of the next is fetched
 
 
 class FreeRange(NamedTuple):
-    """The range that is leased from next, and `why`.
-
-    Of its epoch so many vertices are `uncredited`, and `own` of these are in leases that the worker holds; it is
-    `alone` where nobody else holds any. `home` is there where vertices are placed.
-    """
+    """The range to lease from next."""
 
     span: Span
-    why: str
+    why: str  # the reason for this span
     chunk: ChunkFacts
     speeds: SpeedFacts
-    uncredited: int
-    own: int
-    alone: bool
-    home: PartChoice | None = None
+    uncredited: int  # vertices of the epoch
+    own: int  # of them, in leases that this worker holds
+    alone: bool  # no other worker holds a lease
+    home: PartChoice | None = None  # only in placed runs
 
 
 @dataclass(frozen=True)
 class GrantFacts:
-    """What a worker has that asks for a lease, and what there is for it.
+    """A worker that asks for a lease, and the work that is available for it."""
 
-    It `names` so many leases, and `holds` so many by the ledger. It may wait for the others until `idle_until_s`, None:
-    it did not wait yet. It may be `assigned` to a range, for a reason. Otherwise `ground` is what is free for it, or
-    why nothing is; None where nobody looked, because its hands are full.
-    """
-
-    now: float
-    names: int
-    holds: int
-    idle_until_s: float | None
-    assigned: tuple[Span, str] | None = None
-    ground: FreeRange | str | None = None
+    now: float  # seconds of the run's clock
+    names: int  # leases that its message names
+    holds: int  # leases that it holds by the ledger
+    idle_until_s: float | None  # end of its wait for faster workers; None: it has not waited yet
+    assigned: tuple[Span, str] | None = None  # (range that it must train for a spot check, reason)
+    ground: FreeRange | str | None = None  # or the reason why nothing is free; None if it has enough already
 
 
 def is_full(names: int, holds: int, *, ahead: bool, early: bool) -> bool:
-    """Whether a worker gets nothing more, whatever is free. It may have one lease `ahead` of what it works on, unless
-    that is too `early` still."""
+    """Return whether a worker has enough leases. With `ahead` it may hold one more than it trains, but not too `early`:
+    rows that come with a grant are as of the grant."""
     return (names > 0 and not ahead) or early or holds >= MAX_LEASES_PER_WORKER
 
 
 class Grant(NamedTuple):
-    """The first `size` vertices of a span are leased, or about so many; none where there is no span.
+    """The outcome of a request for work."""
 
-    The worker `settles` in a part, or it is left without work until `idle_until_s`, or it `should_steal`:
-    it would idle, so a straggler may be holding what it could train.
-    """
-
-    span: Span | None = None
-    size: int = 0
-    settles: int | None = None
-    idle_until_s: float | None = None
-    should_steal: bool = False
+    span: Span | None = None  # None: no lease is granted
+    size: int = 0  # vertices from the start of the span; components and batches may change it a little
+    settles: int | None = None  # the part that becomes the worker's home
+    idle_until_s: float | None = None  # it is left without work until then
+    should_steal: bool = False  # it would idle: try to take work from a straggler, then decide again
 
 
 def grant(facts: GrantFacts) -> tuple[Grant, str]:
-    """Return what a worker is leased, and why that, or why nothing."""
+    """Return (grant, reason) for a worker that asks for work."""
     if facts.assigned is not None:
         span, reason = facts.assigned
         if facts.names or facts.holds:
-            return Grant(), "it trains a range afresh next, for a spot check"
+            return Grant(), "it repeats a range next, for a spot check"
         return Grant(span, span.count), reason
     ground = facts.ground
     if ground is None:
-        return Grant(), "its hands are full"
+        return Grant(), "it has enough leases"
     if isinstance(ground, str):
         return Grant(should_steal=not facts.names), ground
     size, reason = policy.chunk_size(ground.chunk)
@@ -90,13 +77,14 @@ def grant(facts: GrantFacts) -> tuple[Grant, str]:
         if most is not None and most < size:
             until_s = facts.idle_until_s
             if until_s is None:
+                # The wait is bounded: speeds are as workers report them, and may be wrong.
                 until_s = facts.now + policy.idle_s(ground.uncredited, ground.speeds.total)
             if most >= 1:
                 size, reason = most, slow
             elif facts.now < until_s:
-                return Grant(idle_until_s=until_s), "the others do the rest"
+                return Grant(idle_until_s=until_s), "the other workers do the rest"
             else:
-                reason = "it is slow, but the others have not done the rest in the time that they said they need"
+                reason = "it is slow, but the other workers did not finish in the time that they should need"
     home, settled = ground.home, None
     if home is not None and home.part != home.facts.own:
         if settles(home.facts, home.part):
@@ -109,10 +97,10 @@ def grant(facts: GrantFacts) -> tuple[Grant, str]:
 
 
 def _most(ground: FreeRange) -> tuple[int | None, str]:
-    """What a worker can train of an epoch while the others train the rest of it; None for no limit."""
+    """Return (vertices that a worker can train while the others train the rest, reason); None: no limit."""
     speeds, own = ground.speeds, ground.own
     if ground.alone:
-        return None, "nobody else is at work"
+        return None, "no other worker is active"
     if speeds.rate is None:
         return None, "it has not trained yet"
     left, batch = ground.uncredited - own, ground.chunk.batch

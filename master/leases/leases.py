@@ -1,4 +1,4 @@
-"""What is leased to whom: grants, ends, reservations, and how much each worker is given."""
+"""Leases of a run: grants, ends, reservations and adoption by the next master."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class Leases:
         self._ledger = ledger
         self._workers = workers
         self._mailboxes = mailboxes
-        self.chunk_bytes = spec.settings.chunk_bytes  # that a chunk may have at most
+        self.chunk_bytes = spec.settings.chunk_bytes  # upper bound for a chunk, in bytes
 
     @property
     def ahead(self) -> bool:
-        """Whether a worker may get its next lease while it works on one."""
+        """True if a worker may get its next lease while it trains one. With BSP the next chunk depends on this one."""
         return not self._spec.program.bsp
 
     def _is_early(self, record: WorkerRecord, sync: Sync) -> bool:
-        """Whether a lease that would lie ready is better granted later: the rows of array fields that come with it are
-        those of now. In time is with the answer to the last push but one."""
+        """Return whether the next lease is better granted later: rows of array fields come with a grant and would be
+        stale. The reply to the last push but one is early enough."""
         lease = None if sync.push is None else self._ledger.leases.get(sync.push.lease)
         return self._has_rows and lease is not None and lease.left > 2 * record.assignment.push_every
 
@@ -61,8 +61,11 @@ class Leases:
     def grant(
         self, record: WorkerRecord, sync: Sync, now: float, assigned: tuple[Span, str] | None = None
     ) -> LeaseState | None:
-        """Return a lease for a worker that wants one, None when there is none for it, or it is avoided; leases that it
-        has let go of are ended. It gets the range that it was `assigned`, with why, once it has nothing in hand."""
+        """Return a lease for a worker that wants one; None if there is none, or it may get none for now.
+
+        Leases that its message no longer names are ended first. With `assigned` (range, reason) it gets that range as
+        soon as it holds no lease.
+        """
         avoided = now < record.faults.avoided_until_s
         record.assignment.cached = sync.cached
         again = self._release_unnamed(sync, now, again=not avoided)
@@ -77,7 +80,7 @@ class Leases:
         return self._apply(grant, reason, record, now)
 
     def credit(self, lease: LeaseState, now: float) -> None:
-        """Take note that a push of a lease was merged."""
+        """Record that a push of a lease was merged."""
         self._stealing.credit(lease, now)
 
     def end(
@@ -89,34 +92,34 @@ class Leases:
         failed: Failed | None = None,
         reserved_until_s: float | None = None,
     ) -> None:
-        """End a lease; what is not credited is free again.
+        """End a lease and free its uncredited rest.
 
-        With `reserved_until_s` a later attempt of its job may still bring that, trained. Only where its holder was told
-        nothing since: an answer without this lease's vertices would be taken for a base.
+        Until `reserved_until_s` the rest is reserved: the next attempt of the job may still deliver it, trained.
         """
         self._close(lease)
         lease.reserved_until_s = reserved_until_s
         self._ledger.end_lease(lease, now, because, failed=failed)
 
     def reserved(self, number: int, now: float) -> bool:
-        """Whether what an ended lease left may still be brought."""
+        """Return whether the rest of an ended lease is still reserved."""
         self._ledger.leases.expire(now)
         return number in self._ledger.leases.reserved
 
     def adopt(self, lease: LeaseState) -> None:
-        """Answer for an open lease that an earlier master granted."""
+        """Adopt an open lease that an earlier master granted."""
         self.chunks.publish(lease)
         self._ledger.leases.expect(lease)
         if self._affinity is not None:
             self._affinity.recall(lease)
 
     def reopen(self, lease: LeaseState, upto: int, worker: str) -> None:
-        """Open an ended lease whose work up to `upto` has come after all, by `worker`, and was given to nobody else."""
+        """Reopen an ended lease: `worker` delivered its work up to `upto`, which was not leased again."""
         self._ledger.reopen(lease, upto, worker)
         self.chunks.survey(lease)
         self._ledger.leases.expect(lease)
 
     def _close(self, lease: LeaseState) -> None:
+        # Its last heartbeat shows work that no push brought: the report counts that as lost.
         heartbeat = self._mailboxes.heartbeat(lease.worker)
         if heartbeat is not None and heartbeat.lease == lease.id:
             lease.trained = max(lease.trained, min(heartbeat.upto, lease.stop) - lease.start)
@@ -127,17 +130,16 @@ class Leases:
         self._ledger.end_lease(lease, now, because, reassigned=True)
 
     def _release_unnamed(self, sync: Sync, now: float, *, again: bool) -> LeaseState | None:
-        """End the leases that a worker does not name any more; return one whose grant it never heard of, if it may have
-        that `again`."""
+        """End the leases that a worker no longer names; return one whose grant was lost, if it may have it `again`."""
         unheard = None
         held = self._ledger.leases.of(sync.worker)
         for lease in [lease for lease in held.values() if lease.id not in sync.holds]:
             if sync.push is not None and lease.id == sync.push.lease:
                 continue
             if again and sync.wants and lease.sequence == 0 and unheard is None:
-                unheard = lease  # the answer that granted it was lost
+                unheard = lease  # the reply that granted it was lost: the same lease again costs no second chunk
             else:
-                self.end(lease, now, "the worker let go of it")
+                self.end(lease, now, "the worker released it")
         return unheard
 
     def _facts(self, record: WorkerRecord, sync: Sync, now: float, assigned: tuple[Span, str] | None) -> GrantFacts:
@@ -148,7 +150,7 @@ class Leases:
         return GrantFacts(now, names, holds, record.assignment.idle_until_s, assigned, ground)
 
     def _ground(self, record: WorkerRecord, now: float) -> FreeRange | str:
-        """What is free for a worker, or why nothing is; the next epoch is opened where that is due."""
+        """Return the free range for a worker, or the reason why there is none. Opens the next epoch if it is due."""
 
         def allowed(span: Span) -> bool:
             return self._workers.may_lease(record, span.failed, now)
@@ -175,7 +177,7 @@ class Leases:
         return whole, batch_size(whole, program.min_target_batch, self.live)
 
     def _apply(self, grant: Grant, reason: str, record: WorkerRecord, now: float) -> LeaseState | None:
-        """Lease what was decided to be, None where that is nothing."""
+        """Apply a decision; return the lease that it grants, if any."""
         if grant.span is None:
             record.assignment.idle_until_s = grant.idle_until_s or record.assignment.idle_until_s
             return None

@@ -1,4 +1,4 @@
-"""The policy for leases: the range that is leased next, the size of chunks, and the cut in a straggler's lease."""
+"""Lease policy: the next range, chunk sizes, and the work to take from stragglers."""
 
 from __future__ import annotations
 
@@ -13,81 +13,64 @@ from master.state.spans import Delay, Span
 
 @dataclass(frozen=True)
 class Holding:
-    """An open lease as far as it matters to a worker that idles.
-
-    `upto` is credited, since `since_s` seconds; `at` is how far its worker says that it has come since then, if it
-    does. It trains `rate` vertices per second, pushes every `push_every`, each of which is answered after `travel_s`,
-    and has `before` others to train first. A credit may be `delay_s` longer under way than the training takes. Its
-    range was `times_reassigned` so many times before, and f failed on it for so many others.
-    """
+    """An open lease from which an idle worker might take work."""
 
     lease: int
-    upto: int
+    upto: int  # credited up to this position
     stop: int
-    rate: float
-    push_every: int = 0
-    since_s: float = 0.0
-    at: int | None = None
-    before: int = 0
-    delay_s: float = 0.0
-    times_reassigned: int = 0
-    travel_s: float = 0.0
-    failures: int = 0
+    rate: float  # vertices per second of its holder
+    push_every: int = 0  # vertices between two pushes
+    since_s: float = 0.0  # seconds since its last credit
+    at: int | None = None  # position in its holder's last heartbeat, if any
+    before: int = 0  # vertices that its holder trains before this lease
+    delay_s: float = 0.0  # seconds beside training until all of it is credited
+    times_reassigned: int = 0  # how often its range was taken from a holder before
+    travel_s: float = 0.0  # seconds from a push to its reply
+    failures: int = 0  # workers on which f failed in this range
 
     @property
     def left(self) -> int:
         return self.stop - self.upto
 
 
-SHARE = 8  # chunks a worker gets per epoch while nothing better is known of lifetimes
-SMALLEST = 4  # batches; below that the round trip is felt
+SHARE = 8  # chunks per worker and epoch while lifetimes are unknown
+SMALLEST = 4  # batches in a chunk at least; below that the round trip shows in throughput
 
 
 @dataclass(frozen=True)
 class ChunkFacts:
-    """What the size of a worker's next chunk is decided by.
+    """Input of `chunk_size`. Counts are vertices."""
 
-    `left` vertices of the epoch, which has `per_epoch`, are not leased yet, and `workers` share them; `batch` is the
-    program's own. `wanted` is what the user asked for, `sized` what the chunk model says, with its reason. Shares are
-    equal in time: `speed` is the worker's against the mean of all. `around` are the vertices that take it as long as
-    what passes around a chunk, `idle` those of that in which it trains nothing else either, `interval` those between
-    two of its pushes, 0 where somebody asked for these: they may be as good as none. The epoch is `followed` by another
-    that is trained before this one's end. A chunk of more than `largest` vertices would be too many bytes.
-    """
-
-    left: int
-    workers: int
-    batch: int
-    wanted: int | None
+    left: int  # of the epoch, not leased yet
+    workers: int  # that share them
+    batch: int  # the program's own
+    wanted: int | None  # --chunk, if given
     per_epoch: int
-    speed: float = 1.0
-    sized: tuple[int, str] | None = None
-    around: int = 0
-    idle: int = 0
+    speed: float = 1.0  # the worker's, relative to the mean: shares are equal in time
+    sized: tuple[int, str] | None = None  # (size, reason) by the chunk model, once lifetimes are known
+    around: int = 0  # that it could train in the overhead of one chunk
+    idle: int = 0  # the part of `around` in which it trains nothing else either
+    #: between two of its pushes; 0 if the user set the interval, which may be far from the best one
     interval: int = 0
-    followed: bool = False
-    largest: int = 2**62
+    followed: bool = False  # vertices of the next epoch may be trained before this one ends
+    largest: int = 2**62  # by the bytes that a chunk may have
 
 
 class SpeedFacts(NamedTuple):
-    """Vertices per second: `rate` is a worker's own, None while nobody has trained, `others_rate` that of so many
-    `others` together, `total` that of all of them, as they were measured."""
+    """Measured speeds, in vertices per second."""
 
-    rate: float | None
-    others: int
-    others_rate: float
-    total: float
+    rate: float | None  # this worker's; None until any worker has trained
+    others: int  # number of other workers that were measured
+    others_rate: float  # of the others together
+    total: float  # of all workers together
 
 
 def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
-    """Return the vertices of the next chunk, in whole batches, and why.
+    """Return (vertices of the next chunk in whole batches, reason).
 
-    What was asked for is taken as it is, for every worker and to the end of an epoch. Otherwise the size is as the
-    chunk model has it, or an eighth of a worker's share of the epoch, more where chunks are dear to begin, but no less
-    than what it pushes at once: a chunk ends with a push, which is to take no more of its time than pushes may. No
-    chunk is larger than the share. Where nothing follows an epoch, chunks shrink at its end to half of what is left per
-    worker (factoring), so that the last wave does not wait for one worker, but not below what passes around a chunk. No
-    chunk has more bytes than it may, unless one batch has.
+    A size that the user asked for is taken as it is. Otherwise it is the chunk model's, or 1/8 of a worker's share of
+    the epoch (more if chunks are expensive to start), bounded by the share, by bytes, and at the end of an epoch by
+    factoring. It is never less than one batch.
     """
     left, workers, batch, around = facts.left, facts.workers, facts.batch, facts.around
     if facts.wanted is not None:
@@ -100,26 +83,29 @@ def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
         parts = _parts(own, facts.idle)
         usual, reason = max(
             (max(SMALLEST * batch, own // parts), f"1/{parts} of a worker's share of the epoch"),
-            (facts.interval, "what it pushes at once"),
+            # A chunk ends with a push: a smaller one would push more often than the push budget allows.
+            (facts.interval, "one push interval"),
             key=lambda choice: choice[0],
         )
+    # Factoring: half of what is left per worker, so that the last chunks end at about the same time.
     bound, ends = math.ceil(left * share / 2), f"the epoch ends: half of {left:,} left among {workers} workers"
     if facts.followed:
         bound, ends = own, f"its share of {facts.per_epoch:,} among {workers} workers"
+    # Below its overhead a smaller chunk only adds overhead.
     least = max(SMALLEST * batch, around)
     chosen = usual
     if max(bound, least) < usual and workers > 1:
         chosen, reason = bound, ends
         if bound < least:
-            chosen, reason = least, f"to begin and to bring fewer than {least:,} takes as long as training"
+            chosen, reason = least, f"the overhead of a chunk is as long as the training of {least:,}"
     if chosen > max(facts.largest, batch):
-        chosen, reason = max(facts.largest // batch, 1) * batch, "as many bytes as a chunk may have"
+        chosen, reason = max(facts.largest // batch, 1) * batch, "the limit on the bytes of a chunk"
     return _whole_batches(chosen, left, batch), reason
 
 
 def _parts(own: int, idle: int) -> int:
-    """How many chunks a worker's share of `own` vertices is cut into: eight, unless it loses more around each chunk
-    than all wait at the epoch's end, which is half a chunk."""
+    """Return the number of chunks for a worker's share of `own` vertices: fewer if the overhead of a chunk costs more
+    than the wait at the end of the epoch, half a chunk on average."""
 
     def worth(parts: int) -> float:
         chunk = own / parts
@@ -129,7 +115,7 @@ def _parts(own: int, idle: int) -> int:
 
 
 def _whole_batches(count: int, left: int, batch: int) -> int:
-    """So many vertices, up to whole batches, or all that are left where less than a batch would stay behind."""
+    """Round up to whole batches; return all that is left if less than a batch would remain."""
     whole = -(-count // batch) * batch
     return left if left - whole < batch else whole
 
@@ -137,30 +123,29 @@ def _whole_batches(count: int, left: int, batch: int) -> int:
 def most(
     uncredited: int, rate: float, others: int, others_rate: float, batch: int, *, held: int = 0
 ) -> tuple[int | None, str]:
-    """Vertices that a slow worker may be given at most, in whole batches, so that an epoch does not wait for it; None
-    for no limit, 0 for nothing at all.
+    """Return (most vertices to lease a slow worker so that the epoch does not wait for it, in whole batches, reason).
+    None: no limit; 0: nothing.
 
-    `uncredited` vertices of the epoch are still to be trained, by it with `rate` vertices per second and by `others`
-    that train `others_rate` together. They are done with those in uncredited/others_rate seconds; if one of them took
-    n vertices more, that would be n/(their mean rate) later. The worker must not need longer for n than that, beside
-    the vertices that it has `held` from before.
+    The worker trains `rate` vertices per second, `others` train `others_rate` together, and `held` vertices are in its
+    leases already. Without it the others need uncredited/others_rate seconds; if one of them took n vertices more, it
+    would be n/(mean rate) later. The worker must need no longer than that for held + n.
     """
     if others < 1 or rate <= 0 or others_rate <= 0:
-        return None, "nobody else is known"
+        return None, "no other worker was measured"
     mean = others_rate / others
-    if rate >= mean * (1 - 1e-9):  # by rounding equal rates differ, and below there is division by their difference
+    if rate >= mean * (1 - 1e-9):  # equal up to rounding; the bound divides by the difference
         return None, "it is as fast as the others"
     bound = max(0.0, uncredited / others_rate - held / rate) / (1 / rate - 1 / mean)
-    return int(bound / batch) * batch, f"it is slow: the others have trained {uncredited:,} before it has trained more"
+    return int(bound / batch) * batch, f"it is slow: the other workers train {uncredited:,} before it can train more"
 
 
+# A slow worker waits at most IDLE times as long as the others should need, plus IDLE_S seconds.
 IDLE, IDLE_S = 3.0, 10.0
 
 
 def idle_s(uncredited: int, rate: float) -> float:
-    """Seconds that a slow worker may be left without work for the others, who train `rate` vertices per second as they
-    say, to do what is `uncredited`: some times as long as they need. If it is not done then, they are not what they
-    say, and a run must not wait for them for ever."""
+    """Return the seconds that a slow worker may be left without work while the others train `uncredited` vertices at
+    `rate`. A bound, because rates are as workers report them: if they are wrong, the run must go on."""
     return IDLE_S + IDLE * uncredited / max(rate, 1e-9)
 
 
@@ -170,12 +155,11 @@ def choose_span(
     reserved: Sequence[Span] = (),
     allowed: Callable[[Span], bool] = lambda span: True,
 ) -> tuple[Span | None, str]:
-    """The span to lease from: the oldest epoch first, and in it what came back from a lost lease before what is
-    untouched; but last what is `reserved`, because a worker that is started again may bring it trained, or set apart.
+    """Return (span to lease from, reason): the first allowed span of the oldest epoch. Spans that are `reserved` or
+    kept for a spot check come last in their epoch: another worker may still deliver them.
 
-    `spans` are in the order of epoch, and within one in that in which they are wanted, which is that of their start
-    unless vertices are placed; those of epochs after `newest_epoch` must wait (for a barrier), and those that are not
-    `allowed` are for other workers.
+    `spans` are ordered by epoch, and within an epoch by preference (by start unless vertices are placed). Epochs after
+    `newest_epoch` are not open yet. Spans for which `allowed` is false are left for other workers.
     """
 
     def may_come(span: Span) -> bool:
@@ -183,7 +167,7 @@ def choose_span(
             r.epoch == span.epoch and r.start < span.stop and span.start < r.stop for r in reserved
         )
 
-    last: Span | None = None  # what is reserved, of the oldest epoch that has anything
+    last: Span | None = None  # the first reserved span of the oldest epoch with free spans
     passed_over = waits = False
     for span in spans:
         waits = True
@@ -193,7 +177,7 @@ def choose_span(
             passed_over = True
             continue
         if not may_come(span):
-            return span, "the first that nobody holds"
+            return span, "the first free range"
         last = last or span
     if last is not None:
         return (
@@ -201,26 +185,25 @@ def choose_span(
             f"it was {'set apart' if last.isolated else 'reserved'} for another worker, and nothing else is left",
         )
     if passed_over:
-        return None, "it failed on all that is left, and others may take that"
+        return None, "it failed on all ranges that are left, and other workers may take them"
     return None, f"epoch {newest_epoch + 1} waits for the one before" if waits else "everything is leased"
 
 
 def cut(
     holdings: Sequence[Holding], batch: int, push_every: int, rate: float | None = None
 ) -> tuple[tuple[int, int] | None, str]:
-    """((lease, new stop), reason) of the lease to cut for a worker that would otherwise idle, None when it does not
-    pay.
+    """Return ((lease, new stop), reason) for the lease to cut for an idle worker; None if no cut pays.
 
-    Both parts are done at one time: that is half each, unless the `rate` of the idle worker is known, or the holder
-    has something else to do first. What the holder trains before it hears of the cut must stay within its part: it has
-    not been heard for a push interval, and hears of the cut with the answer to the next. So two intervals at least stay
-    with it, none of which is shorter than a push's way there and back, and at least as much must be won.
+    The slowest lease is cut so that both parts end at the same time: in halves, unless the `rate` of the idle worker is
+    known, or the holder has other leases to train first.
     """
     worth = [(h.before + h.left) / max(h.rate, 1e-9) if h.left > 0 else 0.0 for h in holdings]
     if not holdings or max(worth) <= 0:
         return None, "nothing is leased"
     slowest = holdings[worth.index(max(worth))]
     left = slowest.left
+    # The holder learns of the cut with the reply to its next push, and its last message may be one interval old. So it
+    # keeps at least two intervals, each at least as long as a round trip, and the cut must free at least as much.
     interval = max(push_every, slowest.push_every, batch, math.ceil(slowest.travel_s * slowest.rate))
     margin = -(-2 * interval // batch) * batch
     if left < 2 * margin:
@@ -238,44 +221,40 @@ def cut(
 
 
 def late_s(held: Holding) -> float:
-    """Seconds since a lease should have been credited whole, by its worker's rate and delay from its last credit on;
-    negative before that."""
+    """Return the seconds by which a lease is overdue, by its holder's rate and delay since its last credit; negative
+    before it is due."""
     return held.since_s - held.delay_s - (held.before + held.left) / max(held.rate, 1e-9)
 
 
-PATIENCE = 0.25  # of the time that a lease is late by: it is looked at again when it is so much later
+PATIENCE = 0.25  # an overdue lease is checked again when it is overdue by this share more
 
 
 def expected_s(held: Holding) -> float:
-    """Seconds until a lease is expected to be credited whole. One that is late already is given a little longer, in
-    proportion: so it does not hide others for ever, and is missed by no more than that when it becomes worth taking.
+    """Return the seconds until a lease is expected to be fully credited; always finite.
 
-    Never infinite: with a delay that makes no sense, it is the time that the training takes.
+    An overdue lease is extended in proportion, so it does not stay first in the order and hide others.
     """
     late = late_s(held)
-    if not math.isfinite(late):
+    if not math.isfinite(late):  # the delay is nonsense: expect the training time alone
         return (held.before + held.left) / max(held.rate, 1e-9)
     return max(-late, PATIENCE * late)
 
 
-OVERTAKEN = 3.0  # times as long as another worker would take: then a lease is taken from its worker,
-OVERTAKEN_S = 1.0  # if that wins so many seconds at least
+OVERTAKEN = 3.0  # a lease is reassigned if its holder needs this many times as long as the other worker,
+OVERTAKEN_S = 1.0  # and that saves at least this many seconds
 
 
 def reassign(holdings: Sequence[Holding], rate: float, delay: Delay) -> tuple[int | None, str]:
-    """(lease, reason) of the lease to end and to lease a second time, to a worker that would otherwise idle and trains
-    `rate` vertices per second with its own `delay`; None when that does not pay.
+    """Return (lease, reason) for the lease to end and to grant again to an idle worker, which trains `rate` vertices
+    per second with its own `delay`; None if that does not pay.
 
-    It begins at the last credit. The holder goes on from where it says it is; and who is late already, by what its rate
-    and its delay promised, is taken to be late by as much again. So a lease that is trained to its end is left alone
-    until its push is late by several travel times. What its holder pushes later is refused, so credits stay exact.
-
-    Each time that a range is overtaken again must pay twice as well: measures may be wrong, and then every holder would
-    be overtaken in turn, with its push under way. A range whose next failure may end the run stays with its holder:
-    workers that take an endless f from each other would fail at nothing.
+    The idle worker starts at the last credit, the holder continues from its last heartbeat. An overdue holder is taken
+    to be overdue by as much again. What the old holder pushes later is rejected, so credits stay exact.
     """
     best: tuple[float, float, float, Holding] | None = None
     for held in holdings:
+        # A range whose next failure may end the run stays with its holder. Otherwise workers could take an endless f
+        # from one another for ever, and it would never count as a failure.
         if held.left <= 0 or held.failures >= MAX_TRIES - 1:
             continue
         its_rate = max(held.rate, 1e-9)
@@ -296,4 +275,6 @@ def reassign(holdings: Sequence[Holding], rate: float, delay: Delay) -> tuple[in
 
 
 def _dearer(held: Holding) -> float:
+    # Each further reassignment of a range must pay twice as much. Measures may be wrong, and then every holder would
+    # lose its range while its push is under way.
     return math.ldexp(1.0, min(held.times_reassigned, 1000))

@@ -1,12 +1,12 @@
-"""The sizes of chunks and the push intervals in force, chosen again as the run learns about its workers.
+"""Chunk sizing: chooses chunk sizes and push intervals from measured costs and lifetimes of workers.
 
-A new choice is made when there is more to know, in the background of the master's loop, and is recorded. Sizes are
-seconds of training, so that a machine four times as fast gets four times the vertices. While nothing is known,
-chunks are an eighth of a worker's share of the epoch (`master.leases.policy`), and pushes follow the merge rule
+Sizes are chosen again when there are notably more observations, on a thread beside the master's loop, and each change
+is an event. They are seconds of training, so a machine four times as fast gets four times the vertices. Until lifetimes
+are known, chunks are 1/8 of a worker's share of the epoch (`master.leases.policy`), and pushes follow the merge rule
 (`gridml.engine.pace`).
 
-The size of a chunk follows goodput, or one of the paper's own two formulas, for a run to be compared with it. The
-paper's sizes hold for a chunk that counts when it ends, or not at all (`--no-push`); they say nothing of pushes.
+A chunk size maximises goodput, or follows one of the paper's two formulas, for comparison. The paper's sizes hold for a
+chunk that counts only when it ends (`--no-push`).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from chunk_model.lifetime import Lifetime
 
 
-_CANDIDATES = 2_000  # sizes that the search looks at; two of them differ by 1% where chunks may have a billion vertices
+_CANDIDATES = 2_000  # sizes that the search tries; neighbours differ by 1% if a chunk may have a billion vertices
 
 
 def paper_chunk(rule: str, lifetime: Lifetime, costs: Costs, most: int) -> tuple[int, str]:
-    """Return the vertices of a chunk by PAPER or GAUSSIAN, `most` of them at most, and why.
+    """Return (vertices of a chunk by PAPER or GAUSSIAN, at most `most`, reason).
 
-    `chunk_model.paper` has the formulas and how they are read. Raises LifetimeError where lives are normal by the rule
-    and `lifetime` is another law, ChunkError where lives are too long to be counted in vertices.
+    The formulas are in `chunk_model.paper`. Raises LifetimeError if the rule needs a normal law and `lifetime` is
+    another, ChunkError if lives are too long to be counted in vertices.
     """
-    # Here, not above: a master would wait 0.3 s for scipy as it starts.
+    # Imported here: scipy takes 0.3 s, which would delay the master's start.
     from chunk_model.families import Normal
     from chunk_model.lifetime import LifetimeError
     from chunk_model.paper import deterministic_chunk, normal_chunk_as_printed
@@ -58,93 +58,87 @@ def paper_chunk(rule: str, lifetime: Lifetime, costs: Costs, most: int) -> tuple
     return chunk, f"{chunk:,} vertices have the least TotalTime for lives of {lifetime} (the paper's search)."
 
 
-FIRST_DEATHS = 3  # that make a first guess worth while,
-FIRST_EXPOSURE_S = 600.0  # or so many seconds of all workers together in which nobody died
-MORE_DEATHS, MORE_EXPOSURE = 1.25, 2.0  # a fit is made again when there is so many times as much to know
-APART_S = 15.0  # seconds between two fits at least: sizes change a few times a minute at most
-NOTABLE = 1.1  # a size that changes by less stays as it is,
-STAYS = 0.99  # and so does one that is worth so much of the best: the hill is flat at its top
-KNOWN_DEATHS = 10  # independent ones; a kind with fewer is taken to live as all do
-# A master computes on one core. Merging and granting may each take so much of it.
+FIRST_DEATHS = 3  # deaths before the first fit,
+FIRST_EXPOSURE_S = 600.0  # or seconds lived by all workers together
+MORE_DEATHS, MORE_EXPOSURE = 1.25, 2.0  # factors by which deaths or exposure must grow before the next fit
+APART_S = 15.0  # seconds between two fits at least, so sizes change a few times a minute at most
+NOTABLE = 1.1  # a size that changes by a smaller factor stays,
+STAYS = 0.99  # and so does one with this share of the best goodput: goodput is flat around its maximum
+KNOWN_DEATHS = 10  # independent deaths; a kind with fewer takes the fit of all workers
+# Shares of the master's one core that merging and granting may take.
 MERGING, GRANTING = 0.5, 0.25
-# Not all: the fit of a mixture takes a hundred times as long, and what is normal a Weibull law fits as well.
+# No mixtures: their fit takes a hundred times as long. No normal law: a Weibull law fits such lives as well.
 FAMILIES = ("exponential", "weibull", "lognormal", "kaplan_meier")
 
 
 @dataclass(frozen=True)
 class SeenLives:
-    """What a fit can rest on: deaths, and seconds lived by all workers together, as at a moment of the run's clock."""
+    """Number of observations that a fit can use."""
 
     deaths: int
-    exposure_s: float
-    at_s: float
+    exposure_s: float  # seconds lived by all workers together
+    at_s: float  # seconds of the run's clock
 
 
 @dataclass(frozen=True)
 class KindFacts:
-    """One kind of worker ("" for all together): what a chunk costs it, its lives, and the seconds from sending a push
-    to its answer."""
+    """One kind of worker."""
 
-    name: str
+    name: str  # "" for all workers together
     costs: Costs
     lives: Observations
-    travel_s: float = 0.0
+    travel_s: float = 0.0  # from a push to its reply
 
 
 @dataclass(frozen=True)
 class SizingFacts:
-    """`kinds` begins with all workers together. `vertices` are those of an epoch, shared by `workers`, whose programs
-    have batches of `batch`; `many`: a worker takes chunk after chunk. Merging a push costs the master `merge_s`, and
-    granting a lease `grant_s`, however large it is. A chunk may have `largest` vertices, None: any number. `sizes` are
-    in force. `expected` is a law that lives are expected to follow, as text, before enough of them were seen; `rule`
-    is what the size of a chunk follows (`chunk_rules`)."""
+    """Input of `size`."""
 
-    kinds: Sequence[KindFacts]
-    vertices: int
-    workers: int
+    kinds: Sequence[KindFacts]  # all workers together come first
+    vertices: int  # of an epoch
+    workers: int  # that share them
     batch: int
-    many: bool
-    merge_s: float = 0.0
-    grant_s: float = 0.0
-    largest: int | None = None
-    sizes: Sizes = field(default_factory=dict)
-    expected: str | None = None
-    rule: str = GOODPUT
+    many: bool  # a worker trains chunk after chunk, not one per job
+    merge_s: float = 0.0  # of the master, per push
+    grant_s: float = 0.0  # of the master, per lease, whatever its size
+    largest: int | None = None  # vertices that a chunk may have; None: no limit
+    sizes: Sizes = field(default_factory=dict)  # in force
+    expected: str | None = None  # the law that the user expects, as text, until enough lives were observed
+    rule: str = GOODPUT  # one of `chunk_rules`
 
 
 @dataclass(frozen=True)
 class Size:
-    """What workers of one kind are given: seconds of training in a chunk, and between two pushes; `chunk` and
-    `push_every` are the vertices that a typical one trains in them. `why` in a few words."""
+    """Chunk size and push interval for workers of one kind."""
 
-    chunk_s: float
-    push_s: float
-    chunk: int
-    push_every: int
+    chunk_s: float  # seconds of training in a chunk
+    push_s: float  # seconds of training between two pushes
+    chunk: int  # vertices that a typical worker trains in `chunk_s`,
+    push_every: int  # and in `push_s`
     why: str
 
 
-Sizes = Mapping[str, Size]  # by kind; "" for workers of which nothing is known
+Sizes = Mapping[str, Size]  # by kind; "" for workers of unknown kind
 
 
 def merging_s(workers: int, merge_s: float) -> float:
-    """Return the least seconds between two pushes of each of so many workers, if a push takes the master `merge_s`."""
+    """Return the shortest push interval in seconds that lets one master merge the pushes of `workers`."""
     return workers * merge_s / MERGING
 
 
 def push_at_least_s(live: int, merge_s: float) -> float:
-    """Return the seconds after which a worker pushes however few vertices it has trained: oftener than the master can
-    merge would only make pushes wait."""
+    """Return the seconds after which a worker pushes even if it has trained less than an interval. If it pushed more
+    often than the master can merge, pushes would queue up."""
     return max(MAX_PUSH_INTERVAL_S, merging_s(live, merge_s))
 
 
 def is_due(seen: SeenLives, last: SeenLives | None, *, expected: bool = False) -> tuple[bool, str]:
-    """Whether lifetimes are fitted (again), given what the last fit rested on; the first at once if it is `expected`
-    how long workers live."""
+    """Return (whether to fit lifetimes now, reason), by the observations now and at the last fit. With an `expected`
+    law the first fit needs no deaths."""
     if not seen.exposure_s > 0:
-        return False, "nobody has lived yet"
+        return False, "no worker has lived yet"
     if last is None and expected:
-        return True, "it was said how long workers live"
+        return True, "the user gave a law for lifetimes"
     if last is None:
         if seen.deaths >= FIRST_DEATHS:
             return True, f"{seen.deaths} workers have died"
@@ -158,12 +152,12 @@ def is_due(seen: SeenLives, last: SeenLives | None, *, expected: bool = False) -
 
 
 def size(facts: SizingFacts) -> tuple[Sizes, str]:
-    """The sizes for every kind that any can be chosen for, and why, kind by kind.
+    """Return (new sizes by kind, reasons).
 
-    The law of lifetimes is fitted to the kind's own lives if it has enough deaths, to all otherwise. Kinds whose sizes
-    in force are nearly the best are left out. Takes some 50 ms a kind.
+    Lifetimes are fitted to a kind's own lives if it has enough deaths, to all lives otherwise. Kinds whose sizes in
+    force are nearly optimal are left out. Takes about 50 ms per kind.
     """
-    # Here, not above: a master would wait 0.3 s for scipy as it starts.
+    # Imported here: scipy takes 0.3 s, which would delay the master's start.
     from chunk_model.choose import Work, choose
     from chunk_model.fit import Selected, select
     from chunk_model.goodput import chunk_goodput
@@ -198,7 +192,7 @@ def size(facts: SizingFacts) -> tuple[Sizes, str]:
             choice = choose(law, costs, work)
             chunk, reason = choice.chunk, f"{choice.reason} {' '.join(choice.warnings)}".rstrip()
             before = facts.sizes.get(kind.name)
-            # Granting never asks for more than a chunk may have: there is no more to do, or to carry.
+            # The master's load must not ask for more than an epoch has, or than a chunk may carry.
             highest_s = exec_s * min(work.vertices or 1, work.largest or math.inf)
             least_s = min(facts.workers * facts.grant_s / GRANTING, highest_s)
             if facts.rule != GOODPUT:
@@ -210,7 +204,7 @@ def size(facts: SizingFacts) -> tuple[Sizes, str]:
                 push = min(old, max(1, round(before.push_s / exec_s)))
                 if chunk_goodput(law, costs, old, many=facts.many, push_every=push) >= STAYS * choice.goodput:
                     continue
-        except (ValueError, ArithmeticError) as error:  # they make no sense together: it says why, and what to do
+        except (ValueError, ArithmeticError) as error:  # the numbers contradict one another; the error has the remedy
             reasons.append(f"{kind.name or 'all workers'}: sizes stay as they were: {error}")
             continue
         push_every = min(choice.push_every or chunk, chunk)
@@ -222,7 +216,7 @@ def size(facts: SizingFacts) -> tuple[Sizes, str]:
 
 
 def is_notable(old: Sizes, new: Sizes) -> tuple[bool, str]:
-    """Whether any size differs enough from what is in force to change it."""
+    """Return (whether any size differs notably from the one in force, reason)."""
     for name, size in new.items():
         before = old.get(name)
         if before is None:
@@ -239,10 +233,10 @@ def is_notable(old: Sizes, new: Sizes) -> tuple[bool, str]:
 def push_interval(
     ruled: int, sized: Size | None, rate: float, batch: int, live: int, merge_s: float
 ) -> tuple[int, str]:
-    """Vertices between two pushes of a worker that trains `rate` vertices per second, in whole batches.
+    """Return (vertices between two pushes, reason), in whole batches.
 
-    `ruled` are those that the merge rule and the push budget want. A short life is worth more pushes than that; there
-    are no more than the master can merge from `live` workers.
+    The worker trains `rate` vertices per second. `ruled` is the interval by the merge rule and the push budget. Short
+    lives make it shorter, the master's time for the pushes of `live` workers makes it longer.
     """
 
     def whole(seconds: float) -> int:
@@ -262,7 +256,7 @@ def push_interval(
 
 
 def span(seconds: float) -> str:
-    """A time in words, such as 4.5 min."""
+    """Return a duration as text, such as "4.5 min"."""
     for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
         if seconds >= 2 * length or unit == "s":
             return f"{seconds / length:.3g} {unit}"
@@ -270,8 +264,8 @@ def span(seconds: float) -> str:
 
 
 class ChunkSizing:
-    """One run's sizes. `vertices` are those of an epoch, `batch` the program's own; `vertex_bytes` is a guess at what
-    a vertex takes in a chunk."""
+    """Sizes of one run. `vertices` per epoch, `batch` of the program, `vertex_bytes`: estimate of a vertex's bytes in a
+    chunk until chunks were measured."""
 
     def __init__(self, settings: Settings, vertices: int, batch: int, vertex_bytes: float = 0.0) -> None:
         self.measures = Measures(vertex_bytes)
@@ -283,18 +277,18 @@ class ChunkSizing:
         self._sizes: Sizes = {}
         self._last: SeenLives | None = None
         self._fit: Future[tuple[Sizes, str]] | None = None
-        self._because = ""  # the last fit was made
-        # By kind of worker, as measured at a moment: what passes until a lease is credited, and around a chunk.
+        self._because = ""  # reason of the last fit
+        # (time, by kind: (delay until a credit, seconds around a chunk)). A cache for one moment, see `delays`.
         self._delays: tuple[float, dict[str, tuple[Delay, float]]] = 0.0, {}
-        self._refused = ""  # why none can be chosen, once that was told
+        self._refused = ""  # reason why no size can be chosen, if an event has reported it
 
     @property
     def largest(self) -> int:
-        """Vertices that a chunk may have by its bytes."""
+        """Vertices that a chunk may have by the limit on its bytes."""
         return int(min(MAX_COUNT, self._settings.chunk_bytes / max(self.measures.copying.vertex_bytes, 1e-9)))
 
     def chunk(self, record: WorkerRecord) -> tuple[int, str] | None:
-        """Vertices of the next chunk for a worker, and why; None while nothing is known."""
+        """Return (vertices of a worker's next chunk, reason); None while lifetimes or speeds are unknown."""
         sized, rate = self._of(record), self.rate(record)
         if sized is None or rate is None:
             return None
@@ -303,11 +297,10 @@ class ChunkSizing:
     def facts(
         self, record: WorkerRecord, now: float, left: int, workers: int, *, followed: bool
     ) -> tuple[ChunkFacts, SpeedFacts]:
-        """Return what the size of a worker's next chunk is decided by, of an epoch of which `left` vertices are not
-        leased yet, and which so many `workers` share.
+        """Return the facts for a worker's next chunk, of an epoch with `left` vertices not leased, shared by `workers`.
 
-        Chunks are whole batches of the program's own size, and whole optimiser steps: a batch made smaller for many
-        workers never ends short of it.
+        Chunks are whole batches of the program's own size, so they are whole optimiser steps even if batches are
+        smaller because there are many workers.
         """
         rate, speeds, own = self.rate(record), self.measures.speeds, record.measured.speed
         delay, around_s = self.delays(record, now)
@@ -329,32 +322,31 @@ class ChunkSizing:
         return chunk, SpeedFacts(rate, speeds.count - (own is not None), total - (own or 0.0), total)
 
     def push_every(self, record: WorkerRecord, ruled: int, batch: int, live: int, merge_s: float) -> tuple[int, str]:
-        """Vertices between two pushes of a worker, given what the merge rule and the push budget want, and why."""
+        """Return (vertices between two pushes, reason); `ruled` is by the merge rule and the push budget."""
         return push_interval(ruled, self._of(record), self.rate(record) or 0.0, batch, live, merge_s)
 
     def interval(self, record: WorkerRecord) -> int:
-        """Vertices between two pushes of a worker: as asked for, or as it was told last; 0 while it was told none."""
+        """Return the vertices between two pushes: as the user set, or as the last reply had; 0 before it."""
         return self._settings.push_every or record.assignment.push_every
 
     def rate(self, record: WorkerRecord) -> float | None:
-        """Vertices per second, as measured; of a worker that has not trained yet, those of its kind. None while nobody
-        has."""
+        """Return the vertices per second of a worker, or of its kind until it has trained. None: unknown."""
         if record.measured.speed is not None:
             return record.measured.speed
         exec_s = self.measures.exec_s(record.measured.kind)
         return None if exec_s is None else 1 / exec_s
 
     def push_s(self, record: WorkerRecord) -> float | None:
-        """What a push keeps a worker from training: its own last one, or its kind's. None while nobody has told."""
+        """Return the training seconds that a worker's last push cost it, or its kind's. None: unknown."""
         return record.measured.push_s or self.measures.push_s(record.measured.kind)
 
     def delay(self, record: WorkerRecord) -> Delay:
-        """What passes beside training until a lease of the worker is credited."""
+        """Return the delay, beside training, until a lease of the worker is credited."""
         return self.measures.delay(record.measured.kind)
 
     def delays(self, record: WorkerRecord, now: float) -> tuple[Delay, float]:
-        """Return the delay, and the seconds around a chunk: alike for all workers of a kind, and worked out once for
-        all that ask at a moment, because it costs more than the rest of what a lease is granted by."""
+        """Return (delay, seconds around a chunk), which all workers of a kind share."""
+        # Cached per turn: it costs more than all other facts of a grant.
         if self._delays[0] != now:
             self._delays = now, {}
         delays, kind = self._delays[1], record.measured.kind
@@ -363,8 +355,8 @@ class ChunkSizing:
         return delays[kind]
 
     def around_s(self, record: WorkerRecord) -> float:
-        """What passes around the training of a chunk of the worker's, as far as it was measured: its start, its end,
-        and a push's way there and back; a machine's coming, too, where it has one chunk."""
+        """Return the measured seconds around the training of a chunk: start, end, a push's round trip, and with one
+        chunk per job the wait for a machine. 0 if nothing was measured."""
         kind = record.measured.kind
         costs = self.measures.costs(kind, many=self._many)
         if costs is None:
@@ -372,7 +364,7 @@ class ChunkSizing:
         return costs.start_s + costs.end_s + self.measures.travel_s(kind) + (0.0 if self._many else costs.wait_s)
 
     def step(self, now: float, workers: int, merge_s: float, executor: Executor, events: Events) -> bool:
-        """Take the fit under way, or begin one that is due; return whether sizes have changed, which is recorded."""
+        """Take the result of the fit under way, or start one that is due; return whether sizes changed."""
         if not self._wanted:
             return False
         if self._fit is not None:
@@ -382,7 +374,7 @@ class ChunkSizing:
         due, because = is_due(seen, self._last, expected=self._settings.expected_lifetime is not None)
         try:
             facts = self._facts(now, workers, merge_s) if due else None
-        except (ValueError, ArithmeticError):  # what workers told makes no sense together
+        except (ValueError, ArithmeticError):  # the workers' measures contradict one another
             facts = None
         if facts is None:
             return False
@@ -395,7 +387,7 @@ class ChunkSizing:
         fit, self._fit = self._fit, None
         try:
             new, reason = fit.result()
-        except Exception as error:  # sizes are advice: a run goes on without it, whatever a fit stumbles over
+        except Exception as error:  # sizes are advice: no error in a fit may end a run
             if not self._refused:
                 self._refused = f"{type(error).__name__}: {error}"
                 text = "sizes stay as they were: lifetimes could not be fitted"
@@ -417,11 +409,11 @@ class ChunkSizing:
         return notable
 
     def _facts(self, now: float, workers: int, merge_s: float) -> SizingFacts | None:
-        """None while no worker has trained anything."""
+        """Return the facts for a fit; None until a worker has trained."""
         measures = self.measures
         kinds = []
-        apart = measures.kinds if len(measures.kinds) > 1 else ()
-        for name in ("", *apart):
+        kinds_of_machines = measures.kinds if len(measures.kinds) > 1 else ()
+        for name in ("", *kinds_of_machines):
             costs = measures.costs(name, many=self._many)
             if costs is None:
                 return None
@@ -439,7 +431,7 @@ class ChunkSizing:
 def _in_words(sized: Size) -> str:
     return (
         f"get {sized.chunk:,} vertices a chunk ({span(sized.chunk_s)} of work), "
-        f"and push every {sized.push_every:,} ({span(sized.push_s)}) or oftener"
+        f"and push every {sized.push_every:,} ({span(sized.push_s)}) or more often"
     )
 
 

@@ -1,6 +1,6 @@
-"""Work taken from stragglers for a worker that would idle: a part of a lease, or all of it that is not credited.
+"""Work stealing: takes part of a straggler's lease, or all of its uncredited rest, for a worker that would idle.
 
-`TakenRanges` remembers the ranges that were taken before from a straggler or from a silent worker.
+`TakenRanges` counts how often ranges were taken from a straggler or from a silent worker.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from master.store.rundir import EventFacts
 
 
 class TakenRanges:
-    """Ranges that were taken from their holders, and how often. Finding m of n costs O(m + log n)."""
+    """Ranges that were taken from their holders, and how often. Finding m of n ranges costs O(m + log n)."""
 
     def __init__(self) -> None:
-        self._ranges: dict[int, SortedDict] = {}  # by epoch: start -> (stop, times), no two of which overlap
+        self._ranges: dict[int, SortedDict] = {}  # by epoch: start -> (stop, times); no two overlap
 
     @property
     def epochs(self) -> list[int]:
-        """Those that have such ranges."""
+        """Epochs that have such ranges."""
         return list(self._ranges)
 
     def add(self, span: Span, times: int) -> None:
-        """All of a range was taken `times` times by now, whatever was known of parts of it."""
+        """Record that a range was taken `times` times in all; replaces the counts of its parts."""
         if span.count <= 0:
             return
         met = self._met(span)
@@ -49,15 +49,15 @@ class TakenRanges:
         ranges[span.start] = span.stop, times
 
     def times(self, span: Span) -> int:
-        """How often any part of a range was taken, at most."""
+        """Return the largest count of any part of a range."""
         return max((times for _, _, times in self._met(span)), default=0)
 
     def drop(self, epoch: int) -> None:
-        """Forget an epoch that is complete; one that is not known is ignored."""
+        """Drop an epoch, if it is known."""
         self._ranges.pop(epoch, None)
 
     def _met(self, span: Span) -> list[tuple[int, int, int]]:
-        """(start, stop, times) of the ranges that have a position of the span, in order."""
+        """Return (start, stop, times) of the ranges that overlap a span, in order."""
         ranges = self._ranges.get(span.epoch)
         if ranges is None or span.count <= 0:
             return []
@@ -72,14 +72,14 @@ class TakenRanges:
         return met
 
 
-# Between two looks for a straggler that find nothing. One costs a few tenths of a millisecond however many leases there
-# are, so all that idle together, 10,000 or more, take a few hundredths of the master's time.
+# Seconds between two searches that find nothing. A search costs a few tenths of a millisecond, whatever the number of
+# leases, so even 10,000 idle workers together take a few hundredths of the master's time.
 LOOK_S = 0.01
-End = Callable[[LeaseState, float, str], None]  # overtakes a lease: (which, time in seconds, why)
+End = Callable[[LeaseState, float, str], None]  # (lease, time in seconds, reason)
 
 
 class WorkStealing:
-    """Finds stragglers among the leases of one run. Methods must be called inside the ledger's transaction."""
+    """Finds stragglers among the leases of one run. Call its methods inside the ledger's transaction."""
 
     def __init__(
         self,
@@ -103,11 +103,13 @@ class WorkStealing:
             self._ranges.add(span, times)
         for lease in ledger.leases:
             self._recall(lease)
-        self._look_again_s = 0.0  # when it is worth asking again whether a lease can be had from another worker
+        self._look_again_s = 0.0  # no search before this time
 
     def steal(self, record: WorkerRecord, batches: tuple[int, int], now: float) -> bool:
-        """Take a part of a straggler's lease, or all of it, for a worker that would idle; return whether anything came
-        free. `batches` are those of one worker alone, and of one among the live ones, in vertices."""
+        """Take part or all of a straggler's lease for an idle worker; return whether anything was freed.
+
+        `batches`: vertices in a batch of one worker alone, and of each of those that hold a lease now.
+        """
         if now < self._look_again_s:
             return False
         holdings = self._look(record, now)
@@ -117,18 +119,19 @@ class WorkStealing:
         return False
 
     def grant(self, lease: LeaseState, now: float) -> None:
-        """Take note of a lease that begins, and of how often its range was overtaken."""
+        """Record a new lease, and how often its range was reassigned before."""
         lease.since_s = now
         self._recall(lease)
         self.place(lease, now)
 
     def credit(self, lease: LeaseState, now: float) -> None:
-        """A push of a lease was merged; what its worker holds besides could not come before."""
+        """Restart the clock of all leases of a worker when a push is merged: it trains them in turn, so the others
+        could not have been credited earlier."""
         for held in self._ledger.leases.of(lease.worker).values():
             held.since_s = now
 
     def place(self, lease: LeaseState, now: float) -> None:
-        """Put a lease where it belongs in the order in which leases are expected to be done."""
+        """Insert a lease into the order of expected completion."""
         self._ledger.leases.expect(lease, now + policy.expected_s(self._holding(lease, now)))
 
     def _recall(self, lease: LeaseState) -> None:
@@ -151,11 +154,13 @@ class WorkStealing:
         rate, delay = self._sizing.rate(record), self._sizing.delay(record)
         if rate is None:
             return False
-        number, _ = policy.reassign(holdings, rate, delay)  # the reason is that of the second look, below
+        number, _ = policy.reassign(
+            holdings, rate, delay
+        )  # without heartbeats: too pessimistic, so checked again below
         if number is None:
             return False
         lease = self._ledger.leases[number]
-        heartbeat = self._mailboxes.heartbeat(lease.worker)  # only of this one: it may be a file far away
+        heartbeat = self._mailboxes.heartbeat(lease.worker)  # for this lease only: it may be a file on a remote disk
         at = heartbeat.upto if heartbeat is not None and heartbeat.lease == lease.id else None
         number, reason = policy.reassign([replace(h, at=at) for h in holdings if h.lease == number], rate, delay)
         if number is None:
@@ -169,9 +174,11 @@ class WorkStealing:
         return True
 
     def _look(self, record: WorkerRecord, now: float) -> list[Holding]:
-        """A few leases of other workers, those that are most overdue or far from done among them; each of them that is
-        in the wrong place goes to its own, so that the next look sees others. What the worker may not
-        lease stays where it is."""
+        """Return a few leases of other workers, among them those that are most overdue or farthest from done.
+
+        Each one is also sorted in again by what is known now, so the next search sees others. Leases of ranges that
+        this worker may not have are left out.
+        """
         leases = self._ledger.leases.ends(self._ledger.leases.of(record.name))
         holdings = [self._holding(lease, now) for lease in leases]
         for lease, holding in zip(leases, holdings, strict=True):
@@ -183,7 +190,7 @@ class WorkStealing:
         ]
 
     def _holding(self, lease: LeaseState, now: float) -> Holding:
-        """What is known of an open lease; its worker trains what it was given before it first."""
+        """Return the facts of an open lease; its holder trains leases in the order of their grants."""
         record, before = self._workers.of(lease.worker), 0
         for other in self._ledger.leases.of(lease.worker).values():
             if other.id == lease.id:

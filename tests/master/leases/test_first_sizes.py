@@ -97,7 +97,7 @@ def test_chunks_are_bounded_in_bytes_from_the_first_one_on(run: MasterRun) -> No
         assert lease is not None
         assert lease.stop - lease.start > 20 * BATCH
         assert 0.9 * MOST < size < 1.05 * MOST
-    assert "as many bytes as a chunk may have" in run.ledger._db.execute("SELECT reason FROM leases").fetchone()[0]
+    assert "the limit on the bytes of a chunk" in run.ledger._db.execute("SELECT reason FROM leases").fetchone()[0]
 
 
 def test_who_asks_while_half_of_what_a_chunk_may_have_was_cut_asks_again(run: MasterRun) -> None:

@@ -125,7 +125,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 @pytest.mark.parametrize(
     ("asked", "epochs", "size", "reason"),
     [
-        (None, 2, EVERY, "what it pushes at once"),
+        (None, 2, EVERY, "one push interval"),
         (EVERY, 2, 25, "1/8 of a worker's share of the epoch"),  # it may be as good as never
         (10**9, 1, 25, "1/8 of a worker's share of the epoch"),
     ],

@@ -94,7 +94,7 @@ def test_the_last_chunks_are_worth_what_passes_around_them() -> None:
 def test_a_chunk_is_worth_the_push_that_ends_it() -> None:
     facts: dict[str, Any] = {"wanted": None, "per_epoch": 6_000, "followed": True}
     assert sized_for(6_000, 4, 64, **facts)[0] == 256  # nothing is known of what a push costs
-    assert sized_for(6_000, 4, 64, interval=1_024, **facts) == (1_024, "what it pushes at once")
+    assert sized_for(6_000, 4, 64, interval=1_024, **facts) == (1_024, "one push interval")
     assert sized_for(6_000, 4, 64, interval=9_999, **facts) == (1_536, "its share of 6,000 among 4 workers")
     assert sized_for(6_000, 16, 64, interval=1_024, **facts)[0] == 384
     assert sized_for(60_000, 4, 64, **{**facts, "per_epoch": 60_000}, interval=1_024)[0] == 1_920  # as ever
@@ -121,7 +121,7 @@ def test_no_chunk_has_more_bytes_than_it_may() -> None:
     facts: dict[str, Any] = {"per_epoch": 8_000_000, "batch": 64, "left": 8_000_000, "workers": 2}
     for more in ({}, {"sized": (20_000_000, "fitted")}, {"interval": 10**6}, {"around": 10**6}, {"followed": True}):
         size, reason = sized_for(**facts, **more, wanted=None, largest=61_000)
-        assert (size, reason) == (60_992, "as many bytes as a chunk may have")
+        assert (size, reason) == (60_992, "the limit on the bytes of a chunk")
     assert sized_for(**facts, wanted=None, largest=10)[0] == 64  # a batch must be
     assert sized_for(**facts, wanted=100_000, largest=10)[0] == 100_032  # what was asked for is what is meant
 

@@ -68,7 +68,7 @@ def test_who_has_nothing_left_goes_to_the_nearest_part_and_first_to_one_without_
     done = PartFacts(0, [0, 1, 0, 1, 0], [0, 9, 9, 9, 9], [99, 80, 10, 90, 20])
     assert rank_parts(done) == [0, 4, 2, 3, 1]
     assert why(done, 0) == "its own part 0"
-    assert why(done, 4) == "part 4, which nobody works on, the nearest to its own"
+    assert why(done, 4) == "part 4, which no other worker works on, the nearest to its own"
     assert why(done, 3) == "part 3, which others work on, the nearest to its own"
 
 
