@@ -1,4 +1,4 @@
-"""What the tests of an instance share: a metadata service on loopback."""
+"""Shared fixtures of the tests of an instance: a metadata service on loopback."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ def test_a_beginning_that_was_wrong_is_fetched_anew(site: Site, enrolled: Callab
 def test_a_disk_that_is_full_is_no_master_out_of_reach(
     site: Site, enrolled: Callable[[], tuple[str, Assignment]], name: str
 ) -> None:
-    """Whose folder cannot hold the bundle leaves; it does not ask for it for ever."""
+    """An instance whose folder cannot hold the bundle leaves instead of retrying forever."""
     digest = site.bundle()[name]
     key, assignment = enrolled()
     work = site.folder / "work"

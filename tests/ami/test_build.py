@@ -89,7 +89,7 @@ class Aws:
         return (self.folder / "switched").read_text()
 
     def is_empty(self) -> bool:
-        """Whether nothing is left that a build made, but for images."""
+        """Return whether a build has left nothing but images."""
         return self.builders("pending", "running", "stopping", "stopped") == [] and self.buckets == []
 
     @property

@@ -22,7 +22,7 @@ WORK = Assignment("w7", (), "mnist.py", ("--patience", "120"))
 
 
 class TimedEventQueue(EventQueue):
-    """Whoever listens lets time pass, and what is planned happens."""
+    """An event queue in virtual time: waiting for an event advances the clock."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()

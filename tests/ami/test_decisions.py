@@ -1,4 +1,4 @@
-"""What the daemon does next, by what it knows."""
+"""The decisions of the boot daemon."""
 
 from __future__ import annotations
 

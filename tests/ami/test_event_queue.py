@@ -1,4 +1,4 @@
-"""What the daemon hears, from threads and from signal handlers."""
+"""The event queue of the daemon, filled by threads and signal handlers."""
 
 from __future__ import annotations
 

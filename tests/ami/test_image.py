@@ -1,4 +1,4 @@
-"""What goes into an image, looked at by the tools that will read it there."""
+"""The content of an image, checked with the tools that read it there."""
 
 from __future__ import annotations
 

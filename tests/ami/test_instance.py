@@ -1,4 +1,4 @@
-"""What an instance is started with, read from a file."""
+"""The start data of an instance, read from a file."""
 
 from __future__ import annotations
 

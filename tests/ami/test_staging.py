@@ -1,4 +1,4 @@
-"""What an image is made of, put into a folder; and that the project's own wheel has it, too."""
+"""The staged folder of an image; and the project's own wheel has the same files."""
 
 from __future__ import annotations
 

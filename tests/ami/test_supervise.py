@@ -21,7 +21,7 @@ def run(source: str, tmp_path: Path, events: EventQueue, lines: list[str], grace
 
 
 class Lines(list[str]):
-    """What a worker writes; says something once a line is there."""
+    """The output of a worker; queues an event after a given line."""
 
     def __init__(self, events: EventQueue, line: str, event: LeaveInstance) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which attempt of its job a worker is, shows in the mailboxes that the master has opened."""
+"""A worker determines which attempt of its job it is from the mailboxes that the master has opened."""
 
 from __future__ import annotations
 

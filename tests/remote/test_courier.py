@@ -1,4 +1,4 @@
-"""Couriers carry one sync at a time, send again what got no answer, and tell when nobody will answer."""
+"""Couriers carry one sync at a time, resend unanswered ones, and report when no reply will come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker tells of an error in f, whatever that error is: printable, short, and in words."""
+"""Reports of errors in f, whatever the error is: printable, short, and informative."""
 
 from __future__ import annotations
 

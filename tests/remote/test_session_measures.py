@@ -1,4 +1,4 @@
-"""What a worker says of its own costs: to begin a chunk, to end it, to push; idle times are none."""
+"""A worker's measurements of its own costs: to begin and end a chunk, and to push; idle time does not count."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Answers(Courier):
 
 
 class Shelf(WorkerMailbox):
-    """Chunks that nobody looks into."""
+    """Chunks without content."""
 
     poll_s = (0.1, 0.1)
 

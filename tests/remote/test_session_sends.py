@@ -1,4 +1,4 @@
-"""What a worker sends beside its work: its notes, and the push of the process before it."""
+"""Content of a worker's syncs beyond its work: notes, and the push of the process before."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ GRAPH = graph()
 
 
 class Master:
-    """What a master does for one worker: it cuts chunks without the rows that the worker says it has."""
+    """The master of one worker: it cuts chunks without the rows that the worker reports."""
 
     def __init__(self, folder: Path) -> None:
         self._files = CarriedFiles(folder)

@@ -1,4 +1,4 @@
-"""What a worker has of the master's tensors, and what its pushes need not carry, or in fewer bits."""
+"""A worker's copy of the master's tensors, and the tensors that its pushes omit or compress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a push stands for: values, steps and what it leaves out, put together on its base."""
+"""Reconstruction of a push on its base: values, steps, and omitted tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a module vertex a push leaves out, and how it is put back."""
+"""Unchanged tensors of module vertices, which a push omits, and their reconstruction."""
 
 from __future__ import annotations
 

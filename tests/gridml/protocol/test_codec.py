@@ -1,4 +1,4 @@
-"""What is handed over without being written down is read like what came from a line, unless it is a sync already."""
+"""The in-process codec: a Sync is passed as it is, and any other object is parsed like the JSON of a sync."""
 
 from __future__ import annotations
 

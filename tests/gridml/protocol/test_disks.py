@@ -1,4 +1,4 @@
-"""What kind of disk a path is on, as the system's list of mounts has it."""
+"""The kind of disk of a path, from the list of mounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels in a push: as values and by name, and what is none."""
+"""The tensors of a push: values, names, and invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each action of a worker costs in a simulation."""
+"""The duration of each action of a worker in a simulation."""
 
 from __future__ import annotations
 

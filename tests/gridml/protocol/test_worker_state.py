@@ -498,7 +498,7 @@ def test_without_a_lease_it_says_what_it_has_copies_of(fast_forward: bool) -> No
     life.until(Send)
     assert (life.syncs[-1].holds, life.syncs[-1].copies) == ((), None)  # the push says it
     life.reply(MERGED._replace(version=6, fast_forward=fast_forward))
-    for version in (7, 8):  # what is merged meanwhile is no reason to send it
+    for version in (7, 8):  # a merge in between is no reason to send it
         life.until(Send)
         assert life.syncs[-1].copies == Copies(lease=1, version=6 if fast_forward else 0)
         life.reply(Reply(version, lease=None if version == 7 else NEXT))

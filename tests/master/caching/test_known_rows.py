@@ -1,4 +1,4 @@
-"""What the master knows of the rows that a worker has: no row is left out that the worker lacks."""
+"""The master's record of a worker's rows: no row is omitted that the worker lacks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a worker trains on is a version of the master, row by row and network by network, whatever it kept or let go of
-and whatever was lost on the way."""
+"""A worker always trains on a version of the master, row by row and network by network, whatever it kept, released,
+or lost on the way."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ TOKEN = "the token of the fleet"
 
 @dataclass(frozen=True)
 class Provider:
-    """Whoever signs identity documents with a key whose certificate is known."""
+    """A provider that signs identity documents with a key whose certificate is known."""
 
     key: rsa.RSAPrivateKey
     certificate: str

@@ -1,4 +1,4 @@
-"""A machine without a key enrols once, by what its provider signed; whoever else comes that way gets nothing."""
+"""A machine without a key enrols once, by its provider's signature; no other client gains access by enrolment."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def inside(server: MailServer) -> Iterator[Any]:
-    """A connection of user `enrol`, with a key that nobody knows."""
+    """A connection of user `enrol` with an unknown key."""
     transport = connected(server.address, USER, new_key(), TIMEOUT_S)
     yield transport
     hang_up(transport)
@@ -236,7 +236,7 @@ def test_a_document_that_was_altered_does_not_enrol(server: MailServer, roster: 
 
 
 def test_a_document_that_is_replayed_does_not_enrol(roster: Roster, enrol: Callable[..., Assignment]) -> None:
-    """Whoever has seen a machine's document and token has not its key."""
+    """A client that has seen a machine's document and token still lacks its key."""
     enrol(new_key())
     before = roster.enrolment("i-7")
     with pytest.raises(Refused, match="another key") as refused:
@@ -381,7 +381,7 @@ def test_a_server_that_is_stopped_is_given_up(server: MailServer, monkeypatch: p
     assert isinstance(error, TimeoutError | ConnectionError), error
 
 
-# --- what user `enrol` can do besides: nothing
+# --- user `enrol` can do nothing else
 
 
 def test_the_user_enrol_has_no_files_no_shell_and_no_ports(inside: Any, tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_without_a_fleet_nobody_enrols(tmp_path: Path, provider: Any) -> None:
         credential = Credential.read(tmp_path / "sftp" / "w1")
         with pytest.raises(PermissionError):
             EnrolmentClient(server.address, new_key(), TIMEOUT_S).enrol(TOKEN, "", "")
-        with pytest.raises(OSError):  # nor does a job's own key open that door
+        with pytest.raises(OSError):  # a job's own key does not allow that either
             EnrolmentClient(server.address, credential.private_key, TIMEOUT_S).goodbye("w1", 0, "", False)
     finally:
         server.close()
@@ -582,7 +582,7 @@ def test_the_roster_out_of_order_is_no_refusal_for_ever(
 def test_a_damaged_file_of_one_machine_shuts_no_other_out(
     server: MailServer, roster: Roster, enrol: Callable[..., Assignment], tmp_path: Path, content: str
 ) -> None:
-    """Whether a machine has ended is looked at while connections are accepted, which must not end with that."""
+    """The end of a machine is checked while connections are accepted, which must survive a failing check."""
     key, other = new_key(), new_key()
     enrol(key)
     link = link_of(server, "w7", key)

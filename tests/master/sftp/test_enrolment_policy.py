@@ -1,4 +1,4 @@
-"""Who may enrol: a machine that shows a genuine document of an instance that the fleet launched, once."""
+"""The decision to enrol: a machine with a genuine document of an instance that the fleet launched, once."""
 
 from __future__ import annotations
 

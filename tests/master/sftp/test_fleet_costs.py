@@ -1,4 +1,4 @@
-"""What a fleet's costs rest on, as it is kept."""
+"""The saved basis of a fleet's costs."""
 
 from __future__ import annotations
 

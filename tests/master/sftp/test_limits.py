@@ -1,4 +1,4 @@
-"""What one key, or none, can cost the master: connections and threads, bytes and files, and which ciphers it speaks."""
+"""Limits on the cost of clients with or without a key: connections, threads, bytes, files; and the allowed ciphers."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_sparse_file_is_refused(session: Any, root: Path, offset: int) -> None
 
 
 def test_what_is_appended_counts(session: Any, root: Path) -> None:
-    """Where a file is open for appending, the system writes to its end, whatever the place that is asked for."""
+    """On a file opened for appending the kernel ignores the offset and writes to the end."""
     handle = session.open("mail/w7/message", "a")
     with contextlib.suppress(OSError):
         for _ in range(2 * MAX_MESSAGES):

@@ -64,7 +64,7 @@ def test_the_next_master_takes_the_keys_over(mailboxes: SftpMailboxes, tmp_path:
     try:
         later.open("w1.3")  # it lives on
         later.close("w1")  # which the ledger still names,
-        later.close("w2")  # and this one has ended meanwhile
+        later.close("w2")  # and this one has ended in between
         assert keys(tmp_path) == {"w1"}
         assert (tmp_path / "sftp" / "w1").read_text() == before
     finally:

@@ -1,4 +1,4 @@
-"""What lies in a mailbox is counted while others write there and the master takes it."""
+"""Counting the files of a mailbox while others write and the master removes."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def ended(connection: socket.socket) -> bool:
-    """Whether the other end closes a connection, within a limit; what it says before that is passed over."""
+    """Return whether the other end closes a connection within a limit; discards the data before that."""
     connection.settimeout(LIMIT_S)
     try:
         while connection.recv(1 << 16):

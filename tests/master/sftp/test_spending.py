@@ -1,4 +1,4 @@
-"""What instances cost, and whether a run may go on within its budget."""
+"""The cost of instances, and the decision whether a run may continue within its budget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from master.sftp.spending import (
     spent,
 )
 
-LOOK_S = 60.0  # between two looks at the purse
+LOOK_S = 60.0  # between two checks of the budget
 # Prices of whole cents at whole seconds, so that a sum over seconds is exact but for rounding.
 PRICES = st.integers(0, 300).map(lambda cents: cents / 100)
 STEPS = st.lists(st.tuples(st.integers(0, 9_000), PRICES), min_size=1, max_size=12, unique_by=lambda s: s[0]).map(
@@ -105,7 +105,7 @@ def test_as_many_instances_are_affordable_as_can_stay_a_while() -> None:
     assert affordable(BudgetState(1.0, 0.0, 0.0, another=0.2)) == int(1.0 / (0.2 * hours))
     assert affordable(BudgetState(1.0, 0.5, 0.0, another=0.2)) == int(0.5 / (0.2 * hours))
     assert affordable(BudgetState(1.0, 0.0, 3.5, another=0.2)) == 0, "those that are there have it"
-    assert affordable(BudgetState(1.0, 0.0, 0.0)) == 0, "nobody knows what one costs"
+    assert affordable(BudgetState(1.0, 0.0, 0.0)) == 0, "the price is unknown"
     assert affordable(BudgetState(1.0, 2.0, 0.0, another=0.2)) == 0
 
 
@@ -121,7 +121,7 @@ def test_a_fleet_that_asks_once_a_minute_never_exceeds_its_budget(
     budget: float, full: float, wanted: int, shares: list[float], boots: int
 ) -> None:
     """Whatever prices do below the full price: instances come `boots` looks after they were asked for, are billed from
-    then on, and for LEAVE_S - LOOK_S after they were told to leave."""
+    then on, and for LEAVE_S - LOOK_S after the request to leave."""
     steps = [(10 * LOOK_S * k, full * share) for k, share in enumerate(shares)]
     launched: list[float] = []
     for look in range(600):
