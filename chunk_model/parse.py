@@ -95,7 +95,8 @@ def _number(text: str) -> float:
         raise LifetimeError(f'"{text.strip()}" is not a number') from None
 
 
-# Weight of the observed lives. The mean loss on other lives is flat from 0.5 to 0.8; above, it rises.
+# Weight of the observed lives. The mean loss on other lives is flat from 0.5 to 0.8 and rises above; the worst loss on
+# the observed lives falls with the weight.
 OBSERVED_WEIGHT = 0.8
 MIN_DEATHS = 10  # independent deaths; with fewer, their curve adds no information to the fitted family
 

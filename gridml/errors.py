@@ -103,4 +103,4 @@ class NotFiniteError(UserCodeError):
 
 
 class Interruption(BaseException):
-    """The process was asked to exit. A BaseException, so that it is not reported as an error of the user's code."""
+    """The process was asked to exit. Code that handles errors of user code re-raises it."""

@@ -206,7 +206,7 @@ def _goes_first(name: str) -> bool:
 
 
 def _is_library(folder: Path) -> bool:
-    """Return True if packages are installed in a folder: then its modules are not the user's."""
+    """Return True if packages are installed in a folder: then a name that is also found elsewhere is not the user's."""
     return any(folder.glob("*.dist-info"))
 
 

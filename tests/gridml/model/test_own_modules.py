@@ -16,7 +16,7 @@ from gridml.errors import LedgerError, ProgramError
 from gridml.model import own_modules
 from gridml.model.loading import load
 from gridml.model.own_modules import own_files
-from master.planning.trial import _hidden
+from master.planning.trial import _shadowed_modules
 from master.store.saved_program import SavedProgram, contents_of
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
@@ -64,7 +64,7 @@ def test_each_file_is_parsed_once_however_much_is_asked_of_it(folder: Path, monk
         return read(file, package)
 
     monkeypatch.setattr(own_modules, "_imported", counted)
-    assert any("sys.py" in warning for warning in _hidden(program))
+    assert any("sys.py" in warning for warning in _shadowed_modules(program))
     assert sorted(parsed) == ["one.py", "program.py"]
 
 
