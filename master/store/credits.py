@@ -62,11 +62,11 @@ def count_credits(db: sqlite3.Connection) -> Credited:
     sums = np.zeros(len(epochs), np.int64)
     np.add.at(sums, credits[:, 0], credits[:, 2] - credits[:, 1])
     if not np.array_equal(sums, claimed):
-        raise ValueError(f"the epochs say that {claimed.tolist()} vertices are credited; the rows make {sums.tolist()}")
+        raise ValueError(f"the epochs claim {claimed.tolist()} credited vertices; their rows sum to {sums.tolist()}")
     if not np.array_equal(closed != 0, sums == vertices):
         raise ValueError(f"{sums.tolist()} of {vertices.tolist()} vertices are credited; closed are {closed.tolist()}")
     for version, credited, total in db.execute(_VERSIONS):
-        raise ValueError(f"version {version} says that {credited} vertices are credited; the rows make {total}")
+        raise ValueError(f"version {version} claims {credited} credited vertices; its rows sum to {total}")
     return Credited(int(sums.sum()), len(epochs), int((sums == vertices).sum()))
 
 

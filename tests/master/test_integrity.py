@@ -278,9 +278,9 @@ ALTERED = {
     "UPDATE credits SET epoch = 7 WHERE rowid = 2": "epoch, start and stop of a range are",
     "UPDATE credits SET start = 'none' WHERE rowid = 2": "",
     "UPDATE spans SET stop = stop + 3 WHERE rowid = (SELECT max(rowid) FROM spans)": "twice",
-    "UPDATE epochs SET credited = credited + 1 WHERE epoch = 0": "the rows make",
+    "UPDATE epochs SET credited = credited + 1 WHERE epoch = 0": "their rows sum to",
     "UPDATE epochs SET vertices = vertices + 1 WHERE epoch = 0": "",
-    "UPDATE versions SET credited = credited + 1 WHERE version = 2": "version 2 says",
+    "UPDATE versions SET credited = credited + 1 WHERE version = 2": "version 2 claims",
 }
 
 

@@ -49,7 +49,7 @@ class CondorOptions(BackendOptions):
     rank: str | None = option(None, "Which machines are better than others.")
     request_cpus: int = option(1, "Cores of a job, and threads of a worker.", bounds=_FROM_1)
     request_memory: str = option(
-        "2GB..8GB", "Memory of a job: 4GB, or 1GB..4GB, where more is asked for when less was too little.", FIRST
+        "2GB..8GB", "Memory of a job: 4GB, or 1GB..4GB to request more after too little.", FIRST
     )
     request_disk: str = option("2GB", "Disk of a job.")
     request_gpus: int = option(0, "GPUs of a job.", bounds=_FROM_0)

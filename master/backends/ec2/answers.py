@@ -41,7 +41,7 @@ class Refusal(StrEnum):
     QUOTA = "the account's quota is used up"
     UNSUITED = "it has no such pool"
     DENIED = "the credentials do not allow it"
-    MISSING = "it is asked for with what is not there"
+    MISSING = "the request names something that does not exist"
     OTHER = "it gives another reason"
 
 
@@ -78,8 +78,8 @@ def concerns_account(refused: Collection[Refusal]) -> tuple[bool, str]:
     if Refusal.QUOTA in refused:
         return True, "a quota holds for all pools"
     if refused and all(each is Refusal.OTHER for each in refused):
-        return True, "nothing says that it is the pool's fault"
-    return False, "other pools may have what these have not"
+        return True, "no error names a pool's own problem"
+    return False, "other pools may have capacity"
 
 
 def pools_to_ask(
@@ -87,9 +87,9 @@ def pools_to_ask(
 ) -> tuple[list[SpotPool], str]:
     """Return the pools that a launch may use now, none while all back off, and the reason."""
     if account.for_good:
-        return [], f"nothing is asked for any more: {account.because}"
+        return [], f"no more requests are sent: {account.because}"
     if account.times and now < account.until_s:
-        return [], f"nothing is asked for until {account.until_s - now:.0f} s from now: {account.because}"
+        return [], f"no request is sent for {account.until_s - now:.0f} s: {account.because}"
     left_alone = {pool for pool, each in refused.items() if each.for_good or now < each.until_s}
     asked = [pool for pool in pools if pool not in left_alone]
     return asked, f"{len(asked)} of {len(pools)} pools are not left alone"
@@ -126,10 +126,10 @@ def is_master_unreachable(running_since_s: Sequence[float], now: float, *, any_e
     return True, f"{count} instance{'s run' if count > 1 else ' runs'}, and after {waited_s:.0f} s none has enrolled"
 
 
-def is_overdue(said_s: float, now: float, *, told_interrupted: bool) -> tuple[bool, str]:
+def is_overdue(said_s: float, now: float, *, notified: bool) -> tuple[bool, str]:
     """Return whether to terminate an instance that has not ended after its worker's goodbye, and the reason."""
     # After an interruption notice EC2 gets time to end it: an instance that EC2 ends in its first hour costs nothing.
-    max_s, waited_s = NOTICE_S if told_interrupted else SHUTDOWN_S, now - said_s
+    max_s, waited_s = NOTICE_S if notified else SHUTDOWN_S, now - said_s
     if waited_s < max_s:
         return False, f"its worker said goodbye {waited_s:.0f} s ago"
     return True, f"its worker said goodbye {waited_s:.0f} s ago, and it should have ended within {max_s:.0f} s"

@@ -83,7 +83,7 @@ class _Terminating:
     """An instance that has not ended although its worker has."""
 
     since_s: float  # when the worker ended
-    told: bool  # the instance got EC2's interruption notice
+    notified: bool  # the instance got EC2's interruption notice
     listed_s: float | None = None  # when EC2 last listed it
 
 
@@ -316,7 +316,7 @@ class Ec2(Backend):
         if answer is None:
             return
         self._next_poll_s = now + POLL_S
-        if self._has_failed("poll", answer, "EC2 does not say how the instances stand, and is asked again: {}"):
+        if self._has_failed("poll", answer, "EC2 does not list the instances; the call is retried: {}"):
             return
         seen: dict[str, ListedInstance] = answer.result()
         for life in [*self._live.values()]:
@@ -335,7 +335,7 @@ class Ec2(Backend):
         answer = self._calls.take("end")
         if answer is None:
             return
-        if self._has_failed("end", answer, "EC2 does not end instances, and is asked again: {}"):
+        if self._has_failed("end", answer, "EC2 does not end instances; the call is retried: {}"):
             self._next_end_s = now + POLL_S
             return
         self._to_end.difference_update(self._ending)
@@ -394,7 +394,7 @@ class Ec2(Backend):
         if seen is None or stage_of(seen.state) is Stage.GONE:
             del self._terminating[id]
             note_end(self._roster, id, seen, now)
-        elif is_overdue(leaving.since_s, now, told_interrupted=leaving.told)[0]:
+        elif is_overdue(leaving.since_s, now, notified=leaving.notified)[0]:
             self._to_end.add(id)
 
     # --- messages of instances
@@ -426,20 +426,20 @@ class Ec2(Backend):
         if silent and "reach" not in self._reported:
             self._reported.add("reach")
             self._news.append(
-                f"{why}: they may not reach this machine, which they were told is at {self._endpoint}. Its firewall or "
-                "security group must let them in there; or resume the run with an address that they can reach: "
-                f"--address HOST:PORT. If that is well, the image does not start its worker: {self._site.image.id}"
+                f"{why}: they may not reach this machine at {self._endpoint}. Its firewall or security group must let "
+                "them in there; or resume the run with an address that they can reach: --address HOST:PORT. If they "
+                f"can, the image does not start its worker: {self._site.image.id}"
             )
 
     def _end(self, life: _LiveWorker, state: State, why: str, now: float, seen: ListedInstance | None = None) -> None:
         """End a worker: report it, and record it in the roster, so that the SSH server rejects its instance."""
         del self._live[life.worker]
-        id, told = life.instance.id, goodbye_of(life.goodbye) is Goodbye.TAKEN
-        taken = was_taken(seen, told=told)
+        id, notified = life.instance.id, goodbye_of(life.goodbye) is Goodbye.TAKEN
+        taken = was_taken(seen, notified=notified)
         cancelled = life.cancelled and not taken
         state = State.EVICTED if cancelled else state
         self._roster.keep(End(id, now, why, taken=taken))
-        self._terminating[id] = _Terminating(now, told, life.listed_s)
+        self._terminating[id] = _Terminating(now, notified, life.listed_s)
         status = None if life.goodbye is None or state is State.EVICTED else life.goodbye.exit_status
         graceful = None if state is State.EVICTED else False  # None: not known, only the worker's last push shows it
         where = id if life.enrolled else ""

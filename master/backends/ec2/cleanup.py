@@ -91,9 +91,12 @@ def may_be_swept(remains: RunRemains, *, named: bool, older_than_s: float) -> tu
     if remains.driven is not None:
         return False, f"its master drives it: {remains.driven}"
     if remains.youngest_s is not None and remains.youngest_s < older_than_s:
-        return False, f"its youngest instance is {remains.youngest_s:.0f} s old, and {older_than_s:.0f} s are asked for"
+        return (
+            False,
+            f"its youngest instance is {remains.youngest_s:.0f} s old, which is less than {older_than_s:.0f} s",
+        )
     if named:
-        return True, "it is asked for by its name"
+        return True, "it is named"
     if not remains.here:
         return False, f"whether it is over can be seen on {remains.host or 'another machine'} only; name it with --run"
     return True, "no master drives it"

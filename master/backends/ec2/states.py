@@ -37,7 +37,7 @@ class Goodbye(StrEnum):
     NONE = "no goodbye"
     DONE = "it left with status 0"
     FAILED = "it left with another status"
-    TAKEN = "it was told that its instance is taken"  # EC2's interruption notice
+    TAKEN = "its instance got an interruption notice"  # EC2's interruption notice
 
 
 # Stopped ones count as ended: if restarted, such an instance would not be the same worker.
@@ -99,18 +99,18 @@ def is_there(seen: ListedInstance | None) -> bool:
     return seen is not None and stage_of(seen.state) is Stage.THERE
 
 
-def was_taken(seen: ListedInstance | None, *, told: bool) -> bool:
-    """Return whether EC2 interrupted an instance; `told` if it got the interruption notice."""
+def was_taken(seen: ListedInstance | None, *, notified: bool) -> bool:
+    """Return whether EC2 interrupted an instance; `notified` if it got the interruption notice."""
     # EC2's own reason counts first: an instance that its user ended after the notice is paid for.
     if seen is None or is_there(seen) or cause_of(seen.reason) is Cause.UNSAID:
-        return told
+        return notified
     return cause_of(seen.reason) is Cause.TAKEN
 
 
 def note_end(roster: Roster, id: str, seen: ListedInstance | None, now: float) -> None:
     """Record the end of an instance whose worker ended before."""
     if (end := roster.end(id)) is not None:
-        roster.keep(replace(end, ended_s=now, taken=was_taken(seen, told=end.taken)))
+        roster.keep(replace(end, ended_s=now, taken=was_taken(seen, notified=end.taken)))
 
 
 def note_unwatched_end(roster: Roster, id: str, seen: Mapping[str, ListedInstance], now: float, why: str) -> None:
@@ -122,7 +122,7 @@ def note_unwatched_end(roster: Roster, id: str, seen: Mapping[str, ListedInstanc
     if not is_there(found):
         known = found.ended_s if found is not None else goodbye.said_s if goodbye is not None else None
         ended_s = now if known is None else min(now, max(known, instance.launched_s))
-    roster.keep(End(id, ended_s, why, was_taken(found, told=goodbye is not None and goodbye.evicted)))
+    roster.keep(End(id, ended_s, why, was_taken(found, notified=goodbye is not None and goodbye.evicted)))
 
 
 def in_full(state: str, reason: str, goodbye: GoodbyeMessage | None) -> str:

@@ -84,7 +84,7 @@ def test_a_master_is_out_of_reach_where_the_oldest_instance_is_silent() -> None:
 
 
 def test_who_is_to_be_taken_may_stay_for_its_notice() -> None:
-    assert not is_overdue(0.0, SHUTDOWN_S - 1, told_interrupted=False)[0]
-    assert is_overdue(0.0, SHUTDOWN_S, told_interrupted=False)[0]
-    assert not is_overdue(0.0, NOTICE_S - 1, told_interrupted=True)[0]
-    assert is_overdue(0.0, NOTICE_S, told_interrupted=True)[0]
+    assert not is_overdue(0.0, SHUTDOWN_S - 1, notified=False)[0]
+    assert is_overdue(0.0, SHUTDOWN_S, notified=False)[0]
+    assert not is_overdue(0.0, NOTICE_S - 1, notified=True)[0]
+    assert is_overdue(0.0, NOTICE_S, notified=True)[0]

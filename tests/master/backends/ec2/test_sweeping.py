@@ -13,7 +13,7 @@ from master.backends.ec2.cleanup import RunRemains, may_be_swept
         (RunRemains("r", "here", True, None, 10.0), False, 0.0, True, "no master"),
         (RunRemains("r", "here", True, "pid 7", 1e6), True, 0.0, False, "pid 7"),
         (RunRemains("r", "there", False, None, 1e6), False, 0.0, False, "seen on there only"),
-        (RunRemains("r", "there", False, None, 1e6), True, 0.0, True, "by its name"),
+        (RunRemains("r", "there", False, None, 1e6), True, 0.0, True, "named"),
         (RunRemains("r", "here", True, None, 10.0), True, 3600.0, False, "10 s old"),
         (RunRemains("r", "here", True, None, None), False, 3600.0, True, "no master"),
     ],
