@@ -253,7 +253,7 @@ def test_a_tensor_that_f_writes_in_vain_is_odd(gridml: Callable[..., tuple[int, 
 
 
 LOSS_OF = "loss_of(network.model, points.values, points.label)"
-NO_STEP = "and changed none of the 6 trainable parameters of Network.model. Call step"
+NO_STEP = "and changed none of the 6 trainable parameters of Network.model. Call the vertex's step"
 
 
 @pytest.mark.parametrize(
