@@ -1,8 +1,7 @@
-"""Whom a run trusts: the door to this room. What each worker was credited and flagged for, and who is in quarantine.
+"""Trust in workers: rejects implausible work and quarantines workers. It is the only entrance to this package.
 
-It decides whether a worker can have trained what it brings, and when it is trusted no more, by the master's clock
-and by what others do. What a worker says of its own speed is no evidence. Where a run asks for spot checks, they are
-reached through here, too; a run that asks for none does not load them.
+The decisions rest on the master's clock and on what other workers do; a worker's own report of its speed is no
+evidence. Spot checks are reached through here, too, and are loaded only for runs that ask for them.
 """
 
 from __future__ import annotations
@@ -29,22 +28,29 @@ if TYPE_CHECKING:
     from master.trust.spot_checks import Start
 
 
-SLACK, SLACK_ANY_KIND = 10.0, 100.0  # times as fast as the fastest other of its kind of machine, and of any kind
-MIN_WITNESSES = 2  # others that must be at work, each with
-MIN_PUSHES = 3  # pushes, before anybody is compared with them
-MAX_PUSHES = 8  # of a worker that are looked back on,
-MIN_FLAGS = 3  # so many of which a majority of others would not have brought
-FLAG_RATIO = 4.0  # times as often as the others are blamed: where all of them are, the program is to blame
+#: Factors over the fastest other worker from which on a worker is too fast: on its kind of machine, and on any kind.
+SLACK, SLACK_ANY_KIND = 10.0, 100.0
+#: Other workers that must be known before a worker is compared with them.
+MIN_WITNESSES = 2
+#: Pushes that each of them must have made.
+MIN_PUSHES = 3
+#: Recent pushes of each worker that are kept.
+MAX_PUSHES = 8
+#: Flagged pushes among these from which on a worker is quarantined.
+MIN_FLAGS = 3
+#: Factor over the flag rate of the others that is required, too: where all are flagged, the program is the cause.
+FLAG_RATIO = 4.0
 
 
 @dataclass(frozen=True)
 class CreditPace:
-    """Vertices that a worker was credited in so many seconds since it was first given work, in so many pushes, on a
-    machine of some kind."""
+    """The pace at which a worker was credited."""
 
     vertices: int
+    #: since it was first given work
     seconds: float
     pushes: int
+    #: of its machine
     kind: str = ""
 
     @property
@@ -54,9 +60,9 @@ class CreditPace:
 
 
 def too_fast(own: CreditPace, others: Sequence[CreditPace]) -> tuple[bool, str]:
-    """Whether a worker brings more than any machine like its own can have trained, and why.
+    """Return whether a worker pushes more than a machine like its own can have trained, and why.
 
-    `own` counts the push in question. Before anything is known of two others that are at work nothing is too fast.
+    `own` includes the push in question. Nothing is too fast before two other workers are known.
     """
     settled = [other for other in others if other.pushes >= MIN_PUSHES and other.rate > 0]
     alike = [other for other in settled if other.kind == own.kind]
@@ -70,52 +76,61 @@ def too_fast(own: CreditPace, others: Sequence[CreditPace]) -> tuple[bool, str]:
 
 
 def quarantine(flagged: Sequence[bool], others: Sequence[Sequence[bool]]) -> tuple[bool, str]:
-    """Whether a worker is trusted no more, given which of its last pushes and of each other worker's were blamed."""
+    """Return whether a worker is quarantined, and why, given the flags of its last pushes and of those of each other
+    worker."""
     mine, known = sum(flagged), [each for each in others if each]
     theirs, all_theirs = sum(map(sum, known)), sum(map(len, known))
     if mine < MIN_FLAGS or len(known) < MIN_WITNESSES:
-        return False, f"{mine} of its last {len(flagged)} pushes were blamed"
+        return False, f"{mine} of its last {len(flagged)} pushes were flagged"
     if mine * all_theirs < FLAG_RATIO * theirs * len(flagged):
-        return False, f"{mine} of its last {len(flagged)} pushes were blamed, and so are those of others"
+        return False, f"{mine} of its last {len(flagged)} pushes were flagged, and so are those of others"
     return True, f"{mine} of its last {len(flagged)} pushes are not what others bring"
 
 
-REFRESH_S = (
-    2.0  # between two looks at everybody's pace: with ten thousand workers one costs as much as a hundred pushes
-)
+#: Seconds between two updates of the fastest paces: with ten thousand workers one costs as much as a hundred pushes.
+REFRESH_S = 2.0
 
 
 @dataclass
 class _Conduct:
-    """Of one worker: what it brought since `began_s`, which may have been in the time of an earlier master, what this
-    one saw it train since `seen_s`, and which of its last pushes were blamed."""
+    """History of one worker."""
 
+    #: start of its work, perhaps under an earlier master
     began_s: float
+    #: of its machine
     kind: str
+    #: credited since `began_s`
     vertices: int = 0
+    #: start of the work that this master saw
     seen_s: float | None = None
+    #: last credit
     last_s: float = 0.0
-    seen: int = 0  # vertices, in
+    #: vertices of the work that this master saw, and its pushes
+    seen: int = 0
     pushes: int = 0
     flagged: deque[bool] = field(default_factory=lambda: deque(maxlen=MAX_PUSHES))
 
     def pace(self) -> CreditPace:
-        """As a measure for others: that of a whole life would be too slow, for what the masters before this one saw
-        of it is not in it."""
+        """Return the pace as a measure for others, over the time that this master saw. Over the whole life it would be
+        too slow, because the vertices that earlier masters credited are not in it."""
         return CreditPace(self.seen, self.last_s - (self.seen_s or 0.0), self.pushes, self.kind)
 
 
-ShouldCheck = Callable[[float], bool]  # whether to check a push, given the share that should be at least
+#: Decides whether to check a push, given the minimum share of pushes to check.
+ShouldCheck = Callable[[float], bool]
 
 
 def sampler(share: float, chance: Callable[[], float]) -> ShouldCheck | None:
-    """Return a draw for each push by `chance`, from [0, 1); None where `share` is 0, and none is checked."""
+    """Return a function that samples pushes with `chance`, which draws from [0, 1); None where `share` is 0: no
+    checks."""
     return (lambda least: chance() < max(share, least)) if share > 0 else None
 
 
 class Trust:
-    """The conduct of the workers of one run, and spot checks of their pushes where these are ever `due`; `group_of`
-    gives the group of a tensor by its name in files. Methods must be called inside the ledger's transaction."""
+    """The history of a run's workers, and spot checks of their pushes if `due` is given.
+
+    `group_of` maps a tensor's name in files to its group. Methods must be called inside the ledger's transaction.
+    """
 
     def __init__(
         self,
@@ -134,22 +149,25 @@ class Trust:
 
             self._checks = SpotChecks(store, leases, workers, events, group_of, due, self.quarantine)
         self._workers: dict[str, _Conduct] = {}
-        self._fastest: list[tuple[str, CreditPace]] = []  # as of the last look
-        self._slowest = math.inf  # of these: who is no faster is too fast for nobody
-        self._look_s = 0.0  # when to look again
+        #: the fastest workers of each kind, updated every `REFRESH_S`
+        self._fastest: list[tuple[str, CreditPace]] = []
+        #: rate of the slowest of these: a quick test that most pushes pass
+        self._slowest = math.inf
+        self._refresh_at_s = 0.0
+        #: a copy of the ledger's table, changed only by `quarantine`
         self._quarantined = set(ledger.quarantined())
 
     def quarantined(self, worker: str) -> bool:
-        """Whether a worker gets no lease, and nothing of it is taken."""
+        """Return whether a worker gets no lease, and nothing of it is merged."""
         return worker in self._quarantined
 
     def check(self, record: WorkerRecord, vertices: int, now: float) -> str | None:
-        """Return why a worker cannot have trained what it brings, None if it can."""
+        """Return why a worker cannot have trained so many vertices; None if it can."""
         own = self._of(record)
         if own is None:
             return None
-        if now >= self._look_s:
-            self._look(now)
+        if now >= self._refresh_at_s:
+            self._refresh(now)
         seconds = now - own.began_s
         if own.vertices + vertices <= self._slowest * seconds:
             return None
@@ -157,20 +175,21 @@ class Trust:
         fast, reason = too_fast(pace, [other for name, other in self._fastest if name != record.name])
         return reason if fast else None
 
-    def _look(self, now: float) -> None:
-        """Find the fastest of each kind that can be compared with: enough of them without the one that is compared."""
+    def _refresh(self, now: float) -> None:
+        """Find the fastest workers of each kind."""
         kinds: dict[str, list[tuple[str, CreditPace]]] = {}
         for name, each in self._workers.items():
             if each.pushes >= MIN_PUSHES:
                 kinds.setdefault(each.kind, []).append((name, each.pace()))
+        # One more than the witnesses: the worker that is compared may be among them.
         most = [heapq.nlargest(MIN_WITNESSES + 1, paces, key=lambda named: named[1].rate) for paces in kinds.values()]
         self._fastest = [named for paces in most for named in paces]
         self._slowest = min((pace.rate for _, pace in self._fastest), default=math.inf)
-        self._look_s = now + REFRESH_S
+        self._refresh_at_s = now + REFRESH_S
 
     def credit(self, record: WorkerRecord, vertices: int, since_s: float | None, now: float, *, flagged: bool) -> None:
-        """A push of a worker was merged that it trained `since_s`, None for what it began in an earlier master's time;
-        one that was `flagged` for its length is written down as such already."""
+        """Record a merged push that was trained since `since_s`; None for work that began under an earlier master. A
+        `flagged` push was recorded by `flag`."""
         own = self._of(record)
         if own is None:
             return
@@ -183,8 +202,8 @@ class Trust:
             own.flagged.append(False)
 
     def flag(self, record: WorkerRecord, lease: LeaseState, reason: str, now: float) -> None:
-        """Write down that a push was shortened or refused for what is in it; too often, and its worker is
-        quarantined."""
+        """Record that a push was shortened or refused for its content, and quarantine its worker if that happens too
+        often."""
         self._ledger.add_flag(record.name, lease.id, reason, now)
         own = self._workers.setdefault(record.name, _Conduct(now, record.measured.kind))
         own.flagged.append(True)
@@ -194,16 +213,16 @@ class Trust:
             self.quarantine(record.name, f"{why}; the last one: {reason}", now)
 
     def quarantine(self, worker: str, reason: str, now: float) -> None:
-        """Trust a worker no more. Idempotent."""
+        """Quarantine a worker. Idempotent."""
         if worker in self._quarantined:
             return
-        because = f"{reason}{self._stays(worker)}"
+        because = f"{reason}{self._rollback_advice(worker)}"
         self._ledger.quarantine(worker, because, now)
         self._quarantined.add(worker)
         self._table.lose(self._table.of(worker), GiveUpReason.FLAGGED, because)
 
-    def _stays(self, worker: str) -> str:
-        """Say what of a worker's pushes is in the replica, and how a person takes it out."""
+    def _rollback_advice(self, worker: str) -> str:
+        """Return how much of a worker's work is in the replica, and the command that removes it."""
         first, vertices = self._ledger.credited_to(worker)
         before = [point.version for point in self._ledger.rollback_points() if point.version < first]
         if not vertices or not before:
@@ -212,12 +231,12 @@ class Trust:
         return f"; its {vertices:,} vertices stay credited; to take the run back to before them: {back}"
 
     def forget(self, worker: str) -> None:
-        """A worker has ended: it is no measure for others any more. Idempotent."""
+        """Drop a worker that has ended from the comparison. Idempotent."""
         self._workers.pop(worker, None)
 
     def _of(self, record: WorkerRecord) -> _Conduct | None:
-        """Return the conduct of a worker that this master, or one before it, has heard before: work that comes with a
-        first word was trained nobody knows when."""
+        """Return the history of a worker; None with its first message, because the time that its work took is unknown
+        then."""
         if record.measured.message_s is None:
             return None
         own = self._workers.get(record.name)
@@ -229,27 +248,28 @@ class Trust:
 
     @property
     def versions(self) -> Collection[int]:
-        """Versions that somebody is to begin from."""
+        """Versions that repetitions start from, which must be kept."""
         return () if self._checks is None else self._checks.versions
 
     def assignment(self, record: WorkerRecord, sync: Sync, now: float) -> tuple[Span, str] | None:
-        """Return (the range that a worker that wants work is to train next, why); None where none is meant for it."""
+        """Return (the range that a worker that wants work must train next, why); None for any range."""
         if self._checks is None or not sync.wants or sync.leaving or now < record.faults.avoided_until_s:
             return None
         return self._checks.assignment(record)
 
     def reserve(self, record: WorkerRecord, lease: LeaseState | None) -> None:
-        """Keep the range for a worker that was `assignment`, and was granted this lease; None: it does first what it
-        holds."""
+        """Reserve the range for a worker that got it by `assignment`, or record the lease that it was granted."""
         if self._checks is not None:
             self._checks.reserve(record, lease)
 
     def start(self, lease: LeaseState | None) -> Start | None:
-        """Return what a granted lease begins from; None where it goes on from what its worker has."""
+        """Return the state that a granted lease starts from; None where it continues with the state that its worker
+        has."""
         return None if self._checks is None or lease is None else self._checks.start(lease)
 
     def hold_back(
         self, record: WorkerRecord, lease: LeaseState, content: PushContent, at: tuple[int, int], now: float
     ) -> str | None:
-        """Return why a push that could be merged is kept, None to merge it; `at` is (how far it goes, its base)."""
+        """Return why a push that could be merged is held back; None to merge it. `at` is (position it reaches, its
+        base)."""
         return None if self._checks is None else self._checks.hold_back(record, lease, content, at, now)

@@ -106,7 +106,7 @@ def test_a_run_is_what_it_would_be_if_everything_travelled(
 ) -> None:
     script = ScriptedLives(3, Exponential(20.0), 1, grace_s=1.0, gap_s=1.0) if bad else Steady(3)
     faults = Chances(lose=0.05, repeat=0.05, truncate=0.03, delay_s=3.0) if bad else None
-    monkeypatch.setattr(replies, "LEAST", 1 << 40)  # a file that is fetched meets faults of its own
+    monkeypatch.setattr(replies, "MIN_FILE_BYTES", 1 << 40)  # a file that is fetched meets faults of its own
     partly = play(programs / f"{name}.py", tmp_path / "partly", script, faults)
     monkeypatch.setattr(MasterCopy, "carry", lambda _, part, compress: (PushContent(part), ReplicaPart()))
     monkeypatch.setattr("master.store.replica.Replica._changed", lambda _, key, tensors, since: tensors)
@@ -143,8 +143,8 @@ def test_answers_that_name_a_versions_file_bring_what_others_carry(
         return written(self, reply, replica)
 
     monkeypatch.setattr(BundleCodec, "write", watched)
-    monkeypatch.setattr(replies, "LEAST", 1)
-    monkeypatch.setattr(replies, "SHARE", 0.0)
+    monkeypatch.setattr(replies, "MIN_FILE_BYTES", 1)
+    monkeypatch.setattr(replies, "MIN_FILE_SHARE", 0.0)
     fetched = play(programs / "perceptron.py", tmp_path / "named", Steady(3), faults)
     assert sum(named) > 10
     for tensor, values in ({} if carried is None else carried).items():

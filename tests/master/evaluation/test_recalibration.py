@@ -130,7 +130,7 @@ def test_the_draw_is_a_function_of_the_seed() -> None:
 
     g = graph()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recalibration, "ROWS", 40)
+        patch.setattr(recalibration, "MIN_ROWS", 40)
         np.testing.assert_array_equal(statistics(1), statistics(1, version=6))
         assert (statistics(1) != statistics(2)).all()
         assert (statistics(1) != X.mean(0)).all()
@@ -145,8 +145,8 @@ def test_as_many_batches_are_drawn_as_rows_are_enough_but_not_too_few_nor_too_ma
     def sized(points: gridml.Batch[Point], network: Network) -> None:
         sizes.append(len(points))
 
-    monkeypatch.setattr(recalibration, "ROWS", rows)
-    monkeypatch.setattr(recalibration, "BATCHES", (5, 20))
+    monkeypatch.setattr(recalibration, "MIN_ROWS", rows)
+    monkeypatch.setattr(recalibration, "BATCH_LIMITS", (5, 20))
     g = graph()
     Recalibration(spec_of(g, sized, batch=batch)).apply(5, merged(g))
     assert sizes == [batch] * batches
