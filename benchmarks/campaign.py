@@ -56,7 +56,7 @@ def main() -> None:
             "while they wake",
             "checked after each death of a master and at the end: credited, free and leased ranges are a partition of "
             "every epoch, and every vertex of a finished one is credited once",
-            "in three quarters of the runs up to two fifths of the machines are hostile: beside every other message "
+            "in three quarters of the runs up to two fifths of the machines are hostile: with every other message "
             "and heartbeat of their workers come up to four, with values in any field that no honest worker sends "
             "(wrong types, texts that no encoder takes, numbers that no arithmetic does, lies), or bytes that are no "
             "message",

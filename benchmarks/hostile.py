@@ -211,7 +211,7 @@ def main() -> None:
     means = [statistics.mean(float(row["accuracy"] or 0) for row in rows[first::2]) for first in (0, 1)]
     write(
         "hostile",
-        f"A hostile worker beside two honest ones: LeNet on MNIST, {epochs} epochs",
+        f"A hostile worker and two honest ones: LeNet on MNIST, {epochs} epochs",
         rows,
         [
             f"mean accuracy {means[0]:.2f} without, {means[1]:.2f} with it",

@@ -284,7 +284,7 @@ def _write(rows: Sequence[Mapping[str, Cell]], seeds: Sequence[int]) -> None:
             "in quarantine",
             f"checked: with --spot-checks {CHECKED}; careful: it is honest where it repeats what others trained, so "
             "that only its own pushes show what it does; clipped: the merge rule gridml.clipped()",
-            "a hundredth, a millionth: of its honest step; its credits are for vertices that nobody trained",
+            "a hundredth, a millionth: of its honest step; its credits are for vertices that were not trained",
             "at the bound: every step 4.9 times as long as the worker's own honest one; drift: always in one direction",
             "each line is of its date; of earlier ones some were played on another machine",
         ],

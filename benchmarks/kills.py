@@ -79,7 +79,7 @@ def compare(seeds: int, epochs: int) -> None:
                 without: float | None = None
                 for kills in sized((False, True), (True,)):
                     cases = [Case(rule, workers, kills, seed, epochs) for seed in range(seeds)]
-                    results = list((two if workers == 1 else alone).map(apart, cases))
+                    results = list((two if workers == 1 else alone).map(in_own_process, cases))
                     rows.append(row(rule, workers, kills, results, without))
                     without = statistics.mean(f["accuracy"] for f in results)
                     print(rows[-1], flush=True)
@@ -121,7 +121,7 @@ def sequential(seed: int, epochs: int) -> float:
     return float(json.loads(done.stdout)["accuracy"])
 
 
-def apart(case: Case) -> dict[str, float]:
+def in_own_process(case: Case) -> dict[str, float]:
     """Run a case in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.kills", *sized([], ["--smallest"]), "--one", json.dumps(vars(case))]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())

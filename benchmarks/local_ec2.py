@@ -107,7 +107,7 @@ def play(folder: Path) -> None:
             f"exit status {status}; the first fleet found no capacity; left on EC2: {left or 'nothing'}",
             "first ping s: from launch to enrolment; last push s: from the notice to the last credit; off s: from the "
             "notice to the end of the instance, which EC2 takes two minutes later unless the run is over",
-            "trained in vain: vertices that the worker's heartbeats told of, and that were not credited to it",
+            "trained in vain: vertices that the worker's heartbeats reported, and that were not credited to it",
         ],
     )
     interrupted = [row for row in rows if row["fate"] == "interrupted"]
@@ -117,7 +117,7 @@ def play(folder: Path) -> None:
         *(["credits are not exact"] if report["duplicated"] or report["lost"] else []),
         *(["accuracy"] if report["epochs"][-1]["metrics"]["accuracy"] < LEAST_ACCURACY else []),
         *(["an interrupted worker lost work"] if any(row["trained in vain"] for row in interrupted) else []),
-        *(["nobody was mute"] if not any(row["fate"] == "mute" for row in rows) else []),
+        *(["no instance was mute"] if not any(row["fate"] == "mute" for row in rows) else []),
     ]
     if wrong:
         raise SystemExit(f"not as it must be: {', '.join(wrong)}")

@@ -41,7 +41,7 @@ def main() -> None:
         [
             "merge: stale_mean at τ = 3, a whole push through RuleSet, into arrays made before, one thread",
             "fast-forward: the same for a replica whose base is the current version (out = p, with the gate's sums)",
-            "push: everything a push costs beside training, medians of 9; the disk's fsync is in it twice",
+            "push: everything a push costs other than training, medians of 9; the disk's fsync is in it twice",
             "memcpy: numpy.copyto, tensor by tensor, one thread",
             "medians of repeats taken in turn, after a warm-up; ratio = memcpy/merge; goal ≥ 0.4",
         ],

@@ -1,8 +1,8 @@
 """The paper's experiment in simulation: 2,600 machines that live 45 minutes, 12% with AVX, 1.8 million images once.
 
-The paper reports 0.87 hours and 12 TFLOPS, which are a peak. Here all machines at work give that peak together; what an
-image costs is not said, and is taken to be all that fits into 0.87 hours at the peak, which is too much. So nobody can
-be done in less here, and ways are to be compared with each other, not with the paper's run.
+The paper reports 0.87 hours and 12 TFLOPS, which is a peak. Here all working machines together have that peak. The
+paper does not give the cost of an image, so it is set to fill 0.87 hours at the peak, which is too much. No variant
+can therefore finish sooner, and variants should be compared with each other, not with the paper's run.
 
     python -m benchmarks.paper_experiment
 """
@@ -48,26 +48,24 @@ USUAL, LARGE = REPLICAS
 
 @dataclass(frozen=True)
 class Way:
-    """A way to size chunks: vertices a chunk (None: as the run sees fit), with pushes or without, chunks a job, and MB
-    of the replica."""
+    """A way to size chunks."""
 
     name: str
-    chunk: int | None
-    pushes: bool
+    chunk: int | None  #: vertices; None: chosen by the run
+    pushes: bool  #: replicas are pushed within a chunk
     chunks_per_job: int = 0
-    replica: int = USUAL
+    replica: int = USUAL  #: MB
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch took: seconds, the share of the machines' time that was of use, and how many were killed, leases
-    begun and pushes merged."""
+    """The result of an epoch."""
 
     wall_s: float
-    goodput: float | None
-    kills: int
-    leases: int
-    pushes: int
+    goodput: float | None  #: the useful share of the machines' time
+    kills: int  #: workers killed
+    leases: int  #: leases begun
+    pushes: int  #: pushes merged
 
 
 def main() -> None:
@@ -101,7 +99,7 @@ def main() -> None:
             "in here, and no figure of a run to beat",
             f"assumed: lives normal(45m,10m), of which the paper gives the mean; seconds: t_x {COSTS.exec_s:.2f} "
             f"without AVX, t_c {COSTS.copy_s:g}, t_s {COSTS.start_s:g}, t_e {COSTS.end_s:g}, a push "
-            f"{COSTS.push_s:g}, a job's boot {COSTS.boot_s:g}, the queue {COSTS.wait_s:g}; nobody is warned of an "
+            f"{COSTS.push_s:g}, a job's boot {COSTS.boot_s:g}, the queue {COSTS.wait_s:g}; workers get no notice of an "
             "eviction",
             f"merging: a push keeps the master busy for {REPLICAS[USUAL]:g} s, as one of {USUAL} MB does "
             f"({REPLICAS[LARGE]:g} s: {LARGE} MB; limits.md), one after another; busy: the share of the epoch in which "
@@ -168,7 +166,8 @@ def check_chunks(root: Path, way: Way) -> tuple[int, int]:
 
 
 def as_in_the_paper(name: str, chunk: int) -> dict[str, Cell]:
-    """Jobs of one chunk each: the next job of a machine lives anew, and one that is killed brings nothing home."""
+    """Return the setting of the paper: jobs of one chunk each. The next job of a machine gets a new life, and a killed
+    job is lost whole."""
     played = sorted(_jobs(chunk, seed) for seed in range(SEEDS))
     wall_s, goodput, kills = played[SEEDS // 2]
     chunks = -(-IMAGES // chunk)

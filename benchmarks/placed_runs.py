@@ -1,9 +1,10 @@
-"""What a placement saves a run: the bytes of rows between workers and master, and the time of an epoch.
+"""Measure the savings of a placement in a run: the bytes of rows between workers and master, and the time of an epoch.
 
-A factorisation machine (`programs/clicks.py`) on click-through data and on ratings, drawn by chance: in the simulator
-with 64 workers, which really train and die, and with 4 processes on this machine that are really killed. Of each order
-of the data, by chance or placed by a method, what travelled is set against what the placement said. `large` are 100,000
-impressions, and 10,000,000 ratings of 100,000 items by 1,000,000 people; of a part of it the rest of the table stays.
+A factorisation machine (`programs/clicks.py`) trains on random click-through data and on ratings: in the simulator
+with 64 workers, which really train and die, and with 4 processes on this machine that are really killed. The traffic
+of each order of the data, random or placed by a method, is compared with the prediction of the placement. `large` is
+100,000 impressions, and 10,000,000 ratings of 100,000 items by 1,000,000 people. A run of a subset keeps the rest of
+the table.
 
     python -m benchmarks.placed_runs [small|large] [--graph GRAPH] [--where simulated|local] [--order ORDER ...]
 """
@@ -57,14 +58,13 @@ SIMULATED_LIFE_S = 60.0  # of workers on average
 
 @dataclass(frozen=True)
 class Sized:
-    """How many `rows` of data there are, and how they are trained: `batch` is the program's, `exec_s` what a row takes
-    in the simulator, `life_s` how long workers of this machine live on average."""
+    """The size of the data and of its training."""
 
     rows: int
     epochs: int
-    batch: int
-    exec_s: float
-    life_s: float
+    batch: int  #: of the program
+    exec_s: float  #: of a row in the simulator
+    life_s: float  #: mean life of workers on this machine
 
 
 # The larger ones are trained faster in the simulator, so that an epoch takes as long, and as many workers die in it.
@@ -80,21 +80,19 @@ RESULT = {"small": "placed_runs", "large": "placed_runs_large"}
 
 @dataclass(frozen=True)
 class Travelled:
-    """Of a whole run, in bytes: rows and messages `up`, rows `down`, and `chunks`; seconds from the first lease on, and
-    of an epoch after the first; the last `loss` on what was not trained. `predicted` are the bytes of rows that a part
-    touches, for each that one by chance does. `cpu_s` and `peak_mb` are this process's."""
+    """The traffic of a whole run, in bytes, and its costs."""
 
-    up: int
-    down: int
+    up: int  #: rows and messages
+    down: int  #: rows
     chunks: int
-    run_s: float
-    epoch_s: float
+    run_s: float  #: seconds from the first lease on
+    epoch_s: float  #: seconds of an epoch after the first
     killed: int
     exact: bool
-    loss: float
-    predicted: float | None
-    cpu_s: float
-    peak_mb: float
+    loss: float  #: the last one, on data that is not trained
+    predicted: float | None  #: bytes of rows that a part touches, relative to a random part
+    cpu_s: float  #: of this process
+    peak_mb: float  #: of this process
 
 
 GRAPHS: dict[str, Callable[[int], Bipartite]] = {

@@ -1,4 +1,4 @@
-"""The peer: LeNet on MNIST in a plain PyTorch loop, as a person would write it, with gridml's learning rates.
+"""The baseline: LeNet on MNIST in a plain PyTorch loop, with gridml's learning rates.
 
 Prints one line of JSON: images per second after the first batches, peak memory, accuracy on the test set.
 

@@ -1,7 +1,7 @@
-"""What running statistics of their own are worth to the replicas of a network with BatchNorm.
+"""Measure the gain of recalibrated running statistics for the replicas of a network with BatchNorm.
 
-Real training on simulated machines; every epoch's replica is evaluated with the statistics that were merged and with
-those gathered anew. Needs CIFAR-10: GRIDML_DATA names the folder, as `benchmarks/programs/cifar.py` says.
+Real training on simulated machines; the replica of every epoch is evaluated with the merged statistics and with
+recalibrated ones. Needs CIFAR-10: GRIDML_DATA names the folder, see `benchmarks/programs/cifar.py`.
 
     GRIDML_DATA=... python -m benchmarks.recalibration [--workers N ...] [--seeds SEED ...]
 """
@@ -37,8 +37,8 @@ SOURCE = PROGRAMS / "cifar.py"
 
 
 def play(workers: int, seed: int) -> list[Metrics]:
-    """Return of every epoch the accuracy with `merged` statistics and with statistics `anew`, and the seconds that they
-    took."""
+    """Return the accuracy of every epoch with `merged` statistics and with recalibrated ones (`anew`), and the seconds
+    of recalibration."""
     epochs: list[Metrics] = []
 
     def metrics(here: InlineEvaluator, subject: Subject, limit_s: float) -> Evaluated:

@@ -1,7 +1,8 @@
-"""Versions of array fields, as the rows that changed and whole: what a commit writes, and what a push's base takes.
+"""Versions of array fields, as changed rows and as whole arrays: the cost of a commit, and of the base of a push.
 
-Four million rows of 16 float32; each version is a push of 10,000 rows, trained from the version eight before it. In one
-process and in turn: what a master does, and beside it each version written whole and each base read from such a file.
+Four million rows of 16 float32; each version is a push of 10,000 rows, trained from the version eight before it. In
+one process and in turn: the master's way, and for comparison each version written whole and each base read from such a
+file.
 
     python -m benchmarks.row_versions [COMMITS]
 """
@@ -52,13 +53,13 @@ def graph() -> Graph:
 
 @dataclass
 class Taken:
-    """CPU seconds of commits, of bases with the rows of a push, and of whole reads, and the bytes that were written."""
+    """CPU seconds, and bytes written."""
 
-    commits_s: list[float] = field(default_factory=list)
-    bases_s: list[float] = field(default_factory=list)
-    from_files_s: list[float] = field(default_factory=list)
-    reads_s: list[float] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+    commits_s: list[float] = field(default_factory=list)  #: of each commit
+    bases_s: list[float] = field(default_factory=list)  #: of each base with the rows of a push
+    from_files_s: list[float] = field(default_factory=list)  #: of each base from a whole file
+    reads_s: list[float] = field(default_factory=list)  #: of each read of a whole version
+    sizes: list[int] = field(default_factory=list)  #: bytes of each commit
 
     def row(self, name: str) -> dict[str, Cell]:
         return {

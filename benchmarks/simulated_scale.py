@@ -1,7 +1,7 @@
-"""How many decisions a second the real master makes, and what it needs for them, at 100, 1,000 and 10,000 workers.
+"""Measure the real master's decisions per second, and their cost, with 100, 1,000 and 10,000 workers.
 
-The workers only take time: what is measured is the master with its ledger (transactions as in a run, synchronous off).
-Every size runs in a process of its own; the work grows with the workers, so all simulate the same time.
+The workers only take time. The measurement is of the master with its ledger (transactions like in a run, synchronous
+off). Every size runs in a process of its own. The work grows with the workers, so all simulate the same time.
 
     python -m benchmarks.simulated_scale [--one WORKERS]
 """
@@ -35,7 +35,7 @@ TURN_S = 1.0  # of the virtual clock: what arrives in it is one transaction
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--one", type=int, help="simulate so many workers (what this file calls itself with)")
+    parser.add_argument("--one", type=int, help="simulate this many workers (the benchmark calls itself with it)")
     one = parser.parse_args().one
     if one is not None:
         print(json.dumps(measure(one)))

@@ -1,8 +1,8 @@
-"""Sizes that gridml chooses against sizes that somebody knew beforehand, where they matter most.
+"""Compare the sizes that gridml chooses with sizes chosen in advance by hand, where they matter most.
 
-Rows: 8 million of 1 KB in a memory-mapped file, next to no arithmetic: what counts is how chunks are cut and copied.
-Replica: a network of 100 MB, whose pushes are dear. Two workers on this machine, default settings and asked-for ones
-in turn. Rows are trained for a while only, a replica's run to its end.
+Rows: 8 million of 1 KB in a memory-mapped file, with next to no arithmetic, so the cutting and copying of chunks
+dominates. Replica: a network of 100 MB, whose pushes are expensive. Two workers run on this machine, with default and
+with requested sizes in turn. The rows are trained for a fixed time, the replica to the end of its run.
 
     python -m benchmarks.sizes [REPEATS] [rows|replica]
 """
@@ -42,14 +42,14 @@ LOOK_S = 0.02  # between two looks at the master's memory
 
 @dataclass(frozen=True)
 class Case:
-    """A program, its settings (vertices), and the seconds after which it ends; None: at its end."""
+    """A program and its settings."""
 
     name: str
     program: str
     sizes: str
-    chunk: int | None = None
-    push_every: int | None = None
-    lasts_s: float | None = None
+    chunk: int | None = None  #: vertices; None: chosen by gridml
+    push_every: int | None = None  #: vertices; None: chosen by gridml
+    lasts_s: float | None = None  #: after which the run is ended; None: it runs to its end
 
 
 ROWS_CASES = (
@@ -64,16 +64,15 @@ REPLICA_CASES = (
 
 @dataclass(frozen=True)
 class Played:
-    """What came of a run: vertices credited in a second of it, goodput, the master's greatest anonymous memory, the
-    longest time between two turns of its loop, its largest chunk, and the machine's load at its end."""
+    """The result of a run."""
 
-    rate: float
+    rate: float  #: vertices credited per second
     goodput: float
-    master_mb: float
-    silent_s: float
-    largest: int
-    largest_mb: float
-    load: float
+    master_mb: float  #: peak anonymous memory of the master
+    silent_s: float  #: the longest time between two turns of its loop
+    largest: int  #: vertices of its largest chunk
+    largest_mb: float  #: bytes of its largest chunk, in MB
+    load: float  #: of the machine at the end
 
 
 def main() -> None:
@@ -176,7 +175,7 @@ def child() -> None:
 
 
 class _Turns:
-    """Told of each turn of the master's loop, which it ends after `lasts_s`."""
+    """Counts the turns of the master's loop, and ends it after `lasts_s`."""
 
     def __init__(self, lasts_s: float | None) -> None:
         self.longest_s = 0.0
@@ -219,7 +218,7 @@ class _Memory(threading.Thread):
 
 
 def _sizes(folder: Path) -> list[float]:
-    """MB of each file of a folder, some of which may go meanwhile."""
+    """Return the size of each file of a folder in MB; files may disappear in between."""
     sizes = []
     for path in folder.glob("*"):
         try:

@@ -1,4 +1,4 @@
-"""Read a checkout as source: its modules, what they import, in which room they stand. Nothing of it is imported."""
+"""Read a checkout as source: its modules, their imports, and their rooms. It is not imported."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ORDER = (
 have a line of their own."""
 
 LEAVES = ("gridml/errors.py", "gridml/registry.py", "gridml/dataclass_json.py")
-"""Files that are rooms: all others need them, and they need nobody."""
+"""Files that are rooms by themselves: all others import them, and they import none."""
 
 WITHIN = ("gridml/placement",)
 """Folders that are one room with those in them."""
@@ -207,7 +207,7 @@ def circles(needs: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def _reached(needs: Mapping[str, set[str]], start: str) -> set[str]:
-    """What `start` needs, directly or not; itself if it lies on a circle."""
+    """Return the modules that `start` imports, directly or indirectly; with itself if it lies on a circle."""
     reached: set[str] = set()
     waiting = [start]
     while waiting:

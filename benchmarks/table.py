@@ -1,6 +1,6 @@
-"""Print the result of a benchmark as a table, and keep it with the machine it was measured on.
+"""Print the result of a benchmark as a table, and record it with the machine.
 
-`benchmarks/results/NAME.json` is for programs, `NAME.md` for people; each run replaces them.
+`benchmarks/results/NAME.json` is for programs, `NAME.md` for people; each run replaces both.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def markdown(rows: Sequence[Mapping[str, Cell]]) -> list[str]:
 
 
 def machine() -> dict[str, str]:
-    """What a reader must know to compare the figures with others."""
+    """Return the description of the machine, without which figures cannot be compared."""
     versions = {package: _version(package) for package in ("numpy", "torch", "numba")}
     return {
         "cpu": _cpu(),

@@ -1,11 +1,11 @@
-"""Bytes that travel for a credited vertex, and what is lost by sending fewer of them.
+"""Measure the bytes of traffic per credited vertex, and the accuracy that is lost by sending fewer.
 
     python -m benchmarks.travel [SEED ...]
 
 Real training of four workers on simulated machines: the real master, the real session, torch; only the time is
-simulated, and a push costs the same time whatever it carries, so that only what it carries differs. `all`: every tensor
-of a vertex travels with each push and each answer, as if nobody could tell what changed; `changed`: those that did;
-int8, int4: their steps, compressed; bf16 down: answers bring weights in bfloat16, besides.
+simulated. A push costs the same time whatever it carries, so that only its content differs. `all`: every tensor of a
+vertex travels with each push and each answer; `changed`: only changed tensors; int8, int4: compressed steps; bf16
+down: answers also bring weights in bfloat16.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CARRIED = {LENET: (ALL, *FORMATS, SHORT), TRANSFORMER: (ALL, *FORMATS, SHORT), F
 
 @dataclass(frozen=True)
 class Measured:
-    """A run: its last accuracy, and what travelled."""
+    """The last accuracy of a run, and its traffic."""
 
     accuracy: float
     credited: int

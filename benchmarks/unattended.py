@@ -1,6 +1,6 @@
-"""Thousands of kills without a person: runs on a real HTCondor pool and on local processes, at the same time.
+"""Run unattended through thousands of kills: on a real HTCondor pool and on local processes, at the same time.
 
-The pool evicts its jobs at random, a third without grace, and holds them as the OSPool's schedds do; local workers die
+The pool evicts its jobs at random, a third without grace, and holds them like the OSPool's schedds; local workers die
 by SIGTERM or SIGKILL. Runs follow one another until each back end has had half of the kills.
 
     python -m benchmarks.unattended [KILLS]
@@ -34,7 +34,7 @@ _GRIDML = (sys.executable, "-P", "-m", "gridml")
 
 @dataclass
 class Tally:
-    """What became of the runs on one back end, each of which credited and counted every vertex once."""
+    """The sum of all runs on one back end, each of which credited and counted every vertex once."""
 
     runs: int = 0
     kills: int = 0
@@ -68,15 +68,14 @@ def main() -> None:
         [
             "exact: every vertex of every epoch credited once, and the replica, which counts every vertex that reaches "
             "it, holds as many",
-            "held: jobs on hold, after 30 starts or for their memory, replaced or released by gridml; nobody touched a "
-            "run",
+            "held: jobs on hold, after 30 starts or for their memory, replaced or released by gridml, without a person",
             f"a run is {EPOCHS} epochs of {VERTICES:,} vertices ({PROGRAM.name}); wasted: trained again",
         ],
     )
 
 
 def until(kills: float, options: tuple[str, ...], folder: Path, environment: Mapping[str, str]) -> Tally:
-    """Run after run until there were so many kills. Raises SystemExit where one ends in any other way than finished."""
+    """Run after run until the number of kills is reached. Raises SystemExit if a run does not finish."""
     tally = Tally()
     verb, *rest = options
     while tally.kills < kills:

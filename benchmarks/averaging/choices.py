@@ -60,7 +60,7 @@ def main() -> None:
         f"What {count} workers reach by each choice, one thing changed at a time",
         rows,
         [
-            "accuracy in %, or loss, after the program's own epochs; one seed, nobody killed, a push about every 1,024 "
+            "accuracy in %, or loss, after the program's own epochs; one seed, no kills, a push about every 1,024 "
             "vertices if nothing else is said, which costs 3% of the time at every interval; "
             "none is longer than a worker's share of an epoch",
             "nothing: rows are not merged by rules that hold pushes back, and f keeps the program's batch where it "

@@ -51,7 +51,7 @@ def main() -> None:
         f"Workers against loops at equal samples, with a push every {options.interval:,} vertices",
         rows,
         [
-            "medians of so many seeds after the program's own epochs; accuracy in %, or loss; ±: half of what lies "
+            "medians of this many seeds after the program's own epochs; accuracy in %, or loss; ±: half of what lies "
             "between the worst and the best of them, of the loop and of the workers",
             f"real master, sessions, training and merges; time is simulated: {EXEC_S * 1e3:g} ms a vertex, speeds "
             f"log-normal (sigma 0.3), a push costs what makes {options.interval:,} vertices {1 / BUDGET:.0f} times as "

@@ -210,7 +210,7 @@ class Runs:
 
 
 def push_s(interval: int) -> float:
-    """Return the cost of a push, in seconds of a worker, at which pushes are `interval` vertices apart."""
+    """Return the cost of a push, in seconds of a worker, at which a push comes every `interval` vertices."""
     return interval * EXEC_S * BUDGET
 
 

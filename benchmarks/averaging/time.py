@@ -49,7 +49,7 @@ def main() -> None:
             "what a push carries in a push's time; the better one of the program's batch shared, and of W such "
             "batches at the best rate",
             "all workers are asked for, however short a run is (--steps-each 0)",
-            "one seed, nobody killed, and times as in averaging.md. Checkpoint-and-restart of one worker is left out: "
+            "one seed, no kills, and times as in averaging.md. Checkpoint-and-restart of one worker is left out: "
             "it is no faster than the loop, which is never killed",
         ],
     )

@@ -25,7 +25,7 @@ from master.simulation.scenario import Storms
 
 MEAN_S, MACHINES = 2700.0, 16
 FACTORS = sized((0.3, 0.6, 1.0, 1.6, 4.0), (1.0,))  # of the chosen size
-STORMS = ((1.0, 0.3), (0.5, 0.6))  # (every so many mean lives, share taken)
+STORMS = ((1.0, 0.3), (0.5, 0.6))  # (mean lives between two storms, share taken)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def play_lives(lives: Floats, costs: Costs, mode: Mode, chunk: int, every: int |
 def play(machines: Machines, costs: Costs, mode: Mode, chunk: int, every: int | None) -> Measured:
     """Train chunks of `chunk` vertices on the `machines`, with a push every `every` vertices (None: at their end)."""
     costs = mode.costs(costs if mode.many else replace(costs, boot_s=0.0))
-    # More than all machines can train, and then so many that chunks do not shrink as they do at the end of an epoch.
+    # More than all machines can train, with a margin, because chunks shrink at the end of an epoch.
     vertices = int(machines.most_s / costs.vertex_s) + 3 * machines.workers * chunk
     scenario = Scenario(machines.script, costs, turn_s=TURN * machines.mean_s, chunks_per_job=0 if mode.many else 1)
     with tempfile.TemporaryDirectory(prefix="chunk-size-") as folder:

@@ -76,7 +76,7 @@ def main() -> None:
             f"policies as in pools/submitted.py: {submitted.STARTS} starts, {submitted.MEDIUM_HOURS:g} and "
             f"{submitted.LONG_HOURS:g} hours, which no job of this run reaches; --request-memory {MEMORY}",
             "a job held for its starts is replaced, one held for memory asks for more and is released: by gridml, "
-            "nobody touched the run",
+            "the run was unattended",
             "duplicated, lost: vertices credited twice or never, in all epochs; wasted: trained again",
         ],
     )

@@ -1,11 +1,11 @@
-"""What each method of placement costs and saves on many graphs, against other people's partitioners.
+"""Measure the costs and savings of each placement method on many graphs, in comparison with other partitioners.
 
-Each placement is made in a process of its own, whose CPU seconds and memory are those of the placement alone: the graph
-is there before, and machine code is loaded by a small graph first.
+Each placement is made in a process of its own, whose CPU seconds and memory are those of the placement alone: the
+graph is read before, and a small graph loads the machine code first.
 
     GRIDML_DATA=... python -m benchmarks.placement [--parts K] [--trials N] [--graph GRAPH ...] [--method METHOD ...]
 
-What is not asked for stays in the table as it was.
+Lines that are not requested stay in the table.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> None:
         f"Placements on {parts} parts",
         sorted(found.values(), key=lambda row: _place(row, [*OURS, *ALL_PEERS])),
         [
-            f"means of so many seeds as `seeds` says, of parsa and of graphs of up to {SMALL:,} edges of at least "
+            f"means of the number of seeds in `seeds`, of parsa and of graphs of up to {SMALL:,} edges of at least "
             f"{PARSA_TRIALS}; M, T, S: improvement over random in %, (random − placed)/placed, of the largest memory "
             "and traffic of a part and of the traffic of all (gridml.placement.quality)",
             "multilevel, traffic and total: with the objective of the largest traffic, and of that of all; 3%: parts "

@@ -1,10 +1,10 @@
-"""The figures of the two papers on placement redone on the graphs that there are here: `results/placement_figures.md`,
-and the plots of docs/placement.md.
+"""The published figures on placement, repeated on the available graphs: `results/placement_figures.md`, and the
+plots of docs/placement.md.
 
     GRIDML_DATA=... python -m benchmarks.placement.figures [--quick | --draw]
 
-`--quick` takes small graphs and few points, and leaves the results and docs as they are; `--draw` only draws what was
-measured before.
+`--quick` uses small graphs and few points, and keeps the results and docs unchanged; `--draw` only draws the recorded
+measurements.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Figures 8 to 11 of Duan, Wang and Wu: how sparse a graph is, rows over columns, the number of parts, and the seconds
-of training and of placing."""
+"""Figures 8 to 11 of Duan, Wang and Wu: sparsity, the ratio of rows to columns, the number of parts, and the seconds of
+training and placing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gridml.placement.tsh import TshOptions
 
 PARTS = 8
 ROUNDS = 1000
-WORDS = "20news"  # a real graph beside the uniform one
+WORDS = "20news"  # a real graph, to compare with the uniform one
 BYTES = 8  # of a column that travels: its number and its value
 GIGABIT = 125e6  # bytes a second
 DENSITY = 20 / 10_000

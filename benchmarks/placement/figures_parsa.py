@@ -1,5 +1,5 @@
-"""Figures 1 and 7 to 10 of Parsa's paper: traffic against data, the number of parts, blocks and warm-up, what is dealt
-out before all else, and blocks dealt out at once."""
+"""Figures 1 and 7 to 10 of Parsa's paper: traffic over data, the number of parts, blocks and warm-up, and blocks in
+parallel."""
 
 from __future__ import annotations
 

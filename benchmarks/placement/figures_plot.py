@@ -1,4 +1,4 @@
-"""The plots of the papers' figures, redone: a line for each graph, or for each method."""
+"""Plots of the repeated figures: a line for each graph, or for each method."""
 
 from __future__ import annotations
 

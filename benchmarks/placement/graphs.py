@@ -1,4 +1,4 @@
-"""The graphs of `benchmarks.placement`: real ones from a folder that GRIDML_DATA names, and synthetic ones."""
+"""The graphs of `benchmarks.placement`: real ones from the folder that GRIDML_DATA names, and synthetic ones."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _power(count: int, offset: float, exponent: float) -> NDArray[np.float64]:
 
 
 def _compact(rows: NDArray[np.int64], columns: NDArray[np.int64], n: int, m: int) -> Bipartite:
-    """The graph without columns that nobody touches."""
+    """Return the graph without columns that no row touches."""
     used = np.zeros(m, np.bool_)
     used[columns] = True
     return Bipartite.from_edges(rows, (np.cumsum(used) - 1)[columns], (n, int(used.sum())))

@@ -1,6 +1,6 @@
-"""Partitioners of other people on the graphs of `benchmarks.placement`, where they are installed; none is needed.
+"""Other partitioners on the graphs of `benchmarks.placement`, if they are installed; all are optional.
 
-Each gives the part of each row; columns are then served by gridml's own sweeps, for all of them alike.
+Each returns the part of each row. Columns are then assigned by gridml's own sweeps, for all partitioners alike.
 """
 
 from __future__ import annotations

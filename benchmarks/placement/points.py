@@ -1,4 +1,4 @@
-"""Points of the papers' figures: a placement made several times, and what it is worth."""
+"""Points of the repeated figures: a placement made by several seeds, and its figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gridml.placement.quality import Traffic, improvement, traffic
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured: the values that figures go along, the methods of Duan's, and the seeds of each point."""
+    """The extent of the measurements."""
 
     parts: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
     blocks: tuple[int, ...] = (1, 4, 16, 64, 256)
@@ -28,19 +28,19 @@ class Scale:
     delays: tuple[int, ...] = (0, 1, 3, 7, 15)
     degrees: tuple[int, ...] = (5, 10, 20, 30, 50, 100)
     ratios: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    methods: tuple[str, ...] = ("parsa", "refined", "multilevel", "tsh-1", "tsh", "mbp")
-    trials: int = 2
+    methods: tuple[str, ...] = ("parsa", "refined", "multilevel", "tsh-1", "tsh", "mbp")  #: of Duan's figures
+    trials: int = 2  #: seeds of each point
     vertices: int = 10_000
 
 
 @dataclass(frozen=True)
 class Point:
-    """What a method does to a graph at one value `x` of what a figure goes along."""
+    """A measurement of a method on a graph."""
 
     figure: str
     graph: str
     method: str
-    x: float
+    x: float  #: the position on the figure's x-axis
     values: dict[str, float]
 
     def cells(self) -> dict[str, Cell]:
@@ -58,24 +58,23 @@ Figure = Callable[[dict[str, Bipartite], Scale], Iterator[Point]]
 
 @dataclass(frozen=True)
 class Panel:
-    """A plot of one value of one figure, of one graph where that is given; `of` says what it shows: a line for each
-    graph, or method, or graph with and without a method, or what methods cost."""
+    """A plot of one value of one figure."""
 
     figure: str
     title: str
-    along: str
+    along: str  #: the name of the x-axis
     value: str
-    of: str = "graph"
-    graph: str | None = None
+    of: str = "graph"  #: what a line is: a graph, a method, a graph with and without a method, or the costs of methods
+    graph: str | None = None  #: if the plot is of one graph
     logarithmic: bool = True
 
 
 @dataclass(frozen=True)
 class Made:
-    """Placements by as many seeds: what they cost, and the CPU and clock seconds of each."""
+    """Placements by several seeds."""
 
-    costs: list[Traffic]
-    chance: list[Traffic]
+    costs: list[Traffic]  #: of each placement
+    chance: list[Traffic]  #: of a random placement for each seed
     cpu_s: list[float]
     clock_s: list[float]
     edges: list[int]  # of the part with most

@@ -1,4 +1,4 @@
-"""What a graph placed again costs against one placed afresh: when it has grown, and when there are more or fewer parts.
+"""Compare placing a graph again with a fresh placement: after it has grown, and with more or fewer parts.
 
 GRIDML_DATA=... python -m benchmarks.placement.repartition [GRAPH ...]
 """

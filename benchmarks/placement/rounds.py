@@ -1,4 +1,4 @@
-"""What a round of training costs: the bandwidth of this machine's loopback, and the seconds of an edge."""
+"""The costs of a training round: the bandwidth of this machine's loopback, and the seconds of an edge."""
 
 from __future__ import annotations
 

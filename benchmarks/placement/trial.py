@@ -1,4 +1,4 @@
-"""One placement in a process of its own, for `benchmarks.placement`: prints its CPU seconds and memory."""
+"""One placement in a process of its own, for `benchmarks.placement`; prints its CPU seconds and memory."""
 
 from __future__ import annotations
 

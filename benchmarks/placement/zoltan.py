@@ -1,7 +1,6 @@
-"""Zoltan's partitioner for hypergraphs, called in this process, where Debian's libtrilinos-zoltan and OpenMPI are.
+"""Zoltan's hypergraph partitioner, called in this process, if Debian's libtrilinos-zoltan and OpenMPI are installed.
 
-ZOLTAN_LIBRARY and MPI_LIBRARY name them if they are elsewhere. MPI is told that there is one process, which talks to
-none.
+ZOLTAN_LIBRARY and MPI_LIBRARY name them if they are elsewhere. MPI is initialised with a single process.
 """
 
 from __future__ import annotations
@@ -70,7 +69,8 @@ def zoltan(graph: Bipartite, parts: int, imbalance: float, seed: int) -> Parts:
 
 
 def _calls(graph: Bipartite) -> dict[str, Any]:
-    """What Zoltan asks: the rows, which are its vertices, and the columns of each, which are its hyperedges."""
+    """Return Zoltan's query functions: the rows, which are its vertices, and the columns of each, which are its
+    hyperedges."""
 
     def list_rows(_: Any, __: int, ___: int, ids: Any, *rest: Any) -> None:
         _fill(ids, np.arange(graph.rows, dtype=np.uint32))

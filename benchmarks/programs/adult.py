@@ -1,4 +1,5 @@
-"""Sparse logistic regression: who of a9a (UCI Adult) earns more than 50,000 dollars, one replicated row a feature.
+"""Sparse logistic regression on a9a (UCI Adult: incomes above 50,000 dollars), with one replicated row for each
+feature.
 
 GRIDML_DATA names a folder with `libsvm/a9a.gz`; its labels count from 0. The last 8,000 people are not trained.
 """

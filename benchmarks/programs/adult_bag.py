@@ -1,4 +1,4 @@
-"""Sparse logistic regression on a9a (UCI Adult) in a table of embeddings, by Adam: what `adult.py` says with arrays.
+"""Sparse logistic regression on a9a (UCI Adult) in an embedding table, by Adam: the model of `adult.py`.
 
 GRIDML_DATA names a folder with `libsvm/a9a.gz`. The last 8,000 people are not trained.
 """
@@ -15,7 +15,7 @@ import gridml
 from benchmarks.programs.adult import FEATURES, TESTED, people
 
 BATCH, RATE = int(os.environ.get("BATCH", "32")), float(os.environ.get("RATE", "0.005"))
-MOST = 15  # features of a person; who has fewer has FEATURES instead, which counts for nothing
+MAX_FEATURES = 15  # of a person; fewer are padded with FEATURES, an index that counts for nothing
 
 
 def bag() -> nn.Module:
@@ -31,7 +31,7 @@ class Model(gridml.Vertex):
 
 class Person(gridml.Vertex):
     rich = gridml.array("float32")
-    features = gridml.array("int64", (MOST,))
+    features = gridml.array("int64", (MAX_FEATURES,))
     model = gridml.edge(Model)
 
 
@@ -45,10 +45,10 @@ def train(people: gridml.Batch[Person], model: Model) -> None:
 
 
 def padded() -> tuple[np.ndarray, np.ndarray]:
-    """(rich float32 (n,), features int64 (n, MOST))."""
+    """(rich float32 (n,), features int64 (n, MAX_FEATURES))."""
     rich, offsets, features = people()
-    rows = np.full((len(rich), MOST), FEATURES)
-    rows[np.arange(MOST) < np.diff(offsets)[:, None]] = features
+    rows = np.full((len(rich), MAX_FEATURES), FEATURES)
+    rows[np.arange(MAX_FEATURES) < np.diff(offsets)[:, None]] = features
     return rich, rows
 
 

@@ -1,7 +1,7 @@
 """A small transformer that reads the King James Bible character by character, by AdamW.
 
-GRIDML_DATA names a folder with `text/kjv.txt.gz` (of Debian's package bible-kjv-text): a vertex is 65 characters of it,
-of which 64 are predicted.
+GRIDML_DATA names a folder with `text/kjv.txt.gz` (from Debian's package bible-kjv-text). A vertex is 65 characters of
+it, of which 64 are predicted.
 """
 
 import gzip

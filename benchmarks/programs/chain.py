@@ -1,7 +1,8 @@
-"""Vertices whose field is a number chain, and sums over it: a vertex trained twice, never, or from a wrong value makes
-other numbers at the end, and so does one that is credited in another epoch than the one it was trained in.
+"""Vertices whose field is a number chain, and sums over it. A vertex that was trained twice, never, or from a wrong
+value changes the final numbers, and so does one that was credited in another epoch than the one it was trained in.
 
-CHAIN_S in the environment is how many seconds a batch takes."""
+The environment variable CHAIN_S is the duration of a batch in seconds.
+"""
 
 import os
 import time
@@ -47,7 +48,7 @@ def words_of() -> np.ndarray:
 
 
 def expected(epochs: int) -> dict[str, np.ndarray]:
-    """What there must be after so many epochs, by type and field."""
+    """Return the expected values after a number of epochs, by type and field."""
     link, total = first(), np.zeros(WORDS, np.int64)
     for _ in range(epochs):
         link = following(link)

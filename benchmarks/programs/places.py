@@ -1,7 +1,8 @@
-"""Which place somebody visits, told from 20 others of theirs: two tables of embeddings, trained by Adam on Gowalla.
+"""Next-place prediction: tells the place of a visit from the 20 others of a person. Two embedding tables, by Adam on
+Gowalla.
 
-GRIDML_DATA names a folder with `recsys/gowalla-train.tsv.gz` (of LightGCN: a person and a place a line). Of its 2,000
-most visited places, visits are drawn; the last 3,000 are not trained.
+GRIDML_DATA names a folder with `recsys/gowalla-train.tsv.gz` (of LightGCN: a person and a place per line). Visits are
+drawn from its 2,000 most visited places; the last 3,000 are held out.
 """
 
 import gzip
@@ -19,7 +20,7 @@ import gridml
 BATCH, RATE = int(os.environ.get("BATCH", "64")), float(os.environ.get("RATE", "0.02"))
 PLACES, PAST, WIDTH = 2_000, 20, 32
 COUNT, TESTED, BEST = 30_000, 3_000, 20
-AMONG = 64  # visits, among which one is told from the others, whatever the batch
+AMONG = 64  # visits among which one is discriminated, independent of the batch
 
 
 class Tables(nn.Module):
@@ -80,7 +81,8 @@ def graph() -> gridml.Graph:
 
 
 def evaluate(network: Network) -> dict[str, float]:
-    """How many of the visits are among the 20 likeliest places that are not in the past they are told from."""
+    """Return the share of visits that are among the 20 likeliest places outside of the past that they are predicted
+    from."""
     past, place = (torch.from_numpy(values[COUNT:]) for values in visits())
     network.model.eval()
     with torch.no_grad():

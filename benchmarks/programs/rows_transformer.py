@@ -1,4 +1,4 @@
-"""A transformer over the rows of MNIST's images, by AdamW: 4,800 images, for figures that need many runs."""
+"""A transformer over the rows of MNIST's images, by AdamW: 4,800 images, for experiments that need many runs."""
 
 from functools import partial
 

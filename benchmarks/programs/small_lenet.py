@@ -1,5 +1,5 @@
-"""LeNet on 6,000 images of MNIST, by the optimiser that OPTIMISER names, SGD by default, merged by the rule that RULE
-names: for figures that need many runs."""
+"""LeNet on 6,000 images of MNIST, by the optimiser that OPTIMISER names, SGD by default, and the merge rule that RULE
+names, for experiments that need many runs."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Vertices that take 2 ms each and nothing else, so that any number of workers fit on one machine."""
+"""Vertices that only wait 2 ms each, so that any number of workers fit on one machine."""
 
 import os
 import time

@@ -1,6 +1,6 @@
-"""Two towers that rank items for people: tables of embeddings, most rows of which a push touches once or not at all.
+"""Two towers that rank items for people: embedding tables, most rows of which a push touches at most once.
 
-Clicks are drawn from a model of four factors and noise, so no data is read. TABLES names the rule of both tables.
+Clicks are drawn from a model of four factors and noise, so no data is needed. TABLES names the rule of both tables.
 """
 
 import os
@@ -16,7 +16,7 @@ import gridml
 BATCH, RATE = int(os.environ.get("BATCH", "128")), float(os.environ.get("RATE", "0.006"))
 PEOPLE, ITEMS, WIDTH, FACTORS = 2_000, 1_000, 16, 4
 COUNT, TESTED, BEST = 40_000, 20_000, 20
-AMONG = 128  # clicks, among which one is told from the others, whatever the batch
+AMONG = 128  # clicks among which one is discriminated, independent of the batch
 
 
 class Towers(nn.Module):

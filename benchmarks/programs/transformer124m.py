@@ -18,7 +18,7 @@ optimiser = partial(torch.optim.AdamW, lr=1e-4, fused=True)
 
 
 class Block(nn.Module):
-    """Attention to what came before, then two layers, each beside what it is given."""
+    """Causal attention, then two layers, each with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""A network of 25 million parameters, 100 MB, over noise: its pushes are dear, and so are its batches.
+"""A network of 25 million parameters, 100 MB, over noise: its pushes are expensive, and so are its batches.
 
-`WIDE_OUTER` makes it wider, `WIDE_ROWS` says over how many samples.
+`WIDE_OUTER` makes it wider; `WIDE_ROWS` is the number of samples.
 """
 
 import os

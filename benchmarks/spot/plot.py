@@ -1,4 +1,5 @@
-"""The plot of `benchmarks.spot.replay`: hours and dollars of each way, a column a trace, two rows a job."""
+"""The plot of `benchmarks.spot.replay`: hours and dollars of each way, with a column for each trace and two rows for
+each job."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ QUANTITIES = ("hours", "dollars")
 
 @dataclass(frozen=True)
 class Panel:
-    """What the ways took in a trace: (hours, dollars) of each start that finished, of `starts`."""
+    """The results of all ways in one trace."""
 
     job: str
     trace: str
-    taken: Mapping[str, Sequence[tuple[float, float]]]
-    starts: Mapping[str, int]
+    taken: Mapping[str, Sequence[tuple[float, float]]]  #: (hours, dollars) of each start that finished, by way
+    starts: Mapping[str, int]  #: the number of starts, by way
 
 
 def draw(panels: Sequence[Panel], ways: Sequence[str], ours: Sequence[str], file: Path) -> None:
@@ -32,13 +33,13 @@ def draw(panels: Sequence[Panel], ways: Sequence[str], ours: Sequence[str], file
     for down, job in enumerate(jobs):
         for number, quantity in enumerate(QUANTITIES):
             line = grid[len(QUANTITIES) * down + number]
-            beside = [panel for panel in panels if panel.job == job]
-            for axes, panel in zip(line, beside, strict=False):
+            row = [panel for panel in panels if panel.job == job]
+            for axes, panel in zip(line, row, strict=False):
                 _panel(axes, panel, number, ways, ours)
                 axes.set_xlabel(f"{quantity} of {job} (log scale)")
                 if number == 0:
                     axes.set_title(f"{job}, {panel.trace}", fontsize=9, fontweight="bold")
-            for axes in line[len(beside) :]:
+            for axes in line[len(row) :]:
                 axes.set_visible(False)
     figure.suptitle(
         "A circle for each start, a diamond at their median, filled where gridml does the work: left is better"

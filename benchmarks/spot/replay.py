@@ -1,4 +1,4 @@
-"""Recorded spot markets replayed: dollars and hours of two jobs, by gridml and by what one would do without it.
+"""Replay recorded spot markets: dollars and hours of two jobs, with gridml and with the alternatives.
 
 gridml's rows are the real master in the project's simulator: real leases, pushes, merging times and a ledger; only the
 training is a time. The others are computed beside it from the same windows and prices. Bills are those of
@@ -62,13 +62,14 @@ def imagenet(images_per_s: float) -> Job:
 
 @dataclass(frozen=True)
 class Setting:
-    """A job on `instances` of a type, in the markets of a trace: of prices, or of counts in some `zones`."""
+    """A job in the markets of a trace."""
 
     job: Job
-    kind: str
+    kind: str  #: instance type
     instances: int
+    #: the full price, dollars per hour
     full: float  # dollars an hour on demand
-    zones: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()  #: of a trace of counts
 
     @property
     def trace(self) -> str:
@@ -85,15 +86,15 @@ class Setting:
         return price_starts(self.prices, count)
 
     def supply(self, start_s: float) -> Supply:
-        """What gridml and checkpoint-and-restart are offered: the cheapest market up to the full price, which is EC2's
-        own default."""
+        """Return the supply of gridml and of checkpoint-and-restart: the cheapest market up to the full price, which is
+        EC2's default."""
         if self.zones:
             records = {f"{self.kind}/{zone}": _counts(zone) for zone in self.zones}
             return from_counts(records, start_s, SPOT_V100, self.full)
         return from_prices(self.prices, start_s, self.instances, self.full, self.full)
 
     def bid(self, start_s: float, number: int) -> Supply:
-        """What the paper's bid gets: one market, another one for each start."""
+        """Return the supply of the paper's bid: one market, a different one for each start."""
         name = sorted(self.prices)[number % len(self.prices)]
         return from_prices({name: self.prices[name]}, start_s, self.instances, PAPER_BID * self.full, self.full)
 
@@ -123,7 +124,7 @@ WAYS = (ALONE, FLEET, ONE, STEP, PAPER, UNTOLD, GRIDML)
 
 @dataclass(frozen=True)
 class Case:
-    """One way from one moment on."""
+    """One way from one start."""
 
     setting: Setting
     way: str
@@ -149,8 +150,8 @@ def play(case: Case) -> Outcome:
 
 
 def _paper(setting: Setting, start_s: float, number: int) -> Outcome:
-    """A life's worth of images a chunk, n = T/(t_c + t_x), but no more than an instance's share of an epoch; a chunk
-    counts whole or not at all, and nobody hears of an eviction before."""
+    """Return the paper's chunk size: a life's worth of images, n = T/(t_c + t_x), but at most an instance's share of an
+    epoch. A chunk counts whole or not at all, and workers get no notice of an eviction."""
     supply = setting.bid(start_s, number)
     lives = [window.closes_s - window.opens_s for window in supply.places[0]]
     share = setting.job.images // setting.instances
@@ -193,7 +194,7 @@ def main() -> None:
 
 
 def _played() -> dict[str, Outcome]:
-    """What was played before: it is the same each time, and all of it takes an hour of a core."""
+    """Return the recorded results: a replay is deterministic, and takes an hour of a core."""
     path = results() / PLAYED
     if not path.exists():
         return {}
@@ -274,7 +275,7 @@ def sooner(outcomes: Mapping[tuple[Setting, str], Sequence[Outcome]], setting: S
 
 
 def between_regions(setting: Setting, outcomes: Sequence[Outcome]) -> str:
-    """What the traffic of gridml's runs would cost, by where the master is."""
+    """Return the cost of the traffic of gridml's runs, by the region of the master."""
     pushes = statistics.median(each.pushes for each in outcomes)
     far = [each.far for each in outcomes]
     paid = [traffic(setting.job, each) for each in outcomes]

@@ -1,7 +1,7 @@
-"""What recorded spot markets would have supplied from a moment on: when which instance could be had, at which price.
+"""The supply of recorded spot markets from a moment on: the instances that could be had, when, and at which price.
 
-A price trace says nothing of capacity: whoever pays the price gets as many as asked for, in the market that is cheapest
-at that moment, and keeps them until its price exceeds a cap. A trace of counts says nothing of prices: one is given.
+A price trace says nothing about capacity: any number of instances can be had in the cheapest market, and they are kept
+until its price exceeds a cap. A trace of counts says nothing about prices: one is given.
 """
 
 from __future__ import annotations
@@ -29,30 +29,29 @@ Series = tuple[Floats, Floats]  # seconds (n,) rising, and the dollars an hour f
 
 @dataclass(frozen=True)
 class Window:
-    """An instance of `market` could be had from `opens_s`, and was gone at `closes_s`; seconds of the replay."""
+    """The time in which an instance of a market could be had."""
 
     market: str
-    opens_s: float
-    closes_s: float
+    opens_s: float  #: in the time of the replay
+    closes_s: float  #: in the time of the replay
 
 
 @dataclass(frozen=True)
 class Supply:
-    """The windows of each place that holds one instance at a time, in order; the prices that are paid; dollars an hour
-    on demand."""
+    """The instances of a market."""
 
-    places: tuple[tuple[Window, ...], ...]
-    prices: Prices
-    on_demand: float
+    places: tuple[tuple[Window, ...], ...]  #: the windows of each place, in order; a place holds one instance at a time
+    prices: Prices  #: that are paid
+    on_demand: float  #: dollars per hour
 
     @property
     def alike(self) -> bool:
-        """Whether all places open and close as one: a price that rises takes all instances of its market."""
+        """Return True if all places open and close together: a price that rises takes all instances of its market."""
         return all(place is self.places[0] for place in self.places)
 
     def together(self, instances: int) -> list[Window]:
-        """When so many could be had at once, as a job needs them whose instances work in step: all in one market, and
-        in another one when that does not hold them any more."""
+        """Yield the times when `count` instances could be had together in one market, for a job whose instances work in
+        step; it moves to another market when that one no longer holds them."""
         if self.alike and instances <= len(self.places):
             return list(self.places[0])
         windows = [window for place in self.places for window in place]
@@ -69,7 +68,7 @@ class Supply:
 
 
 def _at_once(windows: Iterable[Window], instances: int) -> Iterator[Window]:
-    """Yield when so many windows of one market are open."""
+    """Yield the windows in which `count` instances of one market can be had together."""
     changes = sorted(
         (at_s, change, window.market)
         for window in windows
@@ -96,10 +95,10 @@ def _one_after_the_other(windows: Iterable[Window]) -> list[Window]:
 
 @dataclass(frozen=True)
 class Windows(Script):
-    """The places of a supply, as machines of a simulated pool. With `notice` a worker is told `NOTICE_S` before its
-    instance is gone, else it is killed then."""
+    """The places of a supply, as machines of a simulated pool."""
 
     places: tuple[tuple[Window, ...], ...]
+    #: workers get a notice `NOTICE_S` before their instance is taken; otherwise they are killed without one
     notice: bool
 
     @property
@@ -191,7 +190,7 @@ def count_trace(name: str) -> Record:
 
 
 def count_starts(records: Iterable[Record], count: int) -> list[float]:
-    """Return moments to begin at, evenly spread over what all traces cover, each of which begins anew where it ends."""
+    """Return start times, evenly spread over the common span of all traces, which wrap around at their ends."""
     end_s = min(record.end_s for record in records)
     return [end_s * k / count for k in range(count)]
 
@@ -226,5 +225,5 @@ def _repeated(market: str, record: Record, start_s: float) -> list[Window]:
 
 
 def on_demand(instances: int, price: float, market: str) -> Supply:
-    """Return instances that nobody takes back."""
+    """Return instances that are never taken."""
     return Supply(((Window(market, 0.0, math.inf),),) * instances, {market: [(0.0, price)]}, price)

@@ -1,4 +1,4 @@
-"""Ways to do a job on what a market supplies: gridml's real master in its simulator, and those it is compared with."""
+"""The ways to do a job on a market's supply: gridml's real master in its simulator, and the alternatives."""
 
 from __future__ import annotations
 
@@ -29,19 +29,17 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Job:
-    """`images` an epoch, `image_s` of one instance for each; a push keeps the worker for `push_s`, travels for
-    `travel_s` and keeps the master for `merge_s`; it and its answer are `push_mb` (10^6 bytes) each; a checkpoint is
-    written, or read, in `save_s`."""
+    """The costs of a job."""
 
     name: str
-    images: int
+    images: int  #: of an epoch
     epochs: int
-    image_s: float
-    push_s: float
-    travel_s: float
-    merge_s: float
-    push_mb: float
-    save_s: float
+    image_s: float  #: of one instance for an image
+    push_s: float  #: for which a push occupies the worker
+    travel_s: float  #: of a push on its way
+    merge_s: float  #: for which a push occupies the master
+    push_mb: float  #: of a push, and of its answer, in 10^6 bytes
+    save_s: float  #: to write, or to read, a checkpoint
 
     @property
     def work_s(self) -> float:
@@ -51,17 +49,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a way took; `hours` is infinite where it did not finish. `free` of the `taken` instances cost nothing.
-    Of gridml's `pushes` some came from `far`: not from the region that most came from. Zero where they are not counted.
-    """
+    """The result of a way. Counts are 0 for ways that have none."""
 
-    hours: float
+    hours: float  #: infinite if it did not finish
     dollars: float
     instances: int = 0
-    taken: int = 0
-    free: int = 0
+    taken: int = 0  #: instances that were taken
+    free: int = 0  #: of these, without a charge
     pushes: int = 0
-    far: int = 0
+    far: int = 0  #: pushes that did not come from the region of most pushes
 
     @property
     def finished(self) -> bool:
@@ -152,9 +148,11 @@ def _stay(window: Window, launched_s: float, ended_s: float | None, *, taken: bo
 
 
 def restarted(job: Job, supply: Supply, instances: int, every_s: float) -> Outcome:
-    """Checkpoint and restart: `instances` in step, which share the work evenly and at no cost. A checkpoint every
-    `every_s` of work; when one of them is taken all end, and begin again from the last one once as many can be had.
-    Nobody waits for a notice."""
+    """Checkpoint and restart: `instances` work in step and share the work evenly and at no cost.
+
+    A checkpoint is written every `every_s` of work. When one instance is taken all end, and they start again from
+    the last checkpoint as soon as enough instances can be had. Notices are ignored.
+    """
     stays: list[InstanceUsage] = []
     left_s, now_s = job.work_s / instances, 0.0
     for window in supply.together(instances):
