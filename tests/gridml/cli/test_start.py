@@ -117,7 +117,7 @@ def test_a_chunk_is_a_number_or_a_rule() -> None:
         with pytest.raises(UsageError, match=f"--chunk is .*{wrong}.*expected"):
             refused("--chunk", wrong)
     with pytest.raises(
-        UsageError, match=r"--chunk gaussian is for lives that are normal, got exponential.*normal\(45m"
+        UsageError, match=r"--chunk gaussian needs a normal distribution, got exponential.*normal\(45m"
     ):
         refused("--chunk", "gaussian", "--lifetime", "exponential(1h)")
 
