@@ -107,7 +107,7 @@ def test_chunks_follow_the_papers_formulas(rule: str, reason: str, tmp_path: Pat
 def test_a_rule_that_is_none_is_refused_as_run_refuses_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--chunk is 'half'; expected a number of vertices, or goodput or paper"):
         settings_for(SimulationOptions(), tmp_path / "cost.py", {"chunk": "half"})
-    with pytest.raises(UsageError, match="--chunk gaussian is for lives that are normal"):
+    with pytest.raises(UsageError, match="--chunk gaussian needs a normal distribution"):
         settings_for(SimulationOptions(lifetime="exponential(1h)"), tmp_path / "cost.py", {"chunk": "gaussian"})
     with pytest.raises(UsageError, match="both --no-push and --push-every"):
         settings_for(SimulationOptions(), tmp_path / "cost.py", {"no_push": True, "push_every": 10})
