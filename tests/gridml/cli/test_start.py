@@ -116,9 +116,7 @@ def test_a_chunk_is_a_number_or_a_rule() -> None:
     for wrong in ("0", "many", "1.5"):
         with pytest.raises(UsageError, match=f"--chunk is .*{wrong}.*expected"):
             refused("--chunk", wrong)
-    with pytest.raises(
-        UsageError, match=r"--chunk gaussian needs a normal distribution, got exponential.*normal\(45m"
-    ):
+    with pytest.raises(UsageError, match=r"--chunk gaussian needs a normal distribution, got exponential.*normal\(45m"):
         refused("--chunk", "gaussian", "--lifetime", "exponential(1h)")
 
 
