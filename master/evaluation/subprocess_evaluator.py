@@ -38,9 +38,9 @@ from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 
 MIN_LIMIT_S, MAX_LIMIT_S = 3600.0, 7 * 86400.0  # that an evaluation may take, however short or long the epochs are
-LIMIT_EPOCHS = 10  # as long as so many of them
+LIMIT_EPOCHS = 10  # the limit is as long as this many epochs took
 MEMORY_SHARE = 0.5  # of the machine's memory
-MAX_TRIES = 2  # of one evaluation: what killed the first may have been meant for nobody
+MAX_TRIES = 2  # of one evaluation: a signal or a lack of memory may have killed the first by chance
 
 
 def limit_s(epoch_s: float) -> float:
@@ -61,7 +61,7 @@ def should_retry(deaths: int) -> tuple[bool, str]:
 
 
 LOG = "evaluate.log"  # what evaluate prints, among the logs of workers
-MAX_LINES = 20  # of that, which are told
+MAX_LINES = 20  # of its output that a message quotes
 # -P, and gridml first: a user's own master.py in the working directory, or on PYTHONPATH, must not be taken for ours.
 _COMMAND = ("-P", "-c", "import sys, gridml; from master.evaluation.process import main; sys.exit(main())")
 

@@ -33,7 +33,7 @@ from master.telemetry.staffing import (
 
 # A worker whose job is held and replaced is DISMISSED, so it is not counted twice.
 PRESENT = (WorkerStatus.QUEUED, WorkerStatus.RUNNING, WorkerStatus.HELD)
-DISMISSAL_GRACE_S = 120.0  # that a worker has to push and leave when it is told to
+DISMISSAL_GRACE_S = 120.0  # for a dismissed worker to push and leave
 MAX_NAMES = 8  # workers in an event
 MAX_UNLOGGED_JOBS = 1000  # jobs that may have been submitted and have left no log
 UNUSABLE = (UNFIT, UNEQUIPPED)  # exit statuses of workers that find that something is missing where they are

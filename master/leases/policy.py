@@ -180,10 +180,8 @@ def choose_span(
             return span, "the first free range"
         last = last or span
     if last is not None:
-        return (
-            last,
-            f"it was {'set apart' if last.isolated else 'reserved'} for another worker, and nothing else is left",
-        )
+        kept = "set apart" if last.isolated else "reserved"
+        return last, f"it was {kept} for another worker, and nothing else is left"
     if passed_over:
         return None, "it failed on all ranges that are left, and other workers may take them"
     return None, f"epoch {newest_epoch + 1} waits for the one before" if waits else "everything is leased"

@@ -56,7 +56,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def walk(tree: Path, blocks: Sequence[Block]) -> None:
-    """Run the commands of a page in one shell after the other, all in `tree`, where its programs are saved first."""
+    """Run the blocks of a page in order, each in a shell of its own in `tree`; programs are saved there on the way."""
     for block in blocks:
         if block.mark == "program":
             if block.note:
@@ -69,8 +69,8 @@ def walk(tree: Path, blocks: Sequence[Block]) -> None:
 
 
 def run(tree: Path, typed: str) -> str:
-    """Run lines as a shell reads them, as a login shell of somebody who has followed README would, and return what
-    they print. An activated environment stays so from block to block."""
+    """Run lines in the shell of a reader who has followed README, and return what they print. Of this process's
+    environment it gets the user and where packages and data come from; once there is a .venv, it is active."""
     bare = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR", "GRIDML_DATA", "GRIDML_CACHE", "PIP_ARGS",
             "PIP_CONFIG_FILE", "PIP_INDEX_URL", "USER", "LOGNAME") if name in os.environ}  # fmt: skip
     path = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if not (Path(p) / "activate").exists())
