@@ -1,9 +1,9 @@
 """Builds an image with plain boto3, from a staged folder.
 
 An instance runs `install.sh` and shuts itself down, and its disk becomes the image. The staged folder holds the scripts
-and units of `ami/image`, the wheel, and the user's additions. It is transferred through a temporary bucket by signed
-links that expire, so the instance needs no role, no key and no open port, only a route to S3. Instance and bucket are
-always removed, also after a failure.
+and units of `ami/image`, the wheel, and the user's additions. It reaches the instance through a temporary bucket, by
+signed links that expire. So the instance needs no role, no key and no open port, only a route to S3. The instance and
+the bucket are removed at the end, also after a failure.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ IMAGE = Path(__file__).parent / "image"
 class Additions:
     """The user's additions to an image."""
 
-    packages: tuple[str, ...] = ()  # requirements of pip
+    packages: tuple[str, ...] = ()  # requirements as pip reads them
     constraints: Path | None = None  # pip's constraints file; used by the build, not part of the image
     pip_conf: Path | None = None  # names the package index; used by the build, not part of the image
 
@@ -77,14 +77,15 @@ def packed(folder: Path) -> bytes:
     return content.getvalue()
 
 
-BUILDER = "gridml:builder"  # tag of the instance, with the name of the build
-USUAL_TYPES = {"x86_64": "t3.medium", "arm64": "t4g.medium"}
+BUILDER = "gridml:builder"  # tag of the builder instance; its value is the name of the build
+USUAL_TYPES = {"x86_64": "t3.medium", "arm64": "t4g.medium"}  # type of the builder instance, by architecture
 POLL_S = 5.0
-LAUNCH_S = 300.0  # until the instance runs
-SCRIPT_S = 1800.0  # until the script reports its result: it downloads and installs packages
+# Maximum durations:
+LAUNCH_S = 300.0  # from the launch until the instance runs
+SCRIPT_S = 1800.0  # until `install.sh`, which downloads and installs packages, reports its result
 STOP_S = 600.0  # until the instance has shut down
-IMAGE_S = 1800.0  # until the disk is copied
-LINKS_S = 3600  # validity of the links into the bucket
+IMAGE_S = 1800.0  # until the image is copied from the disk
+LINKS_S = 3600  # until the signed links into the bucket expire
 _ARCHIVE, _RESULT = "image.tar.gz", "result.json"
 _Found = TypeVar("_Found")
 
@@ -95,23 +96,23 @@ class WantedImage:
 
     architecture: str = "x86_64"
     base: str | None = None  # image id; None: the newest Debian 12
-    type: str | None = None  # of the builder instance; None: one of `USUAL_TYPES`
-    subnet: str | None = None  # of the builder instance; None: the account's default
+    type: str | None = None  # type of the builder instance; None: one of `USUAL_TYPES`
+    subnet: str | None = None  # subnet of the builder instance; None: the account's default
     disk_gib: int = 16
     additions: Additions = field(default_factory=Additions)
 
 
 @dataclass(frozen=True)
 class Time:
-    """A clock in seconds since an arbitrary start, and a sleep."""
+    """A clock and a sleep, which tests replace."""
 
-    now: Callable[[], float] = time.monotonic
-    rest: Callable[[float], None] = time.sleep
+    now: Callable[[], float] = time.monotonic  # seconds since an arbitrary start
+    rest: Callable[[float], None] = time.sleep  # sleeps for a number of seconds
 
 
 def build(ec2: Any, s3: Any, wanted: WantedImage, say: Callable[[str], None], clock: Time = Time()) -> Image:
-    """Build an image and return it. Raises UsageError for missing inputs, RunError for refusals by AWS, and for a
-    failing instance or script."""
+    """Build an image and return it. Raises UsageError for invalid additions and an unknown base image, and RunError if
+    AWS refuses a call or if the instance or its script fails."""
     base = images.base(ec2, wanted.base, wanted.architecture)
     with tempfile.TemporaryDirectory(prefix="gridml-image-") as folder:
         stage(Path(folder), wanted.additions)
@@ -132,10 +133,10 @@ def build(ec2: Any, s3: Any, wanted: WantedImage, say: Callable[[str], None], cl
                 raise RunError(
                     f"install.sh failed on instance {id} (status {result['status']}): {_tail(result['said'])}"
                 )
-            say("it is ready, and shuts down")
+            say(f"instance {id} is ready, and shuts down")
             _await(lambda: _state(ec2, id) == "stopped", clock, STOP_S, f"instance {id} does not shut down")
             made = _create(ec2, id)
-            say(f"{made} is being copied from its disk")
+            say(f"image {made} is being copied from the instance's disk")
             return _await(lambda: _available(ec2, made), clock, IMAGE_S, f"image {made} does not become available")
 
 
@@ -147,7 +148,7 @@ def user_data(archive_url: str, sha256: str, result_url: str) -> str:
 
 @contextlib.contextmanager
 def _bucket(s3: Any, name: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Provide a bucket of this account inside `with`."""
+    """Create a bucket, and remove it and its objects on exit."""
     region = s3.meta.region_name
     place = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
     with in_words():
@@ -163,8 +164,8 @@ def _bucket(s3: Any, name: str, say: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _builder(ec2: Any, name: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Terminate the instances with this tag on exit."""
-    # By tag and not by id, because the answer to the launch may have been lost.
+    """Terminate the instances of the build `name` on exit."""
+    # Instances are found by tag and not by id, because the id is unknown if the reply to the launch was lost.
     try:
         yield
     finally:
@@ -175,7 +176,7 @@ def _builder(ec2: Any, name: str, say: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reported(say: Callable[[str], None], trouble: str) -> Iterator[None]:
-    """Report errors of a clean-up without raising them, so that they do not hide the original one."""
+    """Report an error of a clean-up instead of raising it, so that it does not hide the error that ended the build."""
     try:
         with in_words():
             yield
@@ -224,8 +225,8 @@ def _instances(ec2: Any, what: str, value: str) -> list[Any]:
 
 
 def _state(ec2: Any, id: str) -> str:
-    """Return EC2's state of an instance; "pending" until EC2 lists it. Raises RunError for a terminated one, because
-    only this build should terminate it."""
+    """Return EC2's state of an instance; "pending" until EC2 lists it. Raises RunError if the instance is terminated,
+    because only this build should terminate it."""
     with in_words():
         values = next(iter(_instances(ec2, "instance-id", id)), None)
     if values is None:
@@ -239,7 +240,8 @@ def _state(ec2: Any, id: str) -> str:
 
 
 def _result(ec2: Any, s3: Any, bucket: str, id: str) -> dict[str, Any] | None:
-    """Return the result of the script; None while it runs. Raises RunError where it stopped without one."""
+    """Return the script's result; None while the script runs. Raises RunError if the instance stopped without a
+    result."""
     stopped = _state(ec2, id) == "stopped"
     exceptions = importlib.import_module("botocore.exceptions")
     with in_words():
@@ -276,7 +278,8 @@ def _available(ec2: Any, id: str) -> Image | None:
 
 
 def _await(ready: Callable[[], _Found | None], clock: Time, limit_s: float, otherwise: str) -> _Found:
-    """Poll until `ready` returns a true value, and return it. Raises RunError after `limit_s` seconds."""
+    """Call `ready` every `POLL_S` seconds until it returns a true value; return that value. After `limit_s` seconds,
+    raises RunError with a message that begins with `otherwise`."""
     give_up_s = clock.now() + limit_s
     while not (found := ready()):
         if clock.now() >= give_up_s:

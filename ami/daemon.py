@@ -1,10 +1,10 @@
-"""The boot daemon of an instance: it enrols with the master, runs one worker, and ends when no work is left.
+"""The boot daemon of an instance: it enrols with the master, runs one worker at a time, and ends when no work is left.
 
-On exit status 0 systemd shuts the instance down (`image/gridml-worker.service`), and an instance that shuts itself down
-is terminated. `decisions.py` decides the next step. Secrets are never logged.
+If the daemon exits with status 0, systemd shuts the instance down (`image/gridml-worker.service`), and EC2 terminates
+an instance that shuts itself down. `decisions.py` decides the next step. Secrets are never logged.
 
-The daemon notifies systemd of its state (sd_notify(3)), if systemd started it. It polls the metadata service every few
-seconds for EC2's notice that it reclaims the instance.
+If systemd started the daemon, the daemon notifies systemd of its state (sd_notify(3)). Every few seconds the daemon
+polls the metadata service, through which EC2 gives notice that it reclaims the instance.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def notify(state: str, environment: Mapping[str, str] = os.environ) -> None:
 
 
 class EvictionWatch:
-    """Queues `LeaveInstance` on EC2's notice. A rebalance recommendation is only logged: the instance can stay until
-    the notice, which comes later or never."""
+    """Queues `LeaveInstance` when EC2 gives notice that it reclaims the instance. A rebalance recommendation is only
+    logged, because the instance can work until the notice, which comes later or never."""
 
     def __init__(self, imds: Imds, events: EventQueue, log: Callable[[str], None]) -> None:
         self._imds = imds
@@ -90,9 +90,9 @@ class EvictionWatch:
         return taken
 
 
-GRACE_S = 75.0  # from SIGTERM until the worker is killed; systemd kills all after 90
-GOODBYE_TIMEOUT_S = 10.0  # for retries of the goodbye message
-MAX_EVICTION_WAIT_S = 600.0  # EC2 takes an instance within minutes of its notice; after this long it ends itself
+GRACE_S = 75.0  # from SIGTERM until the worker is killed; systemd kills all processes after 90 s
+GOODBYE_TIMEOUT_S = 10.0  # for all attempts to send the goodbye message
+MAX_EVICTION_WAIT_S = 600.0  # maximum wait until EC2 takes the instance; after this, the instance shuts itself down
 
 
 class Master(Protocol):
@@ -111,7 +111,7 @@ class DaemonServices:
     identity: Callable[[], Identity]  # from the metadata service
     check: Callable[[], bool]  # asks the metadata service whether EC2 reclaims this instance
     prepare: Callable[[Assignment], None]  # fetches the files of an assignment
-    run: Callable[[Assignment], WorkerExited]  # runs its worker to the end
+    run: Callable[[Assignment], WorkerExited]  # runs the worker of an assignment to its end
     events: EventQueue
     log: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
@@ -119,8 +119,8 @@ class DaemonServices:
 
 
 class DaemonExit(Exception):
-    """No work is left for this instance. `status` is the worker's exit status for the goodbye message; none is sent if
-    the master is gone or has refused the instance (`master_gone`)."""
+    """No work is left for this instance. `status` is the worker's exit status for the goodbye message. If the master is
+    gone or has refused the instance (`master_gone`), no goodbye message is sent."""
 
     def __init__(self, why: str, status: int = 0, *, master_gone: bool = False) -> None:
         super().__init__(why)
@@ -128,18 +128,18 @@ class DaemonExit(Exception):
 
 
 class Daemon:
-    """The boot daemon of one instance. Times are those of the services' clock."""
+    """The boot daemon of one instance. All times are seconds of `DaemonServices.clock`."""
 
     def __init__(self, instance: OwnInstance, services: DaemonServices) -> None:
         self._instance = instance
         self._services = services
         self._last_contact_s = services.clock()
         self._job: str | None = None  # None until enrolled
-        self._short_runs = 0
-        self._output = ""  # of the last worker
+        self._short_runs = 0  # number of workers in a row, the last one included, that ended within SHORT_RUN_S
+        self._output = ""  # output of the last worker
 
     def live(self) -> None:
-        """Run workers until no work is left. Returns when the instance may be shut down."""
+        """Run workers until no work is left. Returns when the instance can be shut down."""
         try:
             while True:
                 self._work(self._ready())
@@ -151,7 +151,7 @@ class Daemon:
             self._await_end()
 
     def _ready(self) -> Assignment:
-        """Enrol, and fetch the files of the worker. Raises DaemonExit to leave, or where the master is gone."""
+        """Enrol, and fetch the files of the worker. Raises DaemonExit if asked to leave or if the master is gone."""
         services, attempt = self._services, 0
         while True:
             self._check_leave()
@@ -182,7 +182,7 @@ class Daemon:
             self._pause(min(pause_s, self._instance.orphan_s - silent_s))
 
     def _work(self, assignment: Assignment) -> None:
-        """Run a worker. Raises DaemonExit unless another one is to follow."""
+        """Run a worker to its end. Raises DaemonExit unless another worker follows."""
         services, began_s = self._services, self._services.clock()
         self._check_leave()
         try:
@@ -202,7 +202,7 @@ class Daemon:
         self._pause(decisions.pause_s(self._short_runs + 1, services.draw()))
 
     def _leave(self) -> LeaveInstance | None:
-        """Return the request to leave, if any. After a signal, check for a notice of EC2 as its cause."""
+        """Return the request to leave, if any. After a signal, check whether a notice of EC2 caused it."""
         leave = self._services.events.leave
         if leave is not None and not leave.evicted:
             try:
@@ -212,7 +212,8 @@ class Daemon:
         return self._services.events.leave
 
     def _say_goodbye(self, ending: DaemonExit) -> None:
-        """Report the end of the worker to the master, if there was one, with a few retries."""
+        """Report the worker's end to the master, with retries for `GOODBYE_TIMEOUT_S`. Do nothing if this instance has
+        never enrolled or if the master is gone."""
         services, leave = self._services, self._services.events.leave
         if self._job is None or ending.master_gone:
             return
@@ -234,9 +235,10 @@ class Daemon:
             services.events.get(pause_s)
 
     def _await_end(self) -> None:
-        """Wait for EC2 to reclaim the instance: one that shuts itself down is charged for its hour."""
+        """Wait until EC2 reclaims the instance, because an instance that shuts itself down first is charged for its
+        hour."""
         services, until_s = self._services, self._services.clock() + MAX_EVICTION_WAIT_S
-        services.log("EC2 reclaims this instance, which waits for it")
+        services.log("waiting until EC2 reclaims this instance")
         while not services.events.going_down and (left_s := until_s - services.clock()) > 0:
             services.events.get(left_s)
 
@@ -251,7 +253,7 @@ class Daemon:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the daemon; return 0 when the instance may be shut down, else the exit status of the error."""
+    """Run the daemon. Return 0 when the instance can be shut down, otherwise the exit status of the error."""
     parser = argparse.ArgumentParser(
         prog="python -m ami.daemon",
         description="The boot daemon of an instance. systemd starts it; there is no need to call it by hand.",
@@ -304,10 +306,10 @@ def _services(instance: OwnInstance, folder: Path, imds_address: str) -> DaemonS
 
 
 def _own_key(path: Path) -> str:
-    """Return the instance's private key, made at its first boot and kept over restarts. Raises OSError.
+    """Return the instance's private key, which is made at the first boot and kept across restarts. Raises OSError.
 
-    A key that a crash damaged is replaced: if the old one has enrolled, the master refuses the instance for good, which
-    then ends instead of retrying.
+    A key that a crash has damaged is replaced. If the instance has enrolled with the old key, the master refuses the
+    new key for good, and the instance ends instead of retrying.
     """
     with contextlib.suppress(FileNotFoundError):
         kept = path.read_text(errors="replace")

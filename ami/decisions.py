@@ -1,4 +1,4 @@
-"""The decisions of the boot daemon as pure functions, and the queue of the events that it waits for.
+"""The decisions of the boot daemon as pure functions, and the queue of the daemon's events.
 
 The events are a request to leave and the exit of the worker.
 """
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from gridml.errors import RunError
 from gridml.protocol.outbox import SAVED
 
-SHORT_RUN_S = 60.0  # a worker that ends sooner has done no work
-MAX_SHORT_RUNS = 3  # consecutive ones, after which another worker would fail as well
+SHORT_RUN_S = 60.0  # a worker that ends within this time counts as a short run, which has done no work
+MAX_SHORT_RUNS = 3  # after this number of short runs in a row no worker is started, because it would fail as well
 MIN_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0
 
@@ -26,8 +26,8 @@ class WorkerEnd:
     status: int
     lived_s: float
     last_line: str = ""  # the last line that the worker wrote
-    stop_reason: str | None = None  # why the daemon stopped it; None where it ended by itself
-    short_runs: int = 0  # consecutive workers before it that ended within `SHORT_RUN_S`
+    stop_reason: str | None = None  # why the daemon stopped the worker; None if it ended by itself
+    short_runs: int = 0  # number of workers in a row, just before this one, that ended within `SHORT_RUN_S`
 
 
 def is_followed(end: WorkerEnd) -> tuple[bool, str]:
@@ -38,16 +38,19 @@ def is_followed(end: WorkerEnd) -> tuple[bool, str]:
     if end.status not in (SAVED, RunError.exit_status):
         return False, f"the worker ended with status {end.status}{last_line}"
     if end.lived_s < SHORT_RUN_S and end.short_runs + 1 >= MAX_SHORT_RUNS:
-        return False, f"{MAX_SHORT_RUNS} workers ended within {SHORT_RUN_S:.0f} s, with status {end.status} at last"
+        return False, f"{MAX_SHORT_RUNS} workers ended within {SHORT_RUN_S:.0f} s, the last with status {end.status}"
     if end.status == SAVED:
         return True, "the worker had no answer for long, and kept its push"
     return True, f"the worker could not reach the master{last_line}"
 
 
 def last_contact_s(end: WorkerEnd, ended_s: float, arguments: Sequence[str], before_s: float) -> float:
-    """Return the time of the last contact with the master, given the end of a worker at `ended_s`, and `before_s` as
-    known before. A worker that saved its push had no reply for its --patience; one that never reached the master adds
-    nothing."""
+    """Return the time of the last contact with the master, after a worker ended at `ended_s`. `before_s` is the time
+    of the last contact before this worker.
+
+    A worker that saved its push had waited for a reply for its --patience, so its last contact was that long ago. A
+    worker that could not reach the master had no contact. Any other worker had contact until its end.
+    """
     if end.status == RunError.exit_status:
         return before_s
     silent_s = patience_s(arguments) if end.status == SAVED else 0.0
@@ -83,7 +86,7 @@ class LeaveInstance:
     """A request to stop working."""
 
     why: str
-    evicted: bool = False  # EC2 reclaims the instance in any case
+    evicted: bool = False  # True: EC2 gave notice that it reclaims the instance; False: the system shuts down
 
 
 @dataclass(frozen=True)
@@ -100,22 +103,23 @@ class WorkerExited:
 
 
 class EventQueue:
-    """Events from signal handlers and threads to the daemon's only loop. A request to leave is kept for good."""
+    """Passes events from signal handlers and threads to the daemon's loop. A request to leave is never forgotten."""
 
     def __init__(self) -> None:
-        # Reentrant: a signal handler may call put() during put() or get(), unlike an Event's set().
+        # SimpleQueue is reentrant: a signal handler can call put() while put() or get() runs. Event.set() is not.
         self._queue: queue.SimpleQueue[LeaveInstance | WorkerExited] = queue.SimpleQueue()
         self._leave: LeaveInstance | None = None
         self._going_down = False
 
     @property
     def going_down(self) -> bool:
-        """True if the system is shutting down, as opposed to a notice of EC2."""
+        """True if a signal announced that the system shuts down; a notice of EC2 alone does not count."""
         return self.leave is not None and self._going_down
 
     @property
     def leave(self) -> LeaveInstance | None:
-        """The request to leave, None without one. Not to be used while a worker runs: it discards `WorkerExited`."""
+        """The request to leave, None without one. Do not read this while a worker runs, because reading empties the
+        queue and so discards `WorkerExited`."""
         while True:
             try:
                 self._keep(self._queue.get_nowait())

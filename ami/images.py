@@ -32,7 +32,7 @@ def connect(service: str, region: str | None) -> Any:
         connect_timeout=10,
         read_timeout=60,
         retries={"mode": "standard", "total_max_attempts": 5},
-        # Most regions refuse links signed by the older method.
+        # In most regions S3 refuses links signed with the older version of signatures.
         signature_version="s3v4" if service == "s3" else "v4",
     )
     with in_words():
@@ -76,22 +76,22 @@ def _refusal(error: Any) -> RunError:
     return RunError(f"AWS refused {operation} ({code}): {said}")
 
 
-TAG = "gridml"  # tag of images and snapshots, with the version of gridml in them
+TAG = "gridml"  # tag of gridml's images and snapshots; its value is the version of gridml in them
 DEBIAN = "136693071363"  # the account of the Debian project
-ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}  # as EC2 and as Debian call them
+ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}  # Debian's names of architectures, by EC2's names
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image."""
+    """A machine image (AMI) of EC2."""
 
     id: str
     name: str
     created: str  # ISO 8601, UTC
     state: str  # EC2's term
     architecture: str
-    version: str  # of gridml; empty for foreign images
-    device: str  # of the root file system
+    version: str  # version of gridml in the image; empty if the image is not gridml's
+    device: str  # device of the root file system
     snapshots: tuple[str, ...]
 
 
@@ -121,8 +121,8 @@ def base(ec2: Any, asked: str | None, architecture: str) -> Image:
 
 
 def remove(ec2: Any, ids: Sequence[str]) -> list[Image]:
-    """Remove gridml's images and their snapshots, and return them. Raises UsageError for a foreign image before any is
-    removed, and RunError."""
+    """Remove images of gridml with their snapshots, and return the images. Raises UsageError, before anything is
+    removed, if an image is not gridml's, and RunError if AWS refuses a call."""
     images = {image.id: image for image in own(ec2)}
     foreign = [id for id in ids if id not in images]
     if foreign:

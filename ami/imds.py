@@ -1,6 +1,7 @@
-"""The data of an EC2 instance about itself: instance metadata (version 2) and its start data.
+"""The data that an EC2 instance reads about itself: instance metadata (version 2) and start data.
 
-The start data hold the address of its master, and the token that proves it belongs to the fleet.
+The start data hold the address of the instance's master, and the token that proves that the instance belongs to the
+master's fleet.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.carriers.sftp import Address
-from gridml.dataclass_json import from_json
+from gridml.dataclass_json import from_json, loads
 from gridml.errors import UsageError
 from gridml.protocol.foreign import ForeignFile, read_regular
 
 ADDRESS = "http://169.254.169.254"
-_TTL_S = 21_600  # validity of a token: 6 hours, the maximum
-_SPARE_S = 60.0  # before its expiry a token is renewed
+_TTL_S = 21_600  # validity of a token of the metadata service: 6 hours, the maximum
+_SPARE_S = 60.0  # a token is renewed this long before it expires
 _TIMEOUT_S = 5.0
 
 
@@ -46,7 +47,7 @@ class EvictionNotice:
 class Imds:
     """Client of the metadata service at `address`. Ignores the proxies of the environment.
 
-    Every method raises OSError when the service is unreachable or its answer invalid.
+    Every method raises OSError if the service is unreachable or its answer is invalid.
     """
 
     def __init__(self, address: str = ADDRESS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,7 +55,7 @@ class Imds:
         self._clock = clock
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._token = ""
-        self._until_s = -1.0
+        self._until_s = -1.0  # time of the clock at which the token is renewed
 
     def identity(self) -> Identity:
         document = self._need("dynamic/instance-identity/document")
@@ -72,19 +73,19 @@ class Imds:
         return None if said is None else said.get("noticeTime", "unknown")
 
     def _said(self, path: str) -> dict[str, str] | None:
-        """Return the JSON object at a path; None where nothing exists."""
-        # Unreadable content becomes {}: that a notice exists is enough, and the worker must not ignore it.
+        """Return the JSON object at a path; None if the path does not exist."""
+        # Unreadable content becomes {}, because a notice must not be ignored even if its content is unreadable.
         text = self.get(path)
         if text is None:
             return None
         try:
             values = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             values = None
         return {name: str(value) for name, value in values.items()} if isinstance(values, dict) else {}
 
     def get(self, path: str) -> str | None:
-        """Return the text at a path; None where nothing exists."""
+        """Return the text at a path; None if the path does not exist."""
         for fresh in (False, True):
             try:
                 return self._ask(f"latest/{path}", {"X-aws-ec2-metadata-token": self._valid_token()})
@@ -132,15 +133,15 @@ _WRITTEN = "The instance's user data write it."
 
 @dataclass(frozen=True)
 class OwnInstance:
-    """The start data, which the user data write to `/etc/gridml/instance.json`."""
+    """The start data. The script in the instance's user data writes them to `/etc/gridml/instance.json`."""
 
     run: str
     host: str
     port: int
     host_key: str
     fleet_token: str = dataclasses.field(repr=False)
-    orphan_s: float = 900.0  # silence of the master after which the instance ends itself
-    watch_s: float = 5.0  # poll interval for EC2's notice
+    orphan_s: float = 900.0  # seconds of silence of the master after which the instance ends itself
+    watch_s: float = 5.0  # seconds between two polls for EC2's notice that it reclaims the instance
 
     @property
     def master(self) -> Address:
@@ -148,17 +149,17 @@ class OwnInstance:
 
 
 def read(path: Path) -> OwnInstance:
-    """Read the start data. Raises UsageError, which never quotes the file, as it holds a secret."""
+    """Read the start data. Raises UsageError, whose text never quotes the file, because the file holds a secret."""
     names = {field.name for field in dataclasses.fields(OwnInstance)}
     try:
-        values = json.loads(read_regular(path, _MAX_CONFIG_BYTES))
+        values = loads(read_regular(path, _MAX_CONFIG_BYTES))
         instance = from_json(OwnInstance, {name: value for name, value in values.items() if name in names})
     except (OSError, ForeignFile) as error:
         raise UsageError(f"{path} cannot be read: {error}. {_WRITTEN}") from None
-    except (ValueError, TypeError, AttributeError, RecursionError):  # their messages may quote the token
+    except (ValueError, TypeError, AttributeError):  # their messages can quote the token
         raise UsageError(f"{path} is not what was expected: JSON with {', '.join(sorted(names))}. {_WRITTEN}") from None
     numbers = {"port": instance.port, "orphan_s": instance.orphan_s, "watch_s": instance.watch_s}
-    wrong = [name for name, value in numbers.items() if not (math.isfinite(value) and value > 0)]
+    wrong = [name for name, value in numbers.items() if not 0 < value < math.inf]
     if wrong or instance.port > 65535:
         raise UsageError(f"{path}: {' and '.join(wrong) or 'port'} is out of range. {_WRITTEN}")
     return instance

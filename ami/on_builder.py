@@ -1,7 +1,7 @@
-"""Script of the builder instance, whose user data are this file and a call of `build`.
+"""Script of the builder instance: the instance's user data are this file and a call of `build`.
 
-So it imports only the standard library of the base image's Python. It fetches the staged folder, runs `install.sh`,
-reports the result, and shuts the instance down.
+So this file imports only the standard library of the base image's Python. The script fetches the staged folder, runs
+`install.sh`, reports the result, and shuts the instance down.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-MAX_OUTPUT_CHARS = 4_000  # of the script, in the result
+MAX_OUTPUT_CHARS = 4_000  # of install.sh's output, in the result
 _TIMEOUT_S = 60
-# cloud-init keeps writing after its last script, and stores the user data, so the clean-up waits for its end.
-# If the clean-up fails the instance does not shut down, and so does not become an image.
+# cloud-init still writes files after its last script, and stores the user data, so the clean-up waits for its end.
+# If the clean-up fails, the instance does not shut down, so its disk does not become an image.
 _LAST = (
     "timeout 300 cloud-init status --wait >/dev/null 2>&1; "
     "sh {folder}/clean.sh && rm -rf {folder} && systemctl poweroff"

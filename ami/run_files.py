@@ -1,8 +1,8 @@
 """The files that a worker needs: the bundle that an instance fetches, and the wheel in an image.
 
-The run's files are fetched from the master and verified, and the job's credential is written next to them. The wheel
-holds those packages of this installation that an instance needs. So the image has the code of the submit host, however
-that was installed, and nothing needs to be published or built first. The format is
+The files of the bundle are fetched from the master and verified, and the job's credential is written next to them. The
+wheel is made from this installation and holds the packages that an instance needs. So an image has the code of the
+submit host, however gridml was installed there, and nothing needs to be published or built first. The wheel's format is
 https://packaging.python.org/specifications/binary-distribution-format.
 """
 
@@ -26,14 +26,14 @@ from gridml.carriers.sftp import READ, Address, Credential, SftpConnection, as_o
 from gridml.errors import RunError, StorageError
 from gridml.protocol.bundle import write_secret
 
-CODE = "gridml.pyz"  # the worker itself, a file of every bundle
-_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+CODE = "gridml.pyz"  # the worker's code, a file of every bundle
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")  # variables that a worker gets as they are
 
 
 def prepare(assignment: Assignment, master: Address, private_key: str, folder: Path) -> None:
-    """Write all files of an assignment's worker to `folder`. Existing correct files are not fetched again.
+    """Write the files that an assignment's worker needs into `folder`. A file that exists and is correct is kept.
 
-    Raises RunError for an invalid bundle, StorageError for a fault of this machine's disk, OSError where the master is
+    Raises RunError for an invalid bundle, StorageError for a fault of this machine's disk, OSError if the master is
     unreachable.
     """
     check(assignment)
@@ -65,13 +65,15 @@ def command(assignment: Assignment) -> list[str]:
 
 
 def environment(assignment: Assignment, folder: Path, own: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the worker's environment: a few variables of the daemon's, and those of the assignment."""
+    """Return the worker's environment: a few variables of `own`, the daemon's environment, and all variables of the
+    assignment, which have priority."""
     return {**{name: own[name] for name in _PASSED_ON if name in own}, "HOME": str(folder), **assignment.environment}
 
 
 def _fetch(sftp: Any, file: BundleFile, folder: Path, source: str) -> None:
-    """Fetch a file, resuming an earlier attempt, and rename it only with the right digest."""
+    """Fetch a file, resuming an earlier attempt. The file gets its name only if its digest is right."""
     part = folder / f".{file.sha256}.part"
+    # First complete the part that an earlier attempt left; if there is none or its digest is wrong, start over.
     for begun in (True, False):
         if not begun:
             part.unlink(missing_ok=True)
@@ -121,8 +123,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-PACKAGES = ("gridml", "remote", "ami")
-_DEPENDENCIES = ("numpy", "paramiko")
+PACKAGES = ("gridml", "remote", "ami")  # packages in the wheel
+_DEPENDENCIES = ("numpy", "paramiko")  # packages that pip installs with the wheel
 _EPOCH = (2026, 1, 1, 0, 0, 0)  # fixed mtime: the same files make the same wheel
 
 

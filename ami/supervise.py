@@ -13,8 +13,8 @@ from ami.decisions import EventQueue, WorkerExited
 from gridml.protocol.foreign import printable
 
 _MAX_LINE_CHARS = 2_000
-_MAX_LINES = 200  # of output in the goodbye message
-_REST_S = 2.0  # for the rest of the output after the worker's exit
+_MAX_LINES = 200  # lines of output in the goodbye message
+_REST_S = 2.0  # time after the worker's exit to read the rest of its output
 
 
 def supervise(
@@ -26,9 +26,9 @@ def supervise(
     log: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> WorkerExited:
-    """Run a worker to its end. On a request to leave it gets SIGTERM at once, and SIGKILL after `grace_s` seconds;
-    further requests do not extend that. Its output is passed to `log` line by line. Raises OSError where it cannot be
-    started."""
+    """Run a worker to its end. On a request to leave, the worker gets SIGTERM at once and SIGKILL after `grace_s`
+    seconds; further requests do not extend this grace. The worker's output is passed to `log` line by line. Raises
+    OSError if the worker cannot be started."""
     process = subprocess.Popen(
         [*command],
         cwd=folder,
@@ -63,7 +63,7 @@ def supervise(
         if kill_s is not None and clock() >= kill_s:
             log(f"the worker did not end within {grace_s:.0f} s of SIGTERM: it is killed")
             process.kill()
-            kill_s = None  # its exit follows
+            kill_s = None  # the next event is the worker's exit
         elif not leaving:
             leaving, kill_s = True, clock() + grace_s
             process.terminate()

@@ -13,22 +13,23 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _SMALLEST = "--smallest"
-_TINY = "GRIDML_TINY"  # programs that read it are small, wherever they run
+_TINY = "GRIDML_TINY"  # programs that read it are small; an environment variable, because workers inherit it
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser whose `--help` is the text at the top of a file. In the smallest form programs are small, too."""
+    """Return a parser whose `--help` is the module docstring `doc`. In the smallest form programs are small, too."""
     if smallest():
         os.environ[_TINY] = "1"
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument(_SMALLEST, action="store_true", help="see that it works: figures say nothing and are not kept")
+    parser.add_argument(_SMALLEST, action="store_true", help="a quick check: the figures mean nothing and are not kept")
     return parser
 
 
 def smallest() -> bool:
     """Return True if the smallest form is requested, for this process or for the one that spawned it."""
+    # Modules call this at import, before any parser exists, so it reads the command line itself.
     return _SMALLEST in sys.argv[1:]
 
 

@@ -20,25 +20,25 @@ FLAGS = (
     "--remote-debugging-pipe",
     "--hide-scrollbars",
 )
-KEYS = {"ArrowDown": 40, "ArrowLeft": 37, "ArrowRight": 39, "End": 35, "Tab": 9}  # by their names, for Windows
+KEYS = {"ArrowDown": 40, "ArrowLeft": 37, "ArrowRight": 39, "End": 35, "Tab": 9}  # Windows' virtual key codes, by name
 
 
 def installed() -> str | None:
-    """Return the path of an installed browser; None: there is none."""
+    """Return the path of an installed browser, or None."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Tab:
-    """A browser tab. `requests` are the addresses that it requested, `errors` the exceptions of its scripts."""
+    """A browser tab."""
 
     def __init__(self, to: int, come: int) -> None:
         self._to = os.fdopen(to, "wb", buffering=0)
         self._come = os.fdopen(come, "rb")
-        self._number = 0
-        self._waiting = b""
-        self._session: str | None = None
-        self.requests: list[str] = []
-        self.errors: list[str] = []
+        self._number = 0  # of the last call; the protocol matches answers to calls by it
+        self._waiting = b""  # bytes received after the last complete message
+        self._session: str | None = None  # None: calls go to the browser, not to the tab
+        self.requests: list[str] = []  #: addresses that the page requested
+        self.errors: list[str] = []  #: exceptions of its scripts and logged errors
         self.loaded = False
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -84,7 +84,7 @@ class Tab:
     def _read(self) -> Any:
         while b"\0" not in self._waiting:
             part = os.read(self._come.fileno(), 1 << 20)
-            assert part, "the browser has gone"
+            assert part, "the browser has exited"
             self._waiting += part
         message, _, self._waiting = self._waiting.partition(b"\0")
         read = json.loads(message)

@@ -51,16 +51,16 @@ def main() -> None:
             }
         ],
         [
-            "every run: 20 to 160 workers; lives of six laws and of traces, storms, machines that never come, unequal "
-            "speeds; messages and answers lost, late, twice, torn, altered; masters killed at any commit point, also "
-            "while they wake",
+            "every run: 20 to 160 workers; lives of six distributions and of traces, storms, machines that never "
+            "start, unequal speeds; messages and answers lost, delayed, duplicated, truncated, altered; masters killed "
+            "at any commit point, also on startup",
             "checked after each death of a master and at the end: credited, free and leased ranges are a partition of "
             "every epoch, and every vertex of a finished one is credited once",
-            "in three quarters of the runs up to two fifths of the machines are hostile: with every other message "
-            "and heartbeat of their workers come up to four, with values in any field that no honest worker sends "
-            "(wrong types, texts that no encoder takes, numbers that no arithmetic does, lies), or bytes that are no "
+            "in three quarters of the runs up to two fifths of the machines are hostile: every other message and "
+            "heartbeat of their workers is accompanied by up to four with values that no honest worker sends, in any "
+            "field (wrong types, texts that cannot be encoded, numbers that overflow, lies), or by bytes that are no "
             "message",
-            "masters: those that were started; lost: messages and answers of which no copy arrived whole",
+            "masters: started masters; lost: messages and answers of which no copy arrived intact",
         ],
     )
 

@@ -5,9 +5,9 @@ value (`benchmarks/programs/chain.py`, `chain_bsp.py`):
 
 - SIGKILL of a master at a random instant or at one of its crash points, one after another until the run has finished.
   Its workers are stepped in its process and die with it; the ledger and every file are synchronised as always.
-- what is on the disk at every operation on a file, one by one, taken while a run goes on.
+- the content of the disk at every operation on a file, one by one, copied during a run.
 - power cuts: the blocks of the disk at a random instant under a real master with real worker processes, on a disk that
-  has every block it was sent, and on one that loses what was not flushed (`benchmarks/loop_disks.py`).
+  keeps every block it was sent, and on one that loses unflushed blocks (`benchmarks/loop_disks.py`).
 
     python -m benchmarks.crashes [KILLS [CUTS]]
 """
@@ -51,7 +51,7 @@ from benchmarks.table import Cell, write
 from master.launch import resume, start
 from master.simulation.scenario import POINTS
 
-LIFE_S = 0.7  # a master's life is at most about this; a run takes as long
+LIFE_S = 0.7  # the longest life of a master, about the duration of a run
 BATCH_S = 0.04  # of the real workers, so that a run lasts some seconds
 CUT_EVERY_S = 0.15
 BY_COMMAND = 10  # one in this many power cuts is followed by the real command with real workers, which takes seconds
@@ -67,7 +67,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="crashes-", dir=MEMORY))
     try:
         for program in sized(CHAINS, CHAINS[:1]):
-            begin(program, folder / program.stem)  # what is compiled once is in every copy of this process
+            begin(program, folder / program.stem)  # warm-up: forked processes inherit what it compiles
             results = list(kills(program, folder, options.kills // 2, seed=1))
             killed, ended = Counter(point for point, _ in results), [r for _, r in results if r is not None]
             rows.append(row(f"SIGKILL at a random instant, {program.stem}", killed["an instant"], ended))
@@ -82,7 +82,7 @@ def main() -> None:
             try:
                 cut = list(power_cuts(folder / "disk", options.cuts // 2, volatile=volatile, seed=1))
             except NoDisks as error:
-                notes.append(f"{name}: not here: {error}")
+                notes.append(f"{name}: skipped: {error}")
                 continue
             rows.append(row(name, len(cut), cut))
             bad += [result for result in cut if result.outcome is not Outcome.EXACT]
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def row(what: str, times: int, results: list[Result]) -> dict[str, Cell]:
-    """A line of the table: how often it was done, and the ends that runs came to."""
+    """Return a line of the table: the number of interruptions, and the outcomes of the runs."""
     counts = Counter(result.outcome for result in results)
     others = sum(counts.values()) - counts[Outcome.EXACT]
     return {"what": what, "times": times, "runs ended": len(results), "exact": counts[Outcome.EXACT], "others": others}
@@ -105,7 +105,7 @@ def row(what: str, times: int, results: list[Result]) -> dict[str, Cell]:
 
 
 def kills(program: Path, folder: Path, count: int, seed: int) -> Iterator[tuple[str, Result | None]]:
-    """Kill masters `count` times; yield where each was, and the result of a run that one has finished."""
+    """Kill masters `count` times. Yield where each was killed, and the result if it finished its run instead."""
     rng, done, root = random.Random(seed), 0, folder / "run"
     while done < count:
         shutil.rmtree(root, ignore_errors=True)
@@ -145,22 +145,22 @@ def one_life(program: Path, root: Path, life: int, end: tuple[str, float] | None
         return Result(Outcome.EXACT if problem is None else Outcome.WRONG, problem or "")
 
     if end is not None and end[0] == "an instant":
-        result = isolated(live, limit_s=end[1])  # from outside, so that it comes inside of SQLite's code, too
+        result = isolated(live, limit_s=end[1])  # killed from outside, so that it can hit SQLite's code, too
         return None if result.outcome is Outcome.STUCK else result
     result = isolated(live)
     return None if result == Result(Outcome.CRASHED, signal.SIGKILL.name) else result
 
 
-# --- what is on the disk at each operation
+# --- the disk at each operation
 
 
 def every_operation(program: Path, folder: Path, every: int = 1) -> Iterator[Result]:
-    """Play a run; at every `every`-th operation on a file go on, in a copy, with what is on the disk then."""
+    """Play a run; resume copies of its disk that are taken at every `every`-th operation on a file."""
     root, images = folder / "played", folder / "images"
     images.mkdir()
-    copying, count = False, 0
+    copying, count = False, 0  # `copying`: the copy itself operates on files and must not be copied
 
-    def hear(event: str, arguments: tuple[object, ...]) -> None:
+    def audit(event: str, arguments: tuple[object, ...]) -> None:
         nonlocal copying, count
         if copying or event not in OPERATIONS or not str(arguments[0]).startswith(str(root)):
             return
@@ -174,7 +174,7 @@ def every_operation(program: Path, folder: Path, every: int = 1) -> Iterator[Res
         copying = False
 
     def play() -> Result:
-        sys.addaudithook(hear)  # for the rest of this process, which is a copy
+        sys.addaudithook(audit)  # hooks cannot be removed; this process is forked for this play
         world = new_world(program)
         drive(world, start(settings_of(program), root, environment_of(world)))
         return Result(Outcome.EXACT)
@@ -191,7 +191,7 @@ def every_operation(program: Path, folder: Path, every: int = 1) -> Iterator[Res
 
 
 def power_cuts(folder: Path, count: int, *, volatile: bool, seed: int) -> Iterator[Result]:
-    """Cut the power `count` times under real masters and workers, and go on with each on the disk that is left.
+    """Cut the power `count` times under real masters and workers, and resume each from the remaining disk.
 
     Raises NoDisks.
     """
@@ -216,7 +216,7 @@ def power_cuts(folder: Path, count: int, *, volatile: bool, seed: int) -> Iterat
 
 @contextlib.contextmanager
 def running(program: Path, root: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A run of real processes."""
+    """Start a run of real processes; kill it at the end of the context."""
     command = [str(GRIDML), "run", str(program), "--workers", "2", "--chunk", "120", "--push-every", "40",
                "--run-dir", str(root)]  # fmt: skip
     environment = {**shell(), "CHAIN_S": str(BATCH_S)}
@@ -232,7 +232,7 @@ def running(program: Path, root: Path) -> Iterator[tuple[subprocess.Popen[bytes]
 
 
 def resumed(program: Path, root: Path, *, by_command: bool) -> Result:
-    """Resume a run with its own command, or in a copy of this process, and compare it with what there must be."""
+    """Resume a run by the command, or in a fork of this process, and compare it with the expected result."""
     if not (root / "ledger.db").exists():
         return Result(Outcome.EXACT, "it had not begun")
     if not by_command:

@@ -41,7 +41,7 @@ class Damage:
 
 
 def flip(bit: int) -> Callable[[bytes], bytes]:
-    """Return what flips bit `bit` of a file."""
+    """Return a function that flips bit `bit` of a file's content."""
 
     def flipped(content: bytes) -> bytes:
         damaged = bytearray(content)
@@ -52,7 +52,7 @@ def flip(bit: int) -> Callable[[bytes], bytes]:
 
 
 def whole_file(length: int) -> dict[str, Callable[[bytes], bytes | None]]:
-    """Return what can happen to a file as a whole, or to a block of it."""
+    """Return the damages to a file as a whole, or to a block of it."""
     middle = length // 2
     block = min(4096, max(1, length // 4))
     at = middle // block * block
@@ -69,14 +69,14 @@ def whole_file(length: int) -> dict[str, Callable[[bytes], bytes | None]]:
 
 
 def damages(root: Path, samples: int, rng: random.Random) -> Iterator[Damage]:
-    """Yield every damage to the run in `root`: `samples` flipped bits in each class of positions of each file, and what
-    can happen to whole files. Of files of one sort (versions, patches) the oldest and the newest are taken."""
+    """Yield every damage to the run in `root`: `samples` flipped bits in each class of positions of each file, and
+    damages to whole files. Of files of one kind (versions, patches) the oldest and the newest are damaged."""
     for name in chosen_files(root):
         content = (root / name).read_bytes()
         for position, spans in positions(name, content, root).items():
-            many = sum(len(span) for span in spans)
-            for _ in range(min(samples, 8 * many)):
-                at = _nth(spans, rng.randrange(many))
+            length = sum(len(span) for span in spans)
+            for _ in range(min(samples, 8 * length)):
+                at = _nth(spans, rng.randrange(length))
                 bit = rng.randrange(8)
                 yield Damage(name, position, f"bit {bit} of byte {at}", flip(8 * at + bit))
         for how, apply in whole_file(len(content)).items():
@@ -84,8 +84,8 @@ def damages(root: Path, samples: int, rng: random.Random) -> Iterator[Damage]:
 
 
 def chosen_files(root: Path) -> list[str]:
-    """Return the files of a run that a master reads, by their paths in it; those of one folder and ending only the
-    oldest and the newest."""
+    """Return the files of a run that a master reads, by their paths in it: the oldest and the newest of each folder and
+    suffix."""
     alike = defaultdict(list)
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root)
@@ -119,7 +119,8 @@ def _nth(spans: list[range], n: int) -> int:
 
 
 def _of_wal(content: bytes) -> Spans:
-    """SQLite's file format, section 4: a header, and frames of 24 bytes and a page."""
+    """Return the positions of a write-ahead log (SQLite's file format, section 4): a header, and frames of 24 bytes and
+    a page."""
     spans: Spans = {f"header: {part}": [range(*at)] for part, at in WAL_HEADER.items()}
     page = int.from_bytes(content[8:12], "big")
     starts = range(32, len(content) - 24 - page + 1, 24 + page)
@@ -134,7 +135,8 @@ def _of_wal(content: bytes) -> Spans:
 
 
 def _of_database(path: Path, content: bytes) -> Spans:
-    """SQLite's file format, section 1: what each page is, found from the roots of the tables."""
+    """Return the positions of a database (SQLite's file format, section 1): each page's kind follows from the roots of
+    the tables."""
     page = int.from_bytes(content[16:18], "big")
     spans: Spans = defaultdict(list)
     spans["header"] = [range(16, 100)]
@@ -152,7 +154,7 @@ def _of_database(path: Path, content: bytes) -> Spans:
 
 def _of_tree(name: str, number: int, page: int, content: bytes, spans: Spans, seen: set[int]) -> None:
     base = (number - 1) * page
-    if base + page > len(content) or number in seen:  # the rest of it is in the WAL
+    if base + page > len(content) or number in seen:  # pages past the end are in the WAL only
         return
     seen.add(number)
     header = base + (100 if number == 1 else 0)

@@ -45,9 +45,9 @@ from benchmarks.table import Cell, write
 from gridml.errors import GridmlError, StorageError
 from master.launch import start
 
-GOOD = (Outcome.EXACT, Outcome.ADVISED, Outcome.ANEW)
+GOOD = (Outcome.EXACT, Outcome.ADVISED, Outcome.LOST)
 SMALL_MB = 3
-# What is about to be written when the disk is filled: what Python says of it beforehand.
+# By kind of write, the audit event or crash point just before it: the disk is filled there.
 WRITTEN = {
     "a version": r"open .*/versions/\.v",
     "a patch": r"open .*/fields/\.?patch",
@@ -77,33 +77,33 @@ def main() -> None:
             for what, result in full_disks(folder):
                 results[f"disk full before {what}"].append(result)
         except NoDisks as error:
-            notes.append(f"full disks: not here: {error}")
+            notes.append(f"full disks: skipped: {error}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     rows = [row(name, results[name]) for name in sorted(results)]
     rows.append(row("all", [result for ends in results.values() for result in ends]))
-    notes.append("begun anew: refused, and neither the file nor a copy of the ledger that does without it is left")
+    notes.append("begun anew: refused, because neither the file is left nor a copy of the ledger that does without it")
     write("disks", "Damaged files and full disks: how the run ended", rows, notes)
     sys.exit(any(result.outcome not in GOOD for ends in results.values() for result in ends))
 
 
 def row(name: str, results: list[Result]) -> dict[str, Cell]:
-    """A line of the table: how the runs ended."""
+    """Return a line of the table: the runs by outcome."""
     counts = Counter(result.outcome for result in results)
     return {
         "damaged": name,
         "times": len(results),
         "exact": counts[Outcome.EXACT],
         "exact after advice": counts[Outcome.ADVISED],
-        "begun anew": counts[Outcome.ANEW],
+        "begun anew": counts[Outcome.LOST],
         "silently wrong": counts[Outcome.WRONG],
         "others": sum(counts[other] for other in (Outcome.UNADVISED, Outcome.CRASHED, Outcome.STUCK)),
     }
 
 
 def class_of(damage: Damage) -> str:
-    """Return the line of the table that a damage belongs to: files of one sort are one, and so are the tables of the
-    ledger, but for their cells."""
+    """Return the line of the table that a damage belongs to. Files of one kind share a line, and so do the tables of
+    the ledger, except for their cells."""
     name = re.sub(r"v\d{8}", "v*", re.sub(r"patch-\d{8}", "patch-*", damage.file))
     name = re.sub(r"(\w+)\.(\w+)(@\d+)?(\.\w+)?\.npy", "*.npy", name)
     name = name.replace("chain_bsp.py", "chain.py")
@@ -117,8 +117,8 @@ def class_of(damage: Damage) -> str:
 def damaged(
     program: Path, moment: Moment, folder: Path, samples: int, seed: int, most: int | None = None
 ) -> Iterator[tuple[Damage, Result]]:
-    """Interrupt a run at a moment; yield every damage to what is on the disk then (`most` of them, drawn), and how the
-    run goes on from it."""
+    """Interrupt a run at a moment. Yield every damage to its disk (at most `most`, chosen at random), and the result of
+    resuming the damaged run."""
     rng = random.Random(seed)
     root, image, case = folder / "root", folder / "image", folder / "case"
     for old in (root, image, case):
@@ -138,7 +138,7 @@ def damaged(
 
 
 def full_disks(folder: Path) -> Iterator[tuple[str, Result]]:
-    """Yield what was to be written when the disk was full, and how the run went on. Raises NoDisks."""
+    """Yield the kind of write that found the disk full, and the result of the run. Raises NoDisks."""
     for program in sized(CHAINS, CHAINS[:1]):
         for what, event in sized([*WRITTEN.items()], [*WRITTEN.items()][:1]):
             for nth in sized((1, 5), (1,)):
@@ -148,13 +148,14 @@ def full_disks(folder: Path) -> Iterator[tuple[str, Result]]:
 
 
 def fill_before(program: Path, root: Path, event: str, nth: int) -> Result:
-    """Fill the disk of `root` when an event comes for the nth time there; make room when the master has ended; go on.
+    """Fill the disk of `root` before the nth occurrence of an event, free the space once the master has ended, and
+    resume the run.
 
-    Must be called in a process of its own, which is listened to for the rest of its life.
+    Must be called in a process of its own, because its audit hook cannot be removed.
     """
     filler, seen, filling = root.parent / "filler", 0, False
 
-    def hear(name: str, subject: object) -> None:
+    def audit(name: str, subject: object) -> None:
         nonlocal seen, filling
         if filling or not (root / "ledger.db").exists() or not re.match(event, f"{name} {subject}"):
             return
@@ -164,10 +165,10 @@ def fill_before(program: Path, root: Path, event: str, nth: int) -> Result:
             fill(filler)
         filling = False
 
-    sys.addaudithook(lambda name, arguments: hear(name, arguments[0]) if name in ("open", "sqlite3.connect") else None)
+    sys.addaudithook(lambda name, arguments: audit(name, arguments[0]) if name in ("open", "sqlite3.connect") else None)
     world, said = new_world(program), ""
     try:
-        drive(world, start(settings_of(program), root, environment_of(world, lambda point: hear("point", point))))
+        drive(world, start(settings_of(program), root, environment_of(world, lambda point: audit("point", point))))
     except StorageError as error:
         said = str(error)
         if "make room" not in said:
@@ -175,7 +176,7 @@ def fill_before(program: Path, root: Path, event: str, nth: int) -> Result:
     except GridmlError as error:
         return Result(Outcome.UNADVISED, f"{type(error).__name__}: {error}")
     filler.unlink(missing_ok=True)
-    filling = True  # and not once more
+    filling = True  # never fill the disk again
     result = go_on(program, root, None)
     if result.outcome is Outcome.EXACT and said:
         return Result(Outcome.ADVISED, said)
@@ -183,7 +184,7 @@ def fill_before(program: Path, root: Path, event: str, nth: int) -> Result:
 
 
 def fill(filler: Path) -> None:
-    """Take every byte that is left."""
+    """Fill the disk to the last byte."""
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         for size in (1 << 16, 1 << 12, 1):
             with contextlib.suppress(OSError):

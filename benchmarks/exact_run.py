@@ -43,11 +43,11 @@ from remote.stepped import Trainer
 
 PROGRAMS = Path(__file__).parent / "programs"
 CHAINS = (PROGRAMS / "chain.py", PROGRAMS / "chain_bsp.py")
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where folders are made: nothing here ends the machine
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # temporary folders: no power of this machine is cut
 WORKERS, CHUNK, PUSH_EVERY = 3, 60, 30
 COSTS = Costs(exec_s=0.01)
-LIMIT_S = 30.0  # for a run that takes half a second
-MOST_ADVICE = 4  # errors whose advice is followed one after another
+LIMIT_S = 30.0  # timeout for a run, which takes half a second
+MAX_ADVICE = 4  # errors in one run whose advice is followed
 GRIDML = Path(sys.executable).with_name("gridml")
 
 
@@ -56,7 +56,7 @@ class Outcome(StrEnum):
 
     EXACT = "exact"
     ADVISED = "refused, exact after its advice"
-    ANEW = "refused, to be begun anew"
+    LOST = "refused, the run must be started again"
     UNADVISED = "refused, no advice that helps"
     WRONG = "silently wrong"
     CRASHED = "crashed"
@@ -72,7 +72,7 @@ class Result:
 
 
 class Interrupted(BaseException):
-    """The master ends here, as if it were killed."""
+    """The end of a master as if it were killed. A BaseException, so that the master does not handle it."""
 
 
 def settings_of(program: Path) -> Settings:
@@ -80,14 +80,14 @@ def settings_of(program: Path) -> Settings:
 
 
 def new_world(program: Path, later: int = 0) -> World:
-    """Return machines and workers that no master has had yet, `later` days after the first ones."""
+    """Return fresh machines and workers, `later` days after the first ones."""
     world = World(settings_of(program), Scenario(Steady(WORKERS), COSTS), Trainer(program, COSTS))
     world.clock.advance(START_S + 86_400.0 * later)
     return world
 
 
 def environment_of(world: World, reached: Callable[[str], None] = lambda point: None) -> Environment:
-    """Return what the next master in a world sees; `reached` hears the name of each point at which it may be killed."""
+    """Return the environment of the next master in a world; `reached` is called with the name of each crash point."""
     environment = world.environment(lambda topic, text, facts: None)
     return replace(
         environment,
@@ -97,7 +97,7 @@ def environment_of(world: World, reached: Callable[[str], None] = lambda point: 
 
 
 def drive(world: World, run: MasterRun) -> None:
-    """Drive a run to its end, or to where something ends its master. Workers live on then."""
+    """Drive a run to its end, or to the end of its master, which its workers survive."""
     world.drive(run)
     try:
         with run:
@@ -108,7 +108,7 @@ def drive(world: World, run: MasterRun) -> None:
 
 
 def begin(program: Path, root: Path) -> World:
-    """Play a run from its beginning to its end."""
+    """Play a run from start to end."""
     world = new_world(program)
     drive(world, start(settings_of(program), root, environment_of(world)))
     return world
@@ -133,7 +133,7 @@ MOMENTS = (
 
 
 def interrupt(program: Path, root: Path, image: Path, moment: Moment) -> World:
-    """Play a run in `root` until a moment; copy what is on the disk then to `image`. Its workers live on."""
+    """Play a run in `root` until a moment, and copy its directory to `image`. Its workers live on."""
     if not moment.commits:
         world = begin(program, root)
         shutil.copytree(root, image)
@@ -160,9 +160,9 @@ def interrupt(program: Path, root: Path, image: Path, moment: Moment) -> World:
 
 
 def go_on(program: Path, root: Path, world: World | None) -> Result:
-    """Resume a run as a person would, doing what each error says, until it ends; compare it with what there must be.
+    """Resume a run as a user would, following the advice of each error, and compare it with the expected result.
 
-    Without a `world` no worker has lived on.
+    Without a `world` no worker has survived.
     """
     said: list[str] = []
     while True:
@@ -173,9 +173,9 @@ def go_on(program: Path, root: Path, world: World | None) -> Result:
         except GridmlError as error:
             said.append(f"{type(error).__name__}: {error}")
             if re.search(r"start (it|the run) again with gridml run", str(error)):
-                return Result(Outcome.ANEW, "\n".join(said))
+                return Result(Outcome.LOST, "\n".join(said))
             commands = advised(str(error))
-            if not commands or len(said) > MOST_ADVICE or not follow(commands):
+            if not commands or len(said) > MAX_ADVICE or not follow(commands):
                 return Result(Outcome.UNADVISED, "\n".join(said))
             continue
         problem = wrong(program, root, run)
@@ -185,13 +185,13 @@ def go_on(program: Path, root: Path, world: World | None) -> Result:
 
 
 def advised(text: str) -> list[str]:
-    """Return the commands that an error asks for, one after another."""
+    """Return the commands that an error advises, in order."""
     restored = re.search(r"Restore it: (.*?)(?:  |$)", text, re.MULTILINE)
     return restored[1].split(" && ") if restored else []
 
 
 def follow(commands: list[str]) -> bool:
-    """Run what an error asks for, up to the `gridml resume` that must be its end: return whether there was one."""
+    """Run the commands that an error advises, except the `gridml resume` that must come last. Return True if it did."""
     for line in commands:
         if line.startswith("gridml resume "):
             return True
@@ -200,11 +200,11 @@ def follow(commands: list[str]) -> bool:
 
 
 def shell() -> dict[str, str]:
-    """Return the environment in which `gridml` is this one."""
+    """Return an environment in which the command `gridml` is this checkout's."""
     return {**os.environ, "PATH": f"{GRIDML.parent}:{os.environ['PATH']}"}
 
 
-# --- what there must be
+# --- the expected result
 
 
 @cache
@@ -226,7 +226,7 @@ def metrics_of(program: Path, epoch: int) -> dict[str, int]:
 
 
 def wrong(program: Path, root: Path, run: MasterRun) -> str | None:
-    """Return what of a finished run is not as it must be: master's memory, files, credits, report."""
+    """Return the first problem of a finished run: in the master's memory, files, credits or report; None if exact."""
     module = module_of(program)
     values = dict(run.parts.store.replica.state.tensors())
     for table in run.parts.spec.graph.local:
@@ -237,7 +237,7 @@ def wrong(program: Path, root: Path, run: MasterRun) -> str | None:
 
 
 def differing(values: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> str | None:
-    """Return how many rows of what differ from what they must be."""
+    """Describe the first field whose rows differ from the expected ones; None if all are equal."""
     for name, rows in expected.items():
         bad = (np.asarray(values[name]) != rows).reshape(len(rows), -1).any(axis=1)
         if bad.any():
@@ -246,7 +246,7 @@ def differing(values: dict[str, np.ndarray], expected: dict[str, np.ndarray]) ->
 
 
 def wrong_on_disk(program: Path, root: Path) -> str | None:
-    """Return what of a finished run's directory is not as it must be: trained replica, credits, report."""
+    """Return the first problem of a finished run's directory: trained replica, credits or report; None if exact."""
     module = module_of(program)
     replicated = {n: v for n, v in module.expected(module.EPOCHS).items() if n.startswith("Word/")}
     if replicated:
@@ -270,11 +270,11 @@ def wrong_on_disk(program: Path, root: Path) -> str | None:
     return None
 
 
-# --- a process of its own for each
+# --- isolation in forked processes
 
 
 def isolated(what: Callable[[], Result], limit_s: float = LIMIT_S) -> Result:
-    """Do it in a copy of this process, whose end is a result too."""
+    """Call `what` in a fork of this process. A crash or a timeout of the fork is a result, too."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -301,7 +301,7 @@ def isolated(what: Callable[[], Result], limit_s: float = LIMIT_S) -> Result:
 
 
 def _report(what: Callable[[], Result], writing: int) -> None:
-    """Write the result to the pipe and end this process, whatever happens."""
+    """Write the result to the pipe and exit this process in any case: it must never return into the parent's code."""
     try:
         faulthandler.disable()
         with open(os.devnull, "w") as nothing:

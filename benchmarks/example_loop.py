@@ -24,7 +24,7 @@ from gridml.model.schedule import Progress, TorchSchedule
 
 
 def plain_step(optimiser: torch.optim.Optimizer, model: torch.nn.Module, loss: Any, clip_norm: float | None) -> None:
-    """One step of a loop as a person would write it."""
+    """Take one step of a usual PyTorch loop."""
     optimiser.zero_grad()
     loss.backward()
     if clip_norm is not None:
@@ -33,7 +33,7 @@ def plain_step(optimiser: torch.optim.Optimizer, model: torch.nn.Module, loss: A
 
 
 def trained(program: Program, seed: int) -> tuple[dict[str, Any], float, int]:
-    """Return what evaluate says at the end, the seconds of training and the vertices trained."""
+    """Return the final metrics, the seconds of training and the number of trained vertices."""
     graph = program.graph()
     table = graph.tables[program.driving(graph)]
     parameter = program.update.parameters[0]

@@ -36,10 +36,8 @@ JUDGED_ON = (
     EXAMPLES / "word_counts.py",
 )
 LIFE_S = 10.0  # mean
-
-
-CHECKED = 0.1
-COUNTED = {
+CHECKED = 0.1  # share of pushes that are spot checked, in half of the runs
+COUNTED = {  # by column, the rows of the ledger that are counted
     "pushes": "credits",
     "blamed": "blames",
     "quarantined": "quarantined",
@@ -49,7 +47,7 @@ COUNTED = {
 
 
 def play(program: Path, workers: int, seed: int, *, deaths: bool, checked: float) -> Counter[str]:
-    """Play an honest run with spot checks of a share of its pushes; return how often what happened."""
+    """Play an honest run with spot checks of a share of its pushes, and return the counts of `COUNTED`."""
     script = ScriptedLives(workers, Exponential(LIFE_S), seed) if deaths else Steady(workers)
     scenario = Scenario(script, COSTS, MachineSpeeds(sigma=0.5), travel_s=0.05, seed=seed)
     options = SimulatedOptions(None, None)
@@ -87,7 +85,7 @@ def main() -> None:
         [
             "3 and 8 workers whose speeds vary log-normally by 0.5, with machines that stay and with lives of 10 s on "
             "average",
-            "blamed: pushes that were shortened or refused where a majority of others does otherwise",
+            "blamed: pushes that were shortened or refused because a majority of other workers disagrees",
             f"half of the runs with --spot-checks {CHECKED}; repetitions: of pushes, by other workers",
         ],
     )

@@ -1,8 +1,8 @@
 """A hostile worker and two honest ones: LeNet on MNIST on real worker processes, with and without the hostile one.
 
 The hostile worker writes into its own mailbox, in each turn of the master's loop, for as long as the run lasts. When
-it is given up, another one replaces it on a machine of another name, because an avoided machine could send no more.
-Its messages are spread over the run by credits.
+the master gives it up, another one replaces it on a machine of another name, because an avoided machine gets no more
+workers. The messages are spread over the run in proportion to the credits.
 
     python -m benchmarks.hostile [MESSAGES [SEEDS [EPOCHS]]]
 """
@@ -43,9 +43,9 @@ from tests.support.hostile_worker import HostileWorker
 MNIST = Path(__file__).parents[1] / "examples" / "mnist.py"
 SMALL = Path(__file__).parent / "programs" / "adult.py"
 HONEST = 2  # workers
-MACHINE = "hostile-machine-"  # and a number: a name for each of its workers
-A_TURN = 60  # messages at most between two looks of the master's, which takes the newest
-EARLY = 1.25  # the messages come so much faster than the credits, so that all have come before the end
+MACHINE = "hostile-machine-"  # and a number: each hostile worker has a machine of its own
+MAX_PER_TURN = 60  # messages between two polls of the master, which reads only the newest
+EARLY = 1.25  # rate of messages relative to that of credits, so that all are sent before the end
 
 
 @dataclass
@@ -69,24 +69,24 @@ class Siege:
         self.workers += 1
 
     def leave(self) -> None:
-        """It was given up."""
+        """End the current worker: the master has given it up."""
         if self.worker is not None:
             self.sent += self.worker.sent
             self.worker.close()
             self.worker = None
 
     def step(self) -> None:
-        """Attack as often as is due, a few times at most."""
+        """Send the messages that are due, at most `MAX_PER_TURN`."""
         if self.worker is None or self.run is None:
             return
         due = min(1.0, EARLY * self.run.ledger.credited / self.run.total) * self.messages
-        for _ in range(A_TURN):
+        for _ in range(MAX_PER_TURN):
             if self.sent.total() + self.worker.sent.total() < due:
                 self.worker.step()
 
 
 class Besieged(Forwarding):
-    """The master's mailboxes, of which the hostile worker uses its own just before they are looked into."""
+    """The master's mailboxes. The hostile worker writes into its own just before each poll."""
 
     def __init__(self, siege: Siege, settings: Settings, directory: RunDirectory) -> None:
         super().__init__(run_mailboxes(settings, directory))
@@ -94,7 +94,7 @@ class Besieged(Forwarding):
 
     def collect(self) -> list[Message]:
         self._siege.step()
-        messages = super().collect()
+        messages: list[Message] = super().collect()
         worker = self._siege.worker
         self._siege.collected += sum(worker is not None and m.worker == worker.stance.worker for m in messages)
         return messages
@@ -118,8 +118,8 @@ class Pool(Backend):
             self._local.submit(worker)
             return
         self._siege.enter(worker)
-        self._say(worker, State.QUEUED)
-        self._say(worker, State.RUNNING)
+        self._report(worker, State.QUEUED)
+        self._report(worker, State.RUNNING)
 
     def poll(self) -> list[JobEvent]:
         events, self._events = self._events + self._local.poll(), []
@@ -130,7 +130,7 @@ class Pool(Backend):
         hostile = self._siege.worker
         if hostile is not None and hostile.stance.worker == worker:
             self._siege.leave()
-            self._say(worker, State.EVICTED)
+            self._report(worker, State.EVICTED)
         else:
             self._local.cancel(worker, grace_s=grace_s)
 
@@ -138,7 +138,7 @@ class Pool(Backend):
         self._siege.leave()
         self._local.close()
 
-    def _say(self, worker: str, state: State) -> None:
+    def _report(self, worker: str, state: State) -> None:
         cancelled = state is State.EVICTED
         machine = f"{MACHINE}{self._siege.workers}"
         self._events.append(JobEvent(time.monotonic(), worker, state, machine, state.value, cancelled=cancelled))
@@ -154,8 +154,8 @@ class Ended:
 
 
 def besieged(settings: Settings, root: Path, siege: Siege | None) -> Ended:
-    """Drive a run to its end, with a siege or without. Raises LedgerError where its credits are not exact, and
-    whatever the run raises."""
+    """Drive a run to its end, with a siege or without. Raises LedgerError if its credits are not exact, and all errors
+    of the run."""
     environment = Environment(lambda settings, directory: Pool(siege or Siege(0, 0), settings, directory))
     if siege is not None:
         environment = replace(environment, mailboxes=lambda settings, place: Besieged(siege, settings, place))
@@ -215,9 +215,9 @@ def main() -> None:
         rows,
         [
             f"mean accuracy {means[0]:.2f} without, {means[1]:.2f} with it",
-            f"messages: of {len(ATTACKS) + len(FILE_ATTACKS)} sorts of attacks, and honest requests "
-            "for work; collected: those that the master took out of the mailbox, the newest each turn",
-            "hostile workers: one after another, as each was given up; their credits: of all vertices of the run",
+            f"messages: of {len(ATTACKS) + len(FILE_ATTACKS)} kinds of attacks, and honest requests "
+            "for work; collected: those that the master took out of the mailbox, the newest in each turn",
+            "hostile workers: one after another, as the master gave up each; their credits: of the run's vertices",
             "every run credited each of its vertices exactly once (checked in the ledger's rows)",
         ],
     )

@@ -1,9 +1,9 @@
 """Measure the effect of one hostile worker of n by the state that travels with the weights: moments of its optimiser,
 and tensors that no optimiser trains.
 
-The worker trains like the others and lies in one thing only. The others live for 3 s each, so most training is done by
-workers that began with others' moments. Without the defences, moments are passed on as the last worker sent them, and
-every change of a buffer is merged. The arguments select attacks; by default all are run.
+The worker trains like the others and falsifies one thing only. The others live for 3 s each, so most training is done
+by workers that began with others' moments. Without the defences, moments are passed on as the last worker sent them,
+and every change of a buffer is merged. The arguments select attacks; by default all are run.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from remote.session import SessionOptions
 from remote.stepped import SteppedEngine, SteppedWorker, Trainer
 
 Array = NDArray[Any]
-Lie = Callable[[str, Array], Array | None]  # (name, values) -> what is brought instead, None for nothing
+Lie = Callable[[str, Array], Array | None]  # (name, values) -> the values sent instead; None: nothing is sent
 PROGRAM = PROGRAMS / "indexed_net.py"
 LIFE_S = 3.0
 SEEDS = sized((1, 2, 3), (1,))
 
 
 def _squares(bits: int) -> Lie:
-    """Second moments of these bits in bfloat16, with as many steps behind them as pass."""
+    """Return a lie: second moments with these bits in bfloat16, and a plausible number of steps."""
     return lambda name, values: np.full_like(values, bits) if values.ndim else np.asarray(values * 2, np.float32)
 
 
@@ -102,12 +102,12 @@ class Liar(SteppedEngine):
 def _falsified(tensors: Mapping[str, Array], lie: Lie | None) -> dict[str, Array]:
     if lie is None:
         return dict(tensors)
-    brought = {name: lie(name, values) for name, values in tensors.items()}
-    return {name: values for name, values in brought.items() if values is not None}
+    sent = {name: lie(name, values) for name, values in tensors.items()}
+    return {name: values for name, values in sent.items() if values is not None}
 
 
 class LiarTrainer:
-    """Makes honest workers, and one that lies."""
+    """A maker of honest workers, and of one that lies."""
 
     def __init__(self, seed: int, attack: str) -> None:
         self._honest, self._attack = Trainer(PROGRAM, COSTS, seed), attack
@@ -123,7 +123,7 @@ class LiarTrainer:
 
 @contextlib.contextmanager
 def undefended() -> Iterator[None]:
-    """Give moments as the last worker brought them, and merge every change of a buffer."""
+    """Switch the defences off: pass on moments as the last worker sent them, and merge every change of a buffer."""
 
     def last(votes: Sequence[Mapping[str, Array]], needed: int) -> Mapping[str, Array]:
         return votes[-1]
@@ -186,19 +186,19 @@ def main() -> None:
     if set(attacks) == set(ATTACKS):
         write(
             "hostile_state",
-            "What one hostile worker of n does to a run by its optimiser's moments and by buffers",
+            "The effect of one hostile worker of n by its optimiser's moments and by buffers",
             rows,
             [
                 f"accuracy with the defences, of seeds {', '.join(map(str, SEEDS))} with three workers, of the first "
-                "with others; without, of the first",
-                "quarantined: in how many of the runs the hostile worker was; alarms: honest workers in quarantine",
-                f"all but the hostile worker live for {LIFE_S:g} s and begin again, with others' moments",
+                "seed with others; without the defences, of the first seed",
+                "quarantined: runs in which the hostile worker was quarantined; alarms: honest workers in quarantine",
+                f"all but the hostile worker live for {LIFE_S:g} s and start again, with others' moments",
             ],
         )
 
 
 def _row(games: Sequence[Game], outcomes: Sequence[Outcome]) -> dict[str, Cell]:
-    """A line of the table."""
+    """Return a line of the table."""
     ends = [end for game, end in zip(games, outcomes, strict=True) if game.defended]
     row: dict[str, Cell] = {
         "workers": games[0].workers,

@@ -61,9 +61,9 @@ UNBOUNDED = (
     "noise, honest length",
     "drift, honest length",
     "drift, half of it",
-)  # no bound on lengths can tell
-TINY = "none", "a hundredth", "noise, a hundredth", "a millionth"  # do other workers' steps suffer from short ones?
-CHECKED = 0.1
+)  # no bound on lengths detects them
+TINY = "none", "a hundredth", "noise, a hundredth", "a millionth"  # do short steps harm other workers' steps?
+CHECKED = 0.1  # share of pushes that are spot checked
 
 
 def _towards(base: Array, direction: Array, length: float) -> Array:
@@ -95,8 +95,8 @@ ATTACKS: dict[str, Attack | None] = {
 
 
 class HostileEngine(SteppedEngine):
-    """An engine that trains like any other, and pushes something else. A `careful` one is honest where it can see that
-    it repeats what others trained, and shows in nothing but its own pushes."""
+    """An engine that trains like any other, and pushes something else. A `careful` one is honest when it can see that
+    it repeats the training of others, so that only its own pushes give it away."""
 
     def __init__(self, program: Program, rng_state: RngState, attack: Attack, *, careful: bool) -> None:
         super().__init__(program, rng_state)
@@ -124,12 +124,12 @@ class HostileEngine(SteppedEngine):
         modules = {}
         for key, tensors in part.modules.items():
             lies = {name: self._lie(name, values) for name, values in tensors.items()}
-            self._base.update(lies)  # where it is a fast-forward
+            self._base.update(lies)  # the next base, if the master fast-forwards to this push
             modules[key] = lies
         return ReplicaPart(modules, part.rows)
 
     def _lie(self, name: str, values: Array) -> Array:
-        """Return what is pushed of a tensor."""
+        """Return the values that are pushed in place of a tensor's."""
         if values.dtype.kind != "f" or self._honest:
             return values
         length = float(np.linalg.norm(values - self._base[name]))
@@ -137,7 +137,7 @@ class HostileEngine(SteppedEngine):
 
 
 class HostileTrainer:
-    """Makes honest workers, and one that is not; where that trains nothing it is a thousand times as fast."""
+    """A maker of honest workers, and of a hostile one, which is a thousand times as fast if it trains nothing."""
 
     def __init__(self, source: Path, seed: int, attack: Attack | None, *, careful: bool) -> None:
         self._honest = Trainer(source, COSTS, seed)
@@ -164,15 +164,15 @@ class Outcome:
     """The outcome of a run."""
 
     accuracy: float
-    ended: str
-    credited: float  # share of the credits that went to the hostile worker
+    ended: str  #: "finished", or the first line of the error that ended the run
+    credited: float  #: share of the credits that went to the hostile worker
     blames: int
-    quarantined: tuple[str, ...]
+    quarantined: tuple[str, ...]  #: workers, in the order of their quarantine
 
 
 @contextlib.contextmanager
 def undefended() -> Iterator[None]:
-    """Let everything pass that is finite."""
+    """Switch the defences off: accept every finite push."""
 
     def gate(not_finite: str | None, *_: object, **__: object) -> GateResult:
         return GateResult(None, f"{not_finite} is not finite") if not_finite else GateResult(1.0, "accepted")
@@ -237,8 +237,9 @@ def outcome(root: Path, ended: str) -> Outcome:
 
 
 def games(seeds: list[int]) -> Iterator[list[Game]]:
-    """The runs of each line of the table: with the defences for every seed, and at last without, where it has that. All
-    seeds are played of tiny steps with the first program, two of its other attacks, one with the others."""
+    """Yield the runs of each line of the table: with the defences for each of its seeds, and last, if the line has one,
+    the run without. Tiny steps on the first program are played with all seeds, its other attacks with two, and those on
+    other programs with one."""
     programs = ("small_lenet", 3), ("small_lenet", 4), ("rows_transformer", 3), ("small_lenet", 8)
     for program, workers in programs:
         whole = (program, workers) == programs[0]
@@ -275,24 +276,24 @@ def main() -> None:
 def _write(rows: Sequence[Mapping[str, Cell]], seeds: Sequence[int]) -> None:
     write(
         NAME,
-        "What one hostile worker of n does to a run by its steps",
+        "The effect of one hostile worker of n by its steps",
         rows,
         [
             f"accuracy with the defences, of seeds {', '.join(map(str, seeds))}, as many as runs; without, of one",
             "credits: share of all credits that the hostile worker earned; blamed: its pushes that were shortened or "
-            "refused before it was in quarantine; quarantined: in how many of the runs it was; alarms: honest workers "
-            "in quarantine",
-            f"checked: with --spot-checks {CHECKED}; careful: it is honest where it repeats what others trained, so "
-            "that only its own pushes show what it does; clipped: the merge rule gridml.clipped()",
+            "refused before it was in quarantine; quarantined: runs in which it was; alarms: honest workers in "
+            "quarantine",
+            f"checked: with --spot-checks {CHECKED}; careful: it is honest when it repeats the training of others, so "
+            "that only its own pushes give it away; clipped: the merge rule gridml.clipped()",
             "a hundredth, a millionth: of its honest step; its credits are for vertices that were not trained",
             "at the bound: every step 4.9 times as long as the worker's own honest one; drift: always in one direction",
-            "each line is of its date; of earlier ones some were played on another machine",
+            "each line has its own date; some earlier ones were played on another machine",
         ],
     )
 
 
 def _known() -> dict[tuple[Cell, ...], Mapping[str, Cell]]:
-    """The lines that were played before."""
+    """Return the recorded lines by key."""
     content = json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))
     earlier = {"date": content["machine"]["date"]}
     return {_key(row): earlier | row for row in content["rows"]}
@@ -311,7 +312,7 @@ def _named(first: Game) -> dict[str, Cell]:
 
 
 def _row(games: list[Game], outcomes: list[Outcome]) -> dict[str, Cell]:
-    """A line of the table."""
+    """Return a line of the table."""
     first = games[0]
     bare = outcomes[-1] if not games[-1].defended else None
     with_it = [outcome for game, outcome in zip(games, outcomes, strict=True) if game.defended]

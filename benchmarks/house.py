@@ -41,11 +41,11 @@ CEILINGS: dict[str, float] = {
     "public class names that stand twice": 0,
     "module names that repeat": 3,
     "circles of folders": 0,
-    "lines of statements in it": 37_100,
-    "lines of option plumbing": 3_030,
+    "lines of statements in it": 37_784,
+    "lines of option plumbing": 3_037,
 }
 """Upper bounds. A change that exceeds one must explain it in CHANGELOG. `MIN_MEDIAN_LINES` is a lower bound."""
-MIN_MEDIAN_LINES = 150  # of the median file
+MIN_MEDIAN_LINES = 150
 
 PLUMBING = re.compile(
     r"(gridml|master/state)/options\.py|gridml/cli\.py|gridml/(commands|cli)/\w+\.py|gridml/(calls|api)/(beginning|run_calls|simulating|resuming|options)\.py"
@@ -56,7 +56,7 @@ PLUMBING = re.compile(
 of a resumed run, simulations, and the options of back ends."""
 
 INDEXES = {
-    "Heartbeats._looks": "a heap of when to look at whom",
+    "Heartbeats._looks": "a heap of the next check of each worker",
     "ReplicaHeld.replicas_of": "a worker's record names leases' records",
     "WriteBatch._changed": "records whose rows the open transaction has not written",
 }
@@ -242,7 +242,7 @@ def attributes_of(module: str, text: str) -> Iterator[Attribute]:
 
 
 def counts(house: House) -> dict[str, float]:
-    """Return the counts that CEILINGS and MIN_MEDIAN_LINES bound."""
+    """Return the counts that are bounded by CEILINGS and MIN_MEDIAN_LINES."""
     return {
         "files": len(house.sizes()),
         "lines of the median file": median(house.sizes()),
@@ -300,7 +300,7 @@ def notes(houses: dict[str, House]) -> list[str]:
         "what the master keeps by lease or by worker: containers of its classes, without back ends, views, simulation",
         "lines of statements: no blank lines, comments, docstrings, imports or lone closing brackets; the checks and "
         "doubles that ship (`gridml/testing/`, `master/backends/contract.py`) were part of the tests before",
-        "option plumbing: all lines of the files in which options are described, read and handed on (`PLUMBING` in "
+        "option plumbing: all lines of the files that describe, read and pass on options (`PLUMBING` in "
         "`benchmarks/house.py`)",
         "of what the master keeps, only indexes, which hold no fact of their own: "
         + "; ".join(f"{name}, {what}" for name, what in INDEXES.items()),
@@ -332,7 +332,7 @@ def main(
 ) -> None:
     """Count this checkout, and another."""
     houses = {"now": House(ROOT)} if against is None else {"before": House(against), "now": House(ROOT)}
-    write("house", "The house: rooms, directions, registers, sizes", rows(houses), notes(houses))
+    write("house", "The source tree: rooms, import directions, registers, sizes", rows(houses), notes(houses))
 
 
 if __name__ == "__main__":

@@ -38,18 +38,18 @@ def main() -> None:
     ]
     write(
         "kept_after_restart",
-        "What workers that keep rows are sent after their master was killed",
+        "Rows sent again to workers that keep rows, after their master was killed",
         rows,
         [
-            f"{ROWS:,} rows of 1 KB (205 MB), three epochs in orders of their own, two local workers that keep what"
-            f" they are sent in one folder; killed once the first epoch is credited, then resumed; runs: {repeats}",
-            "MB down: answers and chunks, as the ledger has them; every row was credited three times (checked)",
+            f"{ROWS:,} rows of 1 KB (205 MB), three epochs, each in its own order, two local workers that keep rows in"
+            f" one folder; killed once the first epoch is credited, then resumed; runs: {repeats}",
+            "MB down: answers and chunks, from the ledger; every row was credited three times (checked)",
         ],
     )
 
 
 def play(way: str, folder: Path) -> tuple[float, float]:
-    """One run: MB that travelled to workers until the master was killed, and after that."""
+    """Play one run. Return the MB sent to workers until the master was killed, and afterwards."""
     root = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
     given, run = environment(folder, str(root / "kept"), shared=False), root / "run"
     master = subprocess.Popen(begun(run), env=given, stdout=subprocess.DEVNULL)

@@ -34,17 +34,17 @@ def main() -> None:
         rows.append({"rows": way, "MB down": round(megabytes, 1), "of carried": share, "run s": round(seconds, 1)})
     write(
         "kept_chunks",
-        "Chunks that carry rows, whose rows workers keep, and that name rows of a file",
+        "Traffic by kind of chunk: with all rows, with rows that workers keep, with numbers of rows in a file",
         rows,
         [
-            f"{ROWS:,} rows of 1 KB (205 MB), three epochs in orders of their own, two local workers; runs: {repeats}",
-            "MB down: answers and chunks, as the ledger has them; run s: of the command, boots included",
+            f"{ROWS:,} rows of 1 KB (205 MB), three epochs, each in its own order, two local workers; runs: {repeats}",
+            "MB down: answers and chunks, from the ledger; run s: of the command, boots included",
         ],
     )
 
 
 def play(way: str, folder: Path) -> tuple[float, float]:
-    """One run: (MB that travelled to workers, seconds)."""
+    """Play one run. Return (MB sent to workers, seconds)."""
     root = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
     caches = {"kept, one folder": str(root / "kept"), "kept, a folder each": str(root / "kept-{name}")}
     given = environment(folder, caches.get(way), shared=way == "read from the file")

@@ -25,7 +25,7 @@ Outcome = tuple[float, float]
 
 
 def played(ways: Sequence[str], play: Callable[[str, Path], Outcome], repeats: int) -> dict[str, list[Outcome]]:
-    """Return what came of each way, `repeats` times. `play` gets a way and a folder with `rows.npy`."""
+    """Return `repeats` results of each way. `play` is called with a way and a folder that holds `rows.npy`."""
     outcomes: dict[str, list[Outcome]] = {way: [] for way in ways}
     with tempfile.TemporaryDirectory(prefix="kept-rows-") as folder:
         values = open_memmap(Path(folder) / "rows.npy", "w+", np.float32, (ROWS, WIDTH))
@@ -38,21 +38,21 @@ def played(ways: Sequence[str], play: Callable[[str, Path], Outcome], repeats: i
 
 
 def environment(folder: Path, cache: str | None, *, shared: bool) -> Mapping[str, str]:
-    """Return the environment of a run: the folder of the rows, carried or `shared`, and the folder in which its workers
-    keep them; None: nowhere."""
+    """Return the environment of a run. `folder` holds the rows, which chunks carry or, if `shared`, name. `cache` is
+    the folder in which workers keep them; None: they keep none."""
     given = {**os.environ, "ROWS": str(folder / "rows.npy"), "SHARED": str(int(shared))}
     given.pop(CACHE, None)
     return given if cache is None else {**given, CACHE: cache}
 
 
 def begun(run: Path) -> list[str]:
-    """The command line that begins a run."""
+    """Return the command line that begins a run."""
     return [GRIDML, "run", str(PROGRAM), "--workers", "2", "--run-dir", str(run)]
 
 
 def asked(run: Path, query: str) -> float:
-    """One number of a run's ledger, 0 as long as there is none."""
-    with contextlib.suppress(sqlite3.OperationalError):  # before the run has made it
+    """Return one number of a run's ledger, 0 if there is none yet."""
+    with contextlib.suppress(sqlite3.OperationalError):  # the run has not created its ledger yet
         ledger = sqlite3.connect(f"file:{run / 'ledger.db'}?mode=ro", uri=True)
         with contextlib.closing(ledger):
             return ledger.execute(query).fetchone()[0] or 0

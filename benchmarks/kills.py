@@ -40,7 +40,7 @@ PROGRAMS = {
     "stale_mean": sized(HERE.parent / "examples" / "mnist.py", HERE / "programs" / "adult.py"),
     "mean": HERE / "programs" / "mnist_mean.py",
 }
-IMAGES, MOST_KILLS = sized((60_000, math.inf), (900, 1))
+IMAGES, MAX_KILLS = sized((60_000, math.inf), (900, 1))
 SECONDS_PER_IMAGE = 1.1e-4  # of LeNet on one core; only scales the lives
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -60,7 +60,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("seeds", nargs="?", type=int, default=sized(5, 1))
     parser.add_argument("epochs", nargs="?", type=int, default=sized(3, 1))
-    parser.add_argument("--one", help="run one case, given as JSON (what this file calls itself with)")
+    parser.add_argument("--one", help="run one case, given as JSON (the benchmark calls itself with it)")
     options = parser.parse_args()
     if options.one:
         print(json.dumps(run(Case(**json.loads(options.one)))))
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def compare(seeds: int, epochs: int) -> None:
-    """Every combination, `seeds` times; loops and single workers two at a time, the rest alone on the machine."""
+    """Run every combination with each seed: loops and single workers in parallel, the rest alone on the machine."""
     rows: list[dict[str, Cell]] = []
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 1)) as two, ThreadPoolExecutor(1) as alone:
         loops = list(two.map(lambda seed: sequential(seed, epochs), range(seeds)))
@@ -115,7 +115,7 @@ def row(
 
 
 def sequential(seed: int, epochs: int) -> float:
-    """The plain loop's accuracy at equal samples."""
+    """Return the plain loop's accuracy at equal samples."""
     command = [sys.executable, "-m", "benchmarks.plain_loop", str(epochs), str(seed)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
     return float(json.loads(done.stdout)["accuracy"])
@@ -134,7 +134,8 @@ def environment() -> dict[str, str]:
 
 
 def run(case: Case) -> dict[str, float]:
-    """One run to its end: accuracy, kills, share of work wasted. Raises AssertionError if credit is not exact."""
+    """Run one case to its end. Return its accuracy, kills and share of wasted work. Raises AssertionError if its
+    credits are not exact."""
     root = Path(tempfile.mkdtemp(prefix="kills-"))
     killed: list[str] = []
 
@@ -162,7 +163,7 @@ def run(case: Case) -> dict[str, float]:
 
 
 class Reaper(Local):
-    """The local back end, ending each worker once it has trained for the CPU time of its life."""
+    """The local back end; it ends each worker once it has used the CPU time of its life."""
 
     def __init__(self, command, script, logs, *, case: Case, mail: Path, killed: list[str]) -> None:  # type: ignore[no-untyped-def]
         super().__init__(command, script, logs)
@@ -170,8 +171,8 @@ class Reaper(Local):
         self._mean_s = IMAGES / case.workers / 3 * SECONDS_PER_IMAGE
         self._mail = mail
         self._killed = killed
-        self._pids: dict[str, int] = {}
-        self._until: dict[str, float] = {}
+        self._pids: dict[str, int] = {}  # of running workers
+        self._until: dict[str, float] = {}  # CPU seconds at which a worker dies; drawn when it has its first chunk
 
     def poll(self) -> list[JobEvent]:
         events = super().poll()
@@ -182,9 +183,9 @@ class Reaper(Local):
             progress = self._mail / worker / "progress"
             used = cpu_s(pid)
             if used is None or not progress.exists() or not progress.stat().st_size:
-                continue  # it has no chunk yet
+                continue  # no chunk yet: its life has not begun
             until = self._until.setdefault(worker, used + self._rng.exponential(self._mean_s))
-            if used >= until and len(self._killed) < MOST_KILLS:
+            if used >= until and len(self._killed) < MAX_KILLS:
                 self.cancel(worker, grace_s=2.0 if len(self._killed) % 2 else 0.0)
                 self._killed.append(worker)
                 del self._pids[worker]
@@ -192,7 +193,7 @@ class Reaper(Local):
 
 
 def cpu_s(pid: int) -> float | None:
-    """CPU seconds a process has used, None when it is gone."""
+    """Return the CPU seconds that a process has used, None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

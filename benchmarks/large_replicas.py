@@ -30,16 +30,16 @@ from master.views.report import report
 
 PROGRAMS = Path(__file__).parent / "programs"
 SIZES = sized((100, 500, 2000), (1,))  # MB
-MEMORY = 11  # replicas' worth that a run takes of a machine: 20 GB of one of 2 GB
+MEMORY = 11  # memory of a run, in replicas: about 20 GB for one of 2 GB
 RUN_S, RUN_MB = (
     sized(60.0, 0.5),
     500,
-)  # that training the samples of a run takes two workers, more or less; longer of more MB
+)  # the approximate training time of a run on two workers; longer in proportion for replicas of more MB
 LOOP_S = sized(12.0, 0.5)  # of the plain loop
-LOOK_S = 0.02  # between two looks at the memory of a process
+SAMPLE_S = 0.02  # between two samples of the memory of a process
 BATCH, FEATURES, INNER = 256, 784, sized(5_000, 50)  # of wide_net
 WORKERS = sized(2, 1)
-LEAST_GOODPUT, MOST_REPLICAS, MOST_FROZEN = 0.85, 3.0, 1.2
+MIN_GOODPUT, MAX_REPLICAS, MAX_FROZEN = 0.85, 3.0, 1.2  # of 100 MB; of memory beyond the loop's; ratio of bytes pushed
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Run:
 
 
 class Peaks(threading.Thread):
-    """The most anonymous memory, in MB, of process `master` and of any worker that it has started."""
+    """A sampler of the peak anonymous memory, in MB, of process `master` and of the largest of its workers."""
 
     def __init__(self, master: int) -> None:
         super().__init__(daemon=True)
@@ -76,7 +76,7 @@ class Peaks(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        while not self._ended.wait(LOOK_S):
+        while not self._ended.wait(SAMPLE_S):
             self.master_mb = max(self.master_mb, anonymous_mb(self._master))
             self.worker_mb = max([self.worker_mb, *(anonymous_mb(process) for process in _workers(self._master))])
 
@@ -86,7 +86,7 @@ class Peaks(threading.Thread):
 
 
 def anonymous_mb(process: int) -> float:
-    """Return MB of a process that no file backs, 0 of one that has ended."""
+    """Return the MB of a process that no file backs, 0 if it has ended."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:
@@ -95,7 +95,7 @@ def anonymous_mb(process: int) -> float:
 
 
 def _workers(master: int) -> list[int]:
-    """Return the workers among the children of all threads of a master."""
+    """Return the workers of a master. Linux lists children by the thread that started them."""
     workers = []
     for children in Path(f"/proc/{master}/task").glob("*/children"):
         try:
@@ -121,23 +121,23 @@ def main() -> None:
     ratio = inside / head
     notes = [
         f"two local workers on this machine, default settings, batches of {BATCH}; an epoch of some {RUN_S:.0f} s of "
-        f"training, boots included, of more than {RUN_MB} MB as much longer",
-        "MB: most anonymous memory (RssAnon), looked at every 20 ms; replicas: how many more than the plain loop has, "
-        "which holds model, gradients and optimiser; of the master how many more than the samples, "
-        f"the replica itself, and the {master_mb:.0f} MB of one whose replica has 5 kB; at most {MOST_REPLICAS:g}",
-        f"goodput as gridml report has it; of 100 MB at least {LEAST_GOODPUT:.0%}",
+        f"training, boots included; proportionally longer for more than {RUN_MB} MB",
+        "MB: peak anonymous memory (RssAnon), sampled every 20 ms; replicas: memory in replicas, beyond that of the "
+        "plain loop, which holds model, gradients and optimiser; of the master beyond the samples, the replica "
+        f"itself, and the {master_mb:.0f} MB of a master whose replica has 5 kB; at most {MAX_REPLICAS:g}",
+        f"goodput: from gridml report; at least {MIN_GOODPUT:.0%} for 100 MB",
         "push s: CPU seconds of the master for a push and its answer, of a worker, and from sending to the answer",
-        f"a frozen embedding of 24 MB with a small head: {inside:,.0f} bytes pushed for a vertex, {head:,.0f} by the "
-        f"head alone: {ratio:.2f} times as many; at most {MOST_FROZEN:g}",
+        f"a frozen embedding of 24 MB with a small head: {inside:,.0f} bytes pushed per vertex, {head:,.0f} by the "
+        f"head alone: {ratio:.2f} times as many; at most {MAX_FROZEN:g}",
     ]
     if asked:
         print("\n".join([*markdown(rows), *notes]))
     else:
-        write("large_replicas", "Large replicas: memory, goodput, and what a push takes", rows, notes)
-    missed = [row for row in rows if max(_number(row["replicas"]), _number(row["of master"])) > MOST_REPLICAS]
-    missed += [row for row in rows if row["MB"] == 100 and _number(row["goodput"]) < LEAST_GOODPUT]
-    if not smallest() and (missed or ratio > MOST_FROZEN):
-        raise SystemExit(f"not as it should be: {missed or ratio}")
+        write("large_replicas", "Large replicas: memory, goodput, and the cost of a push", rows, notes)
+    missed = [row for row in rows if max(_number(row["replicas"]), _number(row["of master"])) > MAX_REPLICAS]
+    missed += [row for row in rows if row["MB"] == 100 and _number(row["goodput"]) < MIN_GOODPUT]
+    if not smallest() and (missed or ratio > MAX_FROZEN):
+        raise SystemExit(f"a bound is missed: {missed or ratio}")
 
 
 def _number(cell: Cell) -> float:
@@ -146,12 +146,12 @@ def _number(cell: Cell) -> float:
 
 
 def measure(mb: int, master_mb: float, folder: Path) -> dict[str, Cell]:
-    """Return one line of the table, of a replica of so many MB; with next to none a master takes `master_mb`."""
+    """Return the table's line of a replica of `mb` MB. A master with a tiny replica takes `master_mb`."""
     wide = {"WIDE_OUTER": str(_outer(mb))}
-    loop = Loop(**_spoken(["loop"], wide)[0])
+    loop = Loop(**_child(["loop"], wide)[0])
     run_s = RUN_S * max(1.0, mb / RUN_MB)
     count = max(2, round(run_s * loop.rate * min(WORKERS, os.cpu_count() or 1) / BATCH)) * BATCH
-    answer, peaks = _spoken(["run", "wide_net.py", str(folder / f"run-{mb}")], {**wide, "WIDE_ROWS": str(count)})
+    answer, peaks = _child(["run", "wide_net.py", str(folder / f"run-{mb}")], {**wide, "WIDE_ROWS": str(count)})
     run = Run(**answer)
     return {
         "MB": mb,
@@ -178,15 +178,15 @@ def _outer(mb: int) -> int:
 
 
 def frozen(place: str, folder: Path) -> tuple[float, float]:
-    """Return (the bytes pushed for a vertex, the MB that the master took), with the embedding `inside` or `outside` of
-    the program."""
-    answer, peaks = _spoken(["run", "frozen_embedding.py", str(folder / place)], {"EMBEDDING": place})
+    """Return (bytes pushed per vertex, peak MB of the master), with the embedding `inside` or `outside` of the
+    program."""
+    answer, peaks = _child(["run", "frozen_embedding.py", str(folder / place)], {"EMBEDDING": place})
     run = Run(**answer)
     return run.bytes_up / run.credited, peaks.master_mb
 
 
-def _spoken(arguments: list[str], environment: dict[str, str]) -> tuple[dict[str, float], Peaks]:
-    """Return what a process of this file's says at its end, and the memory that it and its workers took."""
+def _child(arguments: list[str], environment: dict[str, str]) -> tuple[dict[str, float], Peaks]:
+    """Run this file in another process. Return its result, and the peak memory of it and its workers."""
     command = [sys.executable, "-m", "benchmarks.large_replicas", "--", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}) as process:
         peaks = Peaks(process.pid)
@@ -200,7 +200,7 @@ def _spoken(arguments: list[str], environment: dict[str, str]) -> tuple[dict[str
 
 
 def plain_loop() -> Loop:
-    """Train wide_net for a while, as a person would write it."""
+    """Train wide_net for `LOOP_S` in a usual PyTorch loop."""
     import torch
     import torch.nn.functional as F
 
@@ -219,14 +219,14 @@ def plain_loop() -> Loop:
         optimiser.zero_grad()
         torch.autograd.backward(loss)
         optimiser.step()
-        began, done = began or time.perf_counter(), done + 1  # after the first, which allocates
+        began, done = began or time.perf_counter(), done + 1  # the first step allocates and is not timed
     rate = done * BATCH / (time.perf_counter() - began)
     peaks.end()
     return Loop(rate, peaks.master_mb)
 
 
 def run(program: str, root: Path) -> Run:
-    """Be the master of one run at default settings."""
+    """Run one master at default settings in this process."""
     began = resource.getrusage(resource.RUSAGE_SELF)
     with start(Settings(PROGRAMS / program, workers=WORKERS), root, Environment(make)) as running:
         running.finish()

@@ -3,7 +3,7 @@
 The workers follow the protocol but train nothing: they push one of two replicas that never change. All else is real:
 mailboxes on a real disk, decoding, admission, gate, merge, ledger and versions, durable. At most `GROUP` messages wait
 at once, and the next ones follow as soon as these are answered, which is the maximum load of a master. The cost of the
-workers and their pool is not counted. Every cell runs in a process of its own.
+workers and their pool is not counted. Every cell (a replica size and a number of workers) runs in a process of its own.
 
     python -m benchmarks.limits [--one MB WORKERS] [--profile]
 """
@@ -56,11 +56,10 @@ MEGABYTE = 1_000_000
 SIZES, WORKERS = sized((1, 25, 100, 500), (1,)), sized((16, 256, 2_600), (16,))
 TENSORS = 60
 GROUP = 16  # messages that wait at once
-ROUNDS, LEAST = 3, 24  # pushes of each worker, and of all together at least, where there is time
-MOST = 600  # pushes in a cell
+ROUNDS, MIN_PUSHES, MAX_PUSHES = 3, 24, 600  # pushes in a cell: of each worker, and bounds of their sum
 PUSH_EVERY, CHUNK = 10, 2_000  # vertices: enough for every worker
-LONGEST_S, MOST_BYTES = 150.0, 30_000 * MEGABYTE  # of a cell: its pushes; what its workers are first handed
-INTERVAL_S = 300.0  # between two pushes of a worker, for which the limit is given
+MAX_S, MAX_BYTES = 150.0, 30_000 * MEGABYTE  # of a cell: the time of its pushes; the first replicas of its workers
+INTERVAL_S = 300.0  # between two pushes of a worker; the table gives the number of workers at this interval
 PROGRAM = """
     import numpy as np
     import torch
@@ -89,7 +88,8 @@ PROGRAM = """
 
 
 class Bodies:
-    """Replicas to push, as files: the part of a bundle after its header. None of it is in anonymous memory."""
+    """Replicas to push, as files: the part of a bundle after its header. They are memory-mapped, because the anonymous
+    memory of this process is measured."""
 
     def __init__(self, folder: Path, elements: int) -> None:
         self._shapes = {f"Network/0/model/{i}": elements for i in range(TENSORS)}
@@ -104,7 +104,7 @@ class Bodies:
             self._files.append((body, mmap.mmap(body.fileno(), 0, prot=mmap.PROT_READ)))
 
     def send(self, mail: Path, number: int, sync: Sync) -> int:
-        """Put a sync into a mailbox, with a replica where it pushes; return its bytes."""
+        """Put a sync message into a mailbox, with a replica if it is a push. Return its size in bytes."""
         if sync.push is None:
             head, body = bundle.encode(to_json(sync), {}), None
         else:
@@ -140,37 +140,38 @@ class Bodies:
 
 
 @final
-class HeardMailboxes(DirectoryMailboxes):
-    """The master's mailboxes; what it answers is heard by its workers at once, who read no more than the words."""
+class ObservedMailboxes(DirectoryMailboxes):
+    """The master's mailboxes. Each answer is also passed to `handle` as (worker, number, header): the workers need no
+    more of it."""
 
-    def __init__(self, root: Path, hear: Callable[[str, int, bytes], None]) -> None:
+    def __init__(self, root: Path, handle: Callable[[str, int, bytes], None]) -> None:
         super().__init__(root)
-        self._hear = hear
+        self._handle = handle
         self.bytes_down = 0
 
     def answer(self, worker: str, number: int, payload: Payload) -> None:
         super().answer(worker, number, payload)
         self.bytes_down += len(payload)
-        head = in_pieces(payload).pieces[0]  # of which the header is a part
+        head = in_pieces(payload).pieces[0]  # it contains the whole header
         length = int.from_bytes(head[:8], "little")
-        self._hear(worker, number, bytes(head[8 : 8 + length]))
+        self._handle(worker, number, bytes(head[8 : 8 + length]))
 
 
 @final
-class SpeakingWorkers(Workers):
-    """Workers that only speak, over a real disk. `pump` hands the master the next messages."""
+class MessagingWorkers(Workers):
+    """Workers that only exchange messages, over a real disk. `pump` delivers the next messages to the master."""
 
     def __init__(self, clock: VirtualClock, scenario: Scenario, bodies: Bodies) -> None:
         self.codec = BundleCodec()
-        self.pushes = self.bytes_up = self.handed_out = 0
+        self.pushes = self.bytes_up = self.handed_out = 0  #: merged pushes; bytes sent; leases granted
         self._clock = clock
         self._scenario = scenario
         self._bodies = bodies
         self._hired: dict[str, CostOnlyWorker] = {}
-        self._waiting: deque[tuple[str, int, Sync]] = deque()
-        self._answers: list[tuple[str, int, bytes]] = []
-        self.on_disk = 0
-        self.box: HeardMailboxes | None = None
+        self._waiting: deque[tuple[str, int, Sync]] = deque()  # (worker, number, message), not yet on the disk
+        self._answers: list[tuple[str, int, bytes]] = []  # (worker, number, header), not yet delivered
+        self.on_disk = 0  #: messages that the master has not answered yet; at most GROUP
+        self.box: ObservedMailboxes | None = None
         self._root = Path()
 
     sent = lost = 0
@@ -178,10 +179,10 @@ class SpeakingWorkers(Workers):
     def mailboxes(self) -> MasterMailboxes:
         raise NotImplementedError("they are opened once the run has its directory")
 
-    def open(self, root: Path) -> HeardMailboxes:
+    def open(self, root: Path) -> ObservedMailboxes:
         """Return the master's end."""
         self._root = root
-        self.box = HeardMailboxes(root, lambda *answer: self._answers.append(answer))
+        self.box = ObservedMailboxes(root, lambda *answer: self._answers.append(answer))
         return self.box
 
     def hire(self, worker: str, machine: Machine) -> SimulatedWorker:
@@ -191,7 +192,7 @@ class SpeakingWorkers(Workers):
         return self._hired[worker]
 
     def pump(self) -> None:
-        """Let answers be heard, and put the next messages into their mailboxes."""
+        """Deliver answers to the workers, and put the next messages into the mailboxes."""
         for worker, number, header in self._answers:
             self.on_disk -= 1
             reply = reply_from(json.loads(json.loads(header)["__metadata__"]["gridml"]))
@@ -210,7 +211,7 @@ class SpeakingWorkers(Workers):
 
 
 class _End:
-    """A worker's end: what it sends waits for its turn."""
+    """A worker's end. It queues messages until `pump` writes them to the disk."""
 
     def __init__(self, clock: VirtualClock, worker: str, waiting: deque[tuple[str, int, Sync]]) -> None:
         self._clock = clock
@@ -230,7 +231,7 @@ class _End:
 
 
 class PeakMemory(threading.Thread):
-    """Looks at this process's anonymous memory all the time; `peak` bytes above what it was at first."""
+    """A sampler of this process's anonymous memory: `peak` is the largest increase over the start, in bytes."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -254,7 +255,7 @@ class PeakMemory(threading.Thread):
 
 
 def measure(folder: Path, megabytes: int, workers: int, profile: cProfile.Profile | None = None) -> dict[str, Cell]:
-    """One cell."""
+    """Measure one cell in this process."""
     elements = megabytes * MEGABYTE // 4 // TENSORS
     source = folder / "program.py"
     vertices = workers * CHUNK
@@ -263,12 +264,12 @@ def measure(folder: Path, megabytes: int, workers: int, profile: cProfile.Profil
     scenario = Scenario(Steady(workers), Costs(exec_s=0.001, start_s=0.0, push_s=0.0))
     settings = Settings(source, "simulated", workers, push_every=PUSH_EVERY, steps_each=0, chunk=CHUNK)
     world = World(settings, scenario)
-    world.workers = speaking = SpeakingWorkers(world.clock, scenario, bodies)
+    world.workers = messaging = MessagingWorkers(world.clock, scenario, bodies)
     environment = Environment(
         lambda settings, directory: Simulated(world.pool, lambda: False, lambda point: None),
         clock=world.clock,
         report=lambda topic, text, facts: print(text, file=sys.stderr) if topic == "warning" else None,
-        mailboxes=lambda settings, directory: speaking.open(directory.root),
+        mailboxes=lambda settings, directory: messaging.open(directory.root),
         executor=Inline,
         logging=Inline,
         evaluator=InlineEvaluator.of,
@@ -280,7 +281,7 @@ def measure(folder: Path, megabytes: int, workers: int, profile: cProfile.Profil
         world.drive(run)
         memory.start()
         with run:
-            row = _driven(run, world, speaking, profile)
+            row = _driven(run, world, messaging, profile)
             run.leave()
         peak = memory.end()
         bodies.close()
@@ -289,7 +290,7 @@ def measure(folder: Path, megabytes: int, workers: int, profile: cProfile.Profil
 
 
 def prepare() -> None:
-    """Load and compile what every master does, whatever its replica."""
+    """Import torch and compile the kernels, so that their memory and time do not count."""
     import torch
 
     torch.zeros(1)
@@ -300,14 +301,14 @@ def prepare() -> None:
 
 @final
 class Spent:
-    """Seconds that the master's turns took: `wall_s` without what its thread waited for a core that others had, and
-    `cpu_s` of all threads."""
+    """The time of the master's turns: `wall_s` without the time in which its thread waited for a core, and `cpu_s` of
+    all threads."""
 
     def __init__(self) -> None:
         self.wall_s = self.cpu_s = 0.0
 
     def turn(self, run: MasterRun) -> bool:
-        """Take one turn of the master; return whether anything happened."""
+        """Take one turn of the master. Return True if anything happened."""
         wall_s, waited_s, cpu_s = time.perf_counter(), self._waited_s(), time.process_time()
         happened = run.step()
         self.wall_s += time.perf_counter() - wall_s - (self._waited_s() - waited_s)
@@ -320,24 +321,24 @@ class Spent:
 
 
 def _driven(
-    run: MasterRun, world: World, speaking: SpeakingWorkers, profile: cProfile.Profile | None
+    run: MasterRun, world: World, messaging: MessagingWorkers, profile: cProfile.Profile | None
 ) -> dict[str, Cell]:
-    """Let the master work until every worker has pushed often enough, or for as long as a cell may take."""
-    box, workers = speaking.box, world.settings.workers
+    """Drive the master until every worker has pushed often enough, or for `MAX_S`."""
+    box, workers = messaging.box, world.settings.workers
     assert box is not None
     spent, before = Spent(), (0, 0, 0)
-    while spent.wall_s < LONGEST_S and speaking.pushes - before[0] < max(min(ROUNDS * workers, MOST), LEAST):
-        speaking.pump()
-        if speaking.handed_out < workers:  # the first replica of each, which is no push
-            spent, before = Spent(), (speaking.pushes, speaking.bytes_up, box.bytes_down)
+    while spent.wall_s < MAX_S and messaging.pushes - before[0] < max(min(ROUNDS * workers, MAX_PUSHES), MIN_PUSHES):
+        messaging.pump()
+        if messaging.handed_out < workers:  # sending each worker its first replica is not measured
+            spent, before = Spent(), (messaging.pushes, messaging.bytes_up, box.bytes_down)
         elif profile is not None:
             profile.enable()
         happened = spent.turn(run)
         if profile is not None:
             profile.disable()
-        if not happened or not speaking.on_disk:
+        if not happened or not messaging.on_disk:
             world.rest(0.01)
-    after = speaking.pushes, speaking.bytes_up, box.bytes_down
+    after = messaging.pushes, messaging.bytes_up, box.bytes_down
     pushes, up, down = (late - early for late, early in zip(after, before, strict=True))
     return {
         "pushes": pushes,
@@ -352,8 +353,10 @@ def _driven(
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--one", type=int, nargs=2, metavar=("MB", "WORKERS"), help="one cell, in this process")
-    parser.add_argument("--profile", action="store_true", help="say where the time goes in that cell")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+    parser.add_argument("--profile", action="store_true", help="profile that cell")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir()), help="a folder on the disk to measure"
+    )
     arguments = parser.parse_args()
     if arguments.one is not None:
         profile = cProfile.Profile(time.thread_time) if arguments.profile else None
@@ -368,14 +371,14 @@ def main() -> None:
         for workers in WORKERS:
             rows.append(_cell(megabytes, workers, arguments.folder))
             print(rows[-1], flush=True)
-    write("limits", "What one master carries, by the size of the replica and the workers", rows, NOTES)
+    write("limits", "The capacity of one master, by the size of the replica and the number of workers", rows, NOTES)
 
 
 def _cell(megabytes: int, workers: int, folder: Path) -> dict[str, Cell]:
-    """One cell in a process of its own, or why not."""
+    """Measure one cell in a process of its own, or return the reason why it is left out."""
     handed = megabytes * MEGABYTE * workers
-    if handed > MOST_BYTES:
-        return {"MB": megabytes, "workers": workers, "left out": f"{handed / 1e9:,.0f} GB to hand out at first"}
+    if handed > MAX_BYTES:
+        return {"MB": megabytes, "workers": workers, "left out": f"{handed / 1e9:,.0f} GB of first replicas"}
     command = [sys.executable, "-m", "benchmarks.limits", "--one", str(megabytes), str(workers)]
     done = subprocess.run([*command, "--folder", str(folder)], check=True, stdout=subprocess.PIPE, text=True)
     row: dict[str, Cell] = json.loads(done.stdout)
@@ -383,13 +386,14 @@ def _cell(megabytes: int, workers: int, folder: Path) -> dict[str, Cell]:
 
 
 NOTES = [
-    f"at most {GROUP} messages wait at once; a group of them is one version, durable, and one transaction",
-    "MB/s: of pushes up, each with the whole replica, and of replies down, which of more than a megabyte name the "
-    "version's file instead, that workers fetch themselves; cores: CPU seconds of all threads by seconds",
-    "seconds: those of the master's turns, without what its thread waited for a core that other processes had",
-    f"workers at most: that push once in {INTERVAL_S / 60:g} minutes, when the master does nothing else",
-    "memory: the most anonymous memory beyond that before the run; replicas: the same in replicas' worth",
-    f"{ROUNDS} pushes of each worker, at least {LEAST} and at most {MOST}, or as many as {LONGEST_S:g} s bring",
+    f"at most {GROUP} messages wait at once; a group of them is one durable version and one transaction",
+    "MB/s: of pushes up, each with the whole replica, and of replies down; a reply of more than a megabyte names the "
+    "version's file instead, which workers fetch themselves; cores: CPU seconds of all threads per second",
+    "seconds: of the master's turns, without the time in which its thread waited for a core",
+    f"workers at most: workers that push once in {INTERVAL_S / 60:g} minutes, if the master does nothing else",
+    "memory: the peak increase of anonymous memory over the start of the run; replicas: the same in replicas",
+    f"{ROUNDS} pushes of each worker, at least {MIN_PUSHES} and at most {MAX_PUSHES}, or as many as arrive in "
+    f"{MAX_S:g} s",
 ]
 
 

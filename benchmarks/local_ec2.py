@@ -37,8 +37,8 @@ INSTANCES, NOTICE_S, BOOT_PATIENCE_S = 4, 120.0, 60.0
 LIMIT_S, OFF_S = 3600.0, 60.0
 OFF = ("is taken", "is gone", "switched itself off", "is terminated as asked")
 TYPES = "t2.small,t2.micro"  # of one vCPU: each worker uses one thread
-LEAST_ACCURACY = 0.99
-# What is done to a worker, and at which share of the run.
+MIN_ACCURACY = 0.99
+# (credited share of the run, fate of a worker's instance)
 FATES = ((0.1, "interrupted"), (0.3, "crashed"), (0.5, "interrupted"))
 _GRIDML = (sys.executable, "-P", "-m", "gridml")
 
@@ -70,7 +70,7 @@ class Deed:
 
 
 def play(folder: Path) -> None:
-    """Inside the local EC2: run the program, play the provider, and write what came of it."""
+    """Run the program inside the local EC2, act as the provider, and write the results."""
     provider, run = Control(os.environ[VARIABLE]), folder / "run"
     provider.refuse(1)
     provider.mute(1)
@@ -106,8 +106,8 @@ def play(folder: Path) -> None:
             f"{report['lost']} never, {report['wasted']:,} trained again; goodput {report['goodput']:.2f}",
             f"exit status {status}; the first fleet found no capacity; left on EC2: {left or 'nothing'}",
             "first ping s: from launch to enrolment; last push s: from the notice to the last credit; off s: from the "
-            "notice to the end of the instance, which EC2 takes two minutes later unless the run is over",
-            "trained in vain: vertices that the worker's heartbeats reported, and that were not credited to it",
+            "notice to the end of the instance, two minutes later unless the run is over before",
+            "trained in vain: vertices that the worker's heartbeats reported but that were not credited to it",
         ],
     )
     interrupted = [row for row in rows if row["fate"] == "interrupted"]
@@ -115,25 +115,25 @@ def play(folder: Path) -> None:
         *(["the run did not end well"] if status or report["status"] != "finished" else []),
         *([f"left on EC2: {left}"] if left else []),
         *(["credits are not exact"] if report["duplicated"] or report["lost"] else []),
-        *(["accuracy"] if report["epochs"][-1]["metrics"]["accuracy"] < LEAST_ACCURACY else []),
+        *(["accuracy"] if report["epochs"][-1]["metrics"]["accuracy"] < MIN_ACCURACY else []),
         *(["an interrupted worker lost work"] if any(row["trained in vain"] for row in interrupted) else []),
         *(["no instance was mute"] if not any(row["fate"] == "mute" for row in rows) else []),
     ]
     if wrong:
-        raise SystemExit(f"not as it must be: {', '.join(wrong)}")
+        raise SystemExit(f"the run is wrong: {', '.join(wrong)}")
 
 
 def wait(launch: subprocess.Popen[bytes], found: Callable[[], Any]) -> Any:
-    """Return what `found` gives as soon as that is true. Raises SystemExit when the run ends before."""
+    """Poll `found` until it returns a true value, and return that. Raises SystemExit if the run ends before."""
     while not (value := found()):
         if launch.poll() is not None:
-            raise SystemExit(f"the run ended with {launch.returncode} before all was done to it")
+            raise SystemExit(f"the run ended with {launch.returncode} before all planned interruptions")
         time.sleep(0.2)
     return value
 
 
 def credited(run: Path) -> float:
-    """The credited share of the run; 0 before there is a ledger."""
+    """Return the credited share of the run; 0 before its ledger exists."""
     done = subprocess.run([*_GRIDML, "status", str(run), "--json"], capture_output=True, text=True)
     if done.returncode:
         return 0.0
@@ -142,9 +142,9 @@ def credited(run: Path) -> float:
 
 
 def oldest(run: Path, deeds: Sequence[Deed]) -> Instance | None:
-    """The instance that has been enrolled for longest, of those that nothing was done to."""
+    """Return the instance that has been enrolled for longest and that the provider has not touched; None: none."""
     roster, done = Roster(run), {deed.instance.id for deed in deeds}
-    there = [
+    enrolled = [
         (enrolment.enrolled_s, id)
         for id in roster.ids()
         if id not in done
@@ -152,16 +152,16 @@ def oldest(run: Path, deeds: Sequence[Deed]) -> Instance | None:
         and roster.goodbye(id) is None
         and roster.end(id) is None
     ]
-    return roster.instance(min(there)[1]) if there else None
+    return roster.instance(min(enrolled)[1]) if enrolled else None
 
 
 def all_off(events: Sequence[CloudEvent]) -> bool:
-    """Return True if every guest that was ever launched is switched off."""
+    """Return True if every guest that was launched is off."""
     return {e.id for e in events if e.what == "is launched"} <= {e.id for e in events if e.what in OFF}
 
 
 def lives(run: Path, provider: Control, deeds: Sequence[Deed]) -> list[dict[str, Cell]]:
-    """A row for each instance."""
+    """Return a line of the table for each instance."""
     roster, fates = Roster(run), {deed.instance.id: deed for deed in deeds}
     events = provider.events()
     launched = {event.id: event.at_s for event in events if event.what == "is launched"}
@@ -188,8 +188,8 @@ def lives(run: Path, provider: Control, deeds: Sequence[Deed]) -> list[dict[str,
 
 
 def work_of(run: Path, worker: str) -> tuple[int, int, float | None]:
-    """Return the vertices that a worker was credited with, those that its heartbeats reported and that were lost with
-    its leases, and the time of its last credit, in seconds since 1970; None: it has none."""
+    """Return a worker's credited vertices, those that its heartbeats reported but that were lost with its leases, and
+    the time of its last credit in seconds since 1970; None if it has none."""
     with closing(sqlite3.connect(f"file:{run / 'ledger.db'}?mode=ro", uri=True)) as ledger:
         kept, last_s = ledger.execute(
             "SELECT coalesce(sum(stop - start), 0), max(at_s) FROM credits WHERE worker = ?", (worker,)
@@ -203,7 +203,7 @@ def work_of(run: Path, worker: str) -> tuple[int, int, float | None]:
 
 
 def left_on_ec2() -> str:
-    """Describe the resources that still exist of all that were created."""
+    """Return the names of the resources that still exist, separated by commas."""
     import boto3
 
     ec2 = boto3.client("ec2")

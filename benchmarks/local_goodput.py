@@ -33,7 +33,7 @@ from master.views.report import report
 
 PROGRAM = Path(__file__).parent / "programs" / "timed.py"
 WORKERS = 6
-SECONDS = sized(45, 3)  # what a run takes if nothing is lost
+SECONDS = sized(45, 3)  # duration of a run without losses
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,16 @@ def main() -> None:
         rows,
         [
             f"medians of {runs} runs of {WORKERS} worker processes, every one ended by SIGKILL; goal: within 5%",
-            "off: a run's goodput against the model, with the costs that this very run's master measured",
-            "goodput: seconds that credited vertices took, of all seconds that workers lived",
-            "chunks shrink at the end of an epoch, in about the last tenth of each run, which the model leaves out",
+            "off: a run's goodput against the model, with the costs measured by the master of the same run",
+            "goodput: seconds of credited vertices over the lifetimes of the workers",
+            "the model ignores that chunks shrink at the end of an epoch, in about the last tenth of each run",
             "every run credited each of its vertices exactly once (checked)",
         ],
     )
 
 
 def play(case: Case, seed: int) -> Played:
-    """One run with kills. Raises AssertionError where a vertex was not credited exactly once."""
+    """Play one run with kills. Raises AssertionError if a vertex was not credited exactly once."""
     folder = Path(tempfile.mkdtemp(prefix="gridml-"))
     try:
         costs = run(case, ScriptedLives(WORKERS, case.lifetime, seed, 0.0, late=0), folder / "run")
@@ -112,7 +112,7 @@ def play(case: Case, seed: int) -> Played:
 
 
 def run(case: Case, script: Script, root: Path) -> Costs:
-    """Train as many vertices as all workers together manage in `SECONDS`; what things cost, as the master measured."""
+    """Train as many vertices as all workers together can in `SECONDS`. Return the costs that the master measured."""
     os.environ["TIMED_VERTICES"] = str(int(WORKERS * SECONDS / 0.002))
     settings = Settings(PROGRAM, workers=WORKERS, chunk=case.chunk, push_every=case.push_every)
 
@@ -123,7 +123,7 @@ def run(case: Case, script: Script, root: Path) -> Costs:
         begun.finish()
         costs = begun.parts.leases.sizing.measures.costs()
     assert costs is not None
-    # A worker's life begins with its process here: waiting for a machine is not counted.
+    # A local worker's life begins with its process, so it never waits for a machine.
     return replace(costs, wait_s=0.0)
 
 

@@ -1,12 +1,11 @@
 """Disks in files whose power can be cut under a running master: a reflink clones their content at one instant.
 
-A lasting disk keeps every block that its file system has sent: XFS > disk.img (ext4), of which a clone is taken. A
-volatile disk has a write cache that a power cut empties: XFS > shelf.img (ext4) > disk.img (ext4), and the clone is
-taken of the shelf. A block of disk.img only reaches the shelf when the inner file system requests a flush (or when the
-kernel writes it back), so unflushed data is not in the clone. A clone of 100 MB takes a few milliseconds and is
-atomic.
+A lasting disk keeps every block that its file system has sent: XFS > disk.img (ext4), which is cloned. A volatile disk
+has a write cache that a power cut empties: XFS > shelf.img (ext4) > disk.img (ext4), and the shelf is cloned. A block
+of disk.img only reaches the shelf when the inner file system requests a flush (or when the kernel writes it back), so
+unflushed data is not in the clone. A clone of 100 MB takes a few milliseconds and is atomic.
 
-Needs root, loop devices, XFS with reflinks (xfsprogs) and ext4. A process that is asked to end unmounts them first.
+Needs root, loop devices, XFS with reflinks (xfsprogs) and ext4. On SIGTERM and SIGHUP a process unmounts them first.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ XFS_MB, SHELF_MB, DISK_MB = 1600, 96, 64
 
 
 class NoDisks(Exception):
-    """Disks in files cannot be had here; says why."""
+    """This machine cannot make such disks; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Disk:
     """A disk that can be cloned."""
 
     root: Path  #: the mount point
-    image: Path  #: the file that a power cut leaves a copy of
+    image: Path  #: the file that is cloned
     volatile: bool
 
     def cut(self, name: str) -> Path:
@@ -44,7 +43,8 @@ class Disk:
 
     @contextlib.contextmanager
     def after_cut(self, clone: Path) -> Iterator[Path]:
-        """Mount a clone as a machine does that has power again; yield where. Afterwards the clone is gone."""
+        """Mount a clone as a machine does after a power cut, and yield its mount point. The clone is removed at the
+        end."""
         with contextlib.ExitStack() as stack:
             stack.callback(clone.unlink)
             place = clone.with_suffix(".mounted")
@@ -57,7 +57,7 @@ class Disk:
 
 @contextlib.contextmanager
 def disk(folder: Path, *, volatile: bool) -> Iterator[Disk]:
-    """Make a disk below `folder`; whatever happens, nothing of it stays. Raises NoDisks."""
+    """Make a disk below `folder`, and remove it in any case. Raises NoDisks."""
     check()
     folder.mkdir(parents=True, exist_ok=True)
     with unwound_when_asked_to_end(), contextlib.ExitStack() as stack:
@@ -80,9 +80,9 @@ def disk(folder: Path, *, volatile: bool) -> Iterator[Disk]:
 
 
 def check() -> None:
-    """Raise NoDisks where this machine cannot have them."""
+    """Raise NoDisks if this machine cannot make them."""
     if os.geteuid() != 0:
-        raise NoDisks("loop devices take root")
+        raise NoDisks("loop devices need root")
     if not Path("/dev/loop-control").exists():
         raise NoDisks("there are no loop devices")
     for tool, package in (("mkfs.xfs", "xfsprogs"), ("mkfs.ext4", "e2fsprogs"), ("mount", "mount")):
@@ -94,7 +94,7 @@ def check() -> None:
 def small_disk(megabytes: int, place: Path) -> Iterator[Path]:
     """Mount a disk of a number of megabytes in memory at a new folder `place`. Raises NoDisks."""
     if os.geteuid() != 0:
-        raise NoDisks("to mount a disk takes root")
+        raise NoDisks("mounting a disk needs root")
     with unwound_when_asked_to_end(), _unmounted(place):
         if _fails("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", place):
             raise NoDisks("a tmpfs cannot be mounted")
@@ -111,8 +111,8 @@ def mounted(image: Path, place: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def unwound_when_asked_to_end() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end what is inside as an error does, once: what is mounted there is unmounted. Must be
-    called in the main thread."""
+    """Turn the first SIGTERM or SIGHUP into SystemExit, so that the context unmounts its disks. Must be called in the
+    main thread."""
     asked = (signal.SIGTERM, signal.SIGHUP)
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -130,12 +130,12 @@ def unwound_when_asked_to_end() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unmounted(place: Path) -> Iterator[None]:
-    """Make a folder for what is mounted inside; afterwards neither is there."""
+    """Make a mount point; afterwards unmount it and remove it."""
     place.mkdir(parents=True)
     try:
         yield
     finally:
-        # Somebody may have a file open there, and must not keep the device.
+        # An open file would keep the device busy; a lazy unmount detaches it anyway.
         if place.is_mount() and _fails("umount", place):
             _call("umount", "--lazy", place)
         place.rmdir()
@@ -143,7 +143,7 @@ def _unmounted(place: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ext4(image: Path, megabytes: int, place: Path) -> Iterator[Path]:
-    image.write_bytes(bytes(megabytes << 20))  # its blocks are there: writing to it later allocates nothing
+    image.write_bytes(bytes(megabytes << 20))  # not sparse: later writes must not allocate blocks
     _call("mkfs.ext4", "-q", "-F", image)
     with mounted(image, place) as root:
         yield root

@@ -28,9 +28,9 @@ from gridml.model.order import EpochOrder, Shuffle
 WIDTH = 1024
 MEGABYTE = 1 << 20
 SIZE_MB, CHUNK_MB = sized(2048, 64), 16
-WARM = 16  # chunks, after which the allocator has all the blocks it keeps
-ALLOWED = 8.0  # chunks: rows, two copies while they are encoded, as much of the chunk before, and what malloc keeps
-CREEP = 1.0  # chunks by which memory may still grow once warm
+WARM = 16  # chunks, after which the allocator has reached its steady state
+MAX_GROWN = 8.0  # chunks: rows, two copies during encoding, as much of the previous chunk, and malloc's free blocks
+MAX_CREEP = 1.0  # chunks by which memory may still grow after the first WARM
 
 
 class Total(gridml.Vertex):
@@ -52,21 +52,21 @@ def main() -> None:
         f"Cutting a memory-mapped data set of {SIZE_MB:,} MB into chunks of {CHUNK_MB} MB",
         rows,
         [
-            f"grown: the most anonymous memory after any chunk, less that before the first; at most {ALLOWED:g} chunks",
-            f"creep: how much of that came after the first {WARM} chunks; at most {CREEP:g}",
+            f"grown: the largest increase of anonymous memory over the start; at most {MAX_GROWN:g} chunks",
+            f"creep: its part after the first {WARM} chunks; at most {MAX_CREEP:g}",
         ],
     )
     for row in rows:
-        if not smallest() and (row["grown chunks"] > ALLOWED or row["creep chunks"] > CREEP):
+        if not smallest() and (row["grown chunks"] > MAX_GROWN or row["creep chunks"] > MAX_CREEP):
             raise SystemExit(f"memory is not flat: {row}")
 
 
 def measure(folder: Path, size_mb: int, chunk_mb: int, shuffle: Shuffle) -> dict[str, Any]:
-    """Cut one epoch of a sparse file of `size_mb`; how much anonymous memory grew, in MB and in chunks."""
+    """Cut one epoch of a sparse file of `size_mb`. Return the growth of anonymous memory, in MB and in chunks."""
     count, step = size_mb * MEGABYTE // (4 * WIDTH), chunk_mb * MEGABYTE // (4 * WIDTH)
     path = folder / f"rows-{size_mb}-{shuffle}.npy"
     values = open_memmap(path, "w+", np.float32, (count, WIDTH))
-    values[::step, 0] = 1.0  # the rest of the file is a hole
+    values[::step, 0] = 1.0  # one mark per chunk; the rest of the file is a hole, which takes no disk space
     graph = gridml.Graph()
     graph.add(Row, values=values, total=graph.add(Total, value=np.zeros(1)))
     graph.check()
@@ -98,7 +98,7 @@ def measure(folder: Path, size_mb: int, chunk_mb: int, shuffle: Shuffle) -> dict
 
 
 def anonymous() -> int:
-    """Bytes of this process's memory that no file backs."""
+    """Return the bytes of this process's memory that no file backs."""
     gc.collect()
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):

@@ -39,9 +39,9 @@ def main() -> None:
         "Merging a float32 replica against memcpy of the same bytes",
         rows,
         [
-            "merge: stale_mean at τ = 3, a whole push through RuleSet, into arrays made before, one thread",
+            "merge: stale_mean at τ = 3, a whole push through RuleSet, into preallocated arrays, one thread",
             "fast-forward: the same for a replica whose base is the current version (out = p, with the gate's sums)",
-            "push: everything a push costs other than training, medians of 9; the disk's fsync is in it twice",
+            "push: the cost of a push without training, medians of 9; it includes the master's fsync",
             "memcpy: numpy.copyto, tensor by tensor, one thread",
             "medians of repeats taken in turn, after a warm-up; ratio = memcpy/merge; goal ≥ 0.4",
         ],
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def measure(megabytes: int, count: int, repeats: int) -> dict[str, Cell]:
-    """One row: milliseconds of a copy, a merge and a fast-forward of `megabytes` spread over `count` tensors."""
+    """Return a line of the table: milliseconds of a copy, a merge and a fast-forward of `count` tensors."""
     random = np.random.default_rng(megabytes)
     elements = megabytes * 1_000_000 // 4 // count
     master, replica, base, out, copied = (
@@ -94,14 +94,14 @@ def _push(
     base: dict[str, Array],
     out: VertexState,
 ) -> tuple[float, float]:
-    """Median seconds of a whole push on the worker (snapshot, bundle, SHA-256, fsync) and on the master (read, SHA-256,
-    parse, merge, new version with SHA-256 and fsync)."""
+    """Return the median seconds of a whole push on the worker (snapshot, bundle, SHA-256, file) and on the master
+    (read, SHA-256, parse, merge, new version with SHA-256 and fsync)."""
     sent, received = [], []
     for _ in range(9):
         start = time.perf_counter()
         payload = bundle.encode({}, {name: array.copy() for name, array in replica.items()})
         sha256 = bundle.digest(payload)
-        bundle.write_atomic(folder / "sync.safetensors", payload, durable_name=False)
+        bundle.write_atomic(folder / "sync.safetensors", payload, durable=False)
         sent.append(time.perf_counter() - start)
         start = time.perf_counter()
         arrived = (folder / "sync.safetensors").read_bytes()
@@ -116,7 +116,7 @@ def _push(
 
 
 def _medians(calls: list[Callable[[], None]], repeats: int) -> list[float]:
-    """Median seconds of each call, taken in turn; each is run unmeasured right before, which warms its arrays."""
+    """Return the median seconds of each call, taken in turn. An unmeasured call right before warms its arrays."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats):
         for call, taken in zip(calls, seconds, strict=True):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import time
 from pathlib import Path
 
 from benchmarks.arguments import numbers, sized
+from benchmarks.credited_rate import credited_rate
 from benchmarks.table import Cell, write
 from master.backends.local import Local
 from master.backends.local_plugin import worker_command
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def measure(count: int, repeats: int) -> dict[str, Cell]:
-    """One row: `count` workers against as many loops side by side."""
+    """Return a line of the table: `count` workers against as many loops in parallel."""
     pairs = []
     for repeat in range(repeats):
         order = (loops, workers) if repeat % 2 else (workers, loops)
@@ -73,7 +73,7 @@ def measure(count: int, repeats: int) -> dict[str, Cell]:
 
 
 def loops(count: int) -> tuple[float, float]:
-    """(images per second of all, peak kB of one) of `count` plain loops at the same time."""
+    """Return (images per second of all, peak kB of one) of `count` plain loops in parallel."""
     command = [sys.executable, "-m", "benchmarks.plain_loop", str(EPOCHS)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     processes = [
@@ -85,20 +85,20 @@ def loops(count: int) -> tuple[float, float]:
 
 
 def workers(count: int) -> tuple[float, float]:
-    """(images per second of all, peak kB of one) of a run with `count` workers; each trains as much as a loop."""
+    """Return (images per second of all, peak kB of one) of a run of `count` workers; each trains as much as a loop."""
     root = Path(tempfile.mkdtemp(prefix="overhead-"))
     pids: dict[str, int] = {}
     peaks: dict[str, int] = {}
 
     class Watched(Local):
-        """The local back end, noting each worker's peak memory while it lives."""
+        """The local back end; it records the peak memory of each running worker."""
 
         due_s = 0.0
 
         def poll(self) -> list:  # type: ignore[type-arg]
             events = super().poll()
             pids.update({e.worker: e.pid for e in events if e.state is State.RUNNING and e.pid})
-            if time.monotonic() >= self.due_s:  # not every turn: looking costs what is being measured
+            if time.monotonic() >= self.due_s:  # not in every turn: sampling costs time that is measured
                 self.due_s = time.monotonic() + 0.5
                 for worker, pid in pids.items():
                     peaks[worker] = max(peaks.get(worker, 0), peak_kb(pid))
@@ -111,16 +111,13 @@ def workers(count: int) -> tuple[float, float]:
         settings = Settings(program=PROGRAM, workers=count, epochs=EPOCHS * count, push_every=PUSH_EVERY)
         with start(settings, root / "run", Environment(pool)) as run:
             run.finish()
-        with sqlite3.connect(f"file:{root / 'run' / 'ledger.db'}?mode=ro", uri=True) as ledger:
-            credits = ledger.execute("SELECT at_s, stop - start FROM credits ORDER BY at_s, rowid").fetchall()
-        after_first = sum(n for at, n in credits if at > credits[0][0])
-        return after_first / (credits[-1][0] - credits[0][0]), statistics.median(peaks.values())
+        return credited_rate(root / "run"), statistics.median(peaks.values())
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
 def peak_kb(pid: int) -> int:
-    """A process's peak resident set in kB, 0 when it is gone."""
+    """Return a process's peak resident set in kB, 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -72,16 +72,16 @@ def main() -> None:
         f"The page of a run with {events.split()[0]} events",
         rows,
         [
-            f"medians of {repeats}, opened in turn, each by a headless Chromium just started; 1200 by 900 points",
-            "first paint: first-contentful-paint, counted from when the address was asked for",
-            "live: what is painted first is the page with what its first answer brought",
+            f"medians of {repeats}, opened in turn, each by a fresh headless Chromium; 1200 by 900 points",
+            "first paint: first-contentful-paint, since the request of the address",
+            "live: the first paint shows the page with the content of its first answer",
             f"goal: {GOAL_MS:,.0f} ms; load of the machine at the end {os.getloadavg()[0]:.1f}",
         ],
     )
 
 
 def first_paint(program: str, address: str, profile: Path) -> tuple[float, str]:
-    """Milliseconds until something of the page is seen, and how many events it says that there are."""
+    """Return the milliseconds until the first paint of the page, and the number of events that it shows."""
     with browsing(program, profile) as tab:
         tab.go(address)
         return float(tab.value(PAINTED_MS)), str(tab.value(COUNTED))

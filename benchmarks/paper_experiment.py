@@ -42,7 +42,7 @@ SEEDS = sized(9, 1)
 COSTS = Costs(
     exec_s=IMAGE_FLOP / PLAIN_FLOPS, copy_s=0.01, start_s=1.0, end_s=1.0, push_s=0.5, wait_s=20.0, boot_s=30.0
 )
-REPLICAS = {25: 0.14, 100: 0.9}  # MB: seconds of a core to hear, merge and answer a push of it (results/limits.md)
+REPLICAS = {25: 0.14, 100: 0.9}  # MB: CPU seconds to read, merge and answer a push of it (results/limits.md)
 USUAL, LARGE = REPLICAS
 
 
@@ -92,31 +92,29 @@ def main() -> None:
         f"{WORKERS:,} machines, {IMAGES:,} images, lives of 45 minutes, {AVX:.0%} with AVX: one epoch",
         rows,
         [
-            f"the paper: {HOURS} h, and {PEAK_FLOPS / 1e12:g} TFLOPS at the peak. What it gave on average and what an "
-            "image cost is not known. Here all machines at work give that peak together "
-            f"({PLAIN_FLOPS / 1e9:.1f} GFLOPS each, {FACTOR:g} times that with AVX), and an image costs what fills "
-            f"{HOURS} h at the peak, {IMAGE_FLOP / 1e9:.1f} GFLOP: too much, so {HOURS} h is what nobody can be done "
-            "in here, and no figure of a run to beat",
-            f"assumed: lives normal(45m,10m), of which the paper gives the mean; seconds: t_x {COSTS.exec_s:.2f} "
+            f"the paper: {HOURS} h, and {PEAK_FLOPS / 1e12:g} TFLOPS at the peak. The average rate and the cost of an "
+            "image are not known. Here all working machines together have that peak "
+            f"({PLAIN_FLOPS / 1e9:.1f} GFLOPS each, {FACTOR:g} times that with AVX), and the cost of an image is set "
+            f"to fill {HOURS} h at the peak, {IMAGE_FLOP / 1e9:.1f} GFLOP. That is too much: no run here can finish "
+            f"in {HOURS} h, so it is not a figure to beat",
+            f"assumed: lives normal(45m,10m); the mean is the paper's; seconds: t_x {COSTS.exec_s:.2f} "
             f"without AVX, t_c {COSTS.copy_s:g}, t_s {COSTS.start_s:g}, t_e {COSTS.end_s:g}, a push "
             f"{COSTS.push_s:g}, a job's boot {COSTS.boot_s:g}, the queue {COSTS.wait_s:g}; workers get no notice of an "
             "eviction",
-            f"merging: a push keeps the master busy for {REPLICAS[USUAL]:g} s, as one of {USUAL} MB does "
+            f"merging: a push keeps the master busy for {REPLICAS[USUAL]:g} s, as measured with {USUAL} MB "
             f"({REPLICAS[LARGE]:g} s: {LARGE} MB; limits.md), one after another; busy: the share of the epoch in which "
             "it merges",
             f"the paper's size: n = T/(t_c + t_x) = {paper:,}, or half of it, from the first lease to the last "
-            "(checked), pushed when it is trained whole and not before. At the end of an epoch a lease that an idle "
-            "machine would do three times as soon is given to that; a machine that idles lives on meanwhile, so what "
-            "it is given late in its life is killed more often. leases: all that were begun, so those beyond the "
-            "pushes were in vain",
-            "the paper's way: a job for each chunk, all of one size; what is killed is begun again by another job "
-            f"(played by a loop of this file's own, median of {SEEDS} seeds). gridml's own chunks shrink as an epoch "
-            "ends",
+            "(checked), pushed once it is fully trained. At the end of an epoch the master reassigns a lease to an "
+            "idle machine that would finish it three times as soon. An idle machine ages, so a lease that it gets late "
+            "in its life is killed more often. leases: all that were granted; those beyond the pushes were lost",
+            "the paper's way: a job for each chunk, all of one size; another job repeats a killed one (played by a "
+            f"loop in this file, median of {SEEDS} seeds). gridml's own chunks shrink at the end of an epoch",
             "TFLOPS: of credited images over the epoch's wall time; goodput: their share of the machines' time, idling "
             "included (the paper's way: of the time of jobs)",
             "left out: the network (the replica goes to every machine at first, 65 GB of 25 MB each), reading and "
-            "cutting the images, evaluation, and what the merged replica is worth: so many workers on one epoch are "
-            "far beyond what averaging makes use of (averaging.md; all are asked for here, --steps-each 0)",
+            "cutting the images, evaluation, and the quality of the merged replica: averaging cannot use as many "
+            "workers on one epoch (averaging.md; all are requested here, --steps-each 0)",
         ],
     )
 
@@ -153,8 +151,8 @@ def measure(way: Way) -> dict[str, Cell]:
 
 
 def check_chunks(root: Path, way: Way) -> tuple[int, int]:
-    """Return how many leases there were, and pushes merged. Raises AssertionError where a size was asked for and a
-    chunk has another, or was pushed in parts."""
+    """Return the number of leases, and of merged pushes. Raises AssertionError if a chunk does not have the requested
+    size, or was pushed in parts."""
     with opened(root) as ledger:
         sizes = [stop - start for start, stop in ledger.execute("SELECT start, stop FROM leases")]
         pushes = int(ledger.execute("SELECT sum(pushes) FROM versions").fetchone()[0])
@@ -166,8 +164,8 @@ def check_chunks(root: Path, way: Way) -> tuple[int, int]:
 
 
 def as_in_the_paper(name: str, chunk: int) -> dict[str, Cell]:
-    """Return the setting of the paper: jobs of one chunk each. The next job of a machine gets a new life, and a killed
-    job is lost whole."""
+    """Return the table's line of the paper's setting: jobs of one chunk each. The next job of a machine gets a new
+    life, and a killed job is lost whole."""
     played = sorted(_jobs(chunk, seed) for seed in range(SEEDS))
     wall_s, goodput, kills = played[SEEDS // 2]
     chunks = -(-IMAGES // chunk)
@@ -175,12 +173,12 @@ def as_in_the_paper(name: str, chunk: int) -> dict[str, Cell]:
 
 
 def _jobs(chunk: int, seed: int) -> tuple[float, float, int]:
-    """(seconds until all is credited, goodput, kills)."""
+    """Return (seconds until all images are credited, goodput, kills)."""
     rng = np.random.default_rng(seed)
     fast = rng.random(WORKERS) < AVX
     sizes = [chunk] * (IMAGES // chunk) + ([IMAGES % chunk] if IMAGES % chunk else [])
     free = deque(range(WORKERS))
-    running: list[tuple[float, int, int, bool]] = []  # (when a job ends, its machine and images, whether it is killed)
+    running: list[tuple[float, int, int, bool]] = []  # a heap of (end of a job in s, machine, images, is killed)
     now_s = merged_s = worker_s = useful_s = 0.0
     kills = 0
     while sizes or running:

@@ -49,7 +49,7 @@ from remote.stepped import Trainer
 
 PROGRAM = Path(__file__).parent / "programs" / "clicks.py"
 ORDERS = sized(("none", "parsa", "multilevel"), ("none", "parsa"))
-AS_BEFORE = "as before"  # of code that knows no placement: this file runs on that, too
+AS_BEFORE = "as before"  # the order in older versions of gridml, which have no placement: this file runs on them, too
 COSTS = Costs(exec_s=0.001, start_s=0.2, push_s=0.05, boot_s=2.0)
 SIMULATED, LOCAL = sized(64, 4), sized(4, 2)  # workers
 PUSHES = sized((1, 16), (1,))  # of a worker in an epoch
@@ -67,7 +67,7 @@ class Sized:
     life_s: float  #: mean life of workers on this machine
 
 
-# The larger ones are trained faster in the simulator, so that an epoch takes as long, and as many workers die in it.
+# Rows of the large data take less simulated time, so that an epoch is as long, and as many workers die in it.
 SIZES = {
     "small": {
         "clicks": Sized(sized(10_000, 400), sized(4, 2), 32, 1e-3, 6.0),
@@ -90,7 +90,7 @@ class Travelled:
     killed: int
     exact: bool
     loss: float  #: the last one, on data that is not trained
-    predicted: float | None  #: bytes of rows that a part touches, relative to a random part
+    predicted: float | None  #: bytes of rows that a part touches, relative to a random part; None: not placed
     cpu_s: float  #: of this process
     peak_mb: float  #: of this process
 
@@ -103,15 +103,15 @@ GRAPHS: dict[str, Callable[[int], Bipartite]] = {
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """Yield a list that gets the bytes of every chunk that is published."""
+    """Yield a list to which the size in bytes of every published chunk is appended."""
     sizes: list[int] = []
     publish = Chunks.publish
 
-    def noted(chunks: Chunks, *arguments: Any) -> int:
+    def counting(chunks: Chunks, *arguments: Any) -> int:
         sizes.append(publish(chunks, *arguments))
         return sizes[-1]
 
-    with mock.patch.object(Chunks, "publish", noted):
+    with mock.patch.object(Chunks, "publish", counting):
         yield sizes
 
 
@@ -168,7 +168,7 @@ def _predicted(facts: dict[str, Any]) -> float | None:
 
 
 def _peak_mb() -> float:
-    """The most memory that this process had, since its program began: getrusage counts who started it, too."""
+    """Return the peak memory of this process. getrusage's maximum would include the parent before exec."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
@@ -186,17 +186,18 @@ def main() -> None:
         for name in chosen.graph:
             graph, path = GRAPHS[name](sizes[name].rows), Path(folder) / f"{name}.npz"
             np.savez(path, indptr=graph.offsets, indices=graph.neighbours, shape=(graph.rows, graph.columns))
-            del graph
+            del graph  # a ratings graph of 10,000,000 rows takes gigabytes, and the runs are in other processes
             for where in chosen.where:
                 for pushes in chosen.pushes:
                     keep(chosen.size, compare(name, path, where, chosen.order, sizes[name], pushes))
 
 
 def compare(name: str, path: Path, where: str, orders: list[str], sized: Sized, pushes: int) -> list[dict[str, Cell]]:
-    """One row for each order, the first of which is what the others are set against."""
+    """Return a line of the table for each order; the first one is the reference of the others."""
     lines: list[dict[str, Cell]] = []
     first: Travelled | None = None
     for order in orders:
+        # A fresh process for each run: its CPU time and peak memory are measured.
         with ProcessPoolExecutor(1, get_context("spawn")) as alone:
             played = alone.submit(play, path, where, order, sized, pushes).result()
         first = first or played
@@ -226,12 +227,12 @@ def compare(name: str, path: Path, where: str, orders: list[str], sized: Sized, 
 
 
 def keep(size: str, lines: list[dict[str, Cell]]) -> None:
-    """Write lines of a table in place of those of the same runs; the others that there are stay."""
+    """Replace the lines of the same runs in a table, and keep its other lines."""
     result, rows = RESULT[size], {name: sized.rows for name, sized in SIZES[size].items()}
     title = f"Runs with and without placement, {rows['clicks']:,} impressions, {rows['ratings']:,} ratings"
     path = results() / f"{result}.json"
-    there = {_run(line): line for line in json.loads(path.read_text())["rows"]} if path.exists() else {}
-    write(result, title, [*(there | {_run(line): line for line in lines}).values()], NOTES + LARGE * (size == "large"))
+    known = {_run(line): line for line in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    write(result, title, [*(known | {_run(line): line for line in lines}).values()], NOTES + LARGE * (size == "large"))
 
 
 def _run(line: dict[str, Cell]) -> tuple[Cell, ...]:
@@ -240,21 +241,21 @@ def _run(line: dict[str, Cell]) -> tuple[Cell, ...]:
 
 NOTES = (
     "pushes: of a worker in an epoch, one at its end or sixteen.",
-    "rows down: answers without chunks, so messages, too; up: pushes. chunks: data, which no placement saves.",
-    "predicted: bytes of rows that parts touch, for each that as many parts by chance do, as the run says; no deaths.",
-    "loss: after the last epoch, of every tenth row, which is not trained; one seed.",
-    "In the simulator seconds are those of its clock, where a push costs the same whatever it carries.",
+    "rows down: answers without chunks, including messages; up: pushes. chunks: data, which no placement saves.",
+    "predicted: bytes of rows that parts touch, relative to random parts, from the run's event; without deaths.",
+    "loss: after the last epoch, of every tenth row, which is held out; one seed.",
+    "In the simulator seconds are those of its clock, by which a push costs the same whatever its content.",
     "s: from the first lease to the end of the last epoch; s/epoch: of the epochs after the first, which overlap it.",
     "Workers live 60 s in the simulator on average, exponentially; a new one has no rows. Processes here live 6 s; "
     "with 100,000 impressions 30 s, with 10,000,000 ratings 150 s.",
-    "CPU s, peak MB: of the master's process, its graph and the placing, too; in the simulator all workers are in it.",
-    "Other work shares this machine: the seconds of processes here say little.",
+    "CPU s, peak MB: of the master's process, with its graph and the placement; in the simulator also of all workers.",
+    "Other work shares this machine, so the seconds of local runs mean little.",
 )
 LARGE = (
-    "Four epochs of impressions in batches of 128, two of ratings in batches of 2,048. In the simulator a row takes so "
-    "much less than in the small runs that an epoch takes as long, and as many workers die in it.",
+    "Four epochs of impressions in batches of 128, two of ratings in batches of 2,048. In the simulator a row takes "
+    "less time than in the small runs, so that an epoch is as long, and as many workers die in it.",
     "Left out: ratings on 4 processes by multilevel with 16 pushes.",
-    "On 4 processes what is not placed runs longer, so that more of its workers die: one run each.",
+    "On 4 processes a run without placement takes longer, so more of its workers die; one run each.",
 )
 
 

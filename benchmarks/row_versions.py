@@ -1,8 +1,8 @@
 """Versions of array fields, as changed rows and as whole arrays: the cost of a commit, and of the base of a push.
 
 Four million rows of 16 float32; each version is a push of 10,000 rows, trained from the version eight before it. In
-one process and in turn: the master's way, and for comparison each version written whole and each base read from such a
-file.
+one process and in turn: the master's method, and for comparison every 16th version written whole, and its base read
+from that file.
 
     python -m benchmarks.row_versions [COMMITS]
 """
@@ -29,8 +29,8 @@ from master.store.versions import MAX_CHAIN_FILES, Base, Versions, initial
 
 ROWS, WIDTH = sized(4_000_000, 20_000), 16
 PUSHED = 10_000  # rows
-STALE = 8  # versions that a push's base is older than the newest
-WHOLE_EVERY = 16  # versions between two that are written whole, too
+STALE = 8  # the staleness of a push, in versions
+WHOLE_EVERY = 16  # versions; only these are also written whole, which is slow
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -73,7 +73,7 @@ class Taken:
 
 
 def timed(into: list[float], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what a call does, and note its CPU seconds."""
+    """Call, append the CPU seconds to `into`, and return the result."""
     began = time.process_time()
     result = call(*args, **kwargs)
     into.append(time.process_time() - began)
@@ -92,10 +92,10 @@ def main() -> None:
             f"{commits} commits in one process; whole: every {WHOLE_EVERY}th version is written and read as a file of "
             "all rows, too, in turn with the others",
             "MB written, commit CPU s: the mean of all commits, with those that write all rows; CPU s: user and system",
-            f"base: the median; {STALE} versions old, and the rows of a push of it; those that a master has in memory, "
-            "which it has none of as long as all versions are whole",
-            "from files: the median of every 16th version, as after a start; each file's SHA-256 is looked at",
-            "read: the median of the same versions, read as a master does that begins",
+            f"base: the median; the rows of a push from the version {STALE} commits ago, which the master has in "
+            "memory; whole: from the version's file",
+            "from files: the median of every 16th version, as after a restart; each file's SHA-256 is checked",
+            "read: the median of the same versions, read whole as by a master on startup",
         ],
     )
 

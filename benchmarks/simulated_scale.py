@@ -30,7 +30,7 @@ from master.store.settings import Settings
 SIZES = sized((100, 1_000, 10_000), (10,))
 VERTICES = 1_000  # of each worker
 PUSH_EVERY = 25
-TURN_S = 1.0  # of the virtual clock: what arrives in it is one transaction
+TURN_S = 1.0  # of the virtual clock: all messages of a turn are one transaction
 
 
 def main() -> None:
@@ -51,11 +51,11 @@ def main() -> None:
         "Decisions a second of the real master, by workers",
         rows,
         [
-            "decisions: pushes credited, leases granted and ended, workers asked for and ended, all in the ledger",
-            "us each: CPU of the master's code for one of them; the simulated world around it is not counted",
+            "decisions: pushes credited, leases granted and ended, workers requested and ended, all in the ledger",
+            "us each: CPU time of the master's code for one of them, without the simulated world around it",
             f"{VERTICES:,} vertices a worker, a push every {PUSH_EVERY}, lives exponential with mean 45 minutes, a "
             f"turn of the master every {TURN_S:g} simulated seconds",
-            "MB: the process at its largest, less what it had before the simulation began",
+            "MB: peak memory of the process minus that before the simulation",
         ],
     )
 

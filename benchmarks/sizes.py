@@ -37,7 +37,7 @@ from master.views.report import report
 PROGRAMS = Path(__file__).parent / "programs"
 ROWS, WIDTH = sized(8_000_000, 80_000), 256  # float32
 ROWS_S = sized(60.0, 1.0)  # of training rows
-LOOK_S = 0.02  # between two looks at the master's memory
+SAMPLE_S = 0.02  # between two samples of the master's memory
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Case:
     sizes: str
     chunk: int | None = None  #: vertices; None: chosen by gridml
     push_every: int | None = None  #: vertices; None: chosen by gridml
-    lasts_s: float | None = None  #: after which the run is ended; None: it runs to its end
+    lasts_s: float | None = None  #: after which the run is stopped; None: it runs to its end
 
 
 ROWS_CASES = (
@@ -88,22 +88,22 @@ def main() -> None:
                 rows += compare(cases, repeats, Path(folder))
     write(
         "sizes" + (f"_{which}" if which else ""),
-        "Sizes that are chosen against sizes that are asked for: 8 million rows of 1 KB, and a replica of 100 MB",
+        "Chosen against requested sizes: 8 million rows of 1 KB, and a replica of 100 MB",
         rows,
         [
             f"medians of {repeats} runs of each, in turn; two local workers; ratio: each pair's, the median",
-            f"rows: vertices credited in the {ROWS_S:.0f} s after the master's first turn, of a sparse file: reading "
-            "zeros that no disk must seek is left out, and so is the digest of the file, before the first turn",
-            "replica: a whole epoch, boots included; goodput as gridml report has it",
-            "master MB: its most anonymous memory (RssAnon), looked at every 20 ms; silent s: the longest time between "
-            "two turns of its loop, over all runs; of a replica it is what merging a push takes it, and no chunk",
-            "load: the machine's at the end of a run, the highest; above three others worked on it, too",
+            f"rows: vertices credited in the {ROWS_S:.0f} s after the master's first turn, of a sparse file, so the "
+            "disk's seeks are not measured; the digest of the file is computed before the first turn",
+            "replica: a whole epoch, boots included; goodput: from gridml report",
+            "master MB: its peak anonymous memory (RssAnon), sampled every 20 ms; silent s: the longest time between "
+            "two turns of its loop, over all runs; with the replica it is the merge of a push, not a chunk",
+            "load: the machine's at the end of a run, the highest; above three there was other work on it",
         ],
     )
 
 
 def compare(cases: tuple[Case, Case], repeats: int, folder: Path) -> list[dict[str, Cell]]:
-    """One row for each case, the chosen sizes first."""
+    """Return a line of the table for each case, the chosen sizes first."""
     played: dict[str, list[Played]] = {case.sizes: [] for case in cases}
     for repeat in range(repeats):
         for case in cases if repeat % 2 == 0 else cases[::-1]:
@@ -129,7 +129,7 @@ def compare(cases: tuple[Case, Case], repeats: int, folder: Path) -> list[dict[s
 
 
 def play(case: Case, folder: Path) -> Played:
-    """One run, in a process of its own."""
+    """Play one run in a process of its own."""
     root = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
     environment = {**os.environ, "ROWS": str(_file(folder)) if case.name == "rows" else ""}
     try:
@@ -142,7 +142,7 @@ def play(case: Case, folder: Path) -> Played:
 
 
 def _file(folder: Path) -> Path:
-    """The rows: a file that is a hole but for a number in every block."""
+    """Return the file of the rows: sparse, with one number in every block of 16,384 rows."""
     path = folder / "rows.npy"
     if not path.exists():
         values = open_memmap(path, "w+", np.float32, (ROWS, WIDTH))
@@ -151,7 +151,7 @@ def _file(folder: Path) -> Path:
 
 
 def child() -> None:
-    """Be the master of one run, and print what came of it."""
+    """Run one master in this process, and print the result."""
     case, root = Case(**json.loads(sys.argv[1])), Path(sys.argv[2])
     settings = Settings(PROGRAMS / case.program, chunk=case.chunk, push_every=case.push_every)
     turns = _Turns(case.lasts_s)
@@ -175,7 +175,7 @@ def child() -> None:
 
 
 class _Turns:
-    """Counts the turns of the master's loop, and ends it after `lasts_s`."""
+    """A timer of the turns of the master's loop; it stops the run after `lasts_s`."""
 
     def __init__(self, lasts_s: float | None) -> None:
         self.longest_s = 0.0
@@ -198,7 +198,7 @@ class _Turns:
 
 
 class _Memory(threading.Thread):
-    """Looks at this process's anonymous memory, and at the chunks that lie about, all the time."""
+    """A sampler of this process's peak anonymous memory, and of its largest published chunk."""
 
     def __init__(self, chunks: Path) -> None:
         super().__init__(daemon=True)
@@ -207,7 +207,7 @@ class _Memory(threading.Thread):
         self.peak_mb = self.largest_mb = 0.0
 
     def run(self) -> None:
-        while not self._ended.wait(LOOK_S):
+        while not self._ended.wait(SAMPLE_S):
             status = Path("/proc/self/status").read_text()
             self.peak_mb = max(self.peak_mb, int(status.partition("RssAnon:")[2].split()[0]) / 1024)
             self.largest_mb = max([self.largest_mb, *_sizes(self._chunks)])
@@ -218,7 +218,7 @@ class _Memory(threading.Thread):
 
 
 def _sizes(folder: Path) -> list[float]:
-    """Return the size of each file of a folder in MB; files may disappear in between."""
+    """Return the size of each file of a folder in MB. The master may delete files during the scan."""
     sizes = []
     for path in folder.glob("*"):
         try:

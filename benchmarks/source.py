@@ -1,4 +1,4 @@
-"""Read a checkout as source: its modules, their imports, and their rooms. It is not imported."""
+"""A checkout as source: its modules, their imports, and their rooms. The checkout is never imported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ORDER = (
     "gridml",
     "pools",
 )
-"""Rooms from low to high; a room imports those below it. A room is a folder, without the files and folders in it that
+"""Rooms from low to high; a room imports only those below it. A room is a folder, without its files and folders that
 have a line of their own."""
 
 LEAVES = ("gridml/errors.py", "gridml/registry.py", "gridml/dataclass_json.py")
@@ -88,17 +88,17 @@ class Tree:
         }
 
     def imports_of(self, module: str, *, at_import_only: bool = False) -> set[str]:
-        """Dotted names that a module imports; see `imports`."""
+        """Return the dotted names that a module imports; see `imports`."""
         path = self.modules[module]
         source = path.read_text(encoding="utf-8")
         return set(imports(source, module, is_package=path.name == "__init__.py", at_import_only=at_import_only))
 
     def defining(self, name: str) -> str | None:
-        """The module of ours that an imported name is, or is defined in."""
+        """Return the product module that an imported name is, or is defined in; None: it is from elsewhere."""
         return next((module for module in (name, name.rpartition(".")[0]) if module in self.modules), None)
 
     def needs(self, *, at_import_only: bool = False) -> dict[str, set[str]]:
-        """The modules of ours that each module imports."""
+        """Return the product modules that each module imports."""
         return {
             module: {
                 imported
@@ -110,7 +110,7 @@ class Tree:
 
     @cached_property
     def arrows(self) -> tuple[Arrow, ...]:
-        """All imports between modules of ours, sorted; also those in functions and for type checking."""
+        """All imports between product modules, sorted, including those in functions and for type checking."""
         return tuple(
             Arrow(importer, imported)
             for importer, all_of in sorted(self.needs().items())
@@ -118,7 +118,7 @@ class Tree:
         )
 
     def room_of(self, module: str) -> str:
-        """The room of a module. Raises ValueError where ORDER has none."""
+        """Return the room of a module. Raises ValueError if ORDER has none."""
         path = self.modules[module].relative_to(self.root)
         room = next((str(place) for place in (path, *path.parents) if str(place) in ORDER), None)
         if room is None:
@@ -126,16 +126,17 @@ class Tree:
         return room
 
     def arrows_up(self) -> list[Arrow]:
-        """The imports of a module in a higher room."""
+        """Return the imports of modules in a higher room."""
         rank = {module: ORDER.index(self.room_of(module)) for module in self.modules}
         return [arrow for arrow in self.arrows if rank[arrow.imported] > rank[arrow.importer]]
 
     def module_circles(self) -> list[list[str]]:
-        """The sets of modules that cannot be imported without each other."""
+        """Return the sets of modules that import each other at import."""
         return circles(self.needs(at_import_only=True))
 
     def folder_circles(self) -> list[list[str]]:
-        """The sets of folders that need each other. LEAVES stand alone; a folder within one of WITHIN belongs to it."""
+        """Return the sets of folders that import each other. A file of LEAVES counts as a folder, and folders below one
+        of WITHIN belong to it."""
         folders = {
             module: str(file if (file := path.relative_to(self.root)).as_posix() in LEAVES else self._folder(file))
             for module, path in self.modules.items()
@@ -150,7 +151,7 @@ class Tree:
         return next((Path(whole) for whole in WITHIN if Path(whole) in file.parents), file.parent)
 
     def room_circles(self) -> list[list[str]]:
-        """The sets of rooms that need each other."""
+        """Return the sets of rooms that import each other."""
         needs: dict[str, set[str]] = {self.room_of(module): set() for module in self.modules}
         for arrow in self.arrows:
             needs[self.room_of(arrow.importer)].add(self.room_of(arrow.imported))
@@ -158,9 +159,9 @@ class Tree:
 
 
 def imports(source: str, module: str, *, is_package: bool, at_import_only: bool = False) -> Iterator[str]:
-    """Dotted names a module imports; `from a import b` gives `a.b`, which is a module or a name in one.
+    """Yield the dotted names that a module imports; `from a import b` gives `a.b`, which is a module or a name in one.
 
-    With `at_import_only`, what a function or a TYPE_CHECKING block imports is left out.
+    With `at_import_only`, the imports in functions and TYPE_CHECKING blocks are left out.
     """
 
     def walk(node: ast.AST) -> Iterator[ast.AST]:
@@ -190,7 +191,7 @@ def imports(source: str, module: str, *, is_package: bool, at_import_only: bool 
 
 
 def circles(needs: Mapping[str, set[str]]) -> list[list[str]]:
-    """The sets of names that need each other, each sorted: the strongly connected components of more than one name."""
+    """Return the strongly connected components of more than one name, each sorted."""
     left = {name: set(needed) - {name} for name, needed in needs.items()}
     components: list[list[str]] = []
     while True:

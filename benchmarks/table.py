@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def results() -> Path:
-    """The folder for results; of the smallest form they go with the process."""
+    """Return the folder for results; in the smallest form a temporary one, which is removed when the process exits."""
     return _unkept() if smallest() else RESULTS
 
 
@@ -54,7 +54,7 @@ def write(
 
 
 def markdown(rows: Sequence[Mapping[str, Cell]]) -> list[str]:
-    """The lines of a table whose columns are all the keys, in order of appearance; numbers to the right."""
+    """Return the lines of a table. Its columns are all keys, in order of appearance; numbers are right-aligned."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = [[_text(row.get(column)) for column in columns] for row in rows]
     widths = [max([3, len(column), *(len(line[i]) for line in cells)]) for i, column in enumerate(columns)]
@@ -72,7 +72,7 @@ def markdown(rows: Sequence[Mapping[str, Cell]]) -> list[str]:
 
 
 def machine() -> dict[str, str]:
-    """Return the description of the machine, without which figures cannot be compared."""
+    """Return the description of the machine; figures of different machines cannot be compared."""
     versions = {package: _version(package) for package in ("numpy", "torch", "numba")}
     return {
         "cpu": _cpu(),

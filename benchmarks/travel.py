@@ -62,7 +62,7 @@ class Measured:
 
 @contextlib.contextmanager
 def everything_travels() -> Iterator[None]:
-    """Leave nothing out, on either way."""
+    """Send all tensors with each push and each answer."""
     with (
         mock.patch.object(MasterCopy, "carry", lambda _, part, compress: (PushContent(part), ReplicaPart())),
         mock.patch.object(Replica, "_changed", lambda _, key, tensors, since: tensors),
@@ -91,7 +91,7 @@ def play(task: str, carried: str, seed: int) -> Measured:
 
 
 def measured(root: Path) -> Measured:
-    """Return what the ledger of a run says."""
+    """Return the result of a run from its ledger."""
     with opened(root) as ledger:
         metrics = ledger.execute("SELECT metrics FROM epochs WHERE metrics NOT NULL ORDER BY epoch DESC").fetchone()
         credited, pushes = ledger.execute("SELECT sum(stop - start), count(*) FROM credits").fetchone()
@@ -118,19 +118,19 @@ def main() -> None:
             print(rows[-1], flush=True)
     write(
         "travel",
-        "Bytes up and down, and accuracy, by what pushes carry",
+        "Bytes up and down, and accuracy, by the content of pushes",
         rows,
         [
             f"{WORKERS} workers, seeds {', '.join(map(str, seeds))}; accuracy: of the last epoch, the mean over seeds, "
             "then lowest to highest; of the backbone the first seed alone; against all: points gained or lost, by seed",
-            "bytes up: of all messages, by credited vertex; share: of those where all travels",
+            "bytes up: of all messages, per credited vertex; share: relative to `all`",
             "bytes down include the chunks' own rows",
         ],
     )
 
 
 def row(task: str, carried: str, results: list[Measured], by_value: list[Measured]) -> dict[str, Cell]:
-    """A line of the table."""
+    """Return a line of the table."""
     percent = [100 * result.accuracy for result in results]
     gained = [100 * (mine.accuracy - theirs.accuracy) for mine, theirs in zip(results, by_value, strict=True)]
     up = sum(result.bytes_up for result in results) / sum(result.credited for result in results)

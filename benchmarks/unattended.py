@@ -66,16 +66,16 @@ def main() -> None:
         f"Runs on a real pool and on local processes at once, {WORKERS} workers each that live {LIFE_S} s in the mean",
         [row(name, tally) for name, tally in tallies.items()],
         [
-            "exact: every vertex of every epoch credited once, and the replica, which counts every vertex that reaches "
-            "it, holds as many",
-            "held: jobs on hold, after 30 starts or for their memory, replaced or released by gridml, without a person",
+            "exact: every vertex of every epoch was credited once, and the replica, which counts all vertices, has the "
+            "same number",
+            "held: jobs on hold, after 30 starts or for their memory; gridml replaced or released all of them",
             f"a run is {EPOCHS} epochs of {VERTICES:,} vertices ({PROGRAM.name}); wasted: trained again",
         ],
     )
 
 
 def until(kills: float, options: tuple[str, ...], folder: Path, environment: Mapping[str, str]) -> Tally:
-    """Run after run until the number of kills is reached. Raises SystemExit if a run does not finish."""
+    """Play runs until the number of kills is reached. Raises SystemExit if a run does not finish."""
     tally = Tally()
     verb, *rest = options
     while tally.kills < kills:
@@ -93,7 +93,7 @@ def until(kills: float, options: tuple[str, ...], folder: Path, environment: Map
 
 
 def count(tally: Tally, root: Path) -> None:
-    """Add a run that has ended. Raises AssertionError where a vertex was not credited, or not counted, once."""
+    """Add a finished run. Raises AssertionError if a vertex was not credited, or not counted, exactly once."""
     said = json.loads(subprocess.run([*_GRIDML, "report", str(root), "--json"], capture_output=True, check=True).stdout)
     assert verify_credits(root).credited == VERTICES * EPOCHS
     trained = safetensors.numpy.load_file(root / "final.safetensors")

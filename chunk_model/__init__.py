@@ -1,4 +1,4 @@
-"""Lifetime models of workers, and the chunk size that suits them. Plain numbers in and out; imports no other package.
+"""Lifetime models of workers, and the chunk size that suits them. Plain numbers in and out; imports nothing of gridml.
 
 Machines that live 45 minutes on average, a tenth of a second to train a vertex, three minutes to start a job:
 

@@ -1,13 +1,13 @@
 """Choice of the chunk size and the push interval, with a reason.
 
-Without pushes the size with the best goodput is chosen: smaller chunks start too often, larger ones lose more when a
+Without pushes the size with the best goodput is chosen: smaller chunks start too often, larger chunks lose more when a
 machine dies. With pushes, the push interval limits the loss, and goodput hardly falls for larger chunks. Then the
-smallest size that loses at most 1% is chosen, because an epoch ends with its last chunk, and because small chunks can
-be leased again sooner. In an epoch of known length a chunk is at most an eighth of a worker's share: at the end workers
-wait half a chunk on average, which is a sixteenth of their share. If starting a chunk costs so much that this loses
-more than it saves, the chunk is a quarter, a half or all of the share.
+smallest size that loses at most 1% of the best goodput is chosen, because an epoch ends with its last chunk, and
+because small chunks can be leased again sooner. In an epoch of known length a chunk is at most an eighth of a worker's
+share: at the end workers wait half a chunk on average, which is a sixteenth of their share. If starting a chunk is so
+expensive that this bound loses more than it saves, the bound is a quarter, a half or all of the share instead.
 
-Sizes are whole vertices in whole batches. The result is deterministic: resampling has a fixed seed.
+A size is a whole number of batches. The result is deterministic, because resampling has a fixed seed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from chunk_model.observations import Observations
 from chunk_model.parse import hedged
 from chunk_model.sizes import CLOSE, ROUGH, Ints, Sizes, grid
 
-_CURVE = 64  # sizes on the reported curve
-_LOSS = 0.01  # share of the best goodput that a smaller chunk may lose, with pushes
-_SLACK = 0.004  # part of _LOSS reserved for the inexactness of the search
-_NEVER = 1e-3  # ChoiceError if fewer lives finish the smallest chunk, and goodput is lower, too
-_SELDOM = 0.05  # warning if fewer lives complete any work
-_OUTLIVED = 1e-9  # the longest chunk considered takes as long as the life that this share of the workers outlasts
-_MAX_BATCHES = 10**12  # of a chunk, for lifetimes with a very long tail
+_CURVE = 64  # number of sizes on the reported curve
+_LOSS = 0.01  # with pushes, a smaller chunk is chosen if it loses at most this share of the best goodput
+_SLACK = 0.004  # part of _LOSS that is reserved for errors of the search
+# ChoiceError if the goodput and the share of lives that complete any work in the smallest chunk are both below this.
+_NEVER = 1e-3
+_SELDOM = 0.05  # warning if a smaller share of lives than this completes any work
+_OUTLIVED = 1e-9  # the longest chunk considered takes so long that only this share of workers would complete it
+_MAX_BATCHES = 10**12  # maximum number of batches in a chunk, even for lifetimes with a very long tail
 _RESAMPLINGS = 60
-_RESAMPLINGS_OF_MIXTURE = 20  # fewer, since its fit takes a hundred times as long as most
-_FEW = 10  # independent deaths: with fewer, a fit depends more on its family than on the machines
-_HEAVY = 0.5  # warning if the longest hundredth of the lives has more of the machines' total time
+_RESAMPLINGS_OF_MIXTURE = 20  # fewer, because fitting a mixture takes a hundred times as long as fitting most families
+_FEW = 10  # with fewer independent deaths than this, a fit depends more on its family than on the machines
+_HEAVY = 0.5  # warning if the longest hundredth of the lives has more than this share of the machines' total time
 
 
 class ChoiceError(ValueError):
@@ -45,14 +46,15 @@ class ChoiceError(ValueError):
 
 @dataclass(frozen=True)
 class Work:
-    """The work of an epoch and the bounds of a chunk: whole numbers from 1, None if unknown (ChoiceError otherwise)."""
+    """The work of an epoch and the bounds of a chunk. Raises ChoiceError unless each number is whole and at least 1;
+    None stands for an unknown number."""
 
-    vertices: int | None = None  #: of an epoch
-    workers: int | None = None  #: that share the epoch
-    batch: int = 1  #: vertices; chunks and push intervals are whole batches
+    vertices: int | None = None  #: vertices of an epoch
+    workers: int | None = None  #: workers that share the epoch
+    batch: int = 1  #: vertices of a batch; chunks and push intervals are whole batches
     largest: int | None = None  #: vertices that fit into a worker's memory
-    many: bool = False  #: a worker takes chunk after chunk until it dies, instead of one
-    push_at_least: int = 1  #: minimum vertices between two pushes, and of a chunk, for the network's sake
+    many: bool = False  #: True: a worker takes chunk after chunk until it dies; False: it takes one chunk
+    push_at_least: int = 1  #: minimum vertices of a chunk and between two pushes, to limit network traffic
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -84,12 +86,13 @@ class Choice:
     push_every: int | None  #: vertices between two pushes; None if a chunk is all or nothing
     push_interval_s: float | None  #: seconds of training between two pushes
     goodput: float  #: share of the machines' time spent on training that is credited, from 0 to 1
-    curve: tuple[GoodputPoint, ...]  #: goodput of possible sizes at the same push interval, ascending, with the choice
-    lifetime: Lifetime  #: the distribution that the choice is for
-    reason: str  #: the choice, its cause, and the goodput of half and double the size
+    #: goodput of possible sizes, the chosen size included, at the chosen push interval; in ascending order of size
+    curve: tuple[GoodputPoint, ...]
+    lifetime: Lifetime  #: the distribution of lives for which the choice was made
+    reason: str  #: sentences with the choice, its cause, and the goodput of half and double the size
     warnings: tuple[str, ...]  #: reasons to doubt the choice
-    #: (median, 95th percentile) of the share of the best goodput that this choice loses, over lifetimes that fit the
-    #: observations as well; None without observations
+    #: (median, 95th percentile) of the share of the best goodput that this choice loses under other lifetimes that
+    #: explain the observations equally well; None without observations
     regret: tuple[float, float] | None
 
 
@@ -101,9 +104,9 @@ def choose(
 ) -> Choice:
     """Choose the size of a chunk, and the push interval if costs.push_s is given, for workers with this lifetime.
 
-    `observations` are the lives that `lifetime` was fitted to. With them the choice is made for a mix of both
-    (`hedged`), which `Choice.lifetime` then is, and has a regret. For a worker that is already running, pass
-    `lifetime.after(age_s)`.
+    `observations` are the lives that `lifetime` was fitted to. If they are given, the choice is made for a mixture of
+    `lifetime` and the observed lives (`hedged`), which becomes `Choice.lifetime`, and `Choice.regret` is computed. For
+    a worker that is already running, pass `lifetime.after(age_s)`.
 
     Raises ChoiceError if practically no chunk would ever finish; the message has the cause and advice.
     """
@@ -119,7 +122,8 @@ def choose(
     if j is not None:
         k = allowed.smallest(k, j, 1 - _LOSS + _SLACK)
         j = allowed.best_interval(k, j)
-        # Round up to whole pushes, unless that loses: where many lives end together, one more vertex can be too much.
+        # Round k up to whole pushes, unless goodput falls: a chunk longer by one vertex can outlast many lives that end
+        # together.
         whole = -(-k // j) * j
         if whole <= allowed.highest and sizes.goodput(whole, j) >= sizes.goodput(k, j):
             k = whole
@@ -140,11 +144,12 @@ def choose(
 
 
 def _bounded(lifetime: Lifetime, costs: Costs, work: Work) -> tuple[Sizes, str]:
-    """Return (the sizes from one batch, or the minimum push, to the lowest upper bound; that bound as text)."""
+    """Return (the possible sizes, the upper bound as text). Sizes go from one batch, or the minimum push, to the lowest
+    of all upper bounds."""
     batch = int(min(work.batch, work.vertices or work.batch))
     least = -(-work.push_at_least // batch)
     longest_s = lifetime.quantile(1 - _OUTLIVED)
-    if costs.push_s is None:  # with pushes, a chunk can be too long for any life and still be worth something
+    if costs.push_s is None:  # without pushes, start and end must fit into a life as well for anything to be credited
         longest_s -= costs.start_s + costs.end_s
     longest = int(min(longest_s / (costs.vertex_s * batch), _MAX_BATCHES))
     bounds = [(max(longest, least), "practically no machine lives longer")]
@@ -165,7 +170,7 @@ def _bounded_by_share(sizes: Sizes, j: int | None, curve: Ints, work: Work, limi
     highest = {parts: int(np.clip(share / (parts * sizes.batch), sizes.lowest, sizes.highest)) for parts in names}
     candidates = np.union1d(curve, np.array([*highest.values()]))
     goodput = sizes.goodput(candidates, j, CLOSE)
-    # A share that ends with half a chunk of waiting takes 1 + 1/(2·parts) times as long.
+    # With the wait for half a chunk at the end, a share takes 1 + 1/(2·parts) times as long.
     worth = {parts: goodput[candidates <= highest[parts]].max() / (1 + 1 / (2 * parts)) for parts in names}
     parts = max(names, key=lambda each: worth[each])
     if highest[parts] == sizes.highest:
@@ -175,7 +180,7 @@ def _bounded_by_share(sizes: Sizes, j: int | None, curve: Ints, work: Work, limi
 
 
 def _productive_share(sizes: Sizes, k: int, j: int) -> float:
-    """Return the share of the lives that complete any work, in chunks of k batches pushed every j."""
+    """Return the share of the lives that complete any work, in chunks of k batches pushed every j batches."""
     return sizes.lifetime.survival(sizes.exposed_s(k, j if sizes.has_pushes else None))
 
 
@@ -195,9 +200,10 @@ def _regret(sizes: Sizes, k: int, j: int | None, fitted: Lifetime, observations:
 def _plausible_lifetimes(lifetime: Lifetime, observations: Observations) -> Iterator[Lifetime]:
     """Yield lifetimes that explain the observations about as well as `lifetime` does.
 
-    They are fits to resampled lives, in groups that ended at one instant. With too few deaths to resample, the rate of
-    death is varied instead: at even quantiles of its posterior Gamma(d + ½), in units of the fitted rate, for d deaths
-    (Jeffreys' prior).
+    They are fits to resampled lives; lives that ended at one instant are resampled as a group. With fewer than `_FEW`
+    independent deaths, the rate of death is varied instead, over evenly spaced quantiles of its posterior. For d deaths
+    and Jeffreys' prior, the posterior is Gamma(d + ½). Here it is scaled to the mean 1, which stands for the fitted
+    rate.
     """
     family = lifetime.NAME
     deaths = observations.independent_deaths
@@ -279,8 +285,8 @@ def _warnings(sizes: Sizes, k: int, j: int | None, work: Work, observations: Obs
     beyond = lifetime.mean() - lifetime.restricted_mean(far) + 0.01 * far
     if beyond > _HEAVY * lifetime.mean():
         yield (
-            f"the longest hundredth of the lives holds {_percent(beyond / lifetime.mean())} of all time of machines, "
-            f"so the goodput depends on a few of them; half of them die within {_span(lifetime.quantile(0.5))}"
+            f"the longest hundredth of the lives has {_percent(beyond / lifetime.mean())} of the machines' total time, "
+            f"so the goodput depends on a few machines; half of all die within {_span(lifetime.quantile(0.5))}"
         )
     if observations is None:
         return
@@ -292,7 +298,7 @@ def _warnings(sizes: Sizes, k: int, j: int | None, work: Work, observations: Obs
     elif observations.independent_deaths < _FEW:
         yield (
             f"only {observations.independent_deaths} independent deaths were observed, and lifetimes fitted to fewer "
-            f"than {_FEW} are uncertain: ask again after more"
+            f"than {_FEW} are uncertain: ask again after more deaths"
         )
     longest = float(observations.duration_s.max(initial=0.0))
     if (needed := sizes.exposed_s(k, j)) > longest:

@@ -4,7 +4,8 @@ The families are normal (truncated at 0), exponential, Weibull and log-normal. `
 in `weibull(1.5,2400.0s)`, which `chunk_model.parse` reads back. A mixture models machines of several kinds when the
 kind of a machine is unknown.
 
-Tails use erfcx(x) = exp(x²)·erfc(x): φ(x)/Φ(−x) = √(2/π)/erfcx(x/√2), in which nothing overflows or cancels.
+In the tail, φ(x)/Φ(−x) is computed as √(2/π)/erfcx(x/√2), with erfcx(x) = exp(x²)·erfc(x), because this form neither
+overflows nor cancels.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _LOG_ROOT_2PI = math.log(2 * math.pi) / 2
 
 @dataclass(frozen=True)
 class Family(Lifetime):
-    """A lifetime with a name and one or two parameters. They and the mean are finite and above zero (LifetimeError)."""
+    """A lifetime with a name and one or two parameters. Raises LifetimeError unless the parameters and the mean are
+    finite and above zero."""
 
     NAME: ClassVar[str]
     UNITS: ClassVar[tuple[str, ...]]  # unit of each parameter in text, "" for a pure number
@@ -46,7 +48,8 @@ class Family(Lifetime):
 
 @dataclass(frozen=True)
 class Normal(Family):
-    """N(mean_s, sd_s) given that it is positive (the paper's choice): S(t) = Φ((μ − t)/σ) / Φ(μ/σ)."""
+    """The normal distribution, which the paper uses, truncated at 0: S(t) = Φ((μ − t)/σ) / Φ(μ/σ) with μ = mean_s and
+    σ = sd_s."""
 
     NAME: ClassVar[str] = "normal"
     UNITS: ClassVar[tuple[str, ...]] = ("s", "s")
@@ -55,7 +58,7 @@ class Normal(Family):
     sd_s: float
 
     def _log_positive(self) -> float:
-        """ln Φ(μ/σ), the part of the bell that is kept."""
+        """ln Φ(μ/σ): the logarithm of the share of the bell that lies above 0 and is kept."""
         return float(log_ndtr(self.mean_s / self.sd_s))
 
     def mean(self) -> float:
@@ -73,13 +76,13 @@ class Normal(Family):
         return np.asarray(-x * x / 2 - _LOG_ROOT_2PI - math.log(self.sd_s) - self._log_positive())
 
     def inverse_log_survival(self, log_survival: Floats) -> Floats:
-        # Rounding leaves a negative number, or −∞, where S is nearly 1, and no life is negative.
+        # If S is nearly 1, rounding can give a negative number or −∞. It is replaced by 0, because no life is negative.
         return np.asarray(np.maximum(self.mean_s - self.sd_s * ndtri_exp(log_survival + self._log_positive()), 0.0))
 
     def mean_left(self, t: Floats) -> Floats:
         """σ·(φ(x)/Φ(−x) − x) with x = (t − μ)/σ, which tends to σ/x."""
         x = (t - self.mean_s) / self.sd_s
-        far = np.maximum(x, 1e3)  # from there on the difference would cancel, and two terms of its series are enough
+        far = np.maximum(x, 1e3)  # above 1e3 the difference would cancel; two terms of its series are exact enough
         return self.sd_s * np.where(x > 1e3, (1 - 2 / far**2) / far, mills(x) - x)
 
     def _hazard(self, t: Floats) -> Floats:
@@ -127,7 +130,8 @@ class Exponential(Family):
 
 @dataclass(frozen=True)
 class Weibull(Family):
-    """S(t) = exp(−(t/λ)^k): shape k < 1 for machines that fail young, k > 1 for machines that wear out; λ = scale_s."""
+    """S(t) = exp(−(t/λ)^k) with k = shape and λ = scale_s: k < 1 for machines that fail young, k > 1 for machines that
+    wear out."""
 
     NAME: ClassVar[str] = "weibull"
     UNITS: ClassVar[tuple[str, ...]] = ("", "s")
@@ -166,7 +170,7 @@ class Weibull(Family):
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             value = np.exp(gammaln(a) + near) * gammaincc(a, near)
             far = np.maximum(z, 500.0)
-            # Legendre's continued fraction, where exp(z) and Γ(a, z) would leave the range of float64.
+            # Above 500, exp(z) and Γ(a, z) would leave the range of float64: use Legendre's continued fraction.
             below = far + 61 - a
             for i in range(30, 0, -1):
                 below = far + 2 * i - 1 - a - i * (i - a) / below
@@ -184,7 +188,8 @@ class Weibull(Family):
 
 @dataclass(frozen=True)
 class LogNormal(Family):
-    """ln T ~ N(ln median_s, sigma²): S(t) = Φ(−ln(t/m)/σ), with a long tail of machines that are never reclaimed."""
+    """ln T ~ N(ln m, σ²): S(t) = Φ(−ln(t/m)/σ) with m = median_s and σ = sigma. The long tail models machines that are
+    never reclaimed."""
 
     NAME: ClassVar[str] = "lognormal"
     UNITS: ClassVar[tuple[str, ...]] = ("s", "")
@@ -208,7 +213,7 @@ class LogNormal(Family):
         return np.asarray(log_ndtr(-self._x(t)))
 
     def log_density(self, t: Floats) -> Floats:
-        # With x² completed, so that t = 0 gives −∞ and not −∞ + ∞.
+        # The square is completed, because at t = 0 the plain sum would be −∞ + ∞; this form gives −∞.
         x = self._x(t) + self.sigma
         return np.asarray(-x * x / 2 + self.sigma**2 / 2 - _LOG_ROOT_2PI - math.log(self.sigma * self.median_s))
 
@@ -216,7 +221,7 @@ class LogNormal(Family):
         return np.asarray(self.median_s * np.exp(-self.sigma * ndtri_exp(log_survival)))
 
     def mean_left(self, t: Floats) -> Floats:
-        """E[T]·Φ(σ − x)/Φ(−x) − t with x = ln(t/m)/σ; as φ(x)·t = φ(x − σ)·E[T], t can be taken out of the tail."""
+        """E[T]·Φ(σ − x)/Φ(−x) − t with x = ln(t/m)/σ. In the tail t is factored out, by φ(x)·t = φ(x − σ)·E[T]."""
         x = self._x(t)
         tail = np.maximum(x, self.sigma)
         far: Floats = t * (erfcx((tail - self.sigma) / math.sqrt(2)) / erfcx(tail / math.sqrt(2)) - 1)
@@ -245,7 +250,7 @@ FORMULAS: dict[str, type[Family]] = {family.NAME: family for family in (Normal, 
 
 
 _SUMS_TO_ONE = 1e-9  # tolerance, since weights in text are rounded
-_STEPS = 100  # bound of the search for a quantile; bisection alone would need about 60
+_STEPS = 100  # maximum steps of the search for a quantile; bisection alone would need about 60
 
 
 @dataclass(frozen=True)
@@ -285,7 +290,7 @@ class Mixture(Lifetime):
         return self._log_weights(t) + np.stack([part.log_survival(t) for part in self.parts])
 
     def log_survival(self, t: Floats) -> Floats:
-        # Rounded weights may sum to a little less or more than 1, and S(0) = 1 all the same.
+        # S is set to 1 at t = 0 and bounded by 1, because rounded weights can sum to a little less or more than 1.
         return np.where(t > 0, np.minimum(np.logaddexp.reduce(self._log_alive(t)), 0.0), 0.0)
 
     def log_density(self, t: Floats) -> Floats:
@@ -293,8 +298,8 @@ class Mixture(Lifetime):
         return np.asarray(np.logaddexp.reduce(each))
 
     def inverse_log_survival(self, log_survival: Floats) -> Floats:
-        """By Newton's method on ln S, bracketed by the parts' quantiles; a step outside the bracket is replaced by
-        bisection."""
+        """Invert ln S by Newton's method, starting with the parts' lowest and highest quantiles as the bracket. A step
+        that leaves the bracket is replaced by bisection."""
         target = np.asarray(log_survival, np.float64)
         each = np.stack([part.inverse_log_survival(target) for part in self.parts])
         low, high = np.min(each, axis=0), np.max(each, axis=0)
@@ -304,7 +309,7 @@ class Mixture(Lifetime):
             low, high = np.where(above >= 0, t, low), np.where(above >= 0, high, t)
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 step = t + above / self._hazard(t)
-            # Bisect the logarithm of a wide bracket: the root may be orders of magnitude below the middle.
+            # Bisect the logarithm of a wide bracket, because the root can be orders of magnitude below the middle.
             middle = np.where(high > 16 * low, np.sqrt(np.maximum(low, high * 1e-12) * high), (low + high) / 2)
             new = np.where((step > low) & (step < high), step, middle)
             if bool(np.all(np.abs(new - t) <= 1e-13 * np.abs(t))):
@@ -313,7 +318,7 @@ class Mixture(Lifetime):
         return t
 
     def mean_left(self, t: Floats) -> Floats:
-        """Σ wᵢ·Sᵢ(t)·E[Tᵢ − t | Tᵢ > t] / S(t): parts are weighted by their survivors."""
+        """Σ wᵢ·Sᵢ(t)·E[Tᵢ − t | Tᵢ > t] / S(t): each part is weighted by its share of the survivors."""
         return self._weighted(self._log_alive(t), np.stack([part.mean_left(t) for part in self.parts]))
 
     def _hazard(self, t: Floats) -> Floats:
@@ -327,9 +332,11 @@ class Mixture(Lifetime):
 
     @staticmethod
     def _weighted(log_weight: Floats, values: Floats) -> Floats:
-        """Return the weighted mean of `values` over the parts. Weights are logarithms, up to a constant."""
+        """Return the mean of `values` over the parts. `log_weight` is the logarithm of the weights, up to a constant
+        that all parts share."""
         top = np.max(log_weight, axis=0)
-        # If every part is extinct (all −∞), they get equal weights. An extinct part's infinite hazard must not count.
+        # If all parts are extinct (log weight −∞), they weigh the same. Otherwise an extinct part is left out, because
+        # its value, such as a hazard, can be infinite.
         weight = np.exp(log_weight - np.where(np.isfinite(top), top, 0.0))
         weight = np.where(np.isfinite(top), weight, 1.0)
         return np.asarray(np.sum(weight * np.where(weight > 0, values, 0.0), axis=0) / np.sum(weight, axis=0))

@@ -1,8 +1,8 @@
 """Goodput of a chunk size: the share of a machine's time spent on training that is credited, from 0 to 1.
 
-Symbols, in seconds: T the life of a worker, counted from when its job begins to run, S(t) = P[T > t]; R(t) =
+Times in seconds: T is the life of a worker, from the time its job begins to run; S(t) = P[T > t]; R(t) =
 E[min(T, t)] = ∫₀ᵗ S; x = `exec_s`, y = `copy_s`, u = x + y, s = `start_s`, e = `end_s`, c = `push_s`, w = `wait_s`,
-b = `boot_s`; n vertices a chunk, m vertices between two pushes, K = ⌈n/m⌉ pushes a chunk. The paper trains n
+b = `boot_s`. Counts: n vertices a chunk, m vertices between two pushes, K = ⌈n/m⌉ pushes a chunk. The paper trains n
 vertices in a job that starts (t_s), copies and trains each vertex (t_c + t_x) and ends (t_e). Here a job can also
 push while it runs, wait for a machine, and share the boot of the machine with other jobs.
 
@@ -14,26 +14,26 @@ a_K + e. A completed push stays credited if the worker dies later.
     one chunk     x·Σᵢ mᵢ S(aᵢ) / (w + R(A))                    a fresh life for each chunk
     many chunks   x·Σⱼ Σᵢ mᵢ S(b + jA + aᵢ) / (w + E[T])        chunk after chunk until the worker dies, j = 0, 1, …
 
-All or nothing has the single term mᵢ = n, aᵢ = A. Both are renewal-reward ratios over the life of a worker. For a
-worker that is already running, pass `lifetime.after(age_s)`: its survival is S(age + t)/S(age).
+All or nothing has the single term mᵢ = n, aᵢ = A. Both formulas are renewal-reward ratios over the life of a worker.
+For a worker that is already running, pass `lifetime.after(age_s)`, whose survival is S(age + t)/S(age).
 
-A life may have 10⁸ pushes. Only the first terms of a sum are evaluated; for the rest the midpoint rule gives
-Σᵢ S(a + iΔ) ≈ (R(end) − R(begin))/Δ. As S never rises, the error of a rest after k terms is at most half its first
-term, 1/(2k) of the sum, for any lifetime (a step function is the worst case). k is `terms` for one chunk per life and
-for all or nothing. If a life has many chunks of many pushes each, both sums are truncated after √terms. For a smooth S
-the error is of second order: below 10⁻⁵ with the default of 4,096 terms, below 10⁻⁴ with 256.
+A life can have 10⁸ pushes. Only the first k terms of a sum are evaluated; for the rest the midpoint rule gives
+Σᵢ S(a + iΔ) ≈ (R(end) − R(begin))/Δ. Because S never rises, the error is at most half the first term of the rest, and
+so at most 1/(2k) of the sum, for any lifetime (a step function is the worst case). k is `terms` for one chunk per life
+and for all or nothing. If a life has many chunks of many pushes each, k is √terms in both sums. For a smooth S the
+error is of second order: below 10⁻⁵ with the default of 4,096 terms, below 10⁻⁴ with 256.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chunk_model.lifetime import Lifetime
+from chunk_model.lifetime import Given, Lifetime
 
 
 class CostError(ValueError):
@@ -42,18 +42,19 @@ class CostError(ValueError):
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs in seconds, finite and not negative, `exec_s` above zero (CostError). Only training is useful time.
+    """Costs, each a time in seconds. Only training is useful time. A machine can die during any of these times except
+    `wait_s`.
 
-    The machine may die during any of them except `wait_s`.
+    Raises CostError unless every cost is finite and at least 0, and `exec_s` is above 0.
     """
 
-    exec_s: float  #: t_x, to train a vertex
-    copy_s: float = 0.0  #: t_c, to copy a vertex
-    start_s: float = 0.0  #: t_s, the start of a chunk
-    end_s: float = 0.0  #: t_e, the end of a chunk
-    push_s: float | None = None  #: one push; None: a chunk is all or nothing
-    wait_s: float = 0.0  #: from the request of a machine until its life begins, once per life
-    boot_s: float = 0.0  #: before the first chunk, once per life; only if a life has many chunks
+    exec_s: float  #: t_x, the time to train a vertex
+    copy_s: float = 0.0  #: t_c, the time to copy a vertex
+    start_s: float = 0.0  #: t_s, the time to start a chunk
+    end_s: float = 0.0  #: t_e, the time to end a chunk
+    push_s: float | None = None  #: the time of one push; None: a chunk is all or nothing
+    wait_s: float = 0.0  #: the time from the request of a machine until its life begins; paid once per life
+    boot_s: float = 0.0  #: the time from the start of a life to its first chunk; paid only if a life has many chunks
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -74,7 +75,7 @@ class Costs:
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.float64] | NDArray[np.int64]
 
-_TERMS = 4096  # terms of a sum that are evaluated, for each size
+_TERMS = 4096  # default number of terms that are evaluated for each size
 _CELLS = 1 << 18  # terms evaluated at once: a few arrays of 2 MB, which stay in the cache
 
 
@@ -82,51 +83,22 @@ class ChunkError(ValueError):
     """A chunk or a push has no vertices, or a push interval was given without the cost of a push."""
 
 
-@overload
 def chunk_goodput(
     lifetime: Lifetime,
     costs: Costs,
-    n: float,
-    *,
-    many: bool = False,
-    push_every: float | None = None,
-    terms: int = _TERMS,
-) -> float: ...
-@overload
-def chunk_goodput(
-    lifetime: Lifetime,
-    costs: Costs,
-    n: Numbers,
+    n: Given,
     *,
     many: bool = False,
     push_every: float | Numbers | None = None,
     terms: int = _TERMS,
-) -> Floats: ...
-@overload
-def chunk_goodput(
-    lifetime: Lifetime,
-    costs: Costs,
-    n: float | Numbers,
-    *,
-    many: bool = False,
-    push_every: Numbers,
-    terms: int = _TERMS,
-) -> Floats: ...
-def chunk_goodput(
-    lifetime: Lifetime,
-    costs: Costs,
-    n: float | Numbers,
-    *,
-    many: bool = False,
-    push_every: float | Numbers | None = None,
-    terms: int = _TERMS,
-) -> float | Floats:
-    """Return the goodput of chunks of n vertices, by the formulas above.
+) -> Given:
+    """Return the goodput of chunks of n vertices, by the formulas in the module's docstring.
 
-    Without `many` every chunk has a new life, as a job of a batch system, and `boot_s` is ignored. With it a worker
-    boots once and takes chunk after chunk until it dies. `n` and `push_every`, vertices between two pushes (None: one
-    push, at the end), are numbers above 0 or arrays that broadcast; the result is float64 of that shape. `terms` is the
-    number of evaluated pushes: fewer are faster and less exact. Raises ChunkError.
+    Without `many` every chunk has a new life, like a job of a batch system, and `boot_s` is ignored. With `many` a
+    worker boots once and takes chunk after chunk until it dies. `push_every` is the number of vertices between two
+    pushes; if it is None, a chunk has one push, at its end. `n` and `push_every` are numbers above 0, or arrays that
+    broadcast to the shape of the result, float64. If `push_every` is an array, `n` must be one, too. `terms` is the
+    number of pushes that are evaluated one by one: a lower number is faster and less exact. Raises ChunkError.
     """
     times, shape = _push_times(costs, n, push_every)
     if many:
@@ -134,40 +106,33 @@ def chunk_goodput(
     else:
         used = costs.wait_s + lifetime.restricted_mean(times.cycle_s)
     boot_s = costs.boot_s if many else 0.0
-    return _share(costs.exec_s * _credited(lifetime, times, boot_s, terms, many=many), used, shape)
+    return _share(costs.exec_s * _credited(lifetime, times, boot_s, terms, many=many), used, n, shape)
 
 
-@overload
-def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: float) -> float: ...
-@overload
-def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: Numbers) -> Floats: ...
-def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: float | Numbers) -> float | Floats:
-    """Return the goodput in the paper's setting, corrected: all or nothing, a life per job, safe starts and ends.
+def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: Given) -> Given:
+    """Return the goodput in the paper's setting, with its formula corrected: chunks are all or nothing, each job has a
+    life of its own, and no machine dies during the start or the end of a job.
 
-    n·x·S(v) / (w + s + R(v) + e·S(v)) with v = nu: the life begins with the copying, and only completed jobs pay for
-    their end. `push_s` and `boot_s` are ignored. Shapes and errors as for `chunk_goodput`.
+    n·x·S(v) / (w + s + R(v) + e·S(v)) with v = nu: a life begins when its job begins to copy, and only completed jobs
+    pay for their end. `push_s` and `boot_s` are ignored. Shapes and errors are those of `chunk_goodput`.
     """
     sizes = _checked("n, the vertices of a chunk,", n)
     work = sizes * costs.vertex_s
     alive = np.asarray(lifetime.survival(work))
     used = costs.wait_s + costs.start_s + lifetime.restricted_mean(work) + costs.end_s * alive
-    return _share(sizes * costs.exec_s * alive, used, np.shape(n))
+    return _share(sizes * costs.exec_s * alive, used, n, np.shape(n))
 
 
-@overload
-def job_s(costs: Costs, n: float, push_every: float | None = None) -> float: ...
-@overload
-def job_s(costs: Costs, n: Numbers, push_every: float | Numbers | None = None) -> Floats: ...
-def job_s(costs: Costs, n: float | Numbers, push_every: float | Numbers | None = None) -> float | Floats:
+def job_s(costs: Costs, n: Given, push_every: float | Numbers | None = None) -> Given:
     """Return A, the seconds that a chunk takes from start to end if nothing kills it. Arguments as for
     `chunk_goodput`."""
     times, shape = _push_times(costs, n, push_every)
-    return times.cycle_s.reshape(shape) if shape else float(times.cycle_s[0])
+    return _shaped(times.cycle_s, n, shape)
 
 
 @dataclass(frozen=True)
 class _PushTimes:
-    """End times of a chunk's pushes, from the chunk's start; each field float64 [sizes]."""
+    """End times of a chunk's pushes, in seconds from its start. Each field is float64 [sizes]; symbols as above."""
 
     vertices: Floats  # n
     pushes: Floats  # K
@@ -188,7 +153,7 @@ def _push_times(
     """Return (the push times of every size, flattened; the shape of the result)."""
     sizes = _checked("n, the vertices of a chunk,", n)
     if push_every is not None and costs.push_s is None:
-        raise ChunkError(f"push_every is {push_every!r}, but the costs say no pushes: give push_s, what one costs")
+        raise ChunkError(f"push_every is {push_every!r}, but the costs are without pushes: give push_s, what one costs")
     between = sizes if push_every is None else _checked("push_every, the vertices between two pushes,", push_every)
     shape = np.broadcast_shapes(sizes.shape, between.shape)
     sizes, between = (np.broadcast_to(each, shape).ravel() for each in (sizes, between))
@@ -226,8 +191,8 @@ def _credited(lifetime: Lifetime, times: _PushTimes, boot_s: float, terms: int, 
 
 
 def _credited_block(lifetime: Lifetime, times: _PushTimes, boot_s: float, terms: int, *, many: bool) -> Floats:
-    column = times.at((slice(None), None))  # sizes down, terms across
-    # The numbers of evaluated pushes i < K of a chunk, and of evaluated chunks of a life.
+    column = times.at((slice(None), None))  # a row is a size, a column is a term
+    # The number of evaluated pushes i < K of each chunk, and the number of evaluated chunks of each life.
     inner = np.minimum(column.pushes - 1, math.isqrt(terms) if many else terms)
     outer = np.maximum(terms // (inner + 1), 1) if many else np.ones_like(inner)
 
@@ -263,7 +228,12 @@ def _credited_block(lifetime: Lifetime, times: _PushTimes, boot_s: float, terms:
     return np.asarray(total)
 
 
-def _share(useful: Floats, used: Floats, shape: tuple[int, ...]) -> float | Floats:
+def _share(useful: Floats, used: Floats, n: Given, shape: tuple[int, ...]) -> Given:
     """Return useful/used, clipped to [0, 1] against rounding errors."""
-    share = np.clip(useful / used, 0.0, 1.0)
-    return share.reshape(shape) if shape else float(share.reshape(-1)[0])
+    return _shaped(np.clip(useful / used, 0.0, 1.0), n, shape)
+
+
+def _shaped(values: Any, n: Given, shape: tuple[int, ...]) -> Given:
+    """Return `values`, computed for n, as an array of this shape, or as a float if the shape is ()."""
+    formed: Given = values.reshape(shape) if shape else values.item()
+    return formed

@@ -13,37 +13,41 @@ from numpy.typing import NDArray
 from chunk_model.lifetime import Floats, Lifetime
 from chunk_model.observations import ObservationError, Observations
 
-# Weight of a death that is not observed yet: Jeffreys' prior of a rate, Gamma(1/2, 0).
+# A death that is not observed yet counts as this number of deaths: Jeffreys' prior of a rate, Gamma(1/2, 0).
 UNSEEN_DEATH = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class KaplanMeier(Lifetime):
-    """A step at each death: S(t) = Π over deaths at tᵢ ≤ t of (1 − dᵢ/nᵢ), where dᵢ of nᵢ observed lives ended at tᵢ.
+    """The product-limit estimate, a function with a step at each age tᵢ of death: S(t) = Π (1 − dᵢ/nᵢ) over all
+    tᵢ ≤ t, where dᵢ lives ended at tᵢ out of the nᵢ lives that were observed up to tᵢ.
 
-    Beyond the last observation S falls exponentially, at the rate of the last quarter of the deaths (deaths by seconds
-    of life after three quarters of them), so that the mean is finite. If the last step would set S to 0, half a death
-    is added to those at risk, so that a life longer than all observed ones is never impossible.
+    Beyond the last observation S falls exponentially, so that the mean is finite. The rate is that of the last quarter
+    of the deaths: their number, divided by the seconds that all lives together last beyond the age at which three
+    quarters of the deaths have happened. If the last step would set S to 0, half a life is added to the nᵢ of that
+    step, so that a life longer than all observed lives is never impossible.
 
-    A step has no density. Hazard and density are those of a smooth curve, which passes through the steps at every
-    ⌈√deaths⌉-th death and falls exponentially in between (and, after the last death, at the tail's rate). This density
-    integrates to 1, so its held-out likelihood is comparable with that of a formula. Spreading the mass of each death
-    over the gap before it would cost 0.4 nats a death for random gaps; over m gaps it costs 1/(2m).
+    A step has no density. Hazard and density are therefore those of a smooth curve. It passes through the steps at
+    every ⌈√deaths⌉-th death and falls exponentially in between; after the last death it falls at the tail's rate. This
+    density integrates to 1, so its held-out likelihood is comparable with that of a formula. The curve skips steps
+    because, for random gaps between deaths, a density that spreads each death over the preceding gap loses 0.4 nats per
+    death, and a density that spreads each death over m gaps loses only 1/(2m) nats.
     """
 
     NAME: ClassVar[str] = "kaplan_meier"
 
     time_s: Floats  #: [m] ages at death, without duplicates, ascending, above 0
-    alive: Floats  #: [m] S at and after each age, descending, above 0
+    alive: Floats  #: [m] S from each of these ages to the next, descending, above 0
     tail_from_s: float  #: the age at which the exponential tail begins
     tail_rate: float  #: hazard of the tail, 1/s
-    knots: NDArray[np.intp]  #: indices of the steps that the smooth curve passes through, ascending, with the last
+    knots: NDArray[np.intp]  #: indices of the steps that the smooth curve passes through, ascending, up to the last
     deaths: int
     censored: int
 
     @classmethod
     def of(cls, observations: Observations) -> Self:
-        """Return the estimate from lives, with zeros replaced by `Observations.positive`. ObservationError for none."""
+        """Return the estimate from lives; `Observations.positive` replaces durations of 0. Raises ObservationError for
+        no lives."""
         seen = observations.positive()
         deaths, exposure_s = seen.deaths, seen.exposure_s
         if not len(seen):
@@ -98,17 +102,17 @@ class KaplanMeier(Lifetime):
 
     @cached_property
     def _edge_s(self) -> Floats:
-        """[m + 2] the starts of the pieces of S: 0, every step, the tail."""
+        """The starts of the pieces of S, [m + 2]: 0, every step, the tail."""
         return np.concatenate(([0.0], self.time_s, [self.tail_from_s]))
 
     @cached_property
     def _height(self) -> Floats:
-        """[m + 2] S at the beginning of each piece."""
+        """S at the beginning of each piece, [m + 2]."""
         return np.concatenate(([1.0], self.alive, [self.alive[-1] if len(self.alive) else 1.0]))
 
     @cached_property
     def _beyond(self) -> Floats:
-        """[m + 2] ∫ S from the beginning of each piece to infinity."""
+        """∫ S from the beginning of each piece to infinity, [m + 2]."""
         areas = np.append(self._height[:-1] * np.diff(self._edge_s), self._height[-1] / self.tail_rate)
         return np.cumsum(areas[::-1])[::-1]
 

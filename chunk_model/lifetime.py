@@ -1,9 +1,9 @@
 """Lifetimes of workers: distributions of a life T ≥ 0, defined by the survival function S(t) = P[T > t].
 
 A distribution is a small frozen class with its own formulae. `Lifetime` derives everything else from them: vectorised
-calls, sampling, and the residual life. Samples invert the survival function, so one generator state gives the same
-ranks for every distribution, and a scaled lifetime gives the same lives, only shorter. Formulae use log S, which stays
-finite in the tail, where S itself is 0 in float64.
+calls, sampling, and the residual life. Sampling inverts the survival function. So one state of the generator gives the
+same ranks for every distribution, and a lifetime scaled by a factor gives the same lives times that factor. Formulae
+use log S, because it stays finite in the tail, where S itself is 0 in float64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-_Numbers = TypeVar("_Numbers", float, Floats)
+#: A number or an array. The result has the same form: a float for a number, float64 of the same shape for an array.
+Given = TypeVar("Given", float, NDArray[Any])
 
 # Bounds of times in text: beyond them, sums and ratios of times overflow.
 MIN_DURATION_S, MAX_DURATION_S = 1e-9, 1e12
@@ -30,9 +31,9 @@ class LifetimeError(ValueError):
     """A lifetime or duration cannot be parsed, or has invalid parameters."""
 
 
-def _as(given: _Numbers, value: Any) -> _Numbers:
+def as_given(given: Given, value: Any) -> Given:
     """Return computed values in the form of the argument: a float for a float, an array for an array."""
-    formed: _Numbers = value if isinstance(given, np.ndarray) else float(value)
+    formed: Given = value if isinstance(given, np.ndarray) else float(value)
     return formed
 
 
@@ -78,37 +79,37 @@ class Lifetime(ABC):
         """E[min(T, t)] for finite t ≥ 0, elementwise. Subclasses override it with a formula that does not subtract."""
         return self.mean() - np.exp(self.log_survival(t)) * self.mean_left(t)
 
-    def survival(self, t: _Numbers) -> _Numbers:
+    def survival(self, t: Given) -> Given:
         """S(t) = P[T > t], t in seconds: float for a float, float64 of the same shape for an array; 1 for t < 0."""
-        return _as(t, np.exp(self.log_survival(np.maximum(np.asarray(t, np.float64), 0.0))))
+        return as_given(t, np.exp(self.log_survival(np.maximum(np.asarray(t, np.float64), 0.0))))
 
-    def hazard(self, t: _Numbers) -> _Numbers:
+    def hazard(self, t: Given) -> Given:
         """h(t) = −d/dt ln S(t) in 1/s for finite t ≥ 0: float for a float, float64 of the same shape for an array.
 
-        It may be infinite at t = 0 (a Weibull of shape below 1).
+        The hazard can be infinite at t = 0, as that of a Weibull distribution with a shape below 1.
         """
-        return _as(t, self._hazard(np.asarray(t, np.float64)))
+        return as_given(t, self._hazard(np.asarray(t, np.float64)))
 
-    def restricted_mean(self, t: _Numbers) -> _Numbers:
-        """E[min(T, t)] = ∫₀ᵗ S(u) du in seconds, t ≥ 0 in seconds or infinite (the mean); float or array, as `t`."""
+    def restricted_mean(self, t: Given) -> Given:
+        """E[min(T, t)] = ∫₀ᵗ S(u) du in seconds, for t ≥ 0 in seconds; the mean for infinite t. Float for a float,
+        float64 of the same shape for an array."""
         given = np.asarray(t, np.float64)
         finite = np.where(np.isfinite(given), given, 0.0)
         # The bounds t·S(t) and t keep full precision for short t, where the formula cancels.
         lowest = finite * np.exp(self.log_survival(finite))
         within = np.minimum(np.maximum(self._restricted_mean(finite), lowest), finite)
-        return _as(t, np.where(np.isinf(given), self.mean(), within))
+        return as_given(t, np.where(np.isinf(given), self.mean(), within))
 
-    def quantile(self, q: _Numbers) -> _Numbers:
-        """Return the life in seconds that a share q of the workers does not exceed, 0 ≤ q < 1 (LifetimeError)."""
+    def quantile(self, q: Given) -> Given:
+        """Return the life in seconds that a share q of the workers does not exceed. Raises LifetimeError unless
+        0 ≤ q < 1."""
         shares = np.asarray(q, np.float64)
         if not bool(np.all((shares >= 0) & (shares < 1))):
             raise LifetimeError(f"a quantile needs shares with 0 <= q < 1, got {q!r}")
-        return _as(q, self.inverse_log_survival(np.log1p(-shares)))
+        return as_given(q, self.inverse_log_survival(np.log1p(-shares)))
 
     @overload
-    def sample(self, rng: np.random.Generator) -> float: ...
-    @overload
-    def sample(self, rng: np.random.Generator, n: None) -> float: ...
+    def sample(self, rng: np.random.Generator, n: None = None) -> float: ...
     @overload
     def sample(self, rng: np.random.Generator, n: int) -> Floats: ...
     def sample(self, rng: np.random.Generator, n: int | None = None) -> float | Floats:
@@ -125,7 +126,8 @@ class Lifetime(ABC):
 
 @dataclass(frozen=True)
 class Residual(Lifetime):
-    """The residual life T − age given T > age of a distribution `base`. Uses log S, so that any age works."""
+    """The residual life T − `age_s` given T > `age_s`, where T has the distribution `base`. It is computed from log S,
+    so that any age works."""
 
     base: Lifetime
     age_s: float

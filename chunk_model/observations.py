@@ -15,24 +15,26 @@ from numpy.typing import ArrayLike, NDArray
 from chunk_model.lifetime import MAX_DURATION_S, Floats
 from chunk_model.traces import Life, UnreadableError, shown, text_of
 
-_TICK_S = 1e-6  # shorter lives count as zero: clocks do not resolve them
+_TICK_S = 1e-6  # shorter lives count as lives of 0 s, because clocks do not resolve them
 _ENDED = {"1": True, "true": True, "0": False, "false": False}
 
 
 class ObservationError(ValueError):
-    """Observations are missing, or a row is invalid; the message names it."""
+    """Observations are missing, or a row is invalid; the message names the row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Observations:
     """n observed lives. Sequences are converted to arrays.
 
-    Raises ObservationError, with the row, unless arrays are one-dimensional, finite and durations at least zero.
+    Raises ObservationError unless the arrays are one-dimensional, of one length and finite, and every duration is at
+    least 0.
     """
 
     duration_s: Floats  #: [n] seconds that each life lasted, or has lasted so far
     ended: NDArray[np.bool_]  #: [n] False: right-censored
-    end_at_s: Floats | None = None  #: [n] the time at which each ended or was last seen; equal in a mass eviction
+    #: [n] time at which each life ended or was last seen; lives that end in one mass eviction have the same time
+    end_at_s: Floats | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "duration_s", np.asarray(self.duration_s, np.float64))
@@ -55,13 +57,13 @@ class Observations:
     def of(cls, lives: Iterable[Life], end_s: float | None = None) -> Self:
         """Return the observations of `lives` at the time `end_s` (default: the last start or end among them).
 
-        Lives that never ended, or end later, are censored; lives that start at that time or later are left out. Raises
-        ObservationError if none is left.
+        Lives that have not ended by `end_s` are censored, or left out if they have not started before `end_s`. Raises
+        ObservationError if no life is left.
         """
         lives = list(lives)
         if end_s is None:
             end_s = max((life.start_s if life.end_s is None else life.end_s for life in lives), default=0.0)
-        # An ended life of length zero is an observation, a life that has just begun is none.
+        # A life that ended after 0 s is an observation. A life that begins at `end_s` shows nothing yet.
         seen = [life for life in lives if life.start_s < end_s or (life.end_s is not None and life.end_s <= end_s)]
         if not seen:
             raise ObservationError(
@@ -87,16 +89,17 @@ class Observations:
 
     @property
     def independent_deaths(self) -> int:
-        """Distinct times of death, since an eviction ends many lives at once; all deaths if times are unknown."""
+        """The number of distinct times of death, so that an eviction that ends many lives counts once. If the times are
+        unknown, the number of deaths."""
         return self.deaths if self.end_at_s is None else len(np.unique(self.end_at_s[self.ended]))
 
     def groups(self) -> NDArray[np.intp]:
-        """Return [n] the group of each life, from 0: lives that ended at one time are one group."""
+        """Return the group of each life, [n], counted from 0. Lives that ended at the same time are one group."""
         alone = np.arange(len(self))
         if self.end_at_s is None:
             return alone
         of_death = np.unique(self.end_at_s, return_inverse=True)[1]
-        # Survivors are groups of their own, with numbers above those of deaths.
+        # Each survivor is a group of its own, with a number above the numbers of the groups of deaths.
         return np.unique(np.where(self.ended, of_death, len(self) + alone), return_inverse=True)[1]
 
     def members(self) -> list[NDArray[np.intp]]:
@@ -105,13 +108,14 @@ class Observations:
         return np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1])
 
     def take(self, index: ArrayLike) -> Observations:
-        """Return the lives selected by `index` (indices, which may repeat, or a mask)."""
+        """Return the lives selected by `index` (indices, which can repeat, or a mask)."""
         chosen = np.asarray(index)
         end_at_s = None if self.end_at_s is None else self.end_at_s[chosen]
         return Observations(self.duration_s[chosen], self.ended[chosen], end_at_s)
 
     def positive(self) -> Observations:
-        """Replace durations of 0, where densities may be infinite, by half the shortest positive duration."""
+        """Return the lives with each duration of 0 replaced by half the shortest positive duration, because densities
+        can be infinite at 0."""
         positive = self.duration_s >= _TICK_S
         if bool(np.all(positive)):
             return self
@@ -138,10 +142,10 @@ def _read(rows: Iterator[list[str]], source: str) -> Observations:
     header = [name.strip() for name in next(rows, [])]
     missing = [name for name in ("duration_s", "ended") if name not in header]
     if missing:
-        got = f"the columns {','.join(header)}" if header else "nothing"
+        got = f"the columns {shown(','.join(header))}" if header else "nothing"
         raise ObservationError(f"{source}, line 1: expected the columns duration_s,ended, got {got}")
     if len(set(header)) < len(header):
-        raise ObservationError(f"{source}, line 1: got a column twice ({','.join(header)}); expected each once")
+        raise ObservationError(f"{source}, line 1: got a column twice ({shown(','.join(header))}); expected each once")
     durations: list[float] = []
     ended: list[bool] = []
     moments: list[float] | None = [] if "end_at_s" in header else None
@@ -150,7 +154,9 @@ def _read(rows: Iterator[list[str]], source: str) -> Observations:
             continue
         where = f"{source}, line {number}"
         if len(row) != len(header):
-            raise ObservationError(f"{where}: got {len(row)} fields, expected {len(header)} ({','.join(header)})")
+            raise ObservationError(
+                f"{where}: got {len(row)} fields, expected {len(header)} ({shown(','.join(header))})"
+            )
         field = dict(zip(header, (value.strip() for value in row), strict=True))
         durations.append(_seconds(field["duration_s"], f"{where}: duration_s", least=0.0))
         if (state := _ENDED.get(field["ended"].lower())) is None:

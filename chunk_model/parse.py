@@ -1,13 +1,14 @@
 """Lifetimes from text, and the hedged lifetime for which a chunk size is chosen.
 
-The text is "normal(45m,10m)" or "mixture(0.3*exponential(5m),0.7*weibull(1.5,2h))". "interruptions(5%)" is the
-exponential distribution of machines of which 5% are reclaimed within a month; "interruptions(5-10%)" uses the middle of
-the band.
+Examples are "normal(45m,10m)" and "mixture(0.3*exponential(5m),0.7*weibull(1.5,2h))". "interruptions(5%)" is the
+exponential distribution by which 5% of the machines are reclaimed within a month; "interruptions(5-10%)" uses the
+middle of the band.
 
-The hedged lifetime is a mixture of the observed lives (four fifths) and the family fitted to them. A choice for the
-fitted family alone loses if the lives do not follow it: the likelihood depends on all ages, while an all-or-nothing
-chunk depends on the survival at one age. A choice for the observed lives alone (Kaplan and Meier) puts the chunk just
-before a gap in them, and with few lives the gap is random. docs/notes/sizing.md has the measurements.
+The hedged lifetime is a mixture of the observed lives (four fifths) and the family fitted to them (one fifth). A choice
+for the fitted family alone loses goodput if the lives do not follow the family, because a fit weighs all ages, while an
+all-or-nothing chunk depends on the survival at one age. A choice for the observed lives alone (Kaplan and Meier) puts
+the chunk just before a gap between these lives, and with few lives the gap is random. docs/notes/sizing.md has the
+measurements.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from chunk_model.lifetime import Lifetime, LifetimeError, parse_duration
 from chunk_model.observations import Observations
 from chunk_model.prices import interrupted_monthly, parse_share
 
-MAX_CHARS = 2_000  # of a lifetime as text
+MAX_CHARS = 2_000  # maximum length of the text of a lifetime
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 _EXAMPLES = (
     "normal(45m,10m), exponential(45m), weibull(1.5,40m), lognormal(45m,0.8), interruptions(5%) a month "
@@ -31,7 +32,7 @@ _EXAMPLES = (
 
 
 def parse(text: str) -> Lifetime:
-    """Parse a distribution such as "normal(45m,10m)", or the text form of one, as `str` gives it.
+    """Parse a distribution such as "normal(45m,10m)", or the text that `str` gives for a distribution.
 
     Raises LifetimeError for an unknown name, a wrong number of parameters, an invalid number or a value out of range. A
     Kaplan–Meier curve has no text form.
@@ -95,10 +96,10 @@ def _number(text: str) -> float:
         raise LifetimeError(f'"{text.strip()}" is not a number') from None
 
 
-# Weight of the observed lives. The mean loss on other lives is flat from 0.5 to 0.8 and rises above; the worst loss on
-# the observed lives falls with the weight.
+# Weight of the observed lives. The mean loss on other lives is the same for weights from 0.5 to 0.8 and higher above
+# 0.8. The worst loss on the observed lives falls as the weight rises.
 OBSERVED_WEIGHT = 0.8
-MIN_DEATHS = 10  # independent deaths; with fewer, their curve adds no information to the fitted family
+MIN_DEATHS = 10  # with fewer independent deaths, the curve of the observed lives adds nothing to the fitted family
 
 
 def hedged(lifetime: Lifetime, observations: Observations) -> Lifetime:

@@ -1,16 +1,16 @@
 """Spot prices of each market over time, and lifetimes of instances derived from prices or interruption rates.
 
-A price file is CSV with a header and the columns timestamp, instance_type, zone, product, price_usd_per_h.
-DescribeSpotPriceHistory returns the same data under other names, newest first. A price holds until the next one of its
-market.
+A price file is CSV with a header and the columns timestamp, instance_type, zone, product, price_usd_per_h, or the
+output of AWS's command describe-spot-price-history (JSON, or its `--output text`), which has the same data under other
+names, newest first. A price holds until the next price of its market.
 
 Lives from prices are simulated: an instance is requested every hour in every market, with a bid in multiples of that
-market's median price. It starts if the price is at most its bid, and is reclaimed when the price exceeds the bid. Lives
-that run at the same time end together at the next rise. They share that time, and count as one independent event.
+market's median price. An instance starts if the price is at most its bid, and is reclaimed when the price exceeds the
+bid. All lives of a market that go on at that time end together, so they count as one independent death.
 
 Lives from interruptions: a provider publishes the share of machines that it reclaims within a month. Amazon's Spot
-Instance Advisor has this share for each type, in bands such as "<5%" and "5-10%", for the trailing month. It has no
-information on ages, so the exponential distribution is used.
+Instance Advisor has this share for each type, in bands such as "<5%" and "5-10%", for the trailing month. The share
+says nothing about the ages of the machines, so the exponential distribution is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import csv
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,20 +35,49 @@ Floats = NDArray[np.float64]
 COLUMNS = ("timestamp", "instance_type", "zone", "product", "price_usd_per_h")
 
 
-def read_prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Floats]]:
-    """Return (seconds since 1970, dollars an hour), each (n,) in order of time, by market, such as
-    "c3.xlarge/us-east-1a/Linux". Raises TraceError (with source and line)."""
+Row = tuple[str, Sequence[Any]]  # (position of the row, for messages; values of COLUMNS)
+Prices = dict[str, tuple[Floats, Floats]]  # as `read_prices` returns them
+
+
+def read_prices(lines: Iterable[str], source: str) -> Prices:
+    """Return for each market, such as "c3.xlarge/us-east-1a/Linux", (seconds since 1970, dollars an hour), each (n,) in
+    order of time. Raises TraceError (with source and line)."""
     try:
-        return _prices(lines, source)
+        return _prices(_of_csv(lines, source), source)
     except csv.Error as error:
         raise TraceError(f"{source} cannot be read as CSV: {error}") from None
+
+
+AWS = ("Timestamp", "InstanceType", "AvailabilityZone", "ProductDescription", "SpotPrice")  # AWS's names for COLUMNS
+
+
+def read_aws_json(entries: Iterable[Any], source: str) -> Prices:
+    """Return the prices in entries of DescribeSpotPriceHistory, whose times are text. Otherwise like `read_prices`."""
+    named = (entry if isinstance(entry, dict) else {"": entry} for entry in entries)
+    rows = ([each[name] for name in AWS] if {*AWS} <= each.keys() else [*each.values()] for each in named)
+    return _prices(((f"SpotPriceHistory[{n}]", row) for n, row in enumerate(rows)), source)
+
+
+def read_aws_text(lines: Iterable[str], source: str) -> Prices:
+    """Return the prices in the output of `describe-spot-price-history --output text`. Otherwise like `read_prices`."""
+
+    def rows() -> Iterator[Row]:
+        for number, line in enumerate(lines, 1):
+            match line.strip().split("\t"):
+                case [_, zone, *_, instance, product, cost, when]:  # newer versions of AWS's command add the zone's id
+                    yield f"line {number}", [when, instance, zone, product, cost]
+                case row if row != [""]:
+                    yield f"line {number}", row
+
+    return _prices(rows(), source)
 
 
 def price_steps(history: Iterable[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
     """Return [seconds since 1970, dollars an hour] in order of time for each market, such as "c5.large/us-east-1a".
 
-    `history` are the entries of DescribeSpotPriceHistory's SpotPriceHistory, of one product. Repeated prices are left
-    out; of several at one time the highest is used. Raises ValueError for an invalid entry.
+    `history` are the entries of DescribeSpotPriceHistory's SpotPriceHistory, of one product. A price that equals the
+    one before it is left out; of several prices at one time the highest is used. Raises ValueError for an invalid
+    entry.
     """
     points: dict[str, dict[float, float]] = defaultdict(dict)
     for entry in history:
@@ -80,32 +109,40 @@ def median_over_time(time_s: Floats, price: Floats, end_s: float) -> float:
     return float(price[order][np.searchsorted(so_far, so_far[-1] / 2)])
 
 
-def _prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Floats]]:
-    """Return (seconds since 1970, price), each (n,) in order of time, by market."""
+def _of_csv(lines: Iterable[str], source: str) -> Iterator[Row]:
     rows = csv.reader(lines)
     header = [name.strip() for name in next((row for row in rows if "".join(row).strip()), [])]
     if missing := [name for name in COLUMNS if name not in header]:
         raise TraceError(
             f"{source}, line {max(1, rows.line_num)}: no column {', '.join(missing)}; expected {','.join(COLUMNS)}"
         )
-    when, instance, zone, product, cost = (header.index(name) for name in COLUMNS)
-    series_of: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    places = [header.index(name) for name in COLUMNS]
     for row in rows:
-        if not "".join(row).strip():
-            continue
+        if "".join(row).strip():
+            complete = len(row) > max(places)
+            yield f"line {rows.line_num}", [row[place] for place in places] if complete else row
+
+
+_WANTED = "2015-03-11 16:54:38+00:00,c3.xlarge,us-east-1a,Linux,0.0324"
+
+
+def _prices(rows: Iterable[Row], source: str) -> Prices:
+    """Return the prices in rows of any format, as `read_prices` does."""
+    series_of: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for where, row in rows:
         try:
-            moment, price = datetime.fromisoformat(row[when].strip()), float(row[cost])
-            name = "/".join((row[instance], row[zone], row[product]))
-        except (ValueError, IndexError):
+            when, instance, zone, product, cost = row
+            moment, price = datetime.fromisoformat(when.strip()), float(cost)
+            name = "/".join((instance, zone, product))
+        except (ValueError, TypeError, AttributeError, OverflowError):
             moment, price, name = datetime.min, math.nan, ""
         if not (math.isfinite(price) and price >= 0):
-            wanted = "2015-03-11 16:54:38+00:00,c3.xlarge,us-east-1a,Linux,0.0324"
-            raise TraceError(f"{source}, line {rows.line_num}: got {shown(','.join(row))}, expected such as {wanted}")
+            raise TraceError(f"{source}, {where}: got {shown(','.join(map(str, row)))}, expected such as {_WANTED}")
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         series_of[name].append((moment.timestamp(), price))
     if not series_of:
-        raise TraceError(f"{source} has a header and no prices below it")
+        raise TraceError(f"{source} has no prices; expected such as {_WANTED}")
     markets = {}
     for name, points in series_of.items():
         points.sort()  # AWS gives the newest first
@@ -115,21 +152,20 @@ def _prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Floats
 
 
 EVERY_S = 3600.0  # seconds between requests
-# The bid determines the lives: with the prices of 2015, half of them lasted 29 h at the median itself, 78 h at 1.5 and
-# 117 h at twice the median. At 1.5 small fluctuations end no life, and most lives end within the record.
+# The default bid, in multiples of a market's median price. With the prices of 2015, the median life was 29 h for a bid
+# of 1, 78 h for 1.5 and 117 h for 2. With 1.5, small fluctuations end no life, and most lives end within the record.
 BID = 1.5
 MAX_LIVES = 2_000_000
 
 
-def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: float = BID) -> Record:
-    """Return simulated lives of instances under the prices in `lines` (header first).
+def price_lives(prices: Prices, source: str, *, market: str = "", bid: float = BID) -> Record:
+    """Return simulated lives of instances under the prices of markets.
 
     `market` is a prefix of the names of markets to use, such as "c3.xlarge/us-east-1a/Linux". `bid` is in multiples of
-    a market's median price. Raises TraceError (with source and line) for invalid lines, or if no market is left.
+    a market's median price. Raises TraceError (with source) if no market is left.
     """
     if not (math.isfinite(bid) and bid > 0):
         raise TraceError(f"the bid is {bid!r}; expected multiples of the median price, above 0, such as {BID}")
-    prices = read_prices(lines, source)
     chosen = {name: series for name, series in sorted(prices.items()) if name.startswith(market)}
     if not chosen:
         raise TraceError(f"{source} has no market {market!r}; it has {', '.join(sorted(prices))}")
@@ -138,8 +174,8 @@ def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: flo
     asked = sum(int((end_s - time_s[0]) / EVERY_S) + 1 for time_s, _ in chosen.values())
     if asked > MAX_LIVES:
         raise TraceError(
-            f"{source} is of {(end_s - begin_s) / 86_400:,.0f} days, in which instances would be asked for {asked:,} "
-            f"times; expected at most {MAX_LIVES:,}. Is a moment wrong? Give a part of it."
+            f"{source} covers {(end_s - begin_s) / 86_400:,.0f} days, in which instances would be requested {asked:,} "
+            f"times; expected at most {MAX_LIVES:,}. Check its times, or give a part of it."
         )
     stays: list[Life] = []
     for name, (time_s, price) in chosen.items():
@@ -155,7 +191,7 @@ def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: flo
 
 
 MONTH_S = 30 * 86_400.0
-MIN_SHARE, MAX_SHARE = 0.001, 0.99  # of the machines a month; other figures are not plausible
+MIN_SHARE, MAX_SHARE = 0.001, 0.99  # bounds of the share of machines reclaimed in a month; others are not plausible
 _SHARE = re.compile(r"\s*<?\s*(?:(\d+(?:\.\d+)?)\s*%?\s*-\s*)?(\d+(?:\.\d+)?)\s*%\s*")
 
 
@@ -164,7 +200,7 @@ def interrupted_monthly(share: float) -> Exponential:
     1 - share, so the mean is -30 d / ln(1 - share). Raises LifetimeError for a share outside `MIN_SHARE` to
     `MAX_SHARE`."""
     if not MIN_SHARE <= share <= MAX_SHARE:
-        raise LifetimeError(f"a share {share:g} of machines is taken a month; expected {MIN_SHARE:g} to {MAX_SHARE:g}")
+        raise LifetimeError(f"got the monthly share {share:g} of machines; expected {MIN_SHARE:g} to {MAX_SHARE:g}")
     return Exponential(-MONTH_S / math.log1p(-share))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from chunk_model import prices, traces
-from chunk_model.traces import Record, TraceError, text_of
+from chunk_model.traces import TICKS, Record, TraceError, text_of
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class _Format:
 
     shown: str  # an example, for messages
     begins: re.Pattern[str]  # matches the first line that is not blank
-    read: Callable[[str, str], Record]  # (whole text, file name for messages)
+    read: Callable[[str, str], Record]  # called with (whole text, file name for messages)
 
 
 def _events(text: str, source: str) -> Record:
@@ -27,9 +28,29 @@ def _events(text: str, source: str) -> Record:
     return Record(lives, events[-1].time_s, "nodes added and removed", older)
 
 
+def parse_json(text: str, source: str) -> Record:
+    """Parse a trace in JSON: SkyPilot's counts, or AWS's price history. Raises TraceError, with the position."""
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TraceError(f"{source}, line {error.lineno}: not JSON ({error.msg}); is the file cut off?") from None
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
+        raise TraceError(f"{source}: cannot be read as JSON ({error}); expected such as {TICKS}") from None
+    match content.get("SpotPriceHistory") if isinstance(content, dict) else content:
+        case [] | [{"SpotPrice": _}, *_] as entries:
+            return prices.price_lives(prices.read_aws_json(entries, source), source)
+    return traces.parse_ticks(content, source)
+
+
+_AWS = "AWS's describe-spot-price-history"
 FORMATS = (
     _Format("milliseconds,add|remove,node", re.compile(r"\s*[^,]*,\s*(add|remove)\b"), _events),
-    _Format('{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0]}', re.compile(r"\s*\{"), traces.parse_ticks),
+    _Format(f"{TICKS}, or {_AWS} writes", re.compile(r"\s*[{\[]"), parse_json),
+    _Format(
+        f"{_AWS} --output text writes",
+        re.compile(r"SPOTPRICEHISTORY\t"),
+        lambda text, source: prices.price_lives(prices.read_aws_text(text.splitlines(), source), source),
+    ),
     _Format(
         "2021-12-10, 13:07:45, 80",
         re.compile(r"\s*\d{4}-\d\d-\d\d\s*,\s*\d\d:\d\d:\d\d\s*,"),
@@ -38,7 +59,7 @@ FORMATS = (
     _Format(
         ",".join(prices.COLUMNS),
         re.compile(r"(?=.*\btimestamp\b)(?=.*\bprice_usd_per_h\b)"),
-        lambda text, source: prices.price_lives(text.splitlines(), source),
+        lambda text, source: prices.price_lives(prices.read_prices(text.splitlines(), source), source),
     ),
 )
 

@@ -1,8 +1,8 @@
-"""Goodput of a chunk size by replaying given lives, event by event: a check of `goodput` that shares no formula.
+"""Goodput of a chunk size by replaying given lives, event by event: a check of `goodput` without its formulas.
 
-The schedule of a worker's events does not depend on when it dies. So one timetable is made by summing durations (boot,
-start and copying, training, push, …), and every life is truncated at its end. A life that outlasts the timetable, which
-has at most `_EVENTS` events, is computed by division instead.
+The times of a worker's events do not depend on when the worker dies. So one timetable serves all lives: it is made by
+summing durations (start and copying, training, push, …), and a life has the events that come before its end. A
+timetable has at most `_EVENTS` events; for a life that outlasts the timetable, division is used instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chunk_model.goodput import ChunkError, Costs
 
 Floats = NDArray[np.float64]
 
-_EVENTS = 1 << 16  # of a timetable, which bounds its memory
+_EVENTS = 1 << 16  # maximum events of a timetable, which bounds its memory
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Replayed:
     goodput: float  #: credited·exec_s / paid_s, from 0 to 1; 0 if nothing was paid
     low: float  #: lower end of the 95% confidence interval of the goodput
     high: float  #: upper end
-    credited: float  #: vertices
-    paid_s: float  #: seconds of machines, including the wait for them
+    credited: float  #: vertices credited
+    paid_s: float  #: seconds of machine time, including the wait for machines
     lost_s: float  #: seconds of training that were not credited
 
 
@@ -43,13 +43,13 @@ def replay(
 ) -> Replayed:
     """Replay `lives`, float64 [lives] in seconds, with n vertices a chunk and a push every `push_every` vertices.
 
-    `push_every` None is one push, at the end, or none if costs.push_s is None. With `many`, a worker boots and takes
-    chunk after chunk until it dies; without, it takes one chunk and is released at its end. An event at the very time
-    of death still counts.
+    If `push_every` is None, a chunk has one push, at its end, or none if costs.push_s is None. With `many`, a worker
+    boots and takes chunk after chunk until it dies; without `many` it takes one chunk and is released at the chunk's
+    end. An event at the very time of death still counts.
 
     The confidence interval is that of a ratio of means (delta method, Student's t). Lives that end together are not
-    independent: `instants`, float64 [lives], has the time of each end, and lives with the same time count as one
-    observation (NaN: a group of its own). With a single observation the interval is 0 to 1.
+    independent. `instants`, float64 [lives], has the time at which each life ended: lives with the same time count as
+    one observation, and a life with NaN counts as one by itself. With a single observation the interval is 0 to 1.
 
     Raises ChunkError for no lives, a life that is negative or not finite, a chunk or push below one vertex, pushes
     without a cost, or `instants` of another shape.
@@ -64,10 +64,10 @@ def replay(
 def replay_each(
     lives: Floats, costs: Costs, n: int, push_every: int | None = None, many: bool = False
 ) -> tuple[Floats, Floats, Floats]:
-    """Return three float64 [lives]: vertices credited, seconds paid, seconds of work lost of each life.
+    """Return three arrays, float64 [lives]: vertices credited, seconds paid and seconds of work lost of each life.
 
-    For callers that aggregate in another way than `replay`, such as over resampled lives. Arguments and errors are the
-    same.
+    This is for callers that aggregate in another way than `replay`, such as over resampled lives. Arguments and errors
+    are those of `replay`.
     """
     lives = np.asarray(lives, np.float64)
     if lives.ndim != 1 or not len(lives):
@@ -77,7 +77,7 @@ def replay_each(
     if n < 1 or (push_every is not None and push_every < 1):
         raise ChunkError(f"a chunk and a push have at least 1 vertex, got n={n} and push_every={push_every}")
     if push_every is not None and costs.push_s is None:
-        raise ChunkError(f"push_every is {push_every}, but the costs say no pushes: give push_s, what one costs")
+        raise ChunkError(f"push_every is {push_every}, but the costs are without pushes: give push_s, what one costs")
 
     boot_s = costs.boot_s if many else 0.0
     working = np.maximum(lives - boot_s, 0.0)
@@ -92,14 +92,14 @@ def replay_each(
 class _Timetable:
     """One chunk as a sequence of stretches, each of which ends with an event that credits vertices."""
 
-    idle_s: Floats  # [events] before the training of the stretch: start and copying of the chunk, or 0
-    work_s: Floats  # [events] training
-    done_s: Floats  # [events] after it: the push, or the end of an all-or-nothing chunk
-    credit: Floats  # [events] vertices
-    end_s: float  # after the last event
-    events: int  # of a whole chunk; the arrays hold no more than _EVENTS
-    chunk_s: float
-    vertices: int
+    idle_s: Floats  # [events] seconds before training: start and copying of the chunk in the first stretch, else 0
+    work_s: Floats  # [events] seconds of training
+    done_s: Floats  # [events] seconds after training: the push, or the end of an all-or-nothing chunk
+    credit: Floats  # [events] vertices credited
+    end_s: float  # seconds from the last event to the end of the chunk
+    events: int  # number of events of a whole chunk; the arrays have at most the first `_EVENTS` of them
+    chunk_s: float  # seconds of a whole chunk
+    vertices: int  # vertices of a whole chunk
     longest_s: float  # the longest life, which bounds the timetable
 
     @staticmethod
@@ -122,7 +122,8 @@ class _Timetable:
         return int(min(_EVENTS // len(self.credit), self.longest_s // self.chunk_s + 2))
 
     def until_s(self, many: bool) -> float:
-        """Return the time up to which `by_events` is valid; infinity if the timetable has the only chunk completely."""
+        """Return the age up to which `by_events` is valid; infinity if a life has only one chunk and the timetable has
+        all events of the chunk."""
         if not many and self.events <= _EVENTS:
             return np.inf
         stretches = float((self.idle_s + self.work_s + self.done_s).sum())
@@ -139,12 +140,12 @@ class _Timetable:
         count = np.searchsorted(over, lives, side="right")
         sums = np.concatenate([[0.0], np.cumsum(credit)])
         since = lives - np.concatenate([[0.0], over])[count]
-        # After the last event nothing is left to lose.
+        # After the last event of the timetable no training can be lost.
         lost = np.clip(since - np.append(idle, 0.0)[count], 0.0, np.append(work, 0.0)[count])
         return sums[count], lost
 
     def by_division(self, lives: Floats, many: bool) -> tuple[Floats, Floats]:
-        """Return the same for lives of any length, by division instead of the timetable."""
+        """Return the same as `by_events`, but for lives of any length, by division instead of the timetable."""
         chunks = np.floor(lives / self.chunk_s) if many else np.zeros_like(lives)
         into = lives - chunks * self.chunk_s
         step = float(self.work_s[0] + self.done_s[0])

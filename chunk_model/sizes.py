@@ -1,7 +1,8 @@
 """The possible sizes of a chunk, their goodput, and the search for the best one.
 
 Goodput as a function of the size has one wide maximum for smooth lifetimes, a jump if lives end together, and several
-maxima if they end in groups. So every search uses a fine grid over all decades, then finer ones around its peaks.
+maxima if they end in groups. So every search uses a fine grid over all decades first, and then finer grids around the
+peaks.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from chunk_model.lifetime import Floats, Lifetime
 
 Ints = NDArray[np.int64]
 
-# Evaluated terms of a sum (see `goodput`): in a first search, in later ones, in results. The errors for smooth
-# lifetimes are below 1e-3, 1e-4 and 1e-5.
+# Numbers of terms of a sum that are evaluated (see `goodput`): in first searches, in later searches, and for results.
+# For smooth lifetimes the errors are below 1e-3, 1e-4 and 1e-5.
 ROUGH, CLOSE, FULL = 64, 256, 4096
-# Push intervals as parts of a chunk: equal ones, and ones with a short last push, which pay off if machines of a
-# certain age are about to die.
+# Push intervals as fractions of a chunk. Some divide it evenly; the others leave a short last push, which pays off if
+# machines of a certain age are about to die.
 _SHAPES = (1, 0.97, 0.94, 0.91, 0.88, 0.84, 0.8, 0.75, 0.68, 0.6, 0.5, 0.45, 0.4, 0.34, 0.3, 0.26, 0.22, 0.19, 0.16)
-# Local maxima that are refined: if lives end together, there is one for each number of chunks that fit into a life.
+# Number of local maxima that are refined. If lives end together, goodput has a local maximum for each number of chunks
+# that fit into a life.
 _CLIMBS = 4
 
 
@@ -33,17 +35,18 @@ class Sizes:
 
     lifetime: Lifetime
     costs: Costs
-    batch: int
-    many: bool
-    lowest: int
-    highest: int
+    batch: int  # vertices of a batch
+    many: bool  # True: a worker takes chunk after chunk until it dies
+    lowest: int  # batches
+    highest: int  # batches
 
     @property
     def has_pushes(self) -> bool:
         return self.costs.push_s is not None
 
     def goodput(self, k: int | Ints, j: int | Ints | None, terms: int = FULL) -> Floats:
-        """Return the goodput of chunks of k batches pushed every j (None: no pushes), float64 in the shape of k."""
+        """Return the goodput of chunks of k batches, pushed every j batches (None: not pushed), float64 in the shape of
+        k."""
         every = None if j is None else np.minimum(k, j) * self.batch
         sizes = np.asarray(k, np.int64) * self.batch
         return np.asarray(
@@ -69,7 +72,7 @@ class Sizes:
         return max(ends, key=lambda end: float(self.goodput(end[0], end[1], CLOSE)))
 
     def _climbed(self, size: int, interval: int) -> tuple[int, int]:
-        """Improve a size and an interval by coordinate search. The result is not worse."""
+        """Improve a size and an interval by coordinate search. The result is never worse than the input."""
         for _ in range(2):
             size, interval = self._scaled(size, interval)
             interval = self.best_interval(size, interval)
@@ -77,7 +80,8 @@ class Sizes:
         return size, min(size, interval)
 
     def _scaled(self, k: int, j: int) -> tuple[int, int]:
-        """Return (size, interval) with the highest goodput at the ratio j to k; not worse than k, j."""
+        """Return the (size, interval) with the highest goodput among those in the ratio of k to j; never worse than
+        (k, j)."""
 
         def interval(size: int | Ints) -> Ints:
             return np.maximum(np.rint(np.asarray(size) * (j / k)).astype(np.int64), self.lowest)
@@ -87,24 +91,25 @@ class Sizes:
         return best, int(interval(best))
 
     def _best_size(self, k: int, j: int) -> int:
-        """Return the size with the highest goodput for pushes every j batches; not worse than k."""
+        """Return the size with the highest goodput for pushes every j batches; never worse than k."""
         candidates = np.union1d(grid(self.lowest, self.highest, 24), k)
         return _peak(lambda k: self.goodput(k, j, CLOSE), candidates)
 
     def best_interval(self, k: int, j: int) -> int:
-        """Return the push interval with the highest goodput for chunks of k batches; not worse than j."""
+        """Return the push interval with the highest goodput for chunks of k batches; never worse than j."""
         candidates = np.union1d(grid(self.lowest, k, 24), min(j, k))
         return _peak(lambda j: self.goodput(np.full_like(j, k), j, CLOSE), candidates)
 
     def highest_goodput(self) -> float:
-        """Return the goodput of `best`, to about a percent, in a fraction of its time."""
+        """Return the goodput of the best size, to within about a percent, in a fraction of the time of `best`."""
         if not self.has_pushes:
             points = 256 if self.many else 2048
             return float(self.goodput(grid(self.lowest, self.highest, points), None, CLOSE).max())
         return float(self.goodput(*self._pairs(24, 16, 64), ROUGH).max())
 
     def smallest(self, k: int, j: int, enough: float) -> int:
-        """Return the smallest size up to k with a share `enough` of k's goodput, to within 2%."""
+        """Return the smallest size up to k whose goodput is at least `enough` times the goodput of k. The size is found
+        to within 2%."""
         wanted = enough * float(self.goodput(k, j, CLOSE))
         candidates = grid(self.lowest, k, 64)
         while True:
@@ -119,7 +124,8 @@ class Sizes:
     def _pairs(self, sizes: int, intervals: int, fine: int) -> tuple[Ints, Ints]:
         """Return pairs of sizes and push intervals, as two arrays.
 
-        With few pushes in a chunk, goodput depends on their exact times: there the grid is `fine`, with several ratios.
+        If a chunk has few pushes, goodput depends on their exact times. So the pairs with few pushes have a grid of
+        `fine` sizes, each with the intervals of `_SHAPES`.
         """
         k, j = np.meshgrid(grid(self.lowest, self.highest, sizes), grid(self.lowest, self.highest, intervals))
         few, part = np.meshgrid(grid(self.lowest, self.highest, fine), np.array(_SHAPES))
@@ -133,7 +139,8 @@ def grid(low: int, high: int, points: int) -> Ints:
 
 
 def _distinct_peaks(values: Floats, sizes: Ints, most: int) -> list[int]:
-    """Return the positions of the highest values, best first, whose sizes differ by more than a quarter."""
+    """Return the positions of at most `most` highest values, best first, whose sizes all differ by more than a
+    quarter."""
     chosen: list[int] = []
     for at in np.argsort(-values, kind="stable").tolist():
         if all(abs(np.log(sizes[at] / sizes[other])) > np.log(1.25) for other in chosen):
@@ -144,8 +151,8 @@ def _distinct_peaks(values: Floats, sizes: Ints, most: int) -> list[int]:
 
 
 def _peak(value: Callable[[Ints], Floats], at: Ints, peaks: int = 1) -> int:
-    """Return the whole number with the highest value, refined from the highest local maxima on the ascending grid
-    `at`."""
+    """Return the whole number with the highest value. The search refines the `peaks` highest local maxima on the
+    ascending grid `at`."""
     values = _comparable(value(at))
     before, after = np.append(-np.inf, values[:-1]), np.append(values[1:], -np.inf)
     tops: Ints = np.flatnonzero((values >= before) & (values >= after))
@@ -161,7 +168,7 @@ def _comparable(values: Floats) -> Floats:
 
 
 def _zoom(value: Callable[[Ints], Floats], low: int, high: int) -> tuple[int, float]:
-    """Return (the best of low..high, to a thousandth; its value), assuming one maximum between them."""
+    """Return (the best whole number from low to high, to within a thousandth; its value), if there is one maximum."""
     while True:
         at = np.unique(np.rint(np.linspace(low, high, 17)).astype(np.int64))
         values = _comparable(value(at))

@@ -28,7 +28,7 @@ def lenet() -> nn.Module:
 
 class Network(gridml.Vertex):  # replicated: every chunk trains a replica of it
     model = gridml.module(lenet, partial(torch.optim.SGD, lr=0.05, momentum=0.9))
-    aggregate = gridml.stale_mean()  # g: how a replica comes back
+    aggregate = gridml.stale_mean()  # g: merges a trained replica into the network
 
 
 class Image(gridml.Vertex):  # local: each image is in one chunk

@@ -1,4 +1,4 @@
-"""MNIST one vertex at a time, as in Figure 2 of the paper: f runs on one image and updates the network it leads to."""
+"""MNIST one vertex at a time, as in Figure 2 of the paper: f runs on one image and updates its one neighbour."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from torch import nn
 
 import gridml
 
-IMAGES = 2000  # of the 60,000: one vertex at a time is the plainest way to write f, not the fastest
+IMAGES = 2000  # of the 60,000: an f for one vertex is the simplest to write, but not the fastest
 
 
 def perceptron() -> nn.Module:

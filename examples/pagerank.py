@@ -1,4 +1,4 @@
-"""PageRank: nothing is replicated, so epochs are supersteps, in which pages read the ranks of the one before."""
+"""PageRank: nothing is replicated, so epochs are supersteps: pages read the ranks of the previous epoch."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ class Page(gridml.Vertex):
     rank = gridml.array("float64", mutable=True)
     steps = gridml.array("int64", mutable=True)
     degree = gridml.array("int64")  # links that leave the page
-    linked_by = gridml.edge("Page")  # the pages they come from
+    linked_by = gridml.edge("Page")  # the pages that link to the page
 
 
 @gridml.update(batch=256)
@@ -46,7 +46,7 @@ def graph() -> gridml.Graph:
 
 
 def evaluate(pages: gridml.Batch[Page]) -> dict[str, float]:
-    """Compare with a power iteration of as many steps on the dense matrix."""
+    """Compare with a power iteration on the dense matrix, with the same number of steps."""
     source, target = web()
     matrix = np.zeros((PAGES, PAGES))
     np.add.at(matrix, (target, source), 1 / np.bincount(source, minlength=PAGES)[source])

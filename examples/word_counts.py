@@ -1,4 +1,4 @@
-"""Naive Bayes: texts add to the counts of their words, exactly, whatever happens to the workers that count."""
+"""Naive Bayes: texts add to the counts of their words. The counts are exact, whatever happens to the workers."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ import gridml
 TEXTS, LENGTH, WORDS, TOPICS = 4000, 30, 500, 4
 
 
-class Word(gridml.Vertex):  # replicated; how often it is in texts of each topic
+class Word(gridml.Vertex):  # replicated: its count in the texts of each topic
     count = gridml.array("int64", (TOPICS,))
     aggregate = gridml.add()
 

@@ -17,7 +17,7 @@ from gridml.aggregates.averages import Mean as mean
 from gridml.aggregates.averages import Nesterov as nesterov
 from gridml.aggregates.averages import StaleMean as stale_mean
 
-# By class: a type checker takes `gridml.aggregates.sums` for the module of that name, which cannot be called.
+# The public name of a rule is the name of its class in lower case.
 from gridml.aggregates.sums import Add as add
 from gridml.aggregates.sums import Maximum as maximum
 from gridml.datasets.map_style import from_huggingface, from_torch
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from gridml.api.run_calls import submit as submit
     from gridml.api.simulating import simulate as simulate
 
-# Lazy names, by module. Not in `__all__`: `from gridml import *` must work on a worker, which has no master.
+# Names that are imported on first use, each with its module in `gridml.api`. They are not in `__all__`, because
+# `from gridml import *` must work on a worker, which has no master.
 _CALLS = dict.fromkeys(("Event", "Run", "load"), "handle")
 _CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "run_calls") | {"simulate": "simulating"}
 
@@ -93,10 +94,10 @@ protect_gridml_packages()  # before any of these packages is imported
 
 
 def __getattr__(name: str) -> Any:
-    """Import a lazy name on first use."""
+    """Import a name of `_CALLS` on first use."""
     if name not in _CALLS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    protect_gridml_packages()  # again: a script may have imported modules of the same names since
+    protect_gridml_packages()  # again, because a script may have imported modules of the same names by now
     return getattr(import_module(f"{__name__}.api.{_CALLS[name]}"), name)
 
 

@@ -1,6 +1,6 @@
 """Registries of plug-ins by name: built-in ones, and those of other packages.
 
-A package adds a plug-in by an entry point, which every process of its environment sees:
+A package adds a plug-in by an entry point, which every process in the same environment sees:
 
     [project.entry-points."gridml.backends"]
     lab = "lab_pool.plugin:LabPool"
@@ -23,8 +23,8 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Plug-ins by name. A plug-in's module is imported on its first use.
 
-    `noun` is the kind of plug-in in messages, `group` the group of entry points. `built_in` has `module:callable` by
-    name.
+    `noun` names the kind of plug-in in messages, `group` is the group of entry points. `built_in` maps names to
+    `module:callable`.
     """
 
     def __init__(self, noun: str, group: str, built_in: Mapping[str, str]) -> None:
@@ -55,7 +55,7 @@ class Registry(Generic[T]):
                     f"there is no {self.noun} {name!r}; expected one of {', '.join(self.names())}, or the package that "
                     f"brings it installed."
                 )
-            reference = self._references[name].partition("[")[0].strip()  # an entry point may name extras
+            reference = self._references[name].partition("[")[0].strip()  # without the extras of an entry point
             try:
                 self._loaded[name] = pkgutil.resolve_name(reference)()
             except Exception as error:  # importing another package may raise anything
@@ -66,7 +66,7 @@ class Registry(Generic[T]):
         return self._loaded[name]
 
     def all(self) -> dict[str, T]:
-        """Return all plug-ins that can be imported, by name. Errors of the others show when they are used."""
+        """Return all plug-ins that can be imported, by name. The others raise their errors when they are used."""
         for name in self.names():
             with contextlib.suppress(RunError):
                 self.find(name)

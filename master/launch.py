@@ -1,4 +1,4 @@
-"""How a run comes into a master's hands: begun anew, made for a master to come, or taken up from the last one."""
+"""Launch: starts a new run, creates one for a later master, or resumes an existing one."""
 
 from __future__ import annotations
 
@@ -27,38 +27,39 @@ from master.store.replica import Replica
 from master.store.rundir import EventFacts, MasterLock, RunDirectory, RunStatus, command
 from master.store.saved_program import Contents, SavedProgram, contents_of
 from master.store.saved_replica import InitializedReplica, initialize_from, read_initial_weights
-from master.store.settings import Settings, check_placement, copy_settings, write_settings
+from master.store.settings import RunSettings, Settings, check_placement, copy_settings, write_settings
 from master.store.spec import FACT, RunSpec, SavedPlacement, identity, read_saved
 from master.store.versions import Versions, initial
 from master.sync.merger import Merger
-from master.telemetry.run_loggers import check_loggers
+from master.telemetry.run_loggers import check_loggers, names_of
 from master.wiring import wire
 
-Change = Callable[[Settings], Settings]  # of what a run is told, from one master to the next
+Change = Callable[[Settings], Settings]  # maps the settings of the last master to those of the next
 
 
 def start(settings: Settings, root: Path, environment: Environment) -> MasterRun:
-    """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
+    """Start a new run in `root`. Raises ProgramError or UsageError before anything is written."""
     spec, directory, lock = _create(settings, root, environment)
     try:
         with translate_errors(root), _open_ledger(directory, environment) as ledger:
-            return MasterRun(wire(spec, directory, environment, ledger), lock)
+            return MasterRun(wire(spec, settings, directory, environment, ledger), lock)
     except BaseException:
         lock.release()
         raise
 
 
 def create(settings: Settings, root: Path, environment: Environment) -> None:
-    """Make a new run in `root` for a master that is still to come: `resume` begins it. Raises as `start` does."""
+    """Create a new run in `root` without a master; `resume` starts it. Raises as `start` does."""
     _, directory, lock = _create(settings, root, environment)
     with lock, contextlib.closing(Ledger.of(directory, durable=environment.durable)) as ledger, ledger.transaction():
         ledger.set("status", RunStatus.SUBMITTED)
 
 
 def _create(settings: Settings, root: Path, environment: Environment) -> tuple[RunSpec, RunDirectory, MasterLock]:
+    # All checks that can refuse the run come before the directory is created.
     spec, contents = _load(settings)
-    begun = _initial_replica(spec)
-    check_loggers(spec)
+    initialized = _initial_replica(spec)
+    check_loggers(names_of(spec.program, settings))
     directory = RunDirectory(root)
     directory.create()
     lock = MasterLock(directory)
@@ -66,7 +67,7 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
         with translate_errors(root, "start again with gridml run"):
             directory.saved_program(settings.program).keep(contents)
             BACKENDS.find(settings.backend).keep(settings, directory)
-            spec = _make_ledger(spec, begun, directory, environment)
+            spec = _make_ledger(spec, settings, initialized, directory, environment)
         return spec, directory, lock
     except BaseException:
         lock.release()
@@ -74,8 +75,11 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
 
 
 def _load(settings: Settings, placement: SavedPlacement | None = None) -> tuple[RunSpec, Contents]:
-    """A program as it is now, with what its files hold: read at once, whatever its graph takes. What is kept of its own
-    file is what was loaded."""
+    """Load a program from the user's files. Return (run, contents of the files to save).
+
+    Building the graph can take long, and the user may edit the files in that time. So their contents are read first,
+    because the saved copy must be what was loaded.
+    """
     program, source = loaded(settings.program)
     contents = contents_of(settings.program, source=source)
     check_placement(f"the placement of {settings.program}", program.placement, ProgramError)
@@ -86,13 +90,13 @@ def _spec(settings: Settings, program: Program, placement: SavedPlacement | None
     if program.uses_torch:
         import torch
 
-        torch.set_num_threads(1)  # others live on an access point, and here workers: a master merges with one
-    return RunSpec(settings, program, program.build(settings.program), placement)
+        torch.set_num_threads(1)  # the machine is shared with workers and other users; a master merges with one thread
+    return RunSpec(settings.part(RunSettings), program, program.build(settings.program), placement)
 
 
 @contextlib.contextmanager
 def _open_ledger(directory: RunDirectory, environment: Environment) -> Iterator[Ledger]:
-    """A run's ledger, which is closed where no master comes of it."""
+    """Open a run's ledger. It is closed if the block fails; otherwise the master closes it."""
     ledger = Ledger.of(directory, durable=environment.durable)
     try:
         yield ledger
@@ -102,7 +106,7 @@ def _open_ledger(directory: RunDirectory, environment: Environment) -> Iterator[
 
 
 def _initial_replica(spec: RunSpec) -> InitializedReplica:
-    """The replica before any training. Raises UsageError where it cannot begin from what the settings name."""
+    """Return the replica before any training. Raises UsageError if the file of `init_from` does not fit."""
     state = initial(spec.graph, spec.settings.seed)
     if spec.settings.init_from is None:
         return InitializedReplica(state, 0, 0)
@@ -111,15 +115,21 @@ def _initial_replica(spec: RunSpec) -> InitializedReplica:
 
 
 def _make_ledger(
-    spec: RunSpec, begun: InitializedReplica, directory: RunDirectory, environment: Environment
+    spec: RunSpec,
+    settings: Settings,
+    initialized: InitializedReplica,
+    directory: RunDirectory,
+    environment: Environment,
 ) -> RunSpec:
-    """The placement, version 0, and a ledger that names them. The ledger gets its name last: one that exists can be
-    resumed. Return the run as it is placed."""
+    """Write the placement, version 0 and the ledger. Return the run with its placement.
+
+    The ledger is built under another name and renamed last, so a ledger that exists can be resumed.
+    """
 
     def report(text: str, facts: EventFacts) -> None:
         environment.report("placing", text, facts)
 
-    spec, placed = place(spec, directory, report, durable=environment.durable)
+    spec, placed = place(spec, settings.chunk, directory, report, durable=environment.durable)
     building = directory.root / "ledger.new.db"
     building.unlink(missing_ok=True)
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
@@ -127,27 +137,27 @@ def _make_ledger(
     try:
         replica = Replica(spec.graph, Versions(directory.versions, durable=environment.durable))
         merger = Merger(spec.graph, replica)
-        merger.add_buffers(begun.state)
-        sha256 = replica.start(begun.state)
+        merger.add_buffers(initialized.state)
+        sha256 = replica.start(initialized.state)
         with ledger.transaction():
             ledger.set("identity", identity(spec))
-            ledger.set("settings", write_settings(directory, spec.settings))
+            ledger.set("settings", write_settings(directory, settings))
             ledger.set("started_s", now)
             ledger.set("status", RunStatus.RUNNING)
             ledger.add_version(0, sha256, 0, now)
-            epochs = Epochs(spec, ledger)
+            epochs = Epochs(spec, ledger, settings.chunk)
             ledger.set("driver", epochs.driver)
             ledger.set("total", epochs.total)
             epochs.open_first(now)
             if placed is not None:
                 _record_placement(placed, spec, ledger, events)
-            if begun.taken:
-                source = spec.settings.init_from
-                text = f"{begun.taken:,} of {begun.total:,} tensors are those of {source}"
-                facts = {"source": source, "taken": begun.taken, "tensors": begun.total}
+            if initialized.taken:
+                source = settings.init_from
+                text = f"{initialized.taken:,} of {initialized.total:,} tensors are those of {source}"
+                facts = {"source": source, "taken": initialized.taken, "tensors": initialized.total}
                 events.record("first values", facts, text)
             useful, _ = useful_workers(spec, epochs.total, averages=merger.averages)
-            workers = spec.settings.workers if useful is None else min(useful, spec.settings.workers)
+            workers = settings.workers if useful is None else min(useful, settings.workers)
             log_settings(spec.program, workers, ledger, events)
     finally:
         events.close()
@@ -158,7 +168,7 @@ def _make_ledger(
 
 
 def _record_placement(placed: PlacementReport, spec: RunSpec, ledger: Ledger, events: Events) -> None:
-    """Record how vertices are placed, and which file has it."""
+    """Record the placement of the vertices, and the digest of its file."""
     sha256 = None if spec.placement is None else spec.placement.sha256
     ledger.set(FACT, {"sha256": sha256, "text": placed.text})
     events.record("placement", placed.facts, placed.text, quiet=placed.is_quiet)
@@ -172,10 +182,14 @@ def resume(
     with_changes: bool = False,
     change: Change = lambda settings: settings,
 ) -> MasterRun:
-    """Go on with a run from its last commit, and with the program as the run keeps it; `with_changes` as it is now, or
-    with another one. `change` makes its settings from now on of those it had. Raises LedgerError, RunError when that
-    cannot be done."""
+    """Resume a run from its last commit.
+
+    By default it uses the saved copy of its program; `with_changes` takes the user's files as they are now, and
+    `program_file` another program. `change` maps the settings of the last master to the new ones. Raises LedgerError or
+    RunError for a run that cannot be resumed.
+    """
     directory = RunDirectory(root)
+    # os.path, because Path.is_file raises for a folder that cannot be read.
     if not os.path.isfile(directory.ledger) and not os.path.isfile(directory.ledger_copy):
         raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
     with translate_errors(root):
@@ -200,7 +214,7 @@ def _resume(
 ) -> MasterRun:
     root = directory.root
     with translate_errors(root):
-        (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
+        (root / "cancel").unlink(missing_ok=True)  # a request to an earlier master
         with _open_ledger(directory, environment) as ledger:
             before = read_settings(root, ledger.get("settings"))
             settings = change(before)
@@ -212,21 +226,23 @@ def _resume(
                 spec, contents = _load(settings, placement)
             else:
                 if not kept.program.is_file():
-                    load(settings.program)  # which has to do instead: says what is wrong with it
+                    load(settings.program)  # `repair` can copy only this file, so errors in it are raised first
                 kept.repair(ledger.get("program"))
                 spec = _spec(settings, load(kept.program, settings.program), placement)
 
             def accepted() -> None:
-                """Only now: a run whose next program is refused stays what it was."""
+                """Write the new settings and program. Called once the program is known to fit the run; otherwise the
+                run stays unchanged."""
                 if with_changes:
-                    BACKENDS.find(settings.backend).keep(settings, directory)  # refuses what is not there
-                _write_settings(directory, ledger, settings, anew=settings != before)
+                    # First, because it raises if files are missing.
+                    BACKENDS.find(settings.backend).keep(settings, directory)
+                _write_settings(directory, ledger, settings, is_changed=settings != before)
                 if settings.workers != before.workers:
-                    remove(root / REQUESTED)  # what was asked for before, with gridml scale
+                    remove(root / REQUESTED)  # the new number overrides an earlier `gridml scale`
                 if contents is not None:
                     kept.keep(contents)
 
-            run = MasterRun(wire(spec, directory, environment, ledger, accepted), lock)
+            run = MasterRun(wire(spec, settings, directory, environment, ledger, accepted), lock)
             if contents is None:
                 _warn_about_changes(kept, run)
             _log_changed_settings(before, settings, run)
@@ -234,7 +250,7 @@ def _resume(
 
 
 def _warn_about_changes(kept: SavedProgram, run: MasterRun) -> None:
-    """Say what a run that goes on does not take up."""
+    """Warn that a resumed run does not use the user's changed files."""
     if altered := kept.altered():
         parts, files = run.parts, f"{', '.join(altered)} {'has' if len(altered) == 1 else 'have'}"
         text = (
@@ -245,9 +261,9 @@ def _warn_about_changes(kept: SavedProgram, run: MasterRun) -> None:
 
 
 def _log_changed_settings(before: Settings, after: Settings, run: MasterRun) -> None:
-    """Say what the run was told to do otherwise from now on."""
+    """Record the settings that differ from those of the last master."""
     then, now = ({**s.to_json(), **s.options.to_json()} for s in (before, after))
-    # The back end's options as a whole are left out: each is told by itself.
+    # The back end's options are recorded one by one, so the field that holds them all is left out.
     changed = {name: now[name] for name in now if now[name] != then.get(name) and name != after.backend}
     if changed:
         changes = "; ".join(
@@ -258,16 +274,18 @@ def _log_changed_settings(before: Settings, after: Settings, run: MasterRun) -> 
         run.parts.events.record("settings", facts, changes)
 
 
-def _write_settings(directory: RunDirectory, ledger: Ledger, settings: Settings, *, anew: bool) -> None:
-    """Write down the settings as a person wants them now."""
-    sha256 = write_settings(directory, settings) if anew else copy_settings(directory)
+def _write_settings(directory: RunDirectory, ledger: Ledger, settings: Settings, *, is_changed: bool) -> None:
+    """Write the settings if they changed, and record the digest of their file in the ledger. Edits of the file by a
+    person are accepted."""
+    sha256 = write_settings(directory, settings) if is_changed else copy_settings(directory)
     if sha256 != ledger.get("settings"):
         with ledger.transaction():
             ledger.set("settings", sha256)
 
 
 def _record_failure(directory: RunDirectory, error: GridmlError) -> None:
-    """Why a master ended before it began: nobody may have been there to read what it printed."""
+    """Record in the ledger why a run that was created could not start: the output of a master in a batch system may
+    never be read."""
     with (
         contextlib.suppress(GridmlError, sqlite3.Error, OSError),
         contextlib.closing(Ledger.of(directory)) as ledger,

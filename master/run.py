@@ -1,7 +1,8 @@
-"""A run, as a story: take it over, lease chunks to workers, merge what they push, evaluate, until all is credited.
+"""The master's loop: takes a run over, then leases chunks to workers, merges their pushes and evaluates, until all
+vertices are credited.
 
-The master is one loop over events: what the back end says, what workers say. Everything it must remember is in the
-ledger; it may be killed at any instant and go on with `resume`.
+Each turn handles the events of the back end and the messages of workers. All state that must survive is in the ledger,
+because a master can be killed at any instant. The next master then continues the run with `resume`.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from master.store.saved_replica import FINAL_SHA256
 from master.takeover import recovered_messages
 from master.wiring import Parts
 
-IDLE_S = (0.005, 0.02)  # how long the loop rests when nothing happened: at first, and at most
-PUSH_COSTS_EVERY_S = 15.0  # how often the ledger is told what pushes cost
-GOODBYE_S = 3.0  # how long workers may take to hear that the run has ended
+IDLE_S = (0.005, 0.02)  # pauses after turns without events: (the first pause, the longest pause)
+PUSH_COSTS_EVERY_S = 15.0  # interval between two records of the costs of pushes
+GOODBYE_S = 3.0  # maximum time that the master waits at the end for workers to leave
 
 
 class MasterRun:
-    """One master's hold on a run. `master.launch` begins it or takes it up; then `finish` inside `with`."""
+    """One master's control of a run. `master.launch` creates it; then call `finish` inside `with`."""
 
     def __init__(self, parts: Parts, lock: MasterLock) -> None:
         self.parts = parts
         self._lock = lock
-        self._leaving = False
+        self._leaving = False  # True: `__exit__` leaves the workers running
         self._push_costs_due_s = 0.0
         self._scaling = Scaling(parts)
         self._worker_limit = WorkerLimit(parts)
@@ -46,6 +47,7 @@ class MasterRun:
                 if (network := network_disk(parts.directory.root)) is not None:
                     text = f"the run lies on {network}: a rollback journal is used, slower but safe there"
                     parts.events.record("warning", {"disk": network}, text)
+                # The previous master may have been killed after a commit and before it wrote the files that follow it.
                 parts.epoch_end.commit_fields()
                 parts.epoch_end.restore_best()
         except BaseException:
@@ -61,7 +63,7 @@ class MasterRun:
 
     @property
     def total(self) -> int:
-        """Vertices to credit in the whole run, unless it has trained enough before."""
+        """Number of vertices to credit in the whole run, unless it stops early."""
         return self.parts.leases.epochs.vertex_count * self.parts.leases.epochs.epochs_requested
 
     def __enter__(self) -> MasterRun:
@@ -83,21 +85,21 @@ class MasterRun:
             self._lock.release()
 
     def leave(self) -> None:
-        """Let the workers live on when this master ends, for the next one."""
+        """Request that the workers keep running for the next master when this master ends."""
         self._leaving = True
 
     def finish(self) -> None:
         """Drive the run to its end.
 
-        Raises UserCodeError when the user's code failed too often, StorageError on a full disk, RunError when no
-        worker can start or it was cancelled; the run can then be resumed once the cause is mended.
+        Raises UserCodeError if the user's code failed too often, StorageError if the disk is full, RunError if no
+        worker can start or the run was cancelled. After each of them the run can be resumed, once the cause is fixed.
         """
         environment, idle = self.parts.environment, IDLE_S[0]
         try:
             with translate_errors(self.parts.directory.root):
                 self._staff()
-                self.step()  # the first workers are asked for,
-                self.parts.merger.prepare()  # and start meanwhile
+                self.step()  # requests the first workers
+                self.parts.merger.prepare()  # compiles while the workers start
                 while not self._done():
                     environment.tick()
                     if self.step():
@@ -107,29 +109,30 @@ class MasterRun:
                         idle = min(IDLE_S[1], idle * 1.5)
                 self._finish_run()
         except SupersededError:
-            self._leaving = True  # the workers are the other master's
+            self._leaving = True  # the workers belong to the other master
             raise
         except GridmlError as error:
             self._record_stop(error)
             raise
 
     def step(self) -> bool:
-        """Take one turn of the loop; return whether anything happened."""
+        """Run one turn of the loop; return whether anything happened."""
         parts = self.parts
         parts.store.ledger.check_master()
-        events = parts.backend.poll()  # before the messages: a worker that has ended can have sent its last one before
+        # Poll first: messages that are collected afterwards include the last message of each worker that has ended.
+        events = parts.backend.poll()
         ended = (event.worker for event in events if event.state.ended)
         recovered = recovered_messages(parts.directory, ended, parts.exchange.inbox.limits)
         messages = [*recovered.values(), *parts.mailboxes.collect()]
         now = parts.environment.clock()
         parts.wall_clock.update(now)
         handled, merged = bool(messages), parts.exchange.handle(messages)
-        while parts.mailboxes.more:  # all that had come before the back end was polled
+        while parts.mailboxes.more:  # messages that arrived before the poll are handled before the events of the poll
             merged += parts.exchange.handle(parts.mailboxes.collect())
-        for path in recovered:
+        for path in recovered:  # removed only after they were handled, so that a killed master leaves them to the next
             remove(path)
-        parts.fleet.hear(events, now)
-        if parts.exchange.recovery.step(now):
+        parts.fleet.handle(events, now)
+        if parts.exchange.recovery.step(now):  # the run was rolled back
             parts.epoch_end.reset()
         for text in parts.backend.notices():
             parts.events.record("warning", {}, text, standing=True)
@@ -158,9 +161,9 @@ class MasterRun:
         return epochs.is_finished() and not epochs.unevaluated() and not self.ledger.patches()
 
     def _update_sizing(self, now: float) -> None:
-        """Choose the sizes of chunks anew when there is more to know of the workers, beside the run as it goes on."""
+        """Update the sizes of chunks in the background, as more is known about the workers."""
         leases, exchange = self.parts.leases, self.parts.exchange
-        workers = max(leases.live, self.parts.workers.asked)
+        workers = max(leases.live, self.parts.workers.target)
         leases.sizing.step(now, workers, exchange.pace.push_s, self.parts.executor, self.parts.events)
         if now >= self._push_costs_due_s and self._push_costs() is not None:
             self._push_costs_due_s = now + PUSH_COSTS_EVERY_S
@@ -171,13 +174,13 @@ class MasterRun:
         return self.parts.leases.sizing.measures.push_costs(self.parts.exchange.pace.push_s)
 
     def _keep_push_costs(self) -> None:
-        """Leave word of what pushes cost, for plans that are made by this run."""
+        """Record the costs of pushes, so that `gridml plan --run` can use them."""
         costs = self._push_costs()
         if costs is not None:
             self.ledger.set(PushCosts.FACT, asdict(costs))
 
     def _check_early_stopping(self) -> None:
-        """Leave word of it where the run has trained enough, or, with another program, has not."""
+        """Record that the run stops early, or that it no longer does after a resume with another program."""
         epochs = self.parts.leases.epochs
         if self.parts.spec.program.early_stopping is None and self.ledger.get(STOPPED_EARLY) is None:
             return
@@ -198,17 +201,17 @@ class MasterRun:
             raise CancelledError(f"{root} was cancelled. It stands at its last credit; go on with gridml resume.")
 
     def _finish_run(self) -> None:
-        """The run is credited in full: let the workers go, keep the trained replica."""
+        """Release the workers and save the trained replica. Every vertex must be credited."""
         parts, replica = self.parts, self.parts.store.replica
-        credited, epochs = self.ledger.count_credits(), parts.leases.epochs
+        credited, epochs = self.ledger.verify(), parts.leases.epochs
         if credited != Credited(epochs.total, epochs.epoch_count, epochs.epoch_count):
             raise LedgerError(
-                f"{parts.directory.root} has come to its end with {credited.vertices:,} vertices credited in "
-                f"{credited.epochs} epochs, {credited.full} of them in full; expected {epochs.total:,} in "
-                f"{epochs.epoch_count}. Its ledger was altered; do not use the result."
+                f"{parts.directory.root} ended with {credited.vertices:,} vertices credited in {credited.epochs} "
+                f"epochs, {credited.full} of them in full; expected {epochs.total:,} in {epochs.epoch_count}. Its "
+                f"ledger was altered; do not use the result."
             )
         until_s = parts.environment.clock() + GOODBYE_S
-        while parts.fleet.alive and parts.environment.clock() < until_s:
+        while parts.fleet.has_live_workers and parts.environment.clock() < until_s:
             parts.environment.tick()
             if not self.step():
                 parts.environment.rest(IDLE_S[1])
@@ -224,7 +227,7 @@ class MasterRun:
         if program.uses_torch:
             flops = parts.epoch_end.flops(first_chunk(program, parts.spec.graph, program.update.batch or 1))
         clock = RunClock(self.ledger.get("started_s", ended_s), ended_s, tuple(self.ledger.get("gaps", [])))
-        last_word = f"every vertex of {credited.vertices:,} is credited once"
+        text = f"every vertex of {credited.vertices:,} is credited once"
         facts = {"vertices": credited.vertices, "epochs": credited.epochs, "run_s": clock.at(ended_s)}
         with self.ledger.transaction():
             self._keep_push_costs()
@@ -232,11 +235,12 @@ class MasterRun:
             self.ledger.set("flops_per_vertex", flops)
             self.ledger.set("status", RunStatus.FINISHED)
             self.ledger.set("ended_s", ended_s)
-            parts.events.record("finished", facts, last_word)
+            parts.events.record("finished", facts, text)
         parts.loggers.finish()
+        self.ledger.check_master()  # raises if the ledger's files, which record the end, were removed or replaced
 
     def _record_stop(self, error: GridmlError) -> None:
-        """Leave word of why the run stopped; it stands at its last credit."""
+        """Record why the run stopped. It can be resumed from its last credit."""
         status = RunStatus.CANCELLED if isinstance(error, CancelledError) else RunStatus.FAILED
         with contextlib.suppress(GridmlError), self.ledger.transaction():
             self.ledger.set("status", status)

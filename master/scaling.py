@@ -1,11 +1,12 @@
-"""The number of workers that a run wants: `gridml scale`, how many are useful, and the settings they train with.
+"""Scaling: the number of workers of a run (`gridml scale`), its limit, and the log of the workers' training settings.
 
-A request is a file in the run directory, so it outlives any master: the one that drives the run takes it up in its
-next turn, otherwise the next one in its first. The file goes only when the run's settings have the number. A run
-asks for as many workers as are wanted, but no more than it is long enough for.
+A request to scale is a file in the run directory, so it outlives any master. The running master handles it in its next
+turn; if no master runs, the next master handles it in its first turn. The file is removed once the new number is in the
+run's settings. The master asks for fewer workers than were requested if the run is too short to give all of them enough
+work.
 
-Workers may train with settings in place of the program's own. An event says so as a run begins, and another where a
-number of workers with other settings trains for a while.
+Batch and learning rates can depend on the number of workers. They are logged when a run begins. They are logged again
+if another number of workers has trained for a while with other settings.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ from master.store.spec import RunSpec
 from master.telemetry.staffing import RunLength, worker_limit
 from master.wiring import Parts
 
-REQUESTED, TAKEN = "scale", "scale.taken"  # the file's name as a person leaves it, and while a master works on it
-MAX_REQUEST_BYTES = 100  # bytes of it
+REQUESTED, TAKEN = "scale", "scale.taken"  # file written by `request`; its new name while a master handles it
+MAX_REQUEST_BYTES = 100  # the file holds only one number
 
 
 @dataclass(frozen=True)
 class Request:
-    """That a run is to have `workers` instead of `before`; `master` drives it, None: nobody does."""
+    """A request to scale a run."""
 
-    workers: int
-    before: int
-    master: str | None
+    workers: int  # number of workers that was requested
+    before: int  # number of workers until now
+    master: str | None  # the master that drives the run; None: no master runs
 
 
 def request(root: Path, workers: int) -> Request:
-    """Ask for so many workers of the run in `root`.
+    """Request `workers` workers for the run in `root`.
 
-    Raises UsageError for a number that makes no sense or cannot be written there, RunError where the run has finished,
-    LedgerError where there is none.
+    Raises UsageError for an invalid number or a folder that cannot be written, RunError for a finished run, LedgerError
+    if `root` holds no run.
     """
     with opened(root) as ledger:
         status, sha256 = read_status(ledger, root), read_facts(ledger).get("settings")
@@ -66,44 +67,45 @@ def request(root: Path, workers: int) -> Request:
 
 
 class Scaling:
-    """Takes up what people ask for while a master drives its run."""
+    """Handles requests to scale, for the master that drives the run."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         root = parts.directory.root
         self._requested, self._taken = root / REQUESTED, root / TAKEN
-        self._left_over = self._taken.exists()  # by a master that ended as it took it up
+        self._left_over = self._taken.exists()  # True: an earlier master was killed while it handled a request
 
     def step(self) -> None:
-        """Take up a request, if there is one. What is none is removed, with a warning."""
+        """Handle a request, if one exists. An invalid one is removed with a warning."""
         if self._left_over:
             self._left_over = False
-            self._take_up()
+            self._handle()
         if self._requested.exists():
-            self._requested.rename(self._taken)  # what is asked for meanwhile is another request
-            self._take_up()
+            self._requested.rename(self._taken)  # so that a later request is not lost when this one is removed
+            self._handle()
 
-    def _take_up(self) -> None:
+    def _handle(self) -> None:
         try:
             self._scale(int(read_regular(self._taken, MAX_REQUEST_BYTES)))
         except (ValueError, UsageError, LedgerError) as error:
-            text = f"a request to scale was not taken up: {described(error)}"
+            text = f"a request to scale was rejected: {described(error)}"
             self._parts.events.record("warning", {}, text, standing=True)
         remove(self._taken)
 
     def _scale(self, workers: int) -> None:
-        """Write the number into the run's settings, then want so many. A kill in between leaves the request."""
+        """Write the number to the run's settings, then apply it. If this master is killed in between, the next master
+        handles the request again."""
         parts, ledger = self._parts, self._parts.store.ledger
-        before = parts.workers.wanted
+        before = parts.workers.requested
         written = replace(read_settings(parts.directory.root, ledger.get("settings")), workers=workers)
         sha256 = write_settings(parts.directory, written)
         with ledger.transaction():
             ledger.set("settings", sha256)
             ledger.set("workers", workers)
             if workers != before:
-                text = f"workers: {workers} instead of {before}, as gridml scale asked for"
+                text = f"workers: {workers} instead of {before}, as requested by gridml scale"
                 parts.events.record("scaled", {"workers": workers, "before": before}, text)
-        parts.workers.wanted = workers
+        parts.workers.requested = workers
         parts.merger.scale(workers)
         parts.backend.scale(workers)
 
@@ -112,51 +114,55 @@ ALL = "--steps-each 0 asks for all"
 
 
 def useful_workers(spec: RunSpec, total: int, *, averages: bool) -> tuple[int | None, str]:
-    """Return how many workers a run over `total` vertices is long enough for, and why; None for any number, as where no
-    replica is averaged as a whole."""
-    if not averages:
+    """Return (largest number of workers that a run over `total` vertices is long enough for, reason). The number is
+    None if there is no limit."""
+    if not averages:  # parallel training costs accuracy only if whole replicas are averaged
         return None, ""
     return worker_limit(RunLength(total, spec.program.update.window, spec.settings.steps_each))
 
 
 class WorkerLimit:
-    """Bounds the workers of one master's run where whole replicas are averaged, and tells of it."""
+    """Limits the number of workers of a run in which whole replicas are averaged, and records the limit."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._seen: tuple[int, int] | None = None  # asked for, wanted
+        self._seen: tuple[int, int] | None = None  # (target, requested) of the last step
         total, averages = parts.leases.epochs.total, parts.merger.averages
         parts.workers.worker_limit, self._reason = useful_workers(parts.spec, total, averages=averages)
 
     def step(self) -> None:
-        """Tell how many are asked for, where that is another number than this run's masters told last."""
+        """Record the number of workers to ask for, unless the last record (perhaps of an earlier master) has the same
+        number."""
         workers, ledger = self._parts.workers, self._parts.store.ledger
-        if self._seen == (workers.asked, workers.wanted):
+        if self._seen == (workers.target, workers.requested):
             return
-        self._seen = workers.asked, workers.wanted
-        bound = None  # all that are wanted are asked for
-        if workers.asked < workers.wanted:
-            bound = {"workers": workers.asked, "reason": f"of {workers.wanted:,} wanted: {self._reason} ({ALL})"}
+        self._seen = workers.target, workers.requested
+        bound = None  # no limit: all that are wanted are asked for
+        if workers.target < workers.requested:
+            bound = {"workers": workers.target, "reason": f"of {workers.requested:,} wanted: {self._reason} ({ALL})"}
         if bound != ledger.get("asked"):
             with ledger.transaction():
                 ledger.set("asked", bound)
                 because = "all that are wanted" if bound is None else bound["reason"]
-                text = f"{workers.asked:,} workers are asked for, {because}"
-                self._parts.events.record("asked", {"workers": workers.asked, "wanted": workers.wanted}, text)
+                text = f"{workers.target:,} workers are asked for, {because}"
+                self._parts.events.record("asked", {"workers": workers.target, "wanted": workers.requested}, text)
 
 
-MIN_USED_S = 60.0  # that other settings are used before they are worth a line,
-MIN_SHARE = 0.1  # of the time in which any worker trained
+# Settings are logged once they were used for at least MIN_USED_S seconds and at least the share MIN_SHARE of the time
+# in which any worker trained.
+MIN_USED_S = 60.0
+MIN_SHARE = 0.1
 
 
 def log_settings(program: Program, workers: int, ledger: Ledger, events: Events) -> None:
-    """Log what each of so many workers trains with, unless it was logged last, or there is nothing to change: neither a
-    batch to share nor a rate. Must be called inside the ledger's transaction."""
+    """Record the settings with which each of `workers` workers trains, unless the last record has the same settings. A
+    program without a batch to share and without a rate has no settings. Must be called inside the ledger's
+    transaction."""
     if not program.has_settings:
         return
     used, text = used_settings(program, workers)
-    told: list[dict[str, Any]] = ledger.get(LOGGED_SETTINGS, [])
-    if told and told[-1]["text"] == text:
+    logged: list[dict[str, Any]] = ledger.get(LOGGED_SETTINGS, [])
+    if logged and logged[-1]["text"] == text:
         return
     facts = {
         "workers": workers,
@@ -167,15 +173,18 @@ def log_settings(program: Program, workers: int, ledger: Ledger, events: Events)
         "program_rates": None if program.rates is None else list(program.rates),
         "schedule": schedule_name(program.schedule),
     }
-    others = [each for each in told if each["batch"] != used.batch]
+    others = [each for each in logged if each["batch"] != used.batch]
     ledger.set(LOGGED_SETTINGS, [*others, {"batch": used.batch, "text": text}][-MAX_BATCH_PARTS:])
     events.record("training", facts, text)
 
 
-def is_worth_a_line(used: UsedSettings, told: Collection[int], used_s: float, all_s: float) -> tuple[bool, str]:
-    """Return whether to log settings that were used for `used_s` of `all_s`, and why; batches of the sizes `told` were
-    logged before. So there are at most as many lines as a batch has parts, however often workers come and go."""
-    if used.batch in told:
+def should_log_settings(used: UsedSettings, logged: Collection[int], used_s: float, all_s: float) -> tuple[bool, str]:
+    """Return whether to log settings that were used for `used_s` of `all_s` seconds, and why.
+
+    Batch sizes in `logged` are not logged again. So there are at most `MAX_BATCH_PARTS` lines, however often the number
+    of workers changes.
+    """
+    if used.batch in logged:
         return False, f"a batch of {used.batch:,} was logged before"
     if used_s < max(MIN_USED_S, MIN_SHARE * all_s):
         return False, f"it was used for {used_s:.0f} of {all_s:.0f} s"
@@ -183,38 +192,39 @@ def is_worth_a_line(used: UsedSettings, told: Collection[int], used_s: float, al
 
 
 class SettingsLog:
-    """Tells of the settings of one master's run, where they are others than were told last."""
+    """Records the settings with which a run's workers train under one master, when these settings change."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._program = parts.spec.program
-        self._asked = 0
-        self._told: set[int] = set()  # batches
-        self._used_s: dict[int, float] = {}  # for how long each batch was used
-        self._looked_s: float | None = None
-        self._used: UsedSettings | None = None  # since then; None: nobody trained
+        self._target = 0  # target number of workers at the last step
+        self._logged: set[int] = set()  # batch sizes that were logged, as the ledger has them
+        self._used_s: dict[int, float] = {}  # by batch size: seconds for which it was used under this master
+        self._step_s: float | None = None  # time of the last step
+        self._used: UsedSettings | None = None  # settings in use since the last step; None: no worker trained
 
     def step(self, now: float) -> None:
-        """Log what the workers use that are asked for, and what others do that have trained for a while."""
+        """Record the settings for the target number of workers, and those for another number that trained for a
+        while."""
         if not self._program.has_settings:
             return
-        if (asked := self._parts.workers.asked) != self._asked:
-            self._asked = asked
-            self._tell(asked)
+        if (target := self._parts.workers.target) != self._target:
+            self._target = target
+            self._log(target)
         live, before = self._parts.leases.live, self._used
-        if before is not None and self._looked_s is not None:
-            passed_s = max(0.0, now - self._looked_s)
+        if before is not None and self._step_s is not None:
+            passed_s = max(0.0, now - self._step_s)
             self._used_s[before.batch] = self._used_s.get(before.batch, 0.0) + passed_s
-        self._looked_s = now
+        self._step_s = now
         if before is None or live != before.workers:
             self._used = used_settings(self._program, live)[0] if live else None
         if before is not None:
             of_all = self._used_s[before.batch], sum(self._used_s.values())
-            if is_worth_a_line(before, self._told, *of_all)[0]:
-                self._tell(before.workers)
+            if should_log_settings(before, self._logged, *of_all)[0]:
+                self._log(before.workers)
 
-    def _tell(self, workers: int) -> None:
+    def _log(self, workers: int) -> None:
         ledger = self._parts.store.ledger
         with ledger.transaction():
             log_settings(self._program, workers, ledger, self._parts.events)
-        self._told = {each["batch"] for each in ledger.get(LOGGED_SETTINGS)}
+        self._logged = {each["batch"] for each in ledger.get(LOGGED_SETTINGS)}

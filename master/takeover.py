@@ -1,19 +1,20 @@
-"""The beginning of a master's life: it takes a run over, waits after repeated kills, or rolls the run back.
+"""Takeover: a new master takes a run over from the last one, with a guard against crash loops; and rollback.
 
-A takeover reads what the workers of the master before have sent since, keeps the leases of those that live on, and
-fences the others, which may be alive still: their pushes are refused.
+A takeover handles the messages that workers sent since the last master ended, and keeps the leases of workers that are
+still alive. All other workers are fenced: their pushes are refused, even if they are in fact alive.
 
-Masters may be killed one after the other. A batch system starts them again at once, and must not do so for ever.
-Each writes down in the ledger that it begins, before it loads the program, and takes that back when it ends in good
-order. From these records follows whether a master begins, and how long it waits first.
+A batch system restarts a killed master immediately, but must not do so forever. Each master records its start in the
+ledger before it loads the program, and removes the record when it ends in order. The remaining records decide whether
+the next master starts, and how long it waits first.
 
-A run that no master drives can be rolled back to a version that is kept.
+A run without a master can be rolled back to any version that is still kept.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,30 +34,33 @@ from master.leases.leases import Leases
 from master.ports.environment import Environment
 from master.ports.mailboxes import MessageLimits
 from master.state.worker_records import WorkerTable
-from master.store.credits import RollbackPoint, Undone, find_point
+from master.store.credits import RollbackPoint, Undone, find_point, rollback_points
 from master.store.diagnosis import translate_errors
 from master.store.journal import Events
 from master.store.ledger import Ledger
+from master.store.reader import connect, opened
 from master.store.rundir import MasterLock, RunDirectory, RunStatus, command
 from master.store.saved_replica import Best
+from master.store.schema import read_fact
 from master.store.store import Store
+from master.store.version_chain import open_chain
 from master.store.versions import Versions
 from master.sync.exchange import Exchange
 from master.sync.version_use import VersionUse
 
-Row = Mapping[str, Any]  # of the ledger's table of workers
+Row = Mapping[str, Any]  # a row of the ledger's table of workers
 
 
 def recovered_messages(directory: RunDirectory, workers: Iterable[str], limits: MessageLimits) -> dict[Path, Message]:
-    """Return what jobs that have ended could not send, and brought home, by the files that hold it. What is anything
-    else than a message within `limits` is removed."""
+    """Return the unsent messages that ended jobs left in the run directory, by file. Files without a message within
+    `limits` are removed."""
     messages: dict[Path, Message] = {}
     if not directory.recovered.is_dir():
         return messages
     for path in dict.fromkeys(directory.recovered / job_of(worker) for worker in workers):
         unanswered = read_outbox(path, *limits)
-        if unanswered is not None and is_attempt(unanswered.sync.worker, path.name):  # nobody speaks for another job
-            last = replace(unanswered, sync=unanswered.sync._replace(wants=False))  # who wrote it is gone
+        if unanswered is not None and is_attempt(unanswered.sync.worker, path.name):  # a job must not send for others
+            last = replace(unanswered, sync=unanswered.sync._replace(wants=False))  # the worker has ended
             messages[path] = Message(last.sync.worker, last.number, bytes(last.payload))
         else:
             remove(path)
@@ -65,7 +69,7 @@ def recovered_messages(directory: RunDirectory, workers: Iterable[str], limits: 
 
 @dataclass(frozen=True)
 class Takeover:
-    """What a master needs to take a run over."""
+    """The takeover of a run by a new master."""
 
     place: Workplace
     store: Store
@@ -81,31 +85,32 @@ class Takeover:
         return self.store.ledger
 
     def begin(self, now: float) -> None:
-        """Begin this master's life at `now`; afterwards every open lease is that of a worker that lives on."""
+        """Take the run over at `now`. Afterwards every open lease belongs to a worker that is still alive."""
         ledger, mailboxes = self.ledger, self.place.mailboxes
         masters = ledger.get("masters", 0)
         program = self.place.directory.saved_program(self.place.settings.program).digest()
-        # What was leased under a ledger since undone, or with another f, has nothing to do with this one.
+        # Leases are void if the ledger has lost its last changes ("undone"), or if the program has changed.
         alike = not ledger.get("undone", False) and ledger.get("program", program) == program
         inherited = self.place.backend.inherit(keep=alike)
         survivors, rows = frozenset(inherited), ledger.workers()
         self._restore_workers(rows, survivors, now)
-        # A master that is killed leaves no word: it lived until the last thing that it wrote down.
+        # A killed master does not record its end, so the time of the last write to the ledger is used.
         until_s = min(now, ledger.last_activity_s())
         if masters and alike:
             self._handle_backlog(rows, survivors, now)
+        # One transaction, so that the next master repeats the takeover if this master is killed during it.
         with ledger.transaction():
             self._end_others(survivors, now)
-            if not alike or ledger.get("status") != RunStatus.RUNNING:  # a person has mended what failed
+            if not alike or ledger.get("status") != RunStatus.RUNNING:  # a person has fixed what failed
                 ledger.clear_failures()
-                self.workers.forget_failures()
+                self.workers.clear_failures()
             if masters:
                 ledger.orphan_workers(until_s, but=survivors)
                 ledger.set("gaps", [*ledger.get("gaps", []), [until_s, now]])
                 self._record_resume(len(survivors))
             ledger.set("undone", False)
             ledger.set("total", self.leases.epochs.total)
-            ledger.set("workers", self.workers.wanted)
+            ledger.set("workers", self.workers.requested)
             ledger.set("program", program)
             ledger.set("status", RunStatus.RUNNING)
             ledger.set("masters", masters + 1)
@@ -113,16 +118,16 @@ class Takeover:
                 self.fleet.expect(worker, now)
             if not alike:
                 ledger.drop_reservations()
-        self.fleet.let_machines_rest(now)
+        self.fleet.avoid_resting_machines(now)
         if not alike:
-            mailboxes.clear()  # messages of workers that this ledger may not even know
-        for row in ledger.workers():  # those that the last master left behind have ended by now
+            mailboxes.clear()  # perhaps the ledger does not even have rows of the senders
+        for row in ledger.workers():  # including those that `orphan_workers` has just ended
             if row["worker"] not in survivors:
                 self.leases.sizing.measures.recall(self.workers.of(row["worker"]), row)
                 mailboxes.close(row["worker"])
 
     def _record_resume(self, survivors: int) -> None:
-        """Say where the run goes on, and what is trained again."""
+        """Record the position at which the run resumes, and the number of vertices that are trained again."""
         kept = f"; {survivors} workers live on" if survivors else ""
         credited, total = self.ledger.credited, self.leases.epochs.total
         facts = {"credited": credited, "total": total, "workers": survivors}
@@ -130,12 +135,12 @@ class Takeover:
         if self.store.undone is not None:
             why = "it was restored from its copy, or its disk has lost the last changes"
             again = f"{self.store.undone:,} vertices are trained again"
-            text = f"there was a newer ledger than this: {why}. {again}"
+            text = f"the ledger is older than the run: {why}. {again}"
             self.events.record("warning", {"vertices": self.store.undone}, text, standing=True)
 
     def _restore_workers(self, rows: Iterable[Row], survivors: Collection[str], now: float) -> None:
-        """Make records of the workers that live on and of the machines that are avoided, and take note of the other
-        workers' names."""
+        """Restore the records of workers that are still alive, the names of other workers, and the records of
+        machines."""
         measures = self.leases.sizing.measures
         for row in rows:
             if row["worker"] in survivors:
@@ -145,18 +150,18 @@ class Takeover:
                 measures.recall(record, row)
             else:
                 self.workers.add_ended([row["worker"]])
-            self.workers.recall_failures(row)
+            self.workers.restore_failures(row)
         for machine in self.ledger.machines():
-            self.workers.machines.recall(machine, now)
+            self.workers.machines.restore(machine, now)
 
     def _handle_backlog(self, rows: Iterable[Row], survivors: Collection[str], now: float) -> None:
-        """Merge what was pushed while no master was there, by workers that have since ended, too."""
+        """Merge the pushes that arrived while no master ran, including those of workers that have ended since."""
         table, jobs = self.ledger.leases, {job_of(worker) for worker in survivors}
         leased = {job_of(lease.worker) for lease in table}
         standing = [self.workers.add(worker) for worker in survivors if job_of(worker) in leased]
         reserved_until_s = max((lease.reserved_until_s or 0.0 for lease in table.reserved.values()), default=0.0)
         if any(job_of(lease.worker) in jobs and lease.worker not in survivors for lease in table):
-            reserved_until_s = max(reserved_until_s, now + RESERVED_S)  # those that `_end_others` is about to reserve
+            reserved_until_s = max(reserved_until_s, now + RESERVED_S)  # by `_end_others`, which follows
         self.versions.inherit(standing, self.ledger.saved_versions, reserved_until_s)
         ended = (row["worker"] for row in rows if job_of(row["worker"]) not in jobs)
         recovered = recovered_messages(self.place.directory, ended, self.exchange.inbox.limits)
@@ -169,7 +174,8 @@ class Takeover:
             remove(path)
 
     def _end_others(self, survivors: Collection[str], now: float) -> None:
-        """End the leases of those that do not live on; a later attempt of their job may bring what they left."""
+        """End the leases of workers that have ended. If a later attempt of a worker's job is alive, the range is
+        reserved, because this attempt may push what the worker trained."""
         jobs = {job_of(worker) for worker in survivors}
         for lease in [lease for lease in self.ledger.leases if lease.worker not in survivors]:
             returns = job_of(lease.worker) in jobs
@@ -177,17 +183,17 @@ class Takeover:
             self.leases.end(lease, now, "the master ended", reserved_until_s=until_s)
 
 
-MAX_KILLS = 5  # masters in a row that are killed before anything comes of them
-MIN_BACKOFF_S = 5.0  # of the third in a row; doubled by each further one
-HEALTHY_S = 900.0  # between two beginnings: a master that lived longer was not killed by how it begins
+MAX_KILLS = 5  # after this many masters in a row were killed without progress, no other master starts
+MIN_BACKOFF_S = 5.0  # wait after two such masters; the wait doubles with each further one
+HEALTHY_S = 900.0  # a master that lived longer did not fail because of its start
 
 
 class MasterStart(NamedTuple):
-    """When a master began, with so many vertices `credited` and so many epochs `evaluated`."""
+    """The start of a master. The ledger stores it as a list, in this order."""
 
     at_s: float
-    credited: int
-    evaluated: int
+    credited: int  # number of vertices that were credited at that time
+    evaluated: int  # number of epochs that were evaluated at that time
 
     @property
     def done(self) -> tuple[int, int]:
@@ -195,8 +201,8 @@ class MasterStart(NamedTuple):
 
 
 def without_progress(killed: Sequence[MasterStart], now: MasterStart) -> list[MasterStart]:
-    """Return those of the masters that were killed, the oldest first, which were so soon, one after the other, and of
-    which nothing has come until now."""
+    """Return the last killed masters in a row that made no progress, oldest first. A master made no progress if it
+    lived at most `HEALTHY_S` and nothing was credited or evaluated since its start."""
     counted: list[MasterStart] = []
     after = now
     for started in reversed(killed):
@@ -208,29 +214,28 @@ def without_progress(killed: Sequence[MasterStart], now: MasterStart) -> list[Ma
 
 
 def restart_delay(killed: int) -> tuple[float | None, str]:
-    """Seconds that a master waits before it begins after so many `killed` in vain, None where it had better not."""
+    """Return (seconds to wait before the next master starts, reason) after `killed` masters without progress. None: no
+    other master starts."""
     reason = f"{killed} master{'s' if killed > 1 else ''} in a row killed before anything was credited or evaluated"
     if killed >= MAX_KILLS:
         return None, reason
     return (MIN_BACKOFF_S * 2.0 ** (killed - 2) if killed > 1 else 0.0), reason
 
 
-_KILLED = "killed"  # in the ledger: beginnings of masters that left no word
-CANCEL_POLL_S = 1.0  # for a person who cancels a run that waits
+_KILLED = "killed"  # fact in the ledger: starts of the masters that were killed, and the start of the present master
+CANCEL_POLL_S = 1.0  # interval of checks for a cancel request during the wait
 
 
 @contextmanager
 def guard_crash_loop(root: Path, environment: Environment) -> Iterator[None]:
-    """The life of a master that takes a run up, from before it does. It waits where those before it were killed.
+    """Record the start of a master for the duration of the block. If the last masters were killed, wait first.
 
-    Raises RunError when there were too many of them: the run has been stopped then, and its workers sent home.
+    Raises RunError if too many masters were killed. The run is then stopped, and its workers are cancelled.
     """
     directory, started = RunDirectory(root), None
     if os.path.isfile(directory.ledger):
-        with (
-            contextlib.suppress(LedgerError),
-            translate_errors(root),
-        ):  # who takes the run up says what is wrong with it
+        # A ledger that cannot be read is ignored here, because the resume that follows reports it.
+        with contextlib.suppress(LedgerError), translate_errors(root):
             started = _record_and_back_off(directory, environment)
     try:
         yield
@@ -246,26 +251,26 @@ def _record_and_back_off(directory: RunDirectory, environment: Environment) -> M
         try:
             _back_off(directory, ledger, environment, killed)
         except BaseException:
-            _clear_start(ledger, started, all_before=False)  # it was not killed
+            _clear_start(ledger, started, all_before=False)  # an error does not count as a kill
             raise
         return started
 
 
 def _back_off(directory: RunDirectory, ledger: Ledger, environment: Environment, killed: int) -> None:
-    """Wait after so many were `killed`, or stop the run."""
+    """After `killed` masters without progress, wait or stop the run."""
     wait_s, reason = restart_delay(killed)
     if wait_s is None:
-        logs = f"what the machine says of its memory, or {directory.logs}, may say what killed them"
-        _stop(directory, ledger, environment, RunError(f"{reason}, so no other one begins: {logs}"))
+        logs = f"see the machine's memory, or {directory.logs}, for what killed them"
+        _stop(directory, ledger, environment, RunError(f"{reason}, so no other one starts: {logs}"))
     elif wait_s:
-        text = f"{reason}; the next one begins in {wait_s:.0f} s"
+        text = f"{reason}; the next one starts in {wait_s:.0f} s"
         environment.report("warning", text, {"killed": killed, "wait_s": wait_s})
         _wait(directory, ledger, environment, wait_s)
 
 
 def _wait(directory: RunDirectory, ledger: Ledger, environment: Environment, seconds: float) -> None:
     cancel, until_s = directory.root / "cancel", environment.clock() + seconds
-    while not cancel.exists():  # one that was left for those that were killed is meant for the run
+    while not cancel.exists():  # a request that the killed master did not handle counts, too
         if environment.clock() >= until_s:
             return
         environment.rest(CANCEL_POLL_S)
@@ -274,8 +279,10 @@ def _wait(directory: RunDirectory, ledger: Ledger, environment: Environment, sec
 
 
 def _record_start(ledger: Ledger, now: float) -> tuple[MasterStart, int]:
-    """Write down that a master begins; return that, and how many before it were killed in vain: none where the run has
-    come to an end since, for then a person has looked after it."""
+    """Record the start of a master. Return (start, number of masters before it that were killed without progress).
+
+    Masters that were killed before the run last ended do not count, because a person has resumed the run since.
+    """
     started = MasterStart(max(now, ledger.last_activity_s()), ledger.credited, ledger.epochs_evaluated())
     driven = ledger.get("status") in (RunStatus.SUBMITTED, RunStatus.RUNNING)
     before = [MasterStart(*values) for values in ledger.get(_KILLED, [])] if driven else []
@@ -288,7 +295,8 @@ def _record_start(ledger: Ledger, now: float) -> tuple[MasterStart, int]:
 
 
 def _clear_start(ledger: Ledger, started: MasterStart, *, all_before: bool) -> None:
-    """Take back that a master begins, and with `all_before` it those that were killed, unless another began since."""
+    """Remove the record of a start, unless another master has started since. With `all_before`, also remove the records
+    of killed masters."""
     killed = ledger.get(_KILLED, [])
     if killed and killed[-1] == list(started):
         with ledger.transaction():
@@ -296,9 +304,9 @@ def _clear_start(ledger: Ledger, started: MasterStart, *, all_before: bool) -> N
 
 
 def _stop(directory: RunDirectory, ledger: Ledger, environment: Environment, error: RunError) -> None:
-    """Send the workers home, and leave word of why. Raises an error of that kind."""
+    """Cancel the workers and record the reason. Raises an error of the type of `error`."""
     backend = environment.backend(read_settings(directory.root, ledger.get("settings")), directory)
-    backend.inherit(keep=False)
+    backend.inherit(keep=False)  # cancels all workers
     backend.leave()
     text = f"{error}. It stands at its last credit; go on with {command('resume', directory.root)}"
     with ledger.transaction():
@@ -309,52 +317,73 @@ def _stop(directory: RunDirectory, ledger: Ledger, environment: Environment, err
 
 @dataclass(frozen=True)
 class RolledBack:
-    """Where a run now stands, and what was undone for that."""
+    """The result of a rollback."""
 
-    point: RollbackPoint
-    undone: Undone
+    point: RollbackPoint  # the new state of the run
+    undone: Undone  # work that was removed
 
 
 def rollback(root: Path, to: str, clock: Callable[[], float] = time.time) -> RolledBack:
-    """Take a run back to "e3", the end of its third epoch, or to version "v57"; `resume` then goes on from there.
+    """Roll a run back to the end of an epoch, such as "e3" (the third), or to a version, such as "v57". `resume` then
+    continues the run from there.
 
-    Raises RunError while a master drives it, LedgerError where the version's file is damaged, UsageError for a version
-    that is not kept, or where the fields of local vertices are: they are kept since the end of the last epoch.
+    Raises RunError while a master drives the run, LedgerError if the version's file is damaged, and UsageError for a
+    version that is not kept or that is older than the saved fields of local vertices. Of these fields, only the values
+    at the end of the last epoch are kept.
     """
+    connect(root).close()  # raises LedgerError if there is no run
     directory = RunDirectory(root)
-    if not directory.ledger.is_file():
-        raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
-    with MasterLock(directory), closing(Ledger.of(directory)) as ledger:
+    again = f"{command('rollback', root)} --to {shlex.quote(to)}"
+    with translate_errors(root, again), MasterLock(directory), closing(Ledger.of(directory)) as ledger:
         return _roll_back(ledger, directory, to, clock())
 
 
+def offered(root: Path) -> list[RollbackPoint]:
+    """Return the versions that a rollback can return to, newest first. They are not older than the saved fields of
+    local vertices, and their files are intact. Reads the files of all these versions."""
+    with opened(root) as ledger:
+        oldest = read_fact(ledger, "base", {"version": 0})["version"]
+        points = [point for point in rollback_points(ledger) if point.version >= oldest]
+        digests = dict(ledger.execute("SELECT version, sha256 FROM versions WHERE kept").fetchall())
+    whole = []
+    for point in points:
+        with translate_errors(root, command("rollback", root)), contextlib.suppress(DamagedError):
+            open_chain(RunDirectory(root).versions, point.version, digests[point.version], mapped=True)
+            whole.append(point)
+    return whole
+
+
 def _roll_back(ledger: Ledger, directory: RunDirectory, to: str, now: float) -> RolledBack:
-    point = find_point(to, ledger.rollback_points())
+    try:
+        point = find_point(to, ledger.rollback_points())
+    except UsageError:
+        point = find_point(to, offered(directory.root))  # its error names only the versions that can still be chosen
     base = ledger.base()
     if base is not None and base.version > point.version:
         raise UsageError(
-            f"--to is v{point.version}; the fields of local vertices that f changed are kept since version "
-            f"{base.version} only. Give that one or a newer one, or go on with {command('resume', directory.root)}."
+            f"--to is v{point.version}; the fields of local vertices that f changed are kept only since version "
+            f"{base.version}. Give that one or a newer one, or go on with {command('resume', directory.root)}."
         )
     versions, newest = Versions(directory.versions), ledger.next_version
     gone = [version for version in ledger.saved_versions if version > point.version]
+    # The version is copied under the next number, so that the numbers of undone versions are not used again.
     try:
         sha256 = versions.copy(point.version, ledger.sha256_of(point.version), newest, point.credited)
     except DamagedError as error:
         with ledger.transaction():
             ledger.drop_version(point.version)
         others = command("rollback", directory.root)
-        raise LedgerError(f"{error}. It is not offered any more; the others are those of: {others}") from error
+        raise LedgerError(f"{error}. It is no longer offered; for the others, see: {others}") from error
     with ledger.transaction():
-        undone = ledger.roll_back(point.version, newest, sha256, now, "the run was taken back")
+        undone = ledger.roll_back(point.version, newest, sha256, now, "the run was rolled back")
         ledger.set("status", RunStatus.CANCELLED)
-        ledger.set("stopped_because", f"It was taken back to version {point.version}.")
+        ledger.set("stopped_because", f"It was rolled back to version {point.version}.")
         text = f"to version {point.version}; {undone.vertices:,} vertices are to be trained again"
         ledger.event(now, "rollback", text, {"version": point.version, "vertices": undone.vertices})
-    ledger.backup()
+    ledger.backup()  # before files are removed, because the older copy of the ledger may need them
     for version in gone:
         versions.remove(version)
     directory.final.unlink(missing_ok=True)
-    if ledger.get(Best.FACT) is None:  # what was the best is undone; the next master finds what is now
+    if ledger.get(Best.FACT) is None:  # the best version was undone; the next master finds the new one
         directory.best.unlink(missing_ok=True)
     return RolledBack(point, undone)

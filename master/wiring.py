@@ -1,4 +1,4 @@
-"""The parts of a master, and how they are put together."""
+"""Wiring: constructs the parts of a master and connects them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from gridml.carriers.base import MasterMailboxes
+from gridml.carriers.registry import CARRIERS
 from master.evaluation.evaluator import Evaluator
 from master.fleet.fleet import Fleet, Workplace
 from master.leases.leases import Leases
@@ -17,6 +18,7 @@ from master.state.worker_records import WorkerTable
 from master.store.journal import Events, WallClock
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
+from master.store.settings import Settings, SizeSettings
 from master.store.spec import RunSpec
 from master.store.store import Store, open_store
 from master.sync.epoch_end import EpochEnd
@@ -29,70 +31,77 @@ from master.sync.recovery import Failures, Recovery
 from master.sync.replies import PushPace, Replies, ReplySender
 from master.sync.version_use import Tails, VersionKeeper, VersionUse
 from master.takeover import Takeover
-from master.telemetry.run_loggers import RunLoggers, loggers_of
+from master.telemetry.run_loggers import RunLoggers, loggers_of, names_of
 from master.trust.trust import Trust, sampler
 
 
 @dataclass(frozen=True)
 class Parts:
-    """One master's parts. They end with it; what the next one needs is in the store."""
+    """The parts of one master. All state that the next one needs is in the store."""
 
     spec: RunSpec
     directory: RunDirectory
     environment: Environment
     store: Store
-    mailboxes: MasterMailboxes
+    mailboxes: MasterMailboxes  # the master's end of the carrier
     workers: WorkerTable
     leases: Leases
     merger: Merger
-    exchange: Exchange
+    exchange: Exchange  # handles messages and sends replies
     backend: Backend
-    fleet: Fleet
+    fleet: Fleet  # requests workers and gives them up
     epoch_end: EpochEnd
     evaluator: Evaluator
-    executor: Executor
+    executor: Executor  # runs evaluation and sizing in parallel with the loop
     events: Events
-    takeover: Takeover
-    wall_clock: WallClock
+    takeover: Takeover  # used once, on startup
+    wall_clock: WallClock  # records offsets of the wall clock
     loggers: RunLoggers
 
 
 def wire(
     spec: RunSpec,
+    settings: Settings,
     directory: RunDirectory,
     environment: Environment,
     ledger: Ledger,
     accepted: Callable[[], None] = lambda: None,
 ) -> Parts:
-    """Open the store and put a master together around it; `accepted` is called when the program has shown to be of this
-    run. Raises LedgerError, and what the back end raises; the ledger is left open."""
+    """Open the store and construct the parts of a master.
+
+    `accepted` is called once the program is known to fit the run. Raises LedgerError, and the errors of the back end;
+    the ledger stays open.
+    """
+    sizes = settings.part(SizeSettings)
     store = open_store(spec, directory, ledger, environment.clock(), durable=environment.durable)
     accepted()
     wall = environment.wall or environment.clock
-    environment = environment.not_before(store.ledger.last_activity_s())
-    mailboxes = environment.mailboxes(spec.settings, directory)
+    environment = environment.not_before(store.ledger.last_activity_s())  # times in the ledger never go back
+    mailboxes = environment.mailboxes(settings, directory)
+    environment = environment.woken_by(mailboxes)
     limits = message_limits(spec.graph, store.replica.state)
     mailboxes.limit(limits.payload)
     events = Events(store.ledger, directory.events, environment.report, environment.clock)
-    workers = WorkerTable(spec.settings.workers)
-    leases = Leases(spec, store.ledger, workers, mailboxes, events)
+    workers = WorkerTable(settings.workers)
+    leases = Leases(spec, sizes, store.ledger, workers, mailboxes, events)
 
-    # What fails, who is trusted, and what follows
+    # Failures, trust and recovery
     failures = Failures(store.ledger, leases, workers, mailboxes, events)
     moments = SharedMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
-    merger = Merger(spec.graph, store.replica, spec.settings.workers, spec.program.update.driver.__name__)
-    due = sampler(spec.settings.spot_checks, environment.chance)
+    merger = Merger(spec.graph, store.replica, settings.workers, spec.program.update.driver.__name__)
+    due = sampler(settings.spot_checks, environment.chance)
     trust = Trust(store, leases, workers, events, merger.group_of, due)
     recovery = Recovery(store, leases, failures, trust, moments, events)
 
-    # Messages and what they push
+    # Messages and pushes
     inbox = Inbox(workers, mailboxes, environment.codec, limits, DeadLetters(directory.root / "set-aside"), events)
     pushes = Pushes(store, leases, trust, merger, recovery, events, environment.hook)
 
-    # Answers, and what they go by
+    # Replies
     versions, tails = VersionUse(store.ledger), Tails(spec, store.ledger, store.replica)
-    pace = PushPace(spec, store.ledger, leases, merger)
-    sender = ReplySender(store, versions, mailboxes, environment.codec)
+    pace = PushPace(spec, sizes, store.ledger, leases, merger)
+    near = not CARRIERS.find(settings.carrier).remote
+    sender = ReplySender(store, versions, mailboxes, environment.codec, near=near)
     exchange = Exchange(
         environment,
         store,
@@ -109,13 +118,13 @@ def wire(
         VersionKeeper(store, leases.epochs, tails, versions, trust),
     )
 
-    # Where workers come from, and what follows an epoch
+    # Back end, fleet and the end of an epoch
     try:
-        backend = environment.backend(spec.settings, directory)
-    except BaseException:
+        backend = environment.backend(settings, directory)
+    except BaseException:  # a back end that cannot be reached raises here
         mailboxes.stop()
         raise
-    place = Workplace(spec.settings, directory, backend, mailboxes)
+    place = Workplace(settings, directory, backend, mailboxes)
     fleet = Fleet(place, workers, exchange, leases.sizing.measures, events)
     evaluator, executor = environment.evaluator(spec, directory), environment.executor()
 
@@ -140,5 +149,7 @@ def wire(
         events,
         Takeover(place, store, workers, leases, exchange, versions, fleet, events),
         WallClock(wall, store.ledger, events),
-        RunLoggers(loggers_of(spec, warn), directory.root, store.ledger, environment.logging, warn),
+        RunLoggers(
+            loggers_of(names_of(spec.program, settings), warn), directory.root, store.ledger, environment.logging, warn
+        ),
     )

@@ -15,7 +15,7 @@ from pools.release import NoCondor
 
 app = typer.Typer(help="Real HTCondor pools on this machine.", no_args_is_help=True, add_completion=False)
 FOLDER = Path("runs") / "pool"
-Folder = Annotated[Path, typer.Option(metavar="DIR", help="Where the pool's files lie.")]
+Folder = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the pool's files.")]
 
 
 @app.command(epilog="Example: python -m pools up --firewalled")

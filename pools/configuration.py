@@ -1,6 +1,7 @@
 """HTCondor configurations for short-lived pools on one machine: short intervals, loopback only, one user.
 
-Intervals are a second or two instead of a minute. gridml sees no other difference from a production pool.
+Most intervals are one or two seconds instead of a minute. For gridml, this is the only difference from a production
+pool.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ class Host:
     """One host of a pool."""
 
     folder: Path
-    user: str  # that the daemons run as
+    user: str  # account that the daemons run as
     address: str = "127.0.0.1"
     collector: str = "127.0.0.1"
-    port: int = 9618  # of the collector, and of this host's shared port
+    port: int = 9618  # port of the collector, and also the shared port of this host
     daemons: str = "MASTER SHARED_PORT COLLECTOR NEGOTIATOR SCHEDD STARTD"  # DAEMON_LIST
-    more: str = ""  # further lines of configuration, which override those made here
+    more: str = ""  # further lines of configuration, which override the lines of this module
 
     @property
     def config(self) -> Path:

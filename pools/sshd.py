@@ -1,5 +1,5 @@
-"""A real sshd in a mount namespace of its own, for tests and benchmarks: its accounts, keys and chroots are invisible
-to the rest of the machine, and disappear with it. Requires root.
+"""A real sshd in its own mount namespace, for tests and benchmarks. Its accounts, keys and chroots are invisible to the
+rest of the machine, and disappear with the namespace. Requires root.
 """
 
 from __future__ import annotations

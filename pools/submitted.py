@@ -1,4 +1,4 @@
-"""A run on a pool, driven only by the commands of gridml and HTCondor, and policies of the OSPool. For tests."""
+"""For tests: a run on a pool that only commands of gridml and HTCondor control, and the policies of the OSPool."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pools.pool import Pool, wait_until
 
 PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "slow_count.py"
 VERTICES, EPOCHS, WORKERS = 4_000, 2, 3
-LIMIT_S = 180.0  # of each wait
+LIMIT_S = 180.0  # maximum duration of each wait
 _GRIDML = (sys.executable, "-P", "-m", "gridml")  # -P: modules in the working directory must not shadow gridml's
-# Prints `gridml status --json` for each run named on stdin. One process for all polls: one for each would keep a core
-# busy.
+# Prints `gridml status --json` for each run named on stdin. One process serves all polls, because a new process
+# for each poll would keep a core busy.
 _LOOKS = """
 import sys
 from pathlib import Path
@@ -32,12 +32,12 @@ for line in sys.stdin:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    with process:  # closes its pipes, and waits for it
+    with process:  # closes the pipes and waits for the process
         process.kill()
 
 
 class Submitted:
-    """A run of `PROGRAM` whose master is a job of the pool, or with `foreground` a child process of this one."""
+    """A run of `PROGRAM`. Its master is a job of the pool or, if `foreground`, a child of this process."""
 
     def __init__(self, pool: Pool, root: Path, *options: str, workers: int = WORKERS, foreground: bool = False) -> None:
         self.pool, self.root = pool, root
@@ -65,7 +65,7 @@ class Submitted:
         return done.stdout
 
     def tried(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """As `gridml`, with any exit status."""
+        """Run a command of gridml and return its result, whatever the exit status."""
         return subprocess.run(
             [*_GRIDML, *arguments], env=self.pool.environment(), capture_output=True, text=True, timeout=60
         )
@@ -102,7 +102,7 @@ class Submitted:
         assert int(str(status["all_credited"])) < VERTICES * EPOCHS * 0.8, "the run was over too soon to be disturbed"
 
     def jobs(self, state: int = 2) -> list[str]:
-        """Return the workers' jobs in a JobStatus (2: running)."""
+        """Return one line per job of a worker whose JobStatus is `state` (2: running): the job's id and the worker."""
         constraint = f'GridmlRun =?= "{self.root}" && JobStatus == {state}'
         return self.pool.tool("condor_q", "-constraint", constraint, "-af:j", "GridmlWorker").stdout.splitlines()
 
@@ -116,8 +116,8 @@ class Submitted:
         return [line for line in (self.root / "events.log").read_text().splitlines() if line.split()[2] == topic]
 
     def exact(self, epochs: int = EPOCHS) -> dict[str, object]:
-        """Wait for the end; every vertex must be credited once, and counted once in the trained replica. Returns the
-        report."""
+        """Wait for the end and return the report. Fails unless, in each epoch, every vertex was credited exactly once
+        and counted exactly once in the trained replica."""
         self.wait(lambda status: status["status"] == "finished", "the end of the run")
         report: dict[str, object] = json.loads(self.gridml("report", str(self.root), "--json"))
         reported = report["epochs"]
@@ -128,9 +128,9 @@ class Submitted:
         return report
 
 
-# From the OSPool's documentation ("Indicate the Duration Category of Your Jobs") and its users' reports of 30 starts;
-# the configuration of the access points is not public.
-STARTS = 30  # after which a waiting job is held
+# From the OSPool's documentation ("Indicate the Duration Category of Your Jobs"), and from users' reports of the limit
+# of 30 starts. The configuration of the access points is not public.
+STARTS = 30  # a waiting job is held after this many starts
 MEDIUM_HOURS, LONG_HOURS = 20.0, 40.0  # time limits of jobs by duration category
 _MEMORY = 102  # the subcode of HTCondor's own POLICY:HOLD_IF_MEMORY_EXCEEDED
 
@@ -138,8 +138,9 @@ _MEMORY = 102  # the subcode of HTCondor's own POLICY:HOLD_IF_MEMORY_EXCEEDED
 def policies(*, starts: int = STARTS, medium_s: float = 3600 * MEDIUM_HOURS, long_s: float = 3600 * LONG_HOURS) -> str:
     """Return the policies of an OSPool access point, as lines for `configuration.Host.more`.
 
-    Jobs are held after `starts` starts, for using more memory than requested, and after `medium_s` or `long_s` seconds
-    by their category, which is Medium by default. Tests shorten these limits.
+    A job is held in three cases: it waits after `starts` starts, it uses more memory than it requested, or it runs for
+    longer than its category allows: `medium_s` seconds (Medium, the default) or `long_s` (Long). Tests shorten these
+    limits.
     """
     return f"""
 JOB_TRANSFORM_NAMES = $(JOB_TRANSFORM_NAMES) Category

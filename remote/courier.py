@@ -1,4 +1,7 @@
-"""Couriers exchange one sync at a time: on a thread, so that training continues during a push, or step by step."""
+"""Couriers exchange one sync at a time with the master.
+
+`ThreadCourier` does so on a thread, so that training continues during a push; `StepCourier` step by step.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,21 @@ from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.payload import Arrived, Pieces
 from gridml.protocol.push import PushContent, ReplicaPart, decode_replica
 
-RESEND_S = 15.0  # before a sync without a reply is sent again: the carrier may have lost it, and syncs are idempotent
-FULL_DISK_S = 1.0  # before a sync that could not be stored is sent again
+RESEND_S = 15.0  # a sync without a reply is sent again after this time: it may be lost, and syncs are idempotent
+FULL_DISK_S = 1.0  # a sync that could not be stored is sent again after this time
 
 
 Answer = tuple[Reply, ReplicaPart]  # the reply and its tensors
 
 
 class Courier(ABC):
-    """Sends syncs and receives replies, one at a time: `post` only after the last reply was taken. Messages are those
-    of `process`, numbered from `number`."""
+    """Sends syncs and receives replies, one at a time: call `post` only after the last reply was taken. Syncs carry the
+    name `process` and are numbered from `number`."""
 
     unanswered: UnansweredPush | None = None  # the push under way, until its reply has come
-    gone = False  # the mailbox no longer exists: the master has given this worker up
-    last_push_s = 0.0  # CPU time of sending the last push and decoding its reply
-    last_travel_s = 0.0  # from sending the last push to its reply
+    gone = False  # True if the mailbox no longer exists: the master has given this worker up
+    last_push_s = 0.0  # CPU seconds of sending the last push and decoding its reply
+    last_travel_s = 0.0  # seconds from sending the last push to its reply
 
     def __init__(self, carrier: WorkerMailbox, clock: Callable[[], float], number: int, process: str) -> None:
         self._carrier = carrier
@@ -40,21 +43,21 @@ class Courier(ABC):
         self._clock = clock
         self._number = number - 1  # of the last message
         self._payload: Pieces | None = None  # of the sync under way; None once its reply is taken
-        self._posted_s = 0.0  # time at which the sync under way was posted,
-        self._again_s = 0.0  # and at which it is sent next
+        self._posted_s = 0.0  # time at which the sync under way was posted
+        self._again_s = 0.0  # time at which it is sent again
 
     @property
     @abstractmethod
     def busy(self) -> bool:
-        """True while a sync is under way, or its reply has not been taken."""
+        """True from `post` until the reply is taken."""
 
     @abstractmethod
     def post(self, sync: Sync, content: Callable[[], PushContent]) -> None:
-        """Send `sync` with the tensors that `content()` returns; it may be called on another thread."""
+        """Send `sync` with the tensors that `content()` returns. `content` may be called on another thread."""
 
     @abstractmethod
     def take(self) -> Answer | None:
-        """Return the reply if it has come; then another sync may be posted. Never blocks."""
+        """Return the reply if it has come, else None. After a reply, another sync may be posted. Never blocks."""
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
@@ -81,11 +84,11 @@ class Courier(ABC):
             self._again_s = self._clock() + RESEND_S
         except FileNotFoundError:
             self.gone = True
-        except OSError:  # a full disk: retry, with the push kept in memory
+        except OSError:  # such as a full disk: retry; the push stays in memory
             self._again_s = self._clock() + FULL_DISK_S
 
     def _poll(self) -> Answer | None:
-        """Receive the reply if it has come, else resend when due."""
+        """Return the reply if it has come. Otherwise send the sync again when that is due."""
         try:
             payload = self._carrier.receive(self._number)
         except FileNotFoundError:
@@ -103,8 +106,14 @@ class Courier(ABC):
 class ThreadCourier(Courier):
     """Exchanges each sync on a new thread, in real time. `take` raises the errors of that thread."""
 
-    def __init__(self, carrier: WorkerMailbox, number: int = 1) -> None:
+    def __init__(
+        self,
+        carrier: WorkerMailbox,
+        number: int = 1,
+        prepare: Callable[[ReplicaPart], ReplicaPart] = lambda part: part,
+    ) -> None:
         super().__init__(carrier, time.perf_counter, number, secrets.token_hex(4))
+        self._prepare = prepare  # called on the thread for the replica in a reply
         self._under_way: Future[Answer | None] | None = None
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
@@ -139,10 +148,11 @@ class ThreadCourier(Courier):
             self._thread.join(timeout=5)
 
     def _carry(self, under_way: Future[Answer | None], sync: Sync, content: Callable[[], PushContent]) -> None:
-        """Exchange one sync. A method of its own, so that its large locals are freed when it returns."""
+        """Exchange one sync. The exchange is a separate method, so that its large local variables are freed when it
+        returns."""
         try:
             answer = self._exchange(sync, content)
-        except Exception as error:  # uncaught, the worker's main thread would wait forever
+        except Exception as error:  # if it were not caught, the worker's main thread would wait forever
             self.gone = True
             under_way.set_exception(error)
         else:
@@ -150,7 +160,7 @@ class ThreadCourier(Courier):
             under_way.set_result(answer)
 
     def _exchange(self, sync: Sync, content: Callable[[], PushContent]) -> Answer | None:
-        """Send until a reply comes; None when none will come."""
+        """Send a sync until its reply comes, and return the reply; None if no reply will come."""
         began = time.thread_time()
         self._begin(sync, content())
         step, longest = self._carrier.poll_s
@@ -159,8 +169,8 @@ class ThreadCourier(Courier):
                 if self.unanswered is not None:
                     self.last_push_s = time.thread_time() - began
                 self._payload = self.unanswered = None
-                return answer
-            self._closed.wait(step)
+                return answer[0], self._prepare(answer[1])
+            self._carrier.wait(step, self._closed.wait)
             step = min(longest, step * 1.5)
         return None
 
@@ -169,7 +179,7 @@ class ThreadCourier(Courier):
 class StepCourier(Courier):
     """Exchanges syncs without a thread, by an injected clock, for simulations and tests.
 
-    The driver advances the clock; `wait` only resends a sync when due.
+    The driver advances the clock, so `wait` does not block: it only sends a sync again when that is due.
     """
 
     def __init__(
@@ -187,7 +197,7 @@ class StepCourier(Courier):
         self._begin(sync, content())
 
     def poll(self) -> None:
-        """Receive the reply if it has come, and keep it until `take`; else resend when due."""
+        """Receive the reply if it has come, and keep it until `take`. Otherwise send the sync again when due."""
         if self._payload is not None and self._reply is None:
             self._reply = self._poll()
 
@@ -206,8 +216,10 @@ class StepCourier(Courier):
 
 
 def opened(payload: Arrived, process: str, carrier: WorkerMailbox) -> Answer | None:
-    """Return the reply in a payload with its tensors, sent or stored. None for a reply to an earlier process of this
-    worker, and where stored tensors are unavailable: a resent sync gets a new reply.
+    """Return the reply in a payload, with its tensors from the payload and from published files.
+
+    Return None for a reply to an earlier process of this worker, and if a published file is unavailable: the sync is
+    sent again and gets a new reply.
 
     Raises ValueError for an invalid reply.
     """

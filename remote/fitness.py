@@ -1,7 +1,8 @@
 """The fitness check of a worker's machine for a program, before the first chunk.
 
-An unfit worker exits with a status of its own, so that its work goes elsewhere and the machine is avoided; with another
-one where a module is missing that the job could have brought along, which other machines may lack as well.
+A worker on an unfit machine exits with the status `UNFIT`, so that its work goes to other machines and this machine is
+avoided. If a module is missing, the status is `UNEQUIPPED` instead, because the job could have brought the module along
+and other machines may lack it as well.
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ from gridml.model.device_memory import CPU
 MEBIBYTE = 2**20
 MEMORY = 256 * MEBIBYTE
 TORCH_MEMORY = 512 * MEBIBYTE  # importing torch takes 220 MiB, training a small network 320 MiB
-DISK = 50 * MEBIBYTE
-KIND = 64  # characters of a machine's kind, at most
+DISK = 50 * MEBIBYTE  # of free disk, for any program
+KIND = 64  # maximum characters of a machine's kind
 # torch 2.13 trains on an emulated Nehalem, which has no AVX; without SSE4.1 it cannot create convolutions.
 TORCH_FLAGS = frozenset({"sse4_1"})
 _X86 = ("x86_64", "AMD64")
-_VECTORS = {"avx512f": "avx512", "avx2": "avx2", "avx": "avx"}  # the main difference in speed of processors
+_VECTORS = {
+    "avx512f": "avx512",
+    "avx2": "avx2",
+    "avx": "avx",
+}  # flag to name, the fastest first: these instruction sets make the largest differences in speed
 
 
 class Unfit(GridmlError):
-    """This machine lacks something that the program needs; another may have it."""
+    """This machine lacks something that the program needs; another machine may have it."""
 
     exit_status: ClassVar[int] = UNFIT
 
@@ -40,9 +45,9 @@ class Unequipped(Unfit):
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The resources of this machine; None where the system does not report one."""
+    """The resources of this machine. None: the system does not report that resource."""
 
-    missing: tuple[str, ...] = ()  # modules that were not found
+    missing: tuple[str, ...] = ()  # Python modules that the program needs but this machine lacks
     flags: frozenset[str] | None = None  # instruction sets, as in /proc/cpuinfo
     memory: int | None = None  # bytes
     disk: int | None = None  # free bytes
@@ -54,12 +59,12 @@ class Needs:
 
     memory: int = MEMORY  # bytes
     disk: int = DISK  # bytes
-    flags: frozenset[str] = frozenset()  # of the processor
-    avx: bool = False  # recommended, not required
+    flags: frozenset[str] = frozenset()  # instruction sets of the processor
+    avx: bool = False  # True if AVX is recommended; it is not required
 
 
 def needs(uses_torch: bool, machine: str | None = None) -> Needs:
-    """Return the requirements of a program on a processor architecture, by default that of this machine."""
+    """Return the requirements of a program on the processor architecture `machine`; None: that of this machine."""
     if not uses_torch:
         return Needs()
     x86 = (machine or platform.machine()) in _X86
@@ -67,7 +72,8 @@ def needs(uses_torch: bool, machine: str | None = None) -> Needs:
 
 
 def judge(facts: HostFacts, needs: Needs) -> tuple[bool, str]:
-    """Return (fit, reason): everything that is missing, with advice; for a fit machine a remark, or "".
+    """Return (fit, reason). For an unfit machine the reason names everything that is missing, with advice; for a fit
+    machine it is a remark, or "".
 
     A resource that the system does not report counts as sufficient.
     """
@@ -110,8 +116,9 @@ def read(folder: Path, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs
 
 
 def kind(device: str = CPU, proc: Path = Path("/proc")) -> str:
-    """Return the kind of this machine, by which its speed is compared: "x86_64 avx2", or for a `device` other than the
-    CPU torch's name, "cuda NVIDIA A100-SXM4-80GB". Without known flags only the architecture."""
+    """Return the kind of this machine; machines of one kind are taken to be equally fast. For the CPU the
+    kind is the architecture and, if known, the vector instructions, as in "x86_64 avx2". For another `device` it
+    is torch's name, as in "cuda NVIDIA A100-SXM4-80GB"."""
     if device != CPU:
         import torch
 
@@ -125,13 +132,13 @@ def kind(device: str = CPU, proc: Path = Path("/proc")) -> str:
 
 
 def missing_module(error: BaseException) -> str | None:
-    """Return the module that `error` or its cause reports as missing, None for other errors."""
+    """Return the module that `error` or its cause reports as missing; None for any other error."""
     cause = error if isinstance(error, ModuleNotFoundError) else error.__cause__
     return cause.name if isinstance(cause, ModuleNotFoundError) else None
 
 
 def demand(facts: HostFacts, needs: Needs) -> str:
-    """Return the remark on a fit machine. Raises Unfit for an unfit one, Unequipped where modules are missing."""
+    """Return the remark on a fit machine. Raises Unequipped if modules are missing, else Unfit for an unfit machine."""
     fit, reason = judge(facts, needs)
     if not fit:
         raise (Unequipped if facts.missing else Unfit)(f"{platform.node()} cannot run this program: {reason}.")
@@ -150,16 +157,16 @@ def _lines(path: Path) -> list[str]:
 
 
 def _field(path: Path, name: str) -> str | None:
-    """Return the first value of `name` in a file of `name : value` lines."""
+    """Return the first value of `name` in a file with lines `name : value`."""
     pairs = (line.partition(":") for line in _lines(path))
     return next((value.strip() for key, _, value in pairs if key.strip() == name and value.strip()), None)
 
 
 def _limits(membership: Path, cgroups: Path) -> list[int]:
-    """Return the memory limits in bytes of the control groups (versions 1 and 2) around this process.
+    """Return the memory limits in bytes of all control groups (versions 1 and 2) that contain this process.
 
-    `membership` has lines `number:controllers:/path`. In a container the path may be that of the host, of which only
-    the root is visible, so every group up to the root is read.
+    The file `membership` has lines `number:controllers:/path`. In a container, the path can be the one on the host,
+    while only the root of `cgroups` is visible here. So every group from the path up to the root is read.
     """
     limits = []
     for line in _lines(membership):

@@ -7,8 +7,10 @@ mailbox and a courier.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -29,11 +31,12 @@ from gridml.protocol.compression import NONE
 from gridml.protocol.foreign import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, described, printable
 from gridml.protocol.messages import Failure, Lease, Logged, Verdict
 from gridml.protocol.outbox import UnansweredPush
+from gridml.protocol.payload import Arrived
 from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions, WorkerState
 from remote.courier import Courier
 
-POLL_S = 0.05  # between two checks of a waiting worker for an eviction
+POLL_S = 0.05  # a waiting worker checks for an eviction this often
 
 
 @dataclass(frozen=True)
@@ -41,15 +44,53 @@ class SessionOptions(WorkerOptions):
     """The options of a worker that really trains."""
 
     source: Path = Path()  # the user's file
-    unanswered: UnansweredPush | None = None  # from the outbox of an earlier process of the job
+    unanswered: UnansweredPush | None = None  # a push from the outbox of an earlier process of the job
     cache: ChunkCache | None = None
+    fetch_ahead: bool = False  # True: fetch the next chunk on a thread; False: the session starts no thread
+
+
+@final
+class ChunkFetcher:
+    """Fetches chunks. With `ahead`, a thread fetches the chunk of the next lease while the worker trains another."""
+
+    def __init__(self, mailbox: WorkerMailbox, *, ahead: bool) -> None:
+        self._mailbox = mailbox
+        self._ahead = ahead
+        self._expected: tuple[str, Future[tuple[Arrived, Chunk]]] | None = None  # (SHA-256, fetch) of the next chunk
+
+    def expect(self, lease: Lease) -> None:
+        """Start to fetch the chunk of the lease that will be begun next."""
+        if self._ahead:
+            self._expected = lease.sha256, Future()
+            thread = threading.Thread(
+                target=self._resolve, args=(self._expected[1], lease), name="fetcher", daemon=True
+            )
+            thread.start()
+
+    def take(self, lease: Lease) -> tuple[Arrived, Chunk]:
+        """Return the chunk of a lease and its payload. Raises what `WorkerMailbox.fetch` and `Chunk.decode` do."""
+        expected, self._expected = self._expected, None
+        if expected is not None and expected[0] == lease.sha256 and expected[1].exception() is None:
+            return expected[1].result()
+        return self._fetched(lease)  # nothing was fetched ahead, or that failed
+
+    def _fetched(self, lease: Lease) -> tuple[Arrived, Chunk]:
+        payload = self._mailbox.fetch(lease.chunk, lease.sha256)
+        return payload, Chunk.decode(payload)
+
+    def _resolve(self, future: Future[tuple[Arrived, Chunk]], lease: Lease) -> None:
+        try:
+            future.set_result(self._fetched(lease))
+        except Exception as error:
+            future.set_exception(error)
 
 
 @final
 class Session:
-    """The session of one worker process. `evicted()` returns whether the machine is being reclaimed.
+    """The session of one worker process. The function `evicted` returns whether the machine is being reclaimed.
 
-    Its loop is a generator, so that one thread can drive thousands of simulated workers by a virtual clock.
+    The loop of a session is a generator, so that one thread can drive thousands of simulated workers by a virtual
+    clock.
     """
 
     def __init__(
@@ -68,17 +109,18 @@ class Session:
         self._evicted = evicted
         self._clock = clock
         self._cache = options.cache
+        self._fetcher = ChunkFetcher(mailbox, ahead=options.fetch_ahead)
         unanswered = options.unanswered
         self.state = WorkerState(options, clock(), None if unanswered is None else unanswered.push)
-        self._reason: actions.Reason | None = None  # for which it left
-        self._snapshot: Snapshot | None = None  # of the last push; kept until its reply, to rebase on
-        self._content: Callable[[], PushContent] = PushContent  # the tensors of the next push,
-        self._logged: tuple[Logged, ...] = ()  # and the values logged by f
+        self._reason: actions.Reason | None = None  # the reason why the session ended
+        self._snapshot: Snapshot | None = None  # of the last push; kept until its reply, to rebase from it
+        self._content: Callable[[], PushContent] = PushContent  # returns the tensors of the next push
+        self._logged: tuple[Logged, ...] = ()  # values that f logged, for the next push
         self._master = MasterCopy(engine.program.types())
-        self._compress = NONE
-        self._gather = False  # whether the next push includes the moments of optimisers
-        self._brought = ReplicaPart()  # of the last reply, until it is adopted
-        self._arrived = ReplicaPart()  # from which the next chunk starts
+        self._compress = NONE  # format of the next push
+        self._gather = False  # True if the next push includes the moments of optimisers
+        self._brought = ReplicaPart()  # the replica of the last reply, until it is adopted
+        self._arrived = ReplicaPart()  # the replica from which the next chunk starts
 
     @property
     def undelivered(self) -> UnansweredPush | None:
@@ -87,7 +129,7 @@ class Session:
 
     @property
     def saving(self) -> bool:
-        """True if it ended only to save a push where it outlives this machine."""
+        """True if the session ended only to save a push, in the outbox, which outlives this machine."""
         return self._reason is actions.Reason.SAVING
 
     def run(self) -> None:
@@ -100,8 +142,8 @@ class Session:
             self._courier.close()
 
     def life(self) -> Iterator[actions.Action]:
-        """Perform all actions. Yields each action that takes time after it is done, so that the driver can advance a
-        virtual clock; and each Wait, for which the driver waits until a reply, an eviction or the timeout."""
+        """Perform all actions. Yields each action that takes time once it is done, so that the driver can advance a
+        virtual clock. Also yields each Wait; then the driver waits until a reply, an eviction or the timeout."""
         while True:
             self._poll_courier()
             action = self.state.next_action(self._clock())
@@ -122,13 +164,15 @@ class Session:
             reply, self._brought = answer
             self._master.take(self._brought, fast_forward=reply.fast_forward)
             self._compress = reply.pace.compress
-            self._gather |= reply.moments  # a later reply before the next push does not cancel it
+            self._gather |= reply.moments  # a later reply does not cancel a request for moments
             if reply.verdict in (Verdict.MERGED, Verdict.REPEATED):
                 self._engine.replicated.acknowledge_push()
             if reply.forget_rows:
                 self._engine.keep_rows()
             if not self._brought:
                 self._snapshot = None  # nothing to rebase: free its memory
+            if reply.lease is not None:
+                self._fetcher.expect(reply.lease)
             costs = self._courier.last_push_s, self._courier.last_travel_s
             self.state.handle(actions.Replied(reply, bool(self._brought), *costs), self._clock())
         elif self._courier.gone:
@@ -154,14 +198,13 @@ class Session:
 
     def _begin(self, action: actions.BeginChunk) -> actions.Event:
         lease = action.lease
-        # First, so that the master can attribute a crash of this process to the chunk.
+        # The heartbeat comes first, so that the master can attribute a crash of this process to the chunk.
         self._mailbox.beat(lease.id, lease.start)
         try:
-            payload = self._mailbox.fetch(lease.chunk, lease.sha256)
-            chunk = Chunk.decode(payload)
+            payload, chunk = self._fetcher.take(lease)
             if self._cache is not None:
                 incomplete, chunk = chunk, self._cache.with_borrowed_rows(chunk)
-                # Added after completing, as this may evict payloads that the chunk borrows from.
+                # Added after borrowed rows are filled in: `put` may evict payloads that the chunk borrows from.
                 self._cache.put(lease.sha256, payload, incomplete)
         except (OSError, ValueError):
             return actions.ChunkFailed()
@@ -169,7 +212,7 @@ class Session:
             self._engine.begin(chunk)
         except SharedFileError as error:
             return actions.TrainingFailed(Failure(lease.id, lease.term, str(error), "", -1, -1))
-        if self._arrived:  # nothing was trained since the request for it
+        if self._arrived:  # it replaces the engine's replica: nothing was trained since the sync that it answers
             self._engine.restart(self._arrived)
             self._arrived = ReplicaPart()
             for note in self._engine.notes:
@@ -181,11 +224,12 @@ class Session:
         lease, start = action.lease, action.start
         program, batch = self._engine.program, self._engine.program.update.batch or 1
         size = batch_size(batch, program.min_target_batch, action.live)
-        trained = min(action.stop, lease.stop - lease.untrained - lease.start)  # the untrained end is credited with it
+        # Rows before `trained` are trained. The rest of the lease is credited with the last batch, without training.
+        trained = min(action.stop, lease.stop - lease.untrained - lease.start)
         if trained <= start:
             self._mailbox.beat(lease.id, lease.start + action.stop)
             return actions.Trained(action.stop, whole=True)
-        # A single worker has the batches of a plain loop, with a short one at the end of an epoch.
+        # A single worker has the batches of a plain loop, with a short batch at the end of an epoch.
         alike = action.live > 1 or bool((lease.start + start) % batch)
         count = next_batch(trained - start, size, lease.fewest, alike=alike)
         stop, whole = self._engine.batch_end(start, count, trained)
@@ -195,7 +239,7 @@ class Session:
             lease.epoch, action.version, action.share, step.at(action.credited, epochs), epochs * step.per_epoch
         )
         try:
-            self._engine.train(start, stop, program.factor(at), size / batch)
+            self._engine.train(start, stop, program.factor(at), 1.0 if program.update.keeps_rate else size / batch)
         except BatchFailed as failure:
             return self._failed(lease, failure)
         stop = action.stop if stop == trained else stop
@@ -211,7 +255,10 @@ class Session:
         return actions.TrainingFailed(Failure(lease.id, lease.term, *said))
 
     def _take_snapshot(self, action: actions.TakeSnapshot) -> actions.Event:
+        began_s = self._clock()
         try:
+            self._engine.finish_batches(self._master.modules)
+            trained_s = self._clock() - began_s
             snapshot = self._engine.snapshot(self._master.modules)
         except BatchFailed as failure:
             return self._failed(action.lease, failure)
@@ -221,17 +268,17 @@ class Session:
 
         def carried() -> PushContent:
             content, rounded = self._master.carry(self._engine.wire(snapshot), compress)
-            # As the master reconstructs it, so that rebasing keeps the rounding error.
+            # The snapshot gets the values as the master reconstructs them, so that rebasing keeps the rounding error.
             self._snapshot = replace(snapshot, replica=snapshot.replica.updated(rounded))
             return replace(content, fields=fields, replica=replace(content.replica, moments=moments))
 
         self._logged = snapshot.logged
-        if snapshot.arriving:  # from a device: training continues while the courier waits for the copy
+        if snapshot.arriving:  # copies from a device: training continues while the courier waits for them
             self._content = carried
         else:
             content = carried()
             self._content = lambda: content
-        return actions.Copied()
+        return actions.Copied(trained_s)
 
     def _send(self, action: actions.Send) -> None:
         content: Callable[[], PushContent] = PushContent
@@ -246,7 +293,7 @@ class Session:
             assert sync.push is not None, "only a push has a snapshot"
             sync = sync._replace(push=sync.push._replace(logged=self._logged))
         elif action.content is actions.Content.OUTBOX and self._options.unanswered is not None:
-            # Without moments, which were requested from the earlier process only.
+            # Moments are left out: they were requested from the earlier process only.
             unanswered = self._options.unanswered.content
             unanswered = replace(unanswered, replica=replace(unanswered.replica, moments={}))
             content = lambda: unanswered  # noqa: E731
@@ -279,6 +326,6 @@ class Session:
 
 
 def _joined(note: str, more: Iterable[str]) -> str:
-    """Return a note with one line added for each new text, without the middle of a long one."""
+    """Return a note with a line added for each new text. A note that gets too long loses its middle."""
     lines = dict.fromkeys([*note.splitlines(), *(" ".join(text.split()) for text in more)])
     return printable("\n".join(lines), MAX_MESSAGE_CHARS)

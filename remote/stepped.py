@@ -1,10 +1,10 @@
 """A real worker under a simulation's virtual clock, and a mailbox that repeats heartbeats on a thread.
 
-Session, courier, engine and f are the real ones, so replicas are as they would be on machines. Only the durations are
+Session, courier, engine and f are the real ones, so replicas are as they would be on real machines. Only durations are
 simulated: prices define the time of a vertex, a chunk and a push.
 
-`HeartbeatMailbox` keeps heartbeats going while f trains a long batch. They stop with the process, and while an
-extension holds the GIL, which the master cannot distinguish from a dead process.
+`HeartbeatMailbox` keeps heartbeats going while f trains a long batch. They stop when the process ends, and also while
+an extension holds the GIL; the master cannot distinguish the two.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from gridml.protocol.worker_state import WorkerOptions
 from remote.courier import StepCourier
 from remote.session import Session, SessionOptions
 
-MAX_POLL_S = 1.0  # between two polls; an earlier reply wakes the worker
+MAX_POLL_S = 1.0  # maximum between two polls; a reply that comes earlier wakes the worker
 
 
 class SteppedEngine(Engine):
-    """An engine that has its own random state and counts the rows it trains."""
+    """An engine that has a random state of its own and counts the rows of a batch."""
 
     def __init__(self, program: Program, rng_state: RngState, device: Device | None = None) -> None:
         super().__init__(program, device)
@@ -45,7 +45,7 @@ class SteppedEngine(Engine):
         try:
             super().train(start, stop, factor, share)
         except BatchFailed as failed:
-            if isinstance(failed.__cause__, KeyboardInterrupt):  # Ctrl-C: no worker process ignores it here
+            if isinstance(failed.__cause__, KeyboardInterrupt):  # Ctrl-C, which a real worker process ignores
                 raise KeyboardInterrupt from failed
             raise
         finally:
@@ -54,8 +54,8 @@ class SteppedEngine(Engine):
 
 @final
 class SteppedWorker:
-    """A session whose actions take the time of `prices`, on a machine that trains `speed` times as fast. Implements
-    `master.simulation.simulated.SimulatedWorker`."""
+    """A session whose actions take the time that `prices` give, except that the machine trains `speed` times as fast.
+    Implements `master.simulation.simulated.SimulatedWorker`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class SteppedWorker:
         prices: Prices,
         speed: float = 1.0,
     ) -> None:
-        self.interruptible = False
+        self.is_interruptible = False
         self.woken: Callable[[], None] = lambda: None
         self._evicted = False
         self._clock = clock
@@ -81,7 +81,7 @@ class SteppedWorker:
 
     @property
     def lived_s(self) -> float:
-        """The time until which its process has lived so far."""
+        """The time at which the process ended; the present time while it lives."""
         return min(self._clock(), self._ended_s)
 
     def life(self) -> Iterator[float]:
@@ -95,24 +95,24 @@ class SteppedWorker:
     def _live(self) -> Iterator[float]:
         for action in self._begin().life():
             if isinstance(action, Wait):
-                self.interruptible = True
+                self.is_interruptible = True
                 yield min(action.seconds, MAX_POLL_S) if self._courier.busy else action.seconds
-                self.interruptible = False
+                self.is_interruptible = False
             elif isinstance(action, Train):
                 yield self._engine.rows * self._vertex_s
             else:
                 yield busy_seconds(action, self._prices)
 
     def evict(self) -> None:
-        """Simulate SIGTERM: the worker pushes what is trained and leaves."""
+        """Simulate SIGTERM: the worker pushes what it has trained and leaves."""
         self._evicted = True
-        if self.interruptible:
+        if self.is_interruptible:
             self.woken()
 
     def notice_reply(self) -> None:
         """Poll, because a reply may have come."""
         self._courier.poll()
-        if self.interruptible:
+        if self.is_interruptible:
             self.woken()
 
 
@@ -120,8 +120,8 @@ class SteppedWorker:
 class Trainer:
     """Creates workers that train the program in `source`, for `master.simulation.simulate`.
 
-    Like real workers they compute with one thread, to which torch is limited; all train on `device`. Raises
-    ProgramError as `load` does.
+    torch is limited to one thread, as in real workers. All workers train on `device`. Raises ProgramError as `load`
+    does.
     """
 
     def __init__(self, source: Path, prices: Prices, seed: int = 0, *, device: Device | None = None) -> None:
@@ -149,7 +149,7 @@ class Trainer:
         return SteppedWorker(chosen, engine, mailbox, clock, self._prices, speed)
 
 
-BEAT_S = 0.5  # between two heartbeats: a tenth of the shortest timeout that users may set
+BEAT_S = 0.5  # between two heartbeats: a tenth of the shortest heartbeat timeout that users may set
 
 
 @final
@@ -161,7 +161,7 @@ class HeartbeatMailbox(WorkerMailbox):
         self._mailbox = mailbox
         self._every_s = every_s
         self._newest = BEGUN, 0  # the last heartbeat; guarded by `_one_at_a_time`
-        self._one_at_a_time = threading.Lock()  # keeps heartbeats in order
+        self._one_at_a_time = threading.Lock()  # keeps heartbeats in order, as two threads send them
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="beating", daemon=True)
         self._thread.start()
@@ -171,6 +171,9 @@ class HeartbeatMailbox(WorkerMailbox):
 
     def receive(self, number: int) -> Arrived | None:
         return self._mailbox.receive(number)
+
+    def wait(self, seconds: float, rest: Callable[[float], object]) -> None:
+        self._mailbox.wait(seconds, rest)
 
     def fetch(self, name: str, sha256: str) -> Arrived:
         return self._mailbox.fetch(name, sha256)

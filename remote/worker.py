@@ -1,6 +1,7 @@
 """The console script `gridml-worker`: one worker process, from its arguments to its exit status.
 
-A batch system may start a job again. A worker determines which attempt of its job it is by the open mailbox.
+A batch system can start a job several times. Each start is an attempt, and each attempt has its own mailbox. A worker
+identifies its attempt by the newest mailbox that is open.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import signal
 import sys
 import time
 import traceback
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from gridml.engine.devices import SLOT, Device, DeviceFailedError, find_device, 
 from gridml.engine.engine import Engine
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.engine.parent import die_with_parent
+from gridml.engine.rng_state import seed_generators
 from gridml.errors import GridmlError, ProgramError, RunError
 from gridml.model import device_memory, loading
 from gridml.model.program import Program
@@ -35,8 +36,8 @@ from remote.courier import ThreadCourier
 from remote.session import Session, SessionOptions
 from remote.stepped import HeartbeatMailbox
 
-POLL_S = 0.5  # while the master has not opened a mailbox yet
-PATIENCE_S = 60.0  # after which a worker without a mailbox leaves
+POLL_S = 0.5  # between two polls while no mailbox is open
+PATIENCE_S = 60.0  # a worker without a mailbox leaves after this time
 
 
 def find_mailbox(
@@ -47,12 +48,14 @@ def find_mailbox(
     clock: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Return the name of the current attempt of job `job`: `w7`, after n earlier ones `w7.n`; None without a mailbox.
+    """Return the name of a job's current attempt: `w7`, or `w7.n` after n earlier attempts. Return None if no
+    mailbox is open within `PATIENCE_S`.
 
-    `but` is a mailbox that turned out to belong to an earlier attempt.
+    `but` is a mailbox to skip, because it turned out to belong to an earlier attempt.
     """
-    # The master opens the mailbox of the next attempt when it notices the end of the last one, so the newest open one
-    # is this process's. The start count of the batch system is no substitute: it may miss starts.
+    # The master opens the mailbox of the next attempt when it notices the end of the last attempt. So the newest open
+    # mailbox belongs to this process. The start count of the batch system is no substitute, because it can
+    # miss starts.
     give_up_s = clock() + PATIENCE_S
     while True:
         with contextlib.suppress(OSError):
@@ -64,8 +67,8 @@ def find_mailbox(
         rest(POLL_S)
 
 
-CACHE = "GRIDML_WORKER_CACHE"  # environment variable: cache folder of a machine that outlives its workers
-CACHE_FOLDER = "chunk-cache"  # in the job's folder
+CACHE = "GRIDML_WORKER_CACHE"  # environment variable with a cache folder on this machine that outlives the workers
+CACHE_FOLDER = "chunk-cache"  # default cache folder, in the job's folder
 CACHE_BYTES = 256 << 20  # default limit of the cache
 
 
@@ -77,25 +80,27 @@ def main(argv: list[str] | None = None) -> int:
         epilog="example: gridml-worker --name w1 --program mnist.py --directory runs/mnist-1",
     )
     parser.add_argument("--name", required=True, help="the worker's name in the run")
-    parser.add_argument("--program", required=True, type=Path, help="the user's file")
-    parser.add_argument("--original", type=Path, help="the user's own file, of which the program is a copy")
+    parser.add_argument("--program", required=True, type=Path, help="the copy of the user's file that is run")
+    parser.add_argument("--original", type=Path, help="the file that --program is a copy of, for messages")
     parser.add_argument("--directory", type=Path, help="the run directory, where it is shared with the master")
     parser.add_argument(
         "--carrier",
         default="directory",
-        help="what carries messages and chunks: directory, chirp, sftp, or one of a plug-in",
+        help="carrier of messages and chunks: directory, chirp, sftp, or one of a plug-in",
     )
     parser.add_argument("--chunks", type=int, default=None, help="chunks to train before leaving")
     parser.add_argument("--patience", type=float, default=math.inf, help="seconds without a reply before saving work")
-    parser.add_argument("--keep", type=int, default=sys.maxsize, help="bytes of a saved push, at most")
+    parser.add_argument("--keep", type=int, default=sys.maxsize, help="largest size of a saved push in bytes")
     parser.add_argument(
         "--cache",
         type=Path,
         help=f"folder of cached chunks, in which {{name}} is the worker's name; by default that of {CACHE}",
     )
-    parser.add_argument("--cache-bytes", type=int, default=CACHE_BYTES, help="bytes of cached chunks, at most")
+    parser.add_argument(
+        "--cache-bytes", type=int, default=CACHE_BYTES, help="largest size of all cached chunks in bytes"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers f draws")
-    parser.add_argument("--device", default="auto", help="what to train on: auto, cpu, cuda or cuda:N")
+    parser.add_argument("--device", default="auto", help="device: auto, cpu, cuda or cuda:N")
     parser.add_argument("--parent", type=int, default=None, help="process id whose death ends the worker")
     options = parser.parse_args(argv)
     evicted = _on_sigterm()
@@ -106,21 +111,23 @@ def main(argv: list[str] | None = None) -> int:
         loaded = _load_where_fit(options.program) if carrier.remote else loading.load(options.program, options.original)
         device = Device()
         if loaded.uses_torch:
-            device = _prepare_torch(f"{options.seed}/{options.name}", options.device)
-        status = _work(options, carrier, loaded, device, evicted)
+            device = _prepare_torch(options.device)
+        seed_generators(f"{options.seed}/{options.name}", torch=loaded.uses_torch)
+        with raising_device_errors(device):
+            status = _work(options, carrier, loaded, device, evicted)
     except DeviceFailedError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        status = error.exit_status  # exit at once: freeing the memory of a broken device may fail
+        status = error.exit_status  # exit by os._exit below, because freeing the memory of a broken device can fail
     except GridmlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_status
-    except SystemExit:  # the user's code called sys.exit: that must not look like a regular end
+    except SystemExit:  # the user's code called sys.exit; this must not look like a regular end
         traceback.print_exc()
         return 1
-    if argv is None:  # a process of its own
+    if argv is None:  # this process is a worker only
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # grace is short, and a regular shutdown of Python and torch can take a second of it
+        os._exit(status)  # because a regular shutdown of Python and torch can take a second of a short grace period
     return status
 
 
@@ -129,21 +136,23 @@ def _work(
 ) -> int:
     """Run sessions until no work is left, save an unanswered push in the job's folder, and return the exit status.
 
-    Raises DeviceFailedError where the device fails, which loses the training since the last push.
+    Raises DeviceFailedError if the device fails; the training since the last push is then lost.
     """
     kept = outbox.read(Path(outbox.FILE)) if carrier.remote else None
     status, kind = 0, fitness.kind(device.name)
     for name, mailbox in _mailboxes(options, carrier):
-        courier = ThreadCourier(mailbox, kept.number if kept is not None and kept.sync.worker == name else 1)
+        engine = Engine(loaded, device)
+        number = kept.number if kept is not None and kept.sync.worker == name else 1
+        courier = ThreadCourier(mailbox, number, engine.received)
         source = options.original or options.program
-        chosen = SessionOptions(name, kind, options.chunks, options.patience, source, kept, _cache(options, carrier))
+        cache = _cache(options, carrier)
+        chosen = SessionOptions(name, kind, options.chunks, options.patience, source, kept, cache, fetch_ahead=True)
         mailbox = HeartbeatMailbox(mailbox)
-        session = Session(chosen, Engine(loaded, device), mailbox, courier, evicted)
+        session = Session(chosen, engine, mailbox, courier, evicted)
         try:
-            with raising_device_errors(device):
-                session.run()
+            session.run()
             if carrier.remote:
-                _leave_behind(courier.unanswered, options.keep)  # before closing the mailbox, which may take long
+                _leave_behind(courier.unanswered, options.keep)  # before the mailbox is closed, which can take long
         finally:
             mailbox.close()
         if session.saving and courier.unanswered is not None:
@@ -154,7 +163,8 @@ def _work(
 
 
 def _cache(options: argparse.Namespace, carrier: Carrier) -> ChunkCache | None:
-    """Return the chunk cache; None where the worker shares the run's disk, or the cache is disabled."""
+    """Return the chunk cache. Return None if its folder cannot be created or the cache is disabled. It is disabled by
+    default for a worker that shares the run's disk."""
     folder = options.cache or os.environ.get(CACHE) or (CACHE_FOLDER if carrier.remote else None)
     if folder is None or options.cache_bytes < 1:
         return None
@@ -166,7 +176,8 @@ def _cache(options: argparse.Namespace, carrier: Carrier) -> ChunkCache | None:
 
 
 def _leave_behind(message: outbox.UnansweredPush | None, longest: int) -> None:
-    """Save a push of at most `longest` bytes. The work of a push that is not saved is trained again."""
+    """Save the unanswered push, if any, in the outbox; else empty the outbox. A push of more than `longest` bytes is
+    not saved, so its vertices are trained again."""
     file = Path(outbox.FILE)
     try:
         if message is not None:
@@ -175,15 +186,17 @@ def _leave_behind(message: outbox.UnansweredPush | None, longest: int) -> None:
     except OSError as error:
         print(f"the unanswered push is not saved: {error}", file=sys.stderr)
     with contextlib.suppress(OSError):
-        outbox.clear(file)  # the push of an earlier attempt has been delivered
+        outbox.clear(file)  # drops the push of an earlier attempt, which has been delivered
 
 
 def _load_where_fit(path: Path) -> Program:
-    """Return the program in the user's file. Raises fitness.Unfit where this machine cannot run it."""
-    facts = fitness.read(Path.cwd())  # before torch is imported, whose memory counts as free here
+    """Return the program in the user's file. Raises fitness.Unfit if this machine cannot run it."""
+    facts = fitness.read(
+        Path.cwd()
+    )  # read before torch is imported, because the requirements include the memory of torch
     fitness.demand(facts, fitness.Needs())
     try:
-        loaded = loading.load(path, path)  # its own modules were sent with it
+        loaded = loading.load(path, path)  # the user's own modules were sent with the file
     except ProgramError as error:
         module = fitness.missing_module(error)
         if module is None:
@@ -196,9 +209,10 @@ def _load_where_fit(path: Path) -> Program:
 
 
 def _mailboxes(options: argparse.Namespace, carrier: Carrier) -> Iterator[tuple[str, WorkerMailbox]]:
-    """Yield this worker's name in the run and its mailbox; the next candidate if no reply came there.
+    """Yield (this worker's name in the run, its mailbox). The caller asks for the next pair if no reply came to
+    this mailbox.
 
-    Raises RunError where the mailboxes are unreachable, fitness.Unfit where modules of the carrier are missing.
+    Raises RunError if the mailboxes are unreachable, fitness.Unfit if modules of the carrier are missing.
     """
     fitness.demand(fitness.HostFacts(missing=carrier.missing_modules()), fitness.Needs())
     connection = carrier.connect(options.name, options.directory)
@@ -223,17 +237,17 @@ def _mailboxes(options: argparse.Namespace, carrier: Carrier) -> Iterator[tuple[
 
 
 def _on_sigterm() -> Callable[[], bool]:
-    """Handle SIGTERM; return a function that tells whether it has come, for the session to poll."""
+    """Handle SIGTERM. Return a function for the session to poll: it returns whether the signal has come."""
     came: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the master handles Ctrl-C at the terminal
     return lambda: bool(came)
 
 
-def _prepare_torch(seed: str, asked: str) -> Device:
-    """Set torch to one thread by default, and seed it by worker. Return the device to train on.
+def _prepare_torch(asked: str) -> Device:
+    """Set torch to one thread unless OMP_NUM_THREADS is set. Return the device to train on.
 
-    Raises NoDeviceError where this machine lacks the requested one.
+    Raises NoDeviceError if this machine lacks the requested device.
     """
     import torch
 
@@ -244,9 +258,9 @@ def _prepare_torch(seed: str, asked: str) -> Device:
     if device.accelerates:
         print(f"trains on {device.name}: {reason}", file=sys.stderr)
         module = getattr(torch, torch.device(device.name).type)
-        if hasattr(module, "set_device"):
-            module.set_device(torch.device(device.name))
-    torch.manual_seed(zlib.crc32(seed.encode()))
+        with raising_device_errors(device):  # fails if other processes have taken the memory that a context needs
+            if hasattr(module, "set_device"):
+                module.set_device(torch.device(device.name))
     return device
 
 

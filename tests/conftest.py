@@ -1,4 +1,4 @@
-"""What several tests need: programs in files, and runs on real worker processes."""
+"""Shared fixtures: programs in files, and runs on real worker processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ hypothesis_settings.register_profile("gridml", hypothesis_settings.get_profile("
 hypothesis_settings.load_profile("gridml")
 
 PROGRAMS = Path(__file__).parent / "programs"
-# Pools, booted machines and servers of others: they keep times of their own, which a busy machine would break.
+# Pools, booted machines and foreign servers have their own timeouts, which a busy machine would exceed.
 ALONE = (
     "ami/test_boot.py",
     "benchmarks/test_smallest_alone.py",
@@ -47,7 +47,7 @@ _BEGAN_S = time.monotonic()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--within", type=float, metavar="SECONDS", help="begin no further test after so many seconds")
+    parser.addoption("--within", type=float, metavar="SECONDS", help="start no further test after this time")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -61,7 +61,7 @@ def _is_alone(path: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where `-m` asks for tests that run alone, no other file is read: all of them take half a minute."""
+    """Skip the collection of other files if `-m` selects tests that run alone: collecting all takes half a minute."""
     if not config.option.markexpr.startswith("alone"):
         return None
     leads_there = any((_ROOT / place).is_relative_to(collection_path) for place in ALONE)
@@ -69,7 +69,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """What tests write is compiled each time: a program that was edited within a second would be taken for itself."""
+    """Compile programs each time: Python would take one edited within a second for the cached one."""
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def local_pool(script: Script | None = None) -> Callable[[Settings, RunDirectory], Backend]:
-    """A maker of local back ends that play `script`; without one nobody dies."""
+    """A maker of local back ends that play `script`; without one no worker is killed."""
 
     def make(settings: Settings, directory: RunDirectory) -> Backend:
         return Local(worker_command(settings, directory), script or Steady(settings.workers), directory.logs)
@@ -103,7 +103,7 @@ def local_pool(script: Script | None = None) -> Callable[[Settings, RunDirectory
 def command(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a command of gridml here, where all is imported that a process of its own would take seconds for."""
+    """A function that runs a gridml command in this process, where the imports, which take seconds, are done."""
     from gridml.cli.main import main
 
     monkeypatch.setenv("COLUMNS", "200")
@@ -126,7 +126,7 @@ def programs() -> Path:
 
 @pytest.fixture
 def pool() -> Callable[[Script | None], Environment]:
-    """Makes what a run gets from outside: real worker processes that play a script."""
+    """A maker of run environments: real worker processes that play a script."""
     return lambda script=None: Environment(local_pool(script))
 
 

@@ -1,5 +1,5 @@
-"""Print the tests of the work in hand, for `make quick`: those of each file that differs from the last commit, or that
-the last commit changed where none does."""
+"""Print the tests of the current work, for `make quick`: those of each file that differs from the last commit or, if
+none does, of each file that the last commit changed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ALWAYS = "test_rooms.py", "test_backends_are_named_nowhere.py"  # what any file may break
+ALWAYS = "test_rooms.py", "test_backends_are_named_nowhere.py"  # any file may break them
 
 
 def tests_of(changed: Iterable[str], root: Path) -> list[Path]:
-    """Return test files and folders: of a source file its own test file where there is one, otherwise those of its
-    folder, or of the next above it that has some."""
+    """Return test files and folders: of a source file its own test file, or else the tests of its folder or of the
+    nearest parent that has some."""
     tests = root / "tests"
     found = {tests / name for name in ALWAYS}
     for name in changed:
@@ -31,7 +31,7 @@ def tests_of(changed: Iterable[str], root: Path) -> list[Path]:
 
 
 def changed_files() -> list[str]:
-    """Return the files of the work in hand, those that are gone left out."""
+    """Return the existing files of the current work."""
 
     def git(*arguments: str) -> list[str]:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()

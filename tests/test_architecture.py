@@ -1,4 +1,4 @@
-"""What docs/architecture.md says of a push and a lease must be there: each station's file, and its function."""
+"""The stations of a push, a lease and the settings in docs/architecture.md exist: each file, and its function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STATION = re.compile(r"^\| (\d+) \| ([^|]+) \| `([\w/.]+\.py)`: `([\w.`, ]+)` \|
 
 
 def stations() -> list[tuple[str, str, str]]:
-    """(station, file, function): a file is named without its folders once it was named with them."""
+    """Return (station, file, function). After its first mention, a file is named without its folders."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     whole = {Path(file).name: file for _, _, file, _ in STATION.findall(text) if "/" in file}
     return [
@@ -23,8 +23,8 @@ def stations() -> list[tuple[str, str, str]]:
     ]
 
 
-def test_a_push_and_a_lease_have_their_stations() -> None:
-    assert len({station for station, _, _ in stations()}) == 14 + 12
+def test_a_push_a_lease_and_the_settings_have_their_stations() -> None:
+    assert len({station for station, _, _ in stations()}) == 14 + 12 + 7
 
 
 def test_no_station_is_visited_twice() -> None:

@@ -1,4 +1,4 @@
-"""No file but a back end's own, and the one that registers it, names a back end: neither in code nor in words."""
+"""Only a back end's own files, and its registration, name a back end, in code and in texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REGISTERS = "master/backends/registry.py"
 
 
 def naming(files: dict[str, str]) -> set[str]:
-    """The files, by path, that name a back end and may not."""
+    """Return the paths of the files that name a back end and must not."""
     return {path for path, text in files.items() if NAME.search(text) and not path.startswith(OWN)} - {REGISTERS}
 
 

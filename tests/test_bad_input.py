@@ -1,4 +1,4 @@
-"""What a user can do wrong: each mistake gets one clear message and its exit status, and loses nothing."""
+"""Users' mistakes: each has one clear message and its exit status, and loses no work."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def assert_said(done: subprocess.CompletedProcess[str], status: int, *words: str
 
 
 def exact(root: Path) -> None:
-    """Every epoch of the finished run is credited in full, nothing twice."""
+    """Check that every epoch of the finished run is credited in full, and nothing twice."""
     epochs = report(root).epochs
     assert epochs and {(epoch.credited, epoch.duplicated, epoch.lost) for epoch in epochs} == {(3000, 0, 0)}
 
@@ -198,7 +198,7 @@ def test_a_full_disk(programs: Path, small_disk: Path) -> None:
 
 
 def test_a_full_disk_under_fields(tmp_path: Path, small_disk: Path) -> None:
-    """Their files are memory-mapped: a hole in one that cannot be filled would kill the master without a word."""
+    """Fields are memory-mapped: a hole that cannot be filled would kill the master without a message."""
     root, ballast = small_disk / "run", small_disk / "ballast"
     source = write(tmp_path, COUNTS.replace("= 3000, 50, 3", "= 100_000, 50, 1"))
     ballast.write_bytes(bytes(24_600_000))

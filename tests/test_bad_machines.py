@@ -1,4 +1,4 @@
-"""One bad machine, one bad vertex, an f that ends its process or never comes back: with real workers."""
+"""One bad machine, one bad vertex, an f that ends its process or never returns, with real workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_S = 100
 GRIDML = shutil.which("gridml", path=str(Path(sys.executable).parent)) or "gridml"
 COUNTS = (Path(__file__).parent / "programs" / "counts.py").read_text()
 LINE = "    documents.visits += 1\n"
-# Whoever runs in slot-1 is on the bad machine.
+# Workers in slot-1 are on the bad machine.
 BAD_MACHINE = """    import os, sqlite3, sys, time
     if not hasattr(sys, "machine"):
         given = dict(option.split("=", 1) for option in sys.argv[1:])
@@ -45,7 +45,7 @@ def gridml(*arguments: str | Path, limit_s: float = LIMIT_S) -> subprocess.Compl
 
 
 def program(folder: Path, before: str, text: str = COUNTS) -> Path:
-    """A program that counts, with other lines before it does."""
+    """Return a program that counts, with additional lines in f before it."""
     path = folder / "program.py"
     assert text.count(LINE) == 1
     text = text.replace("mutable=True)\n", 'mutable=True)\n    score = gridml.array("float64", mutable=True)\n')
@@ -96,12 +96,12 @@ def test_one_bad_worker_of_four_does_not_end_a_run(tmp_path: Path, bad: str) -> 
         ("raise KeyboardInterrupt", "1"),
     ],
 )
-def test_an_f_that_always_fails_stops_the_run_and_nobody_is_replaced(tmp_path: Path, bad: str, workers: str) -> None:
+def test_an_f_that_always_fails_stops_the_run_without_replacements(tmp_path: Path, bad: str, workers: str) -> None:
     done = gridml("run", program(tmp_path, f"    {bad}\n"), "--workers", workers, "--run-dir", tmp_path / "run")
     assert done.returncode == 4 and "failed 3 times" in done.stderr, done.stdout + done.stderr
     assert done.stderr.count("Traceback") == 1 and "in train" in done.stderr
     assert bad.partition("(")[0].split()[-1].removeprefix("sys.").replace("exit", "SystemExit") in done.stderr
-    assert rows(tmp_path / "run", "SELECT count(*) FROM workers")[0][0] == int(workers), "nobody had to be replaced"
+    assert rows(tmp_path / "run", "SELECT count(*) FROM workers")[0][0] == int(workers), "no worker had to be replaced"
 
 
 @pytest.mark.parametrize("status", ["0", "7"])
@@ -161,6 +161,6 @@ def test_what_keeps_workers_from_starting_on_two_machines_is_the_programs(tmp_pa
     assert "2 machines failed in the same way before any worker had work, so it is not the machines" in said
     assert "No module named 'no_such_module'" in said
     stands = json.loads(gridml("status", root, "--json").stdout)
-    assert stands["status"] == "failed", "nobody cancelled it"
+    assert stands["status"] == "failed", "it was not cancelled"
     assert "2 machines failed in the same way" in stands["stopped_because"]
     assert rows(root, "SELECT count(*) FROM workers WHERE started_s IS NOT NULL")[0][0] <= 4  # type: ignore[operator]

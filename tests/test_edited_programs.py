@@ -1,4 +1,4 @@
-"""What a user edits while a run goes on: it trains what it was begun with, and says so when it is taken up again."""
+"""Edits during a run: it continues with its original program, and reports the edits when it is resumed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A program that takes its pace from a module beside it, loaded where f needs it first."""
+    """A program that takes its speed from its own module, which f imports on first use."""
     folder = tmp_path / "theirs"
     folder.mkdir()
     (folder / "pace_of_a_user.py").write_text("PAUSE_S = 0.02\n")
@@ -33,7 +33,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def edit(program: Path) -> None:
-    """What nobody could train with."""
+    """Break the user's files, so that no worker could train with them."""
     program.write_text("raise RuntimeError('edited')\n")
     (program.parent / "pace_of_a_user.py").write_text("raise RuntimeError('edited')\n")
 
@@ -120,10 +120,10 @@ def test_a_program_that_is_refused_does_not_become_the_runs(tmp_path: Path, comm
     before = (root / "settings.json").read_text()
     assert "was float32" in command("resume", root, "--program", other).stderr
     assert (root / "settings.json").read_text() == before
-    told = "SELECT count(*) FROM events WHERE text LIKE '%changed since%'"
+    query = "SELECT count(*) FROM events WHERE text LIKE '%changed since%'"
     for text, times in ((NETWORK, 0), (NETWORK + "# mended", 1)):
         program.write_text(text)
         again = command("resume", root)
         assert again.returncode == 0, again.stderr
         with sqlite3.connect(root / "ledger.db") as ledger:
-            assert ledger.execute(told).fetchone() == (times,)
+            assert ledger.execute(query).fetchone() == (times,)

@@ -1,5 +1,5 @@
-"""A disk that is full when a master writes to a mailbox, publishes a chunk or writes its journal ends the run with a
-word, and the run goes on exactly when there is room again."""
+"""A full disk when a master writes to a mailbox, publishes a chunk or writes its journal ends the run with a message;
+the run resumes exactly when there is space again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fill_and_write(*arguments):
 with patch.object({cls}, "{method}", fill_and_write):
     cli.main(sys.argv[3:])
 """
-WRITES = {  # what is called then, and the time for which the disk is full
+WRITES = {  # the patched call, and the time for which the disk is full
     "a mailbox that is made": ("gridml.carriers.directory", "DirectoryMailboxes", "open", 2),
     "an answer": ("gridml.carriers.directory", "DirectoryMailboxes", "answer", 4),
     "a chunk": ("gridml.carriers.directory", "DirectoryMailboxes", "publish", 3),

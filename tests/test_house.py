@@ -1,4 +1,4 @@
-"""The ceilings of benchmarks/house.py: what a maintainer finds their way in grows only where somebody says why."""
+"""The ceilings of benchmarks/house.py: the code may only grow with an explanation."""
 
 from __future__ import annotations
 

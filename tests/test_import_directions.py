@@ -1,4 +1,4 @@
-"""The five packages are deployment units: who may import whom is part of the architecture (docs/architecture.md)."""
+"""The five packages are deployment units, so their import directions are part of docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "remote": frozenset({"gridml"}),
     "ami": frozenset({"gridml", "remote"}),
 }
-# The command line and the calls that do what it does may import all five; none of them may import these, but that
-# `gridml` offers the calls, and imports one when it is asked for.
+# The command line and the equivalent calls may import all five packages, and none may import these, except that
+# `gridml` imports a call on first use.
 WIRING = ("gridml.__main__", "gridml.cli", "gridml.api")
 
 TREE = Tree(ROOT)
@@ -34,7 +34,7 @@ def wires(name: str) -> bool:
 
 
 def forbidden(module: str, imported: set[str]) -> set[str]:
-    """What of `imported` the directions do not let `module` import."""
+    """Return the names of `imported` that the directions do not allow `module` to import."""
     if wires(module):
         return set()
     package = module.partition(".")[0]
@@ -84,7 +84,7 @@ def test_tests_hold_no_init_file() -> None:
     ],
 )
 def test_an_import_stays_light(module: str, absent: set[str], tmp_path: Path) -> None:
-    """In a fresh interpreter, away from the tree, with warnings as errors; and it prints nothing."""
+    """Import in a fresh interpreter, outside of the tree, with warnings as errors; it must print nothing."""
     program = f"import sys, {module}; sys.stderr.write(' '.join(sorted({absent!r} & sys.modules.keys())))"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],

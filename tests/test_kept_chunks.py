@@ -1,4 +1,4 @@
-"""Workers that keep chunks die, and what they kept is damaged: every vertex is counted once all the same."""
+"""Workers with kept chunks die, and kept files are damaged: every vertex is still counted once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ program = gridml.Program(graph, train, evaluate, epochs=4)
 
 
 class Dying(Script):
-    """Two machines, of which one is taken away again and again."""
+    """Two machines, one of which is taken away repeatedly."""
 
     slots = 2  # type: ignore[assignment]
 
@@ -67,11 +67,11 @@ def test_rows_are_counted_once_whatever_becomes_of_what_was_kept(
     turns, damaged = [0], []
 
     def damage() -> None:
-        """At every twentieth turn of the master's loop, one kept payload: cut, or with another bit."""
+        """Damage one kept payload at every twentieth turn of the master's loop: truncate it, or flip a bit."""
         turns[0] += 1
         files = sorted(kept.glob("*.chunk")) if turns[0] % 20 == 0 else []
         for victim in files[len(damaged) % len(files) :][:1] if files else ():
-            with contextlib.suppress(FileNotFoundError):  # its worker has noticed the last damage just now
+            with contextlib.suppress(FileNotFoundError):  # its worker has just removed a damaged file
                 payload = bytearray(victim.read_bytes())
                 payload[len(payload) // 2] ^= 1
                 victim.unlink()

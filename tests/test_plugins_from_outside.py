@@ -78,7 +78,7 @@ class Courier(Carrier):
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of processes that have the package installed."""
+    """The environment of processes in which the package is installed."""
     site = tmp_path / "site"
     info = site / "lab_pool-1.0.dist-info"
     info.mkdir(parents=True)
@@ -97,13 +97,13 @@ def gridml(environment: dict[str, str], *arguments: str | Path) -> subprocess.Co
 
 
 def test_a_run_on_a_back_end_by_a_carrier_of_another_package(environment: dict[str, str], tmp_path: Path) -> None:
-    root = tmp_path / "run"  # of sixteen seconds for one: the other comes in time for some of it
+    root = tmp_path / "run"  # sixteen seconds for one worker, so that the other starts in time
     done = gridml(environment, "lab", PROGRAM.with_name("slow_count.py"), "--seats", "2", "--run-dir", root)
     assert done.returncode == 0, done.stderr
     settings = json.loads((root / "settings.json").read_text())
     assert (settings["backend"], settings["carrier"], settings["lab"]) == ("lab", "courier", {"seats": 2})
-    assert (root / "carried").exists()  # the worker's side was there,
-    assert not (root / "served").exists()  # and the master's, which was stopped
+    assert (root / "carried").exists()  # the worker's side was loaded,
+    assert not (root / "served").exists()  # and so was the master's, which was closed
     report = json.loads(gridml(environment, "report", root, "--json").stdout)
     assert report["status"] == "finished" and report["backend"] == "lab" and report["workers"] == 3
     assert all((epoch["duplicated"], epoch["lost"]) == (0, 0) for epoch in report["epochs"]) and report["epochs"]
@@ -115,7 +115,7 @@ def test_its_command_is_offered_with_its_options(environment: dict[str, str]) ->
     assert "Train a program in the lab." in gridml(environment, "--help").stdout
     said = gridml(environment, "lab", "--help").stdout
     assert "--seats" in said and "Seats of the lab." in said and "Example: gridml lab mnist.py --seats 4" in said
-    assert "--foreground" not in said and "--carrier" not in said  # nothing there to choose
+    assert "--foreground" not in said and "--carrier" not in said  # there is no choice
 
 
 def test_without_the_package_its_runs_say_what_is_missing(environment: dict[str, str], tmp_path: Path) -> None:

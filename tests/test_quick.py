@@ -1,4 +1,4 @@
-"""The tests of the work in hand, which `make quick` runs."""
+"""The selection of tests by `make quick`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING says a newcomer has to touch, tried: each recipe is followed in a copy of the tree, and works."""
+"""The recipes of CONTRIBUTING: each is followed in a copy of the tree, with only the listed files, and works."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PACKAGES = ("gridml", "chunk_model", "master", "remote")
 
 @dataclass(frozen=True)
 class Recipe:
-    """`new` are files by their paths; in the file `touched`, the first text of `change` becomes the second. `proof` is
-    a program that ends with status 0 when the new thing is there and works."""
+    """A recipe. `new` are files by path; in the file `touched`, the first text of `change` becomes the second. `proof`
+    is a program that exits with 0 if the addition works."""
 
     name: str
     new: dict[str, str]
@@ -152,17 +152,18 @@ assert 0 < parse("halfnormal(1m,30s)").mean() < 120
 from gridml.cli.arguments import RunArgument
 import typer
 
-EXAMPLE = "Example: gridml greet runs/mnist"
-
 def greet(run: RunArgument) -> None:
-    \\"\\"\\"Greet a run.\\"\\"\\"
+    \\"\\"\\"Greet a run.
+
+    Example: gridml greet runs/mnist
+    \\"\\"\\"
     typer.echo(f"good morning, {run}")
 """.replace('\\"', '"')
         },
         "gridml/cli/main.py",
         (
             "    return app",
-            "    from gridml.cli import greet\n    app.command(epilog=greet.EXAMPLE)(greet.greet)\n    return app",
+            "    from gridml.cli import greet\n    add(app, greet.greet)\n    return app",
         ),
         """
 from gridml.cli.main import main
@@ -197,9 +198,9 @@ assert run.settings()["mood"] == "good"
         {},
         "master/run.py",
         (
-            '            parts.events.record("finished", facts, last_word)',
+            '            parts.events.record("finished", facts, text)',
             '            parts.events.record("cheered", {"times": 3}, "well done")\n'
-            '            parts.events.record("finished", facts, last_word)',
+            '            parts.events.record("finished", facts, text)',
         ),
         """
 import gridml
@@ -219,11 +220,11 @@ def worth_cheering(credited: int) -> tuple[bool, str]:
         },
         "master/run.py",
         (
-            '            parts.events.record("finished", facts, last_word)',
+            '            parts.events.record("finished", facts, text)',
             "            from master.fleet.policy import worth_cheering\n"
             "            is_worth, reason = worth_cheering(7)\n"
             '            parts.events.record("cheered" if is_worth else "hushed", {}, reason)\n'
-            '            parts.events.record("finished", facts, last_word)',
+            '            parts.events.record("finished", facts, text)',
         ),
         """
 import gridml
@@ -263,7 +264,7 @@ assert " vertices" in out.getvalue().splitlines()[0], out.getvalue()
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    for package in PACKAGES:  # with what is compiled, for processes here compile and keep nothing
+    for package in PACKAGES:  # with compiled files, because processes of tests write none
         shutil.copytree(ROOT / package, tmp_path / package)
     shutil.copy(ROOT / "tests" / "programs" / "counts.py", tmp_path / "program.py")
     return tmp_path

@@ -1,4 +1,4 @@
-"""Rooms lie one above the other (`ORDER` in benchmarks/source.py): a module imports what is in its room or below."""
+"""Rooms are ordered (`ORDER` in benchmarks/source.py): a module imports only from its room or below."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_import_of_the_same_room_or_a_lower_one_is_let_through(tmp_path: Path
 
 def test_a_file_outside_every_room_is_an_error(tmp_path: Path) -> None:
     tree = tree_of(tmp_path, {"master/attic/old.py": "", "elsewhere/file.py": ""})
-    assert tree.room_of("master.attic.old") == "master"  # a folder without a line belongs to the one it is in
+    assert tree.room_of("master.attic.old") == "master"  # a folder without a line belongs to its parent
     assert "elsewhere.file" not in tree.modules
 
 

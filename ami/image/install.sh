@@ -45,7 +45,7 @@ say "packages into $home/venv"
 export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 [ -x "$home/venv/bin/python" ] || python3 -m venv "$home/venv"
 "$home/venv/bin/python" -m pip install --quiet -r "$here/packages.txt"
-# Without the submit host's dependencies; anew even where the version is the same.
+# --no-deps: not the submit host's dependencies. --force-reinstall: even if the version is the same.
 "$home/venv/bin/python" -m pip install --quiet --no-deps --force-reinstall "$wheel"
 "$home/venv/bin/python" -c 'import ami.daemon, numpy, paramiko'
 

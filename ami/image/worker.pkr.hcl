@@ -74,7 +74,7 @@ build {
     destination = "/tmp/gridml-image"
   }
 
-  # The last thing that is done takes the key away by which Packer came in.
+  # This must be the last step: install.sh also removes the SSH key with which Packer logs in.
   provisioner "shell" {
     inline = ["sudo sh /tmp/gridml-image/install.sh && rm -rf /tmp/gridml-image"]
   }

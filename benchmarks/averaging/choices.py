@@ -30,7 +30,7 @@ CHOICES: dict[str, dict[str, str | int | float]] = {
 
 
 def main() -> None:
-    options = parser("What the defaults of averaging are chosen from.", workers="4").parse_args()
+    options = parser("Measure the choices behind the defaults of averaging.", workers="4").parse_args()
     tasks, (count,) = tasks_of(options, CHOSEN_ON), counts_of(options)
     runs = Runs()
     variants = {
@@ -57,21 +57,21 @@ def main() -> None:
         rows.append({"choice": f"one worker, {rates:g} times the program's rate", **shown})
     write(
         "averaging_choices",
-        f"What {count} workers reach by each choice, one thing changed at a time",
+        f"Accuracy or loss of {count} workers for each choice, one thing changed at a time",
         rows,
         [
             "accuracy in %, or loss, after the program's own epochs; one seed, no kills, a push about every 1,024 "
-            "vertices if nothing else is said, which costs 3% of the time at every interval; "
+            "vertices by default, which costs 3% of the time at every interval; "
             "none is longer than a worker's share of an epoch",
-            "nothing: rows are not merged by rules that hold pushes back, and f keeps the program's batch where it "
-            "moves them itself",
-            "seeds differ by about half a point of accuracy and 0.02 of the loss, so smaller differences say nothing",
+            "empty: rules that hold pushes back do not merge rows, and f keeps the program's batch where it moves rows "
+            "itself",
+            "seeds differ by about half a point of accuracy and 0.02 of the loss, so smaller differences are noise",
         ],
     )
 
 
 def variant(task: Task, workers: int, changes: dict[str, str | int | float]) -> Case:
-    """The run of a choice: a case with some fields changed, or as many `times` the program's epochs."""
+    """Return the run of a choice: a case with some fields changed, or with `times` the program's epochs."""
     if "times" in changes:
         return Case(task.name, workers, epochs=task.epochs * int(changes["times"]))
     return replace(Case(task.name, workers), **changes)  # type: ignore[arg-type]

@@ -3,9 +3,8 @@
     GRIDML_DATA=DIR python -m benchmarks.averaging [--seeds N] [--workers 4,16,64,256] [--task NAME ...]
 
 Every run is kept in `benchmarks/results/averaging_runs.jsonl` by its configuration, so an interrupted comparison
-resumes. GRIDML_DATA names the folder with the data of the tasks. The table also shows what the same machines could do
-otherwise: one worker alone, and a synchronous loop with a batch W times as large, at the best of several learning
-rates.
+resumes. GRIDML_DATA names the folder with the data of the tasks. The table also shows two alternatives on the same
+machines: one worker alone, and a synchronous loop with a batch W times as large, at the best of several learning rates.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from benchmarks.averaging.runs import BUDGET, EXEC_S, RATES, WIDE, Case, Curve, 
 from benchmarks.table import Cell, results, write
 from master.store.settings import STEPS_EACH
 
-MOST = 64  # workers where whole tensors are averaged
-WARM = 0.1  # of a run, in which who leads is not compared
+MAX_WORKERS = 64  # of tasks whose whole tensors are averaged
+WARM = 0.1  # share of a run, at its start, in which curves are not compared
 
 
 def main() -> None:
-    given = parser("What many workers are worth.", "4,16,64,256")
+    given = parser("Compare numbers of workers at equal samples.", "4,16,64,256")
     given.add_argument("--seeds", type=int, default=1)
     given.add_argument("--interval", type=int, default=1_024)
-    given.add_argument("--kept", action="store_true", help="make no run, and take what is kept")
+    given.add_argument("--kept", action="store_true", help="use the kept runs and make no new ones")
     options = given.parse_args()
     lines: dict[Task, list[int]] = {}
-    for task, count in lines_of(tasks_of(options), counts_of(options), MOST):
+    for task, count in lines_of(tasks_of(options), counts_of(options), MAX_WORKERS):
         lines.setdefault(task, []).append(count)
     cases = [case for task, counts in lines.items() for case in cases_of(task, counts, options.interval, options.seeds)]
     runs = Runs()
@@ -51,21 +50,20 @@ def main() -> None:
         f"Workers against loops at equal samples, with a push every {options.interval:,} vertices",
         rows,
         [
-            "medians of this many seeds after the program's own epochs; accuracy in %, or loss; ±: half of what lies "
-            "between the worst and the best of them, of the loop and of the workers",
+            "medians of this many seeds after the program's own epochs; accuracy in %, or loss; ±: half of the range "
+            "between the worst and the best seed, of the loop and of the workers",
             f"real master, sessions, training and merges; time is simulated: {EXEC_S * 1e3:g} ms a vertex, speeds "
-            f"log-normal (sigma 0.3), a push costs what makes {options.interval:,} vertices {1 / BUDGET:.0f} times as "
-            "long as it",
+            f"log-normal (sigma 0.3), and a push costs {BUDGET:.0%} of the time of {options.interval:,} vertices",
             "loop: the same samples by one worker that is never killed; loop × W: a batch W times as large, at the "
             f"best of {', '.join(f'{rate:g}' for rate in RATES)} times the program's rate "
             f"(clicks, Gowalla: up to {WIDE[-1]:g}), communication left out",
-            "epochs are evaluated without their tails (averaging_tails.md), of which the last has none anyway",
-            f"asked: workers that were asked for, of W wanted: no more than train {STEPS_EACH} batches each, and four "
-            "always",
+            "epochs are evaluated without their tails (averaging_tails.md); the last one has no tail anyway",
+            f"asked: workers that were requested, of W wanted: as many as train {STEPS_EACH} batches each, at least "
+            "four",
             "killed: lives exponential, on average a third of a worker's share of the run, half of them without grace",
             "same time: the loop's metric when the workers without kills had finished, if it had ended an epoch; lag: "
-            "the most that they are behind the loop, or fewer workers, when an epoch of theirs ends, after the first "
-            f"{WARM:.0%} of the others' time (median of the seeds); faster: how many times the loop's time is theirs",
+            "their largest shortfall against the loop, or against fewer workers, at the end of an epoch, after the "
+            f"first {WARM:.0%} of the others' time (median of the seeds); faster: the loop's time over theirs",
         ],
     )
     for task, counts in lines.items():
@@ -73,7 +71,7 @@ def main() -> None:
 
 
 def cases_of(task: Task, counts: Sequence[int], interval: int, seeds: int) -> Iterator[Case]:
-    """The runs that a task's lines of the table need; loops with a large batch are tuned with the first seed."""
+    """Yield the runs that a task's lines of the table need; loops with a large batch are tuned with the first seed."""
     for seed in range(seeds):
         yield loop(task, seed)
         for count in counts:
@@ -85,7 +83,7 @@ def cases_of(task: Task, counts: Sequence[int], interval: int, seeds: int) -> It
 
 
 def seeds_of(task: Task, counts: Sequence[int], count: int, options: Namespace, runs: Runs) -> int:
-    """For how many seeds all is kept that a line of the table needs."""
+    """Return the number of seeds for which all runs of a line of the table are kept."""
     fewer = [each for each in counts if each <= count]
     seeds = 0
     while seeds < options.seeds and all(case in runs for case in cases_of(task, fewer, options.interval, seeds + 1)):
@@ -94,7 +92,7 @@ def seeds_of(task: Task, counts: Sequence[int], count: int, options: Namespace, 
 
 
 def half_range(values: Sequence[float], task: Task) -> float | None:
-    """Half of what lies between the least and the most, as the table shows it; None of a single one."""
+    """Return half of the range of some values, as the table shows it; None for a single value."""
     return task.shown((max(values) - min(values)) / 2) if len(values) > 1 else None
 
 
@@ -104,13 +102,14 @@ def loop(task: Task, seed: int, batches: int = 1, rates: float = 1.0) -> Case:
 
 
 def tuned(task: Task, count: int, runs: Runs) -> Case:
-    """The loop with a batch `count` times as large at the best of its rates."""
+    """Return the loop with a batch `count` times as large, at the best of its learning rates."""
     return max((loop(task, 0, count, rate) for rate in task.loop_rates), key=lambda case: task.sign * runs[case].final)
 
 
 def make(cases: Sequence[Case], runs: Runs, processes: int) -> None:
     """Play the cases that are not kept yet, in parallel."""
     missing = [case for case in dict.fromkeys(cases) if case not in runs]
+    # One thread each: runs already fill the cores. Spawned, because a fork of a process with torch's threads may hang.
     with (
         mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}),
         ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool,
@@ -166,7 +165,7 @@ def behind(task: Task, count: int, fewer: int, interval: int, seeds: int, runs: 
 
 
 def lag(task: Task, many: Curve, one: Curve) -> float:
-    """The most by which a run is worse than another at the same time, 0 where it never is."""
+    """Return the largest shortfall of a run against another at the same time, 0 if it is never worse."""
     begun = max(WARM * one.points[-1].time_s, one.points[0].time_s)
     behind = (task.sign * (one.at(p.time_s) - p.value) for p in many.points if p.time_s >= begun)
     return max(0.0, *behind, 0.0)

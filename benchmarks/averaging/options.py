@@ -7,34 +7,34 @@ import os
 from collections.abc import Iterable
 
 from benchmarks.arguments import parser_of, sized, smallest
-from benchmarks.averaging.runs import TASKS, Task
+from benchmarks.averaging.runs import SMALL_TASKS, TASKS, Task
 
-SMALL = "Adult, logistic regression"  # takes no torch
+SMALL = "Adult, logistic regression"  # does not import torch, which takes seconds
 
 
 def parser(description: str, workers: str = "4,16") -> argparse.ArgumentParser:
-    """A parser of the options that all have; `workers` is the default of `--workers`."""
+    """Return a parser of the common options; `workers` is the default of `--workers`."""
     made = parser_of(description)
-    made.add_argument("--workers", default=sized(workers, "2"), help="numbers of them, with commas between")
-    made.add_argument("--task", action="append", choices=list(TASKS), help="only these; may be given again")
-    made.add_argument("--processes", type=int, default=sized(os.cpu_count() or 1, 1), help="runs that are made at once")
+    made.add_argument("--workers", default=sized(workers, "2"), help="numbers of workers, separated by commas")
+    made.add_argument("--task", action="append", choices=[*TASKS, *SMALL_TASKS], help="run only this task; repeatable")
+    made.add_argument("--processes", type=int, default=sized(os.cpu_count() or 1, 1), help="runs in parallel")
     return made
 
 
 def tasks_of(options: argparse.Namespace, usual: Iterable[str] = TASKS, small: str = SMALL) -> list[Task]:
-    """The tasks that were asked for, otherwise the `usual` ones, or the `small` one. Ends the program where their data
-    is not named."""
+    """Return the requested tasks; default: the `usual` ones, in the smallest form the `small` one. Exits if GRIDML_DATA
+    is not set."""
     if "GRIDML_DATA" not in os.environ and not smallest():
         raise SystemExit("GRIDML_DATA is not set; expected the folder that the programs of the tasks read from.")
-    return [TASKS[name] for name in options.task or sized(list(usual), [small])]
+    return [(TASKS | SMALL_TASKS)[name] for name in options.task or sized(list(usual), [small])]
 
 
 def lines_of(tasks: Iterable[Task], counts: Iterable[int], most: int) -> list[tuple[Task, int]]:
-    """Every task with every number of workers, more than `most` only where any number of them is asked for."""
+    """Return every task with every number of workers; only tasks that are merged by rows get more than `most`."""
     counts = list(counts)
     return [(task, count) for task in tasks for count in counts if count <= most or task.rows]
 
 
 def counts_of(options: argparse.Namespace) -> list[int]:
-    """The numbers of workers that were asked for."""
+    """Return the requested numbers of workers."""
     return [int(count) for count in options.workers.split(",")]

@@ -39,7 +39,7 @@ from master.store.settings import Settings
 from remote.stepped import Trainer
 
 USUAL = ("CIFAR-10, GroupNorm", "Bible, transformer")  # runs that last for a minute
-PUSH_S, TRAVEL_S, START_S, GRACE_S = 0.005, 0.01, 0.05, 5.0  # about what they are here; they hardly matter
+PUSH_S, TRAVEL_S, START_S, GRACE_S = 0.005, 0.01, 0.05, 5.0  # rough measurements; results hardly depend on them
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Ran:
 
 
 def main() -> None:
-    given = parser("Whether the simulator says what real workers do.", workers="4")
+    given = parser("Compare the simulator with real workers.", workers="4")
     given.add_argument("--seeds", type=int, default=sized(3, 1))
     options = given.parse_args()
     rows = [
@@ -65,20 +65,20 @@ def main() -> None:
     ]
     write(
         "averaging_real",
-        "Real workers, and the simulator's word for what they do",
+        "Real workers against the simulator",
         rows,
         [
-            f"accuracy in %, or loss, after the program's own epochs: medians of {options.seeds} seeds, and the least "
-            "and the most",
-            "simulated: with the time of a vertex and of a start that the real run of the same seed without kills had; "
-            "a push is taken to cost 5 ms, and to be 10 ms under way",
+            f"accuracy in %, or loss, after the program's own epochs: medians of {options.seeds} seeds, and their "
+            "range",
+            "simulated: with the time of a vertex and of a start measured in the real run of the same seed without "
+            "kills; a push is assumed to cost 5 ms and to travel for 10 ms",
         ],
     )
 
 
 def compared(task: Task, workers: int, seeds: int) -> list[dict[str, Cell]]:
     """Return two lines of the table: without and with kills."""
-    runs: dict[tuple[bool, bool], list[Ran]] = {}  # by whether killed, and real
+    runs: dict[tuple[bool, bool], list[Ran]] = {}  # by (with kills, on real processes)
     for seed in range(seeds):
         plain = real(task, workers, Steady(workers), seed)
         life_s = task.vertices * task.epochs * plain.exec_s / workers / 3 + plain.boot_s
@@ -94,7 +94,7 @@ def compared(task: Task, workers: int, seeds: int) -> list[dict[str, Cell]]:
 def line(
     task: Task, workers: int, killed: bool, real_runs: Sequence[Ran], simulated_runs: Sequence[Ran]
 ) -> dict[str, Cell]:
-    """One line of the table."""
+    """Return a line of the table."""
     row: dict[str, Cell] = {"task": task.name, "W": workers, "killed": "yes" if killed else "no"}
     for name, runs in (("real", real_runs), ("simulated", simulated_runs)):
         values = [task.shown(ran.metric) for ran in runs]
@@ -119,7 +119,7 @@ def real(task: Task, workers: int, script: Script, seed: int) -> Ran:
 
 
 def simulated(task: Task, workers: int, script: Script, seed: int, seen: Ran) -> Ran:
-    """Play the same under simulated time."""
+    """Play the same run under simulated time, with the costs of the real run `seen`."""
     costs = Costs(exec_s=seen.exec_s, start_s=START_S, push_s=PUSH_S, boot_s=seen.boot_s)
     scenario = Scenario(script, costs, travel_s=TRAVEL_S, seed=seed)
     with mock.patch.dict(os.environ, task.environment()), tempfile.TemporaryDirectory() as folder:

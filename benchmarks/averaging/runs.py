@@ -24,7 +24,9 @@ from chunk_model.goodput import Costs
 from chunk_model.record import read_record
 from chunk_model.traces import TraceEvent
 from gridml.engine import pace
+from gridml.engine.devices import Device
 from gridml.errors import UserCodeError
+from gridml.model.device_memory import CPU
 from master.backends.script import Replay, Script, ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.simulation.scenario import MachineSpeeds, Scenario
@@ -62,12 +64,12 @@ class Task:
 
     @property
     def sign(self) -> int:
-        """Makes more of the metric better."""
+        """The factor that makes larger values of the metric better."""
         return 1 if self.more_is_better else -1
 
     @property
     def suffix(self) -> str:
-        """Tells its variant from others of its program in a file's name."""
+        """The suffix of file names that distinguishes variants of a program."""
         return "".join(f"_{value}" for _, value in self.variant)
 
     @property
@@ -115,16 +117,36 @@ TASKS = {
 }
 
 
+# Small tasks, for comparisons that need many runs.
+SMALL_TASKS = {
+    task.name: task
+    for task in (
+        Task("MNIST, perceptron", "small_lenet", 4_000, 10, 64, 0.2, variant=(("MODEL", "perceptron"),)),
+        Task(
+            "Bible, small transformer",
+            "bible",
+            1_500,
+            4,
+            16,
+            0.01,
+            "loss",
+            more_is_better=False,
+            variant=(("SIZE", "small"),),
+        ),
+    )
+}
+
+
 TRACES = {
     "EC2 p3": "bamboo/p3-trace.csv",
     "GCP V100": "bamboo/gcp-v100x1-east1c.txt",
     "AWS V100": "skypilot/preemption/4-node/aws-08-03-2023/us-west-2c_v100_1.json",
 }
-LOOP_S = 8 * 3_600.0  # of a trace's time, that a loop is taken to last
+LOOP_S = 8 * 3_600.0  # of a trace's time: the assumed duration of a loop
 
 
 def read_events(name: str) -> tuple[TraceEvent, ...]:
-    """The machines of one of `TRACES`, as they came and went."""
+    """Return when the machines of one of `TRACES` joined and left."""
     lives = read_record(Path(os.environ["GRIDML_DATA"]) / "spot" / TRACES[name]).lives
     joined = [TraceEvent(life.start_s, life.node, joined=True) for life in lives]
     left = [TraceEvent(life.end_s, life.node, joined=False) for life in lives if life.end_s is not None]
@@ -132,7 +154,7 @@ def read_events(name: str) -> tuple[TraceEvent, ...]:
 
 
 def speedup(task: Task) -> float:
-    """Seconds of a trace in one that is simulated."""
+    """Return the seconds of a trace that a simulated second stands for."""
     return LOOP_S / (task.vertices * task.epochs * EXEC_S)
 
 
@@ -152,9 +174,12 @@ class Case:
     rates: float = 1.0  #: factor of the program's learning rate, for loops
     epochs: int | None = None
     parts: int = pace.MAX_BATCH_PARTS  #: parts into which workers may share a batch
-    power: float = 0.5  #: the power of the share by which its learning rate falls
+    power: float = 0.5  #: the power of the share by which the learning rate of a smaller batch falls
     steps_each: int = STEPS_EACH  #: fewer workers are requested if each would train fewer batches than this
     trace: str = ""  #: the machines are those of this one of `TRACES`
+    every: int | None = None  #: vertices between two pushes, as `--push-every` sets them; None: chosen by gridml
+    travel_s: float = TRAVEL_S  #: seconds that a message is under way
+    turn_s: float = Scenario.turn_s  #: seconds between two turns of the master
     tail: bool = False  #: epochs are evaluated with the mean over their tail; the last one always is
 
 
@@ -178,13 +203,13 @@ class Curve:
         return self.points[-1].value
 
     def at(self, time_s: float) -> float:
-        """The metric at a moment, between two epochs in proportion; before the first the first's."""
+        """Return the metric at a moment, interpolated between epochs; before the first epoch's end, its metric."""
         times, values = zip(*((point.time_s, point.value) for point in self.points), strict=True)
         return float(np.interp(time_s, times, values))
 
 
 class Runs:
-    """The runs that were made, by case, in a file that only grows."""
+    """The results of runs, by case, in an append-only file, so that an interrupted benchmark loses no finished run."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path = path or results() / CACHE
@@ -201,7 +226,7 @@ class Runs:
         return self._curves[case]
 
     def keep(self, case: Case, curve: Curve) -> None:
-        """Add a run; what a case leaves at its default is not written."""
+        """Append a run. Fields at their defaults are not written, so old lines stay valid when a field is added."""
         self._curves[case] = curve
         chosen = {f.name: getattr(case, f.name) for f in fields(case) if getattr(case, f.name) != f.default}
         points = [[round(point.time_s, 2), round(point.value, 5)] for point in curve.points]
@@ -214,9 +239,9 @@ def push_s(interval: int) -> float:
     return interval * EXEC_S * BUDGET
 
 
-def play(case: Case) -> Curve:
-    """Play a run to its end."""
-    task = TASKS[case.task]
+def play(case: Case, device: str = CPU) -> Curve:
+    """Play a run to its end. All its workers train on `device`, by torch's name."""
+    task = (TASKS | SMALL_TASKS)[case.task]
     epochs = case.epochs or task.epochs
     costs = Costs(exec_s=EXEC_S, start_s=0.1, push_s=push_s(case.interval), boot_s=BOOT_S)
     life_s = task.vertices * epochs * EXEC_S / case.workers / 3
@@ -226,7 +251,7 @@ def play(case: Case) -> Curve:
     if case.trace:
         script = Replay(read_events(case.trace), case.seed, speedup=speedup(task))
     speeds = MachineSpeeds(sigma=SIGMA) if case.workers > 1 else MachineSpeeds()
-    scenario = Scenario(script, costs, speeds, travel_s=TRAVEL_S, seed=case.seed)
+    scenario = Scenario(script, costs, speeds, travel_s=case.travel_s, turn_s=case.turn_s, seed=case.seed)
     settings = Settings(
         task.source,
         "simulated",
@@ -234,6 +259,7 @@ def play(case: Case) -> Curve:
         epochs=epochs,
         seed=case.seed,
         steps_each=case.steps_each,
+        push_every=case.every,
         options=SimulatedOptions(None, None),
     )
     with (
@@ -245,7 +271,9 @@ def play(case: Case) -> Curve:
     ):
         root = Path(folder) / "run"
         try:
-            play_scenario(settings, scenario, root, trainer=Trainer(task.source, costs, case.seed))
+            play_scenario(
+                settings, scenario, root, trainer=Trainer(task.source, costs, case.seed, device=Device(device))
+            )
         except UserCodeError:
             if case.batches == 1:
                 raise

@@ -20,7 +20,7 @@ from benchmarks.averaging.runs import TASKS, Case, Task, play
 from benchmarks.table import Cell, write
 from master.evaluation.evaluator import Evaluated, InlineEvaluator, Subject
 
-CHOSEN_ON = ("MNIST, LeNet", "CIFAR-10, GroupNorm", "Bible, transformer", "Clicks, two towers")  # with the first seed
+CHOSEN_ON = ("MNIST, LeNet", "CIFAR-10, GroupNorm", "Bible, transformer", "Clicks, two towers")  # with seed 0
 SEED = 1
 
 
@@ -32,7 +32,7 @@ class Pair(NamedTuple):
 
 
 def main() -> None:
-    options = parser("What the mean over the tail of an epoch is worth.").parse_args()
+    options = parser("Measure the gain of the mean over the tail of an epoch.").parse_args()
     tasks = [task for task in tasks_of(options, small=CHOSEN_ON[0]) if not task.rows]
     cases = [
         Case(task.name, count, kills=kills, seed=SEED, tail=True)
@@ -48,15 +48,15 @@ def main() -> None:
             print(f"{len(seen)} of {len(cases)} runs", flush=True)
     write(
         "averaging_tails",
-        "What the mean over the tail of an epoch is worth",
+        "The gain of the mean over the tail of an epoch",
         [row(case, seen[case]) for case in cases],
         [
-            f"one seed, {SEED}, another one than the rule was chosen with, on {', '.join(CHOSEN_ON)}; lives, pushes "
-            "and epochs as in averaging.md; array fields have no tails",
-            "accuracy and recall in %, otherwise the loss: means over all epochs but the last, which has no tail, "
-            "because there the rate has fallen to nothing",
-            "better: epochs that are better with their tail, of those that are not the same; falls: the most that an "
-            "epoch is worse than the one before",
+            f"one seed, {SEED}; the rule was chosen with another one, on {', '.join(CHOSEN_ON)}; lives, pushes and "
+            "epochs as in averaging.md; array fields have no tails",
+            "accuracy and recall in %, or the loss: means over all epochs but the last, which has no tail, "
+            "because there the learning rate has fallen to zero",
+            "better: epochs that are better with their tail, of those that differ; falls: the largest worsening "
+            "from one epoch to the next",
         ],
     )
 
@@ -77,7 +77,7 @@ def pairs(case: Case) -> list[Pair]:
 
 
 def row(case: Case, seen: Sequence[Pair]) -> dict[str, Cell]:
-    """The line of a run."""
+    """Return the table's line of a run."""
     task = TASKS[case.task]
     ahead = [task.sign * (pair.tail - pair.alone) for pair in seen]
     alone, tail = zip(*seen, strict=True)
@@ -94,7 +94,7 @@ def row(case: Case, seen: Sequence[Pair]) -> dict[str, Cell]:
 
 
 def fall(task: Task, values: Sequence[float]) -> float:
-    """The most that an epoch is worse than the one before."""
+    """Return the largest loss from one epoch to the next."""
     return max(0.0, *(task.sign * (before - after) for before, after in pairwise(values)))
 
 

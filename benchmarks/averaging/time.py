@@ -19,15 +19,17 @@ from master.telemetry.staffing import MIN_WORKERS
 
 LONGER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # times the program's epochs
 NEAR = 0.01  # of the loop's final metric
-MOST = 16  # workers where whole tensors are averaged
+MAX_WORKERS = 16  # of tasks whose whole tensors are averaged
 
 
 def main() -> None:
-    given = parser("When workers reach what one ends with.", "4,16,64")
-    given.add_argument("--longest", type=float, default=4.0, help="times the program's epochs, at most")
+    given = parser("Measure the time in which workers reach the final metric of one worker.", "4,16,64")
+    given.add_argument(
+        "--longest", type=float, default=4.0, help="the longest run, in multiples of the program's epochs"
+    )
     options = given.parse_args()
     tasks = tasks_of(options)
-    pairs = lines_of(tasks, counts_of(options), MOST)
+    pairs = lines_of(tasks, counts_of(options), MAX_WORKERS)
     longer = [times for times in LONGER if times <= options.longest]
     runs = Runs()
     larger = [loop(task, 0, count, rate) for task, count in pairs for rate in task.loop_rates]
@@ -37,18 +39,18 @@ def main() -> None:
         make([run_of(*pair, times) for pair in open_pairs], runs, options.processes)
     write(
         "averaging_time",
-        "When workers reach what one worker ends with",
+        "The time in which workers reach the final metric of one worker",
         [row(task, count, longer, runs) for task, count in pairs],
         [
             "epochs: times the program's own, in the shortest run that reached the loop's final metric, of "
-            f"{', '.join(f'{times:g}' for times in longer)}; nothing: none did, and best is the best final metric",
-            f"faster: the loop's time by the time of the first epoch's end that is as good; near: by that of the first "
-            f"within {NEAR:.0%} of it",
-            "elastic: the metric at that time (where none reached it, at the end of the longest run) of a synchronous "
-            "loop on the same machines that is never killed, which waits for the slowest at each step and exchanges "
-            "what a push carries in a push's time; the better one of the program's batch shared, and of W such "
+            f"{', '.join(f'{times:g}' for times in longer)}; empty: none did, and best is the best final metric",
+            f"faster: the loop's time over the time of the first epoch's end that is as good; near: over that of the "
+            f"first within {NEAR:.0%} of it",
+            "elastic: the metric at that time (if none reached it, at the end of the longest run) of a synchronous "
+            "loop on the same machines that is never killed, waits for the slowest at each step and exchanges the "
+            "content of a push in a push's time; the better one of the program's batch shared, and of W such "
             "batches at the best rate",
-            "all workers are asked for, however short a run is (--steps-each 0)",
+            "all workers are requested, however short a run is (--steps-each 0)",
             "one seed, no kills, and times as in averaging.md. Checkpoint-and-restart of one worker is left out: "
             "it is no faster than the loop, which is never killed",
         ],
@@ -62,8 +64,8 @@ def run_of(task: Task, count: int, times: float) -> Case:
 
 
 def first(task: Task, count: int, longer: Sequence[float], within: float, runs: Runs) -> tuple[float, float] | None:
-    """(times the program's epochs, seconds) of the shortest run that is as good as the loop, or `within` a share of
-    it; None where there is none."""
+    """Return (times the program's epochs, seconds) of the shortest run that is as good as the loop, or `within` a share
+    of it; None if no run is."""
     final = runs[loop(task, 0)].final
     goal = final * (1 - task.sign * within)
     for times in longer:
@@ -76,7 +78,7 @@ def first(task: Task, count: int, longer: Sequence[float], within: float, runs: 
 
 
 def row(task: Task, count: int, longer: Sequence[float], runs: Runs) -> dict[str, Cell]:
-    """A line of the table."""
+    """Return a line of the table."""
     one = runs[loop(task, 0)]
     cases = [case for times in longer if (case := run_of(task, count, times)) in runs]
     reached, near = (first(task, count, longer, within, runs) for within in (0.0, NEAR))
@@ -97,19 +99,20 @@ def row(task: Task, count: int, longer: Sequence[float], runs: Runs) -> dict[str
 
 
 def elastic(task: Task, count: int, time_s: float, runs: Runs) -> float:
-    """The metric of synchronous training on `count` machines at a moment; before an epoch's end the first one's."""
+    """Return the metric of synchronous training on `count` machines at a moment; before the first epoch's end, its
+    metric."""
     shared = synchronous(task, count, task.batch / count, runs[loop(task, 0)])
     whole = synchronous(task, count, task.batch, runs[tuned(task, count, runs)])
     return max((curve.at(time_s) for curve in (shared, whole)), key=lambda value: task.sign * value)
 
 
 def step_s(each: float, slowest: float) -> float:
-    """Seconds of a step in which everybody trains `each` vertices, and exchanges what a push carries."""
+    """Return the seconds of a step in which each machine trains `each` vertices and exchanges the content of a push."""
     return each * EXEC_S / slowest + push_s(Case.interval)
 
 
 def synchronous(task: Task, count: int, each: float, curve: Curve) -> Curve:
-    """A loop's curve by the times of `count` machines that train `each` vertices of every step."""
+    """Return a loop's curve with the times of `count` machines that each train `each` vertices of every step."""
     speeds = MachineSpeeds(sigma=SIGMA)
     slowest = min(speeds.of(slot, 0).speed for slot in range(count))
     epoch_s = step_s(each, slowest) * task.vertices / (each * count)

@@ -5,10 +5,10 @@
 A loop is assumed to last eight hours of a trace; everything else scales with that. Runs are kept with those of
 `benchmarks.averaging`. Two alternatives are computed from the loops' curves and the trace:
 
-- checkpoint and restart: one worker at a time, on the machine that was there first, with a checkpoint where a worker
-  would push; a machine that is taken without warning takes with it what came after that;
-- elastic: synchronous training on up to W machines. When one of them goes, or another takes its place, all begin again,
-  which takes a start; nothing is lost.
+- checkpoint and restart: one worker at a time, on the machine that came first, with a checkpoint where a worker would
+  push; if a machine is taken without warning, the work since its last checkpoint is lost;
+- elastic: synchronous training on up to W machines. When one of them leaves or is replaced, all restart, which takes
+  the time of a start; no work is lost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from benchmarks.averaging.time import step_s
 from benchmarks.table import Cell, write
 from master.simulation.scenario import MachineSpeeds
 
-SMALL, FEW = "AWS V100", 4  # a trace of few machines
+SMALL, MAX_WORKERS_ON_SMALL = "AWS V100", 4  # a trace of few machines
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,8 @@ class Stay:
 
 
 def main() -> None:
-    given = parser("Workers on the machines of real traces.")
-    given.add_argument("--trace", action="append", choices=list(TRACES), help="only these; may be given again")
+    given = parser("Compare workers on machines from recorded traces with other uses of the same machines.")
+    given.add_argument("--trace", action="append", choices=list(TRACES), help="run only this trace; repeatable")
     options = given.parse_args()
     tasks, counts = tasks_of(options), counts_of(options)
     lines = [
@@ -60,7 +60,7 @@ def main() -> None:
         for trace in options.trace or sized([*TRACES], ["EC2 p3"])
         for task in tasks
         for count in counts
-        if trace != SMALL or count <= FEW
+        if trace != SMALL or count <= MAX_WORKERS_ON_SMALL
     ]
     runs = Runs()
     loops = [loop(task, 0) for task in tasks]
@@ -75,10 +75,10 @@ def main() -> None:
         "Workers on machines of real traces, at equal wall clock",
         [row(*line, runs) for line in lines],
         [
-            "hours: of the trace, until the workers had trained the program's own epochs (a loop that nothing "
-            "interrupts takes 8); lives: workers that were used up; accuracy in %, or loss, at that time",
-            "restart, elastic (the better of two): at the same time; before their first epoch's end its metric. Lag: "
-            "the most that workers are behind any of these when an epoch of theirs ends",
+            "hours: of the trace, until the workers had trained the program's own epochs (an uninterrupted loop takes "
+            "8); lives: workers that were used up; accuracy in %, or loss, at that time",
+            "restart, elastic (the better of two): their metric at the same time or, before the end of their first "
+            "epoch, at that end. Lag: the largest shortfall of the workers against any of these at the end of an epoch",
             "one seed; machines' speeds log-normal (sigma 0.3), those of restart typical; half of the machines of a "
             "trace are taken without warning",
             "traces: EC2 p3 and GCP V100 of Bamboo (Thorpe et al., NSDI 2023), AWS V100 of SkyPilot's spot traces",
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def row(trace: str, task: Task, count: int, runs: Runs) -> dict[str, Cell]:
-    """A line of the table."""
+    """Return a line of the table."""
     workers = runs[Case(task.name, count, trace=trace)]
     stays = stays_of(trace, task)
     end_s = workers.points[-1].time_s
@@ -107,7 +107,7 @@ def row(trace: str, task: Task, count: int, runs: Runs) -> dict[str, Cell]:
 
 
 def stays_of(trace: str, task: Task) -> list[Stay]:
-    """The machines of a trace in the order in which they came."""
+    """Return the machines of a trace in the order in which they joined."""
     return sorted(_stays(trace, task), key=lambda stay: stay.start_s)
 
 
@@ -126,7 +126,7 @@ def _stays(trace: str, task: Task) -> Iterator[Stay]:
 
 
 def restarted(stays: Sequence[Stay], task: Task, curve: Curve) -> Curve:
-    """A loop's curve by the times of one machine after another, from one checkpoint to the next."""
+    """Return a loop's curve with the times of one machine after another, from checkpoint to checkpoint."""
     rate = 1 / (EXEC_S * (1 + BUDGET))
     now_s, trained, points, killed = 0.0, 0.0, list[Point](), 0
     while len(points) < len(curve.points):
@@ -143,6 +143,7 @@ def restarted(stays: Sequence[Stay], task: Task, curve: Curve) -> Curve:
         if len(points) == len(curve.points):
             break
         killed += 1
+        # Every other machine is taken without warning, as in the workers' runs (half of their kills have no grace).
         if killed % 2 and trained > before:
             trained = max(before, trained - (trained - before) % Case.interval)
             del points[int(trained // task.vertices) :]
@@ -153,8 +154,8 @@ def restarted(stays: Sequence[Stay], task: Task, curve: Curve) -> Curve:
 def reached(
     task: Task, left: Sequence[Point], epochs: int, trained: float, zero_s: float, rate: float
 ) -> Iterator[Point]:
-    """Return the points of a curve that `trained` vertices reach after `epochs`, at the times that `rate` vertices per
-    second since `zero_s` give them."""
+    """Yield the points of a curve that are reached with `trained` vertices, after the first `epochs`, at a `rate` in
+    vertices per second since `zero_s`."""
     for epoch, point in enumerate(left, epochs + 1):
         if trained < epoch * task.vertices:
             return
@@ -162,8 +163,8 @@ def reached(
 
 
 def elastic(stays: Sequence[Stay], task: Task, count: int, runs: Runs) -> list[Curve]:
-    """Two synchronous curves by the times of up to `count` machines: the program's batch shared by them, and `count`
-    such batches at the best rate."""
+    """Return two synchronous curves on up to `count` machines: the program's batch shared by them, and `count` such
+    batches at the best rate."""
     return [
         synchronous(stays, task, count, task.batch, runs[loop(task, 0)]),
         synchronous(stays, task, count, task.batch * count, runs[tuned(task, count, runs)]),
@@ -171,7 +172,7 @@ def elastic(stays: Sequence[Stay], task: Task, count: int, runs: Runs) -> list[C
 
 
 def synchronous(stays: Sequence[Stay], task: Task, count: int, batch: int, curve: Curve) -> Curve:
-    """A loop's curve by the times of up to `count` machines that share every step's batch."""
+    """Return a loop's curve with the times of up to `count` machines that share every step's batch."""
     now_s, trained, points = 0.0, 0.0, list[Point]()
     used: list[Stay] = []
     while len(points) < len(curve.points):

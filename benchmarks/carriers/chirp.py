@@ -24,8 +24,8 @@ from master.backends.condor.submit_description import word
 from pools.pool import Pool, personal, pid
 
 PROGRAMS = frozenset({"condor_starter", "condor_shadow"})
-STARTS_S = 180.0  # within which all jobs must run
-ROOMY = "MEMORY = 1000000\n"  # MB, so that it is for the benchmark to see whether there is room
+STARTS_S = 180.0  # timeout for the start of all jobs
+ROOMY = "MEMORY = 1000000\n"  # MB: HTCondor must not refuse a case; the benchmark checks the memory itself
 SUBMIT = """
 universe = vanilla
 executable = {python}
@@ -47,7 +47,7 @@ queue worker in ({workers})
 
 @contextlib.contextmanager
 def chirp(root: Path, workers: Sequence[str]) -> Iterator[Served]:
-    """Raises NoCondor where there is none."""
+    """Serve the clients as jobs of a private pool. Raises NoCondor if HTCondor is not installed."""
     own = root.parent / "own"
     own.mkdir()
     with personal(root.parent / "pool", cpus=len(workers), more=ROOMY) as pool:
@@ -67,7 +67,7 @@ def _jobs(pool: Pool, root: Path, own: Path, workers: Sequence[str], work: Work)
         submitted = pool.tool("condor_submit", str(description))
         if submitted.returncode:
             raise NotMeasured(f"condor_submit failed: {submitted.stderr}")
-        stack.callback(_say_errors, own)
+        stack.callback(_print_errors, own)
         ends, deadline = list[Connection](), time.monotonic() + STARTS_S
         for _ in workers:
             listening.settimeout(max(0.1, deadline - time.monotonic()))
@@ -80,8 +80,8 @@ def _jobs(pool: Pool, root: Path, own: Path, workers: Sequence[str], work: Work)
         yield ends
 
 
-def _say_errors(own: Path) -> None:
-    """Print what jobs said of what went wrong."""
+def _print_errors(own: Path) -> None:
+    """Print the jobs' standard error."""
     for said in sorted(own.glob("*.err")):
         print(said.read_text(), end="", file=sys.stderr)
 

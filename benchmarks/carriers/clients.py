@@ -21,20 +21,20 @@ from gridml.carriers.sftp import Credential, SftpConnection, SftpLink
 from gridml.protocol import bundle
 from gridml.protocol.bundle import digest
 
-PROCESSES = 4  # of clients that are no jobs, at most; more share one, a thread each
-SMALL = b"small"  # the content of a chunk that a client fetches first, so that it is connected
-ENDS_S = 60.0  # within which a client ends that has said all
+MAX_PROCESSES = 4  # of clients that are not jobs; further clients share a process, with a thread each
+SMALL = b"small"  # the content of a chunk that a client fetches first, so that connecting is not measured
+ENDS_S = 60.0  # timeout for the exit of a client after its last report
 SPAWN = multiprocessing.get_context("spawn")
-Way = Mapping[str, Credential | None]  # by worker, how it gets to its mailbox; None by the disk
+Way = Mapping[str, Credential | None]  # by worker: the credential of its mailbox; None: reached on the disk
 
 
 @dataclass(frozen=True)
 class Work:
-    """Send messages one after the other, then fetch the published chunk as often."""
+    """A client's task: send messages one after the other, then fetch the published chunk as often."""
 
     size: int  #: bytes of a message
     times: int  #: messages, and fetches
-    sha256: str  # of the chunk
+    sha256: str  #: of the chunk
 
 
 class NotMeasured(Exception):
@@ -42,8 +42,8 @@ class NotMeasured(Exception):
 
 
 Clients = Callable[[Work], contextlib.AbstractContextManager[Sequence[Connection]]]
-"""Starts the clients of all workers, which are connected to their mailboxes when they have said "ready". Raises
-NotMeasured where they do not start."""
+"""Starts the clients of all workers. A client that has sent "ready" is connected to its mailbox. Raises NotMeasured if
+they do not start."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def client(boxes: Mapping[str, WorkerMailbox], work: Work, channel: Connection) 
     messages = [payload[number:] + payload[:number] for number in range(1, work.times)] + [payload]
 
     def send(box: WorkerMailbox, number: int) -> None:
-        box.send(1, messages[number])  # each another, so that it has another name
+        box.send(1, messages[number])  # all differ, because a message's name contains its digest
 
     def fetch(box: WorkerMailbox, number: int) -> None:
-        box.fetch("chunk", work.sha256)  # raises for what is damaged
+        box.fetch("chunk", work.sha256)  # raises ValueError for damaged content
 
     def failures(act: Callable[[WorkerMailbox, int], None], box: WorkerMailbox) -> int:
         failed = 0
@@ -96,15 +96,15 @@ def client(boxes: Mapping[str, WorkerMailbox], work: Work, channel: Connection) 
 
 @contextlib.contextmanager
 def processes(root: Path, way: Way, work: Work) -> Iterator[Sequence[Connection]]:
-    """Clients on this machine that share a few processes."""
+    """Run clients on this machine, in a few shared processes."""
     workers = list(way)
     ends, started = [], []
-    for share in (workers[i::PROCESSES] for i in range(min(PROCESSES, len(workers)))):
+    for share in (workers[i::MAX_PROCESSES] for i in range(min(MAX_PROCESSES, len(workers)))):
         near, far = SPAWN.Pipe()
         ways = {worker: way[worker] for worker in share}
         started.append(SPAWN.Process(target=_process, args=(root, ways, work, far)))
         started[-1].start()
-        far.close()  # so that its end shows
+        far.close()  # otherwise `near` would never reach its end when the client dies
         ends.append(near)
     try:
         yield ends

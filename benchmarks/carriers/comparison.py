@@ -39,11 +39,11 @@ from pools.release import NoCondor
 from pools.sshd import NoSshd, private_sshd
 
 MB = 1_000_000
-SIZES, CLIENTS = sized((1, 25, 100), (1,)), sized((1, 10, 50), (1,))  # MB of a message; how many send at once
-AT_LEAST = sized(50, 1)  # MB, each way: small messages are sent repeatedly
+SIZES, CLIENTS = sized((1, 25, 100), (1,)), sized((1, 10, 50), (1,))  # MB of a message; concurrent clients
+MIN_MB = sized(50, 1)  # each way: small messages are sent repeatedly
 LIMIT_S = 300.0  # for a case, once its clients are started
-COPIES = 3  # of what is under way, that memory must have room for: a client has two as it puts one together
-OWNER = 54321  # of the run directory behind sshd, which admits no user to a directory of root
+COPIES = 3  # of all bytes under way must fit into memory: a client holds two copies while it assembles one
+OWNER = 54321  # user and group of the mailboxes behind sshd, which admits no user to a directory of root
 SAMPLE_S = 0.2
 
 
@@ -69,7 +69,7 @@ def embedded(root: Path, workers: Sequence[str]) -> Iterator[Served]:
     near, far = SPAWN.Pipe()
     process = SPAWN.Process(target=_serve, args=(root, workers, far))
     process.start()
-    far.close()  # so that its end shows
+    far.close()  # otherwise `near` would never reach its end when the server dies
     try:
         near.recv()
         credentials = {worker: Credential.read(root / "sftp" / worker) for worker in workers}
@@ -115,7 +115,7 @@ CARRIERS: Mapping[str, Callable[[Path, Sequence[str]], contextlib.AbstractContex
 }
 
 
-# --- what it took
+# --- costs
 
 
 class Watch:
@@ -123,26 +123,26 @@ class Watch:
     the last sample before its end is lost."""
 
     def __init__(self, served: Served) -> None:
-        self._served, self.most = served, 0  # bytes of memory (proportional set size), at any look
-        self._ticks: dict[int, int] = {}
-        self._looking, self._over = threading.Lock(), threading.Event()
+        self._served, self.peak = served, 0  # bytes of memory (proportional set size) of all processes together
+        self._ticks: dict[int, int] = {}  # CPU time by process; those that have ended stay
+        self._looking, self._over = threading.Lock(), threading.Event()  # both threads call `cpu_s`
         self._thread = threading.Thread(target=self._go_on)
         self._thread.start()
 
     def cpu_s(self) -> float:
-        """CPU seconds so far."""
+        """Take a sample and return the CPU seconds so far."""
         with self._looking:
             memory, found = 0, list(self._served.pids)
             while found:
                 pid = found.pop()
                 with contextlib.suppress(OSError):  # it has ended by now
                     found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-                    memory += self._look(pid)
-            self.most = max(self.most, memory)
+                    memory += self._sample(pid)
+            self.peak = max(self.peak, memory)
             return sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
 
-    def _look(self, pid: int) -> int:
-        """Return a process's bytes of memory; none where it is not the server's."""
+    def _sample(self, pid: int) -> int:
+        """Return a process's bytes of memory; 0 if it does not count as the server."""
         program, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
         if self._served.programs and program not in self._served.programs:
             return 0
@@ -161,22 +161,22 @@ class Watch:
 
 
 def measure(served: Served, work: Work) -> tuple[list[Transfer], int, int]:
-    """Return what sending and fetching took, the most bytes of memory of the server, and how many transfers failed.
+    """Return the transfers (sending, fetching), the peak memory of the server in bytes, and the number of failures.
     Raises NotMeasured."""
     with served.clients(work) as ends:
         watch = Watch(served)
         try:
             transfers, failed, sent = _transfers(watch, ends)
         except (EOFError, ConnectionError):
-            raise NotMeasured("a client has ended; what it said is above") from None
+            raise NotMeasured("a client has ended; its output is above") from None
         finally:
             watch.stop()
         failed += sum(not arrived(served.root / "mail" / worker, name) for worker, name in sent.items())
-    return transfers, watch.most, failed
+    return transfers, watch.peak, failed
 
 
 def _transfers(watch: Watch, ends: Sequence[Connection]) -> tuple[list[Transfer], int, dict[str, str]]:
-    """Return what sending and fetching took, how many transfers failed, and by worker the last message's name."""
+    """Return the transfers (sending, fetching), the number of failures, and by worker the last message's name."""
     transfers, failed, deadline = list[Transfer](), 0, time.monotonic() + LIMIT_S
     for end in ends:
         _receive(end, deadline)
@@ -205,7 +205,7 @@ def arrived(folder: Path, name: str) -> bool:
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Raises NotMeasured where memory or the disk of `folder` have no room for `size` bytes under way."""
+    """Raise NotMeasured if memory or the disk of `folder` has no room for `size` bytes under way."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
     for what, needed, there in (("memory", COPIES * size, free), ("disk", 2 * size, shutil.disk_usage(folder).free)):
@@ -214,8 +214,8 @@ def check_room(folder: Path, size: int) -> None:
 
 
 def row(carrier: str, megabytes: int, clients: int) -> dict[str, Cell]:
-    """Raises NotMeasured, NoCondor and NoSshd."""
-    times = max(1, AT_LEAST // (megabytes * clients))
+    """Measure one case. Raises NotMeasured, NoCondor and NoSshd."""
+    times = max(1, MIN_MB // (megabytes * clients))
     workers = [f"w{number}" for number in range(clients)]
     with tempfile.TemporaryDirectory(prefix="carriers-") as folder:
         check_room(Path(folder), megabytes * MB * clients)
@@ -227,7 +227,7 @@ def row(carrier: str, megabytes: int, clients: int) -> dict[str, Cell]:
         mailboxes.publish("chunk", chunk)
         mailboxes.publish("small", SMALL)
         for path in (root / "chunks").iterdir():
-            path.chmod(0o644)  # sshd's sessions are not root's
+            path.chmod(0o644)  # sshd's sessions run as OWNER, not as root
         Path(folder).chmod(0o755)
         with CARRIERS[carrier](root, workers) as served:
             (up, down), memory, failed = measure(served, Work(megabytes * MB, times, bundle.digest(chunk)))
@@ -250,9 +250,9 @@ def main() -> None:
 def measure_all(carriers: Sequence[str]) -> None:
     rows, notes = [], [
         "up: a message into a mailbox; down: a published chunk; s/GB: CPU seconds, of all clients together and of the "
-        "server's processes; server MB: the most that these had (proportional set size)",
+        "server's processes; server MB: their peak memory (proportional set size)",
         "chirp: each client is a job of a pool on this machine; its server is the job's starter and shadow",
-        "clients and server share the machine's cores and loopback; what arrived was compared with its SHA-256",
+        "clients and server share the machine's cores and loopback; received content was checked by its SHA-256",
     ]  # fmt: skip
     for carrier in carriers or CARRIERS:
         for megabytes, clients in itertools.product(SIZES, CLIENTS):
@@ -265,4 +265,4 @@ def measure_all(carriers: Sequence[str]) -> None:
                 notes.append(f"not measured: {carrier}, {megabytes} MB by {clients} clients: {error}")
                 continue
             print(rows[-1], flush=True)
-    write("carriers", "What carriers carry", rows, notes)
+    write("carriers", "Bandwidth and costs of carriers", rows, notes)

@@ -45,16 +45,17 @@ from gridml.protocol.messages import MAX_PUSH_INTERVAL_S
 
 @dataclass(frozen=True)
 class Effort:
-    a_decade: int = 12
+    """The extent of the measurements."""
+
+    a_decade: int = 12  #: sizes per decade of the sweep
     seeds: int = 20
-    lives: int = 120  # that the real master plays at a point
+    lives: int = 120  #: that the real master plays at a point
     resamplings: int = 100
-    draws: int = 10  # of each number of lives
-    traces: int | None = None
+    draws: int = 10  #: of each number of lives
+    traces: int | None = None  #: the first of them; None: all
 
 
 QUICK = Effort(a_decade=3, seeds=3, lives=40, resamplings=50, draws=2, traces=3)
-
 SMALLEST = Effort(a_decade=1, seeds=1, lives=4, resamplings=2, draws=1, traces=0)
 
 
@@ -89,7 +90,7 @@ def main() -> None:
     drawn: list[dict[str, Cell]] = []
     master: list[dict[str, Cell]] = []
     curves: list[Curve] = []
-    # Settings have nothing to do with each other, and no time is measured.
+    # Settings are independent, and nothing is timed, so they run in parallel.
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         for setting, result in zip(settings, pool.map(measured, settings, repeat(effort)), strict=True):
             sizes += result.sizes
@@ -111,7 +112,7 @@ def main() -> None:
 
 
 def measured(setting: Setting, effort: Effort) -> Measured:
-    """Everything of one setting: both costs, all modes."""
+    """Measure one setting: both costs, all modes."""
     sizes: list[dict[str, Cell]] = []
     evaluated: list[Evaluated] = []
     master: list[dict[str, Cell]] = []
@@ -132,7 +133,7 @@ def measured(setting: Setting, effort: Effort) -> Measured:
 def measure(
     setting: Setting, name: str, costs: Costs, mode: Mode, splits: Sequence[Split], effort: Effort
 ) -> tuple[dict[str, Cell], Curve, Evaluated | None]:
-    """The choice against the sweep on all lives, the curve, and the choices of the splits against the other lives."""
+    """Return the choice against the sweep on all lives, the curve, and the splits' choices against the other lives."""
     choice = chosen_for(setting.law, costs, mode)
     seen = setting.law if setting.observations is None else KaplanMeier.of(setting.observations)
     others = [chosen_for(law, costs, mode) for law in (seen, *(law for split in splits for law in split.laws))]
@@ -146,15 +147,15 @@ def measure(
     swept = sweep(setting, costs, mode, effort.a_decade, [*chosen, *decades])
     goodput = swept.goodput()
     grid = len(goodput) - len(chosen) - len(decades)
-    best = int(np.argmax(goodput[: grid + 2]))  # the two choices too: where curves are ragged, a grid misses the best
+    best = int(np.argmax(goodput[: grid + 2]))  # with the two choices: a grid misses the best point of a ragged curve
     lives = setting.duration_s
-    apart = setting.groups().max() + 1
+    events = setting.groups().max() + 1
     replayed = replay(lives, mode.costs(costs), choice.chunk, choice.push_every, mode.many)
     worst = float(goodput[:grid].min())
     row: dict[str, Cell] = {
         "setting": setting.name,
         "lives": len(lives),
-        "apart": int(apart),
+        "apart": int(events),
         "law": setting.reason.split("(")[0],
         "costs": name,
         "mode": str(mode),
@@ -198,7 +199,7 @@ def _percent_lost(mine: float, best: float) -> float:
 def played(
     setting: Setting, name: str, costs: Costs, mode: Mode, row: dict[str, Cell], effort: Effort
 ) -> list[dict[str, Cell]]:
-    """The chosen point, and a fifth and five times its size, played by the real master, and replayed."""
+    """Play the chosen size, a fifth and five times of it by the real master, and replay the same."""
     lives = setting.duration_s
     some = np.random.default_rng(2).permutation(lives)[: effort.lives]
     chunk, every = int(row["chunk"] or 0), row["push every"]
@@ -206,7 +207,7 @@ def played(
     rows: list[dict[str, Cell]] = []
     for factor in factors:
         n = max(1, round(chunk * factor))
-        # A worker pushes by the clock where an interval is longer than that.
+        # A real worker pushes after MAX_PUSH_INTERVAL_S at the latest, so the replay must not use a longer interval.
         m = None if every is None else min(n, int(every), max(1, int(MAX_PUSH_INTERVAL_S / costs.exec_s)))
         began = time.perf_counter()
         real = play_lives(some, costs, mode, n, m)

@@ -54,7 +54,7 @@ def compare(files: Sequence[Path], *, quick: bool, folder: Path) -> None:
 
             played = {factor: at(factor) for factor in FACTORS}
             own: float | None = None
-            if mode.many:  # one chunk a life ends lives where the chunk ends, and tells less of them
+            if mode.many:  # with one chunk a life, the end of the chunk censors the life
                 life = fitted(played[1.0].lives)[0]
                 own = chunk_goodput(life, mode.costs(costs), choice.chunk, many=True, push_every=choice.push_every)
             rows.append(_row(case, family, str(mode), choice, own, played))
@@ -62,18 +62,18 @@ def compare(files: Sequence[Path], *, quick: bool, folder: Path) -> None:
     regret = [float(row["regret %"] or 0) for row in rows]
     write(
         "chunk_size_correlated",
-        "Kills that come together: the real master, the model's prediction, the regret of its choice",
+        "Correlated kills: the real master, the model's prediction, the regret of its choice",
         rows,
         [
             f"storms: {MACHINES} machines with exponential lives of 45 min, of which a storm takes a share at "
             "one instant; "
             "fitted to the lives of one play, predicted for and measured in another with other seeds",
-            "traces: the machines of the trace come and go on its calendar; fitted to its own lives. With one chunk a "
-            "life the next job gets what is left of the machine's life, not a fresh one",
+            "traces: the machines of the trace join and leave on its calendar; fitted to its own lives. With one "
+            "chunk a life the next job gets the rest of the machine's life, not a fresh one",
             f"regret: against the best of {', '.join(f'{each:g}' for each in FACTORS)} times the chosen size, "
             "each played "
             "by the real master, at the chosen push interval",
-            "off: predicted against measured; own lives: predicted for a fit to the very lives that were measured",
+            "off: predicted against measured; own lives: predicted by a fit to the measured lives themselves",
             "costs: heavy (see chunk_size)",
             f"predicted is off by {min(off):.1f} to {max(off):.1f}%; regret at most {max(regret):.1f}%, goal 5%",
         ],
@@ -135,7 +135,7 @@ def _traces(files: Sequence[Path], quick: bool) -> list[Case]:
 
 
 def events(record: Record) -> tuple[TraceEvent, ...]:
-    """A record as nodes that join and leave, one node for each life."""
+    """Return a record as nodes that join and leave, one node for each life."""
     events = []
     for number, life in enumerate(record.lives):
         events.append(TraceEvent(life.start_s, f"n{number}", joined=True))
@@ -145,9 +145,9 @@ def events(record: Record) -> tuple[TraceEvent, ...]:
 
 
 def _at_once(record: Record) -> int:
-    """The most machines that were there at one time."""
-    there = most = 0
+    """Return the largest number of machines at one time."""
+    present = largest = 0
     for event in events(record):
-        there += 1 if event.joined else -1
-        most = max(most, there)
-    return most
+        present += 1 if event.joined else -1
+        largest = max(largest, present)
+    return largest

@@ -19,7 +19,7 @@ from chunk_model.lifetime import Floats, Lifetime
 from chunk_model.observations import Observations
 from master.leases.sizing import SeenLives, is_due
 
-MANY_LIVES = 300  # from which a choice should be good for lives that were not seen
+MANY_LIVES = 300  # with as many, a choice should be good for lives that were not seen
 SECOND_HALF, REFITTED, RANDOM = "second half %", "as a run refits %", "random halves %"
 DRAWN = {"of 75 %": 75, "of 150 %": 150, "of 300 %": 300, "of 600 %": 600, "of 1200 %": 1200}  # independent lives
 
@@ -35,14 +35,14 @@ class Split:
 
 
 def splits_of(setting: Setting, seeds: int, draws: int) -> list[Split]:
-    """All splits of a trace, none of lives drawn from a family. What died at one instant stays together."""
+    """Return all splits of a trace, and none of lives drawn from a family. Simultaneous deaths stay together."""
     seen = setting.observations
     if seen is None or setting.start_s is None or seen.end_at_s is None:
         return []
-    apart = int(setting.groups().max()) + 1
+    events = int(setting.groups().max()) + 1
     splits = [*_by_time(seen, setting.start_s), *_at_random(seen, seeds)]
-    # With more independent lives than are drawn, the random halves tell as much.
-    if len(seen) >= MANY_LIVES and apart < max(DRAWN.values()):
+    # With more independent lives than the largest draw, the random halves already answer the question.
+    if len(seen) >= MANY_LIVES and events < max(DRAWN.values()):
         splits += _drawn(seen, draws)
     return splits
 
@@ -59,7 +59,7 @@ def _by_time(seen: Observations, start_s: Floats) -> Iterator[Split]:
 
 
 def _seen_at(seen: Observations, start_s: Floats, moment: float) -> Observations:
-    """Return what had been seen at a moment: lives that had begun, those that went on censored."""
+    """Return the observations at a moment: lives that had begun, censored if they went on."""
     assert seen.end_at_s is not None
     begun = start_s < moment
     ended = (seen.ended & (seen.end_at_s <= moment))[begun]
@@ -68,7 +68,7 @@ def _seen_at(seen: Observations, start_s: Floats, moment: float) -> Observations
 
 
 def _refits(seen: Observations, start_s: Floats, begin: float) -> Iterator[float]:
-    """Return the moments after `begin` at which a master would choose again."""
+    """Yield the moments after `begin` at which a master would choose again."""
     end_at_s = seen.end_at_s
     assert end_at_s is not None
 
@@ -97,7 +97,7 @@ def _drawn(seen: Observations, seeds: int) -> Iterator[Split]:
     """Yield splits: laws fitted to independent events that are drawn from all events, evaluated by all lives."""
     assert seen.end_at_s is not None
     groups, members = seen.groups(), seen.members()
-    apart_s = 2 * (np.ptp(seen.end_at_s) + 1)  # an event that is drawn twice is two events
+    shift_s = 2 * (np.ptp(seen.end_at_s) + 1)  # between draws: an event that is drawn twice counts as two events
     for method, count in DRAWN.items():
         for seed in range(seeds):
             rng = np.random.default_rng(seed)
@@ -106,7 +106,7 @@ def _drawn(seen: Observations, seeds: int) -> Iterator[Split]:
             index = np.concatenate(chosen)
             event = np.repeat(np.arange(count), [len(each) for each in chosen])
             lives = Observations(
-                seen.duration_s[index], seen.ended[index], seen.end_at_s[index] + apart_s * event.astype(np.float64)
+                seen.duration_s[index], seen.ended[index], seen.end_at_s[index] + shift_s * event.astype(np.float64)
             )
             weight = np.bincount(others, minlength=len(members))[groups].astype(np.float64)
             yield Split(method, (fitted(lives)[0],), np.zeros(len(seen), np.intp), weight)
@@ -133,7 +133,7 @@ def evaluate(
     """
     swept, grid, first = choices.sweep, choices.grid, choices.first
     groups = setting.groups()
-    everybody = int(np.argmax(swept.goodput()[:grid]))
+    best_of_all = int(np.argmax(swept.goodput()[:grid]))
     regret: dict[str, list[float]] = {}
     likely: dict[str, list[Floats]] = {}
     chance: list[float] = []
@@ -143,7 +143,7 @@ def evaluate(
         regret.setdefault(split.method, []).append(float(lost[0]))
         if split.method == RANDOM:
             goodput = swept.goodput(split.weight[None])[0, :grid]
-            chance.append(float(100 * (1 - goodput[everybody] / goodput.max())))
+            chance.append(float(100 * (1 - goodput[best_of_all] / goodput.max())))
         if few:
             likely.setdefault(split.method, []).append(
                 _lost(replace(choices, first=first), split, _resampled(split.weight, groups, times))

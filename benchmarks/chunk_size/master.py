@@ -29,26 +29,25 @@ from master.simulation.world import World
 from master.store.settings import Settings
 
 WORKERS = 32
-TURN = 1e-6  # of a mean life: how often the master looks for messages
+TURN = 1e-6  # of a mean life: the master's polling interval for messages
 
 
 class Over(BaseException):
-    """The play has come to its end."""
+    """The end of the play. A BaseException, so that no handler of the master takes it for an error."""
 
 
 @final
 class Played(Script):
-    """Machines with given lives, each of which is used once, in order; then there are no more machines.
+    """Machines with given lives. Each life is used once, in order; afterwards there are no more machines.
 
-    Unlike other scripts this one is stateful: the next free machine takes the next life, so that all lives are
-    used.
+    Unlike other scripts this one is stateful: the next free machine takes the next life, so that all lives are used.
     """
 
     def __init__(self, lives: Floats, slots: int) -> None:
         self._lives = lives.tolist()
         self._slots = min(slots, len(lives))
-        self._given = 0
-        self.closed = 0
+        self._given = 0  # lives handed out so far
+        self.closed = 0  #: slots that found no further life
 
     @property
     def slots(self) -> int:
@@ -74,7 +73,7 @@ class Machines:
 
     @staticmethod
     def until(until_s: float, script: Script, workers: int, mean_s: float) -> Machines:
-        """Those of a play of `until_s` seconds."""
+        """Return the machines of a play of `until_s` seconds."""
         return Machines(script, workers, mean_s, workers * until_s, lambda now_s: now_s >= until_s)
 
 
@@ -89,7 +88,7 @@ class Measured:
 
 
 def play_lives(lives: Floats, costs: Costs, mode: Mode, chunk: int, every: int | None) -> Measured:
-    """Every one of `lives`, float64 [lives] in seconds, is lived by a worker."""
+    """Play each of `lives`, float64 [lives] in seconds, as the life of a worker."""
     script = Played(lives, WORKERS)
     slots, all_s = script.slots, float(lives.sum())
     machines = Machines(script, slots, all_s / len(lives), all_s, lambda _: script.closed >= slots)
@@ -120,7 +119,7 @@ def play(machines: Machines, costs: Costs, mode: Mode, chunk: int, every: int | 
         def tick() -> None:
             nonlocal turns_over
             turns_over += machines.over(world.clock.now_s - began_s)
-            if turns_over > 2:  # what was sent last has arrived
+            if turns_over > 2:  # the last messages have arrived by then
                 raise Over
 
         root = Path(folder, "run")

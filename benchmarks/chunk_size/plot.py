@@ -14,23 +14,23 @@ from chunk_model.lifetime import Floats
 from master.views.plot import new_figure, save
 
 SHOWN = ("figure 4", "exponential", "lognormal", "mixture", "bamboo p3-trace", "bamboo gcp-v100x1-east1c")
-FLOOR = 1e-4  # of the axis; below, nothing finishes
+FLOOR = 1e-4  # lower end of the axis; points below are those where nothing finishes
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Sizes are in mean lives: 1 is what a mean life could train. Goodput from 0 to 1."""
+    """The goodput of one setting over the chunk size."""
 
     name: str
-    size: Floats
-    goodput: Floats
-    chosen: float
+    size: Floats  #: in mean lives: 1 is the vertices that a mean life could train
+    goodput: Floats  #: 0 to 1, of each size
+    chosen: float  #: the chosen size, in mean lives
     chosen_goodput: float
-    paper: float
+    paper: float  #: the paper's deterministic size, in mean lives
 
 
 def draw(curves: Sequence[Curve], file: Path) -> None:
-    """Log-log, all or nothing, one chunk a life."""
+    """Draw the curves of all or nothing with one chunk a life, with logarithmic axes."""
     figure = new_figure((10, 7))
     axes = figure.subplots()
     shown = [curve for curve in curves if curve.name in SHOWN]
@@ -47,8 +47,8 @@ def draw(curves: Sequence[Curve], file: Path) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_ylim(FLOOR, 1)
-    axes.set_xlabel("vertices a chunk, in what a mean life could train")
+    axes.set_xlabel("vertices a chunk, relative to those that a mean life could train")
     axes.set_ylabel("goodput, simulated")
-    axes.set_title("All or nothing, one chunk a life: what a chunk size is worth")
+    axes.set_title("All or nothing, one chunk a life: goodput by chunk size")
     axes.legend(loc="lower left")
     save(figure, file)

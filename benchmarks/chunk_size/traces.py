@@ -29,7 +29,7 @@ from chunk_model.traces import Record
 
 LIVES = 20_000  # drawn of a family
 HOUR = 3600.0
-DECADES = (0.001, 0.01, 0.1, 1.0, 10.0)  # of what a mean life could train: the sweep's ends, and whole decades between
+DECADES = (0.001, 0.01, 0.1, 1.0, 10.0)  # relative to a mean life: the sweep's ends, and whole decades between
 
 Ints = NDArray[np.int64]
 
@@ -69,7 +69,7 @@ class Setting:
 
     @property
     def costs(self) -> dict[str, Costs]:
-        """Of two extremes: light ones, and heavy ones on machines that hold a tenth of the vertices."""
+        """Two extremes: light costs, and heavy ones on machines that hold a tenth of the vertices."""
         if self.own_costs is not None:
             return {"figure 4": self.own_costs}
         return {"light": costs_of(self.mean_s, 1e5, 0.01, 0.001), "heavy": costs_of(self.mean_s, 1e4, 0.05, 0.01)}
@@ -80,7 +80,8 @@ class Setting:
 
 
 def costs_of(mean_s: float, vertices: float, start: float, push: float) -> Costs:
-    """A mean life could train and copy `vertices`; the start of a chunk and a push take these shares of a mean life."""
+    """Return costs by which a mean life could train and copy `vertices`. `start` and `push` are shares of a mean life:
+    the start of a chunk, and a push."""
     vertex_s, start_s = mean_s / vertices, start * mean_s
     return Costs(
         exec_s=vertex_s / 1.1,
@@ -94,7 +95,7 @@ def costs_of(mean_s: float, vertices: float, start: float, push: float) -> Costs
 
 
 def families() -> Iterator[Setting]:
-    """Every family, chosen for its true law and evaluated on lives drawn from it; and the paper's Figure 4."""
+    """Yield every family, chosen for its true law and evaluated on lives drawn from it, and the paper's Figure 4."""
     laws: dict[str, Lifetime] = {
         "normal": Normal(2700.0, 600.0),
         "exponential": Exponential(2700.0),
@@ -114,7 +115,7 @@ def families() -> Iterator[Setting]:
 
 
 def trace_files() -> list[Path]:
-    """Everything in $GRIDML_DATA/spot that is a trace, in order; none where there is no such folder."""
+    """Return the traces in $GRIDML_DATA/spot, sorted; none if there is no such folder."""
     data = os.environ.get("GRIDML_DATA")
     if not data:
         return []
@@ -122,7 +123,7 @@ def trace_files() -> list[Path]:
 
 
 def traces(files: Sequence[Path]) -> Iterator[Setting]:
-    """Every trace, chosen for what its lives were fitted by, and evaluated on those lives."""
+    """Yield every trace, chosen for the law fitted to its lives, and evaluated on those lives."""
     for file in files:
         yield of_record(_name(file), read_record(file))
 
@@ -141,7 +142,7 @@ def fitted(observations: Observations) -> tuple[Lifetime, str]:
 
 
 def completed(observations: Observations) -> Floats:
-    """[lives] whole lives: those that went on get what the estimate of Kaplan and Meier leaves them, drawn once."""
+    """Return complete lives [lives]: the rest of a censored one is drawn once from the estimate of Kaplan and Meier."""
     law, rng = KaplanMeier.of(observations), np.random.default_rng(0)
     reached = np.exp(law.log_survival(observations.duration_s))
     drawn = law.quantile(1 - reached * (1 - rng.random(len(observations))))
@@ -149,7 +150,7 @@ def completed(observations: Observations) -> Floats:
 
 
 def _name(file: Path) -> str:
-    """bamboo p3-trace; preemption/us-east-1f_v100_1."""
+    """Return a short name, such as "bamboo p3-trace" or "preemption us-east-1f_v100_1"."""
     stem = file.name.split(".")[0]
     folders = {"availability": "availability", "preemption": "preemption", "bamboo": "bamboo"}
     folder = next((folders[part] for part in file.parts if part in folders), "")
@@ -164,18 +165,14 @@ def _name(file: Path) -> str:
 class Sweep:
     """The results of all lives at all points of a sweep."""
 
-    #: vertices, of each point
-    chunk: Ints  # [points]
-    #: vertices between pushes, of each point; 0: no pushes
-    every: Ints  # [points]
-    #: vertices, by life and point
-    credited: NDArray[np.float32]  # [points, lives] vertices
-    #: by life and point
-    paid_s: NDArray[np.float32]  # [points, lives]
-    exec_s: float
+    chunk: Ints  #: [points] vertices
+    every: Ints  #: [points] vertices between pushes; 0: no pushes
+    credited: NDArray[np.float32]  #: [points, lives] vertices
+    paid_s: NDArray[np.float32]  #: [points, lives]
+    exec_s: float  #: of a vertex
 
     def goodput(self, weight: Floats | None = None) -> Floats:
-        """[points], or [weightings, points] for weights [weightings, lives] of the lives."""
+        """Return the goodput [points], or [weightings, points] for weights [weightings, lives] of the lives."""
         if weight is None:
             return self.exec_s * np.asarray(self.credited.sum(1, np.float64) / self.paid_s.sum(1, np.float64))
         used = weight.astype(np.float32)
@@ -183,9 +180,10 @@ class Sweep:
 
 
 def points(costs: Costs, mode: Mode, mean_s: float, a_decade: int) -> tuple[Ints, Ints]:
-    """Sizes over four decades, and for each the push intervals: from a tenth of the least size, and even parts."""
-    most = mean_s / costs.vertex_s
-    low, high = most * DECADES[0], most * DECADES[-1]
+    """Return sizes over four decades, with push intervals: from a tenth of the smallest size on, and equal parts of the
+    size."""
+    whole = mean_s / costs.vertex_s
+    low, high = whole * DECADES[0], whole * DECADES[-1]
     if not mode.pushes:
         chunk = _whole(low, high, 16 * a_decade + 1)
         return chunk, np.zeros_like(chunk)
@@ -200,7 +198,7 @@ def points(costs: Costs, mode: Mode, mean_s: float, a_decade: int) -> tuple[Ints
 def sweep(
     setting: Setting, costs: Costs, mode: Mode, a_decade: int, extra: Sequence[tuple[int, int | None]] = ()
 ) -> Sweep:
-    """Replays every point; those in `extra`, (chunk, push interval), come last."""
+    """Replay all lives at every point; those in `extra`, (chunk, push interval), come last."""
     chunk, every = points(costs, mode, setting.mean_s, a_decade)
     chunk = np.append(chunk, np.array([n for n, _ in extra], np.int64))
     every = np.append(every, np.array([m or 0 for _, m in extra], np.int64))

@@ -54,7 +54,7 @@ def main() -> None:
     write(
         "condor_chunks",
         f"A run of {chunks:,} chunks, one job each, on {SLOTS} slots of a real pool",
-        [quarter(samples, i, chunks) for i in range(4)],
+        [line for i in range(4) if (line := quarter(samples, i, chunks))],
         [
             f"by quarters of the credited vertices; {len(samples)} samples, one every {EVERY_S:g} s",
             "jobs: waiting and running; schedd MB: resident set",
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def follow(pool_up: Pool, root: Path, chunk: int) -> list[Sample]:
-    """Run to the end, looking every few seconds."""
+    """Run to the end, sampling every few seconds."""
     command = [sys.executable, "-P", "-m", "gridml", "submit", str(PROGRAM)]
     options = ["--foreground", "--workers", "16", "--max-idle", "8", "--chunks-per-job", "1", "--chunk", str(chunk)]
     small = ["--request-memory", "64MB", "--request-disk", "20MB", "--run-dir", str(root)]
@@ -91,8 +91,10 @@ def follow(pool_up: Pool, root: Path, chunk: int) -> list[Sample]:
 
 
 def quarter(samples: list[Sample], i: int, chunks: int) -> dict[str, Cell]:
-    """One row: the samples of a quarter of the work."""
+    """Return a line of the table: the samples of a quarter of the work; {} if they show no progress, in a short run."""
     mine = [s for s in samples if i / 4 <= min(s.share, 0.999) < (i + 1) / 4]
+    if not mine or mine[-1].share == mine[0].share:
+        return {}
     seconds = mine[-1].at_s - mine[0].at_s
     used, done = mine[-1].master_s - mine[0].master_s, (mine[-1].share - mine[0].share) * chunks
     return {

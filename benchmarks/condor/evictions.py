@@ -26,7 +26,8 @@ EXAMPLE = _ROOT / sized("examples/mnist.py", "benchmarks/programs/adult.py")
 WORKERS, SUBNET = sized(4, 2), 80
 LIFE_S = 20
 _GRIDML = (sys.executable, "-P", "-m", "gridml")
-# A startd looks once a second (POLLING_INTERVAL), and hosts are named worker1, worker2, ...
+# A startd evaluates its policy once a second (POLLING_INTERVAL). HTCondor seeds random() alike on all hosts, so the
+# draw is compared with the number in the host's name: worker1, worker2, ...
 POLICY = f"""
 PREEMPT = (Activity == "Busy") && (int(random(1.0) * {LIFE_S}.0) == int(substr(Machine, 6, 1)))
 WANT_VACATE = random(1.0) < 2/3.0
@@ -52,14 +53,14 @@ def main() -> None:
         f"LeNet on MNIST, {WORKERS} firewalled workers that live {LIFE_S} s in the mean, by `gridml submit`",
         rows,
         [
-            "evictions: with farewell (SIGTERM first, and what was trained was pushed) and without",
+            "evictions: with farewell (SIGTERM first, and the worker pushed its work) and without",
             "duplicated, lost: vertices credited twice or never, in all epochs; wasted: trained again",
         ],
     )
 
 
 def run(pool_up: Pool, carrier: str, root: Path, *options: str) -> dict[str, Cell]:
-    """One run to its end, as a row."""
+    """Run to the end, and return a line of the table."""
     asked = (
         "submit",
         str(EXAMPLE),

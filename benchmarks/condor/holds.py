@@ -23,8 +23,8 @@ WORKERS, EPOCHS, LIFE_S, MEMORY = sized(4, 2), 60, 15, "128MB..2GB"
 
 
 def policy(life_s: int) -> str:
-    """Return a pool's configuration: jobs are evicted at random after `mean` seconds on average, a third without grace,
-    and held like on the OSPool. A startd evaluates its policy once a second (POLLING_INTERVAL)."""
+    """Return a pool's configuration: jobs are evicted at random after `life_s` seconds on average, a third without
+    grace, and held like on the OSPool. A startd evaluates its policy once a second (POLLING_INTERVAL)."""
     return f"""
 PREEMPT = (Activity == "Busy") && (random(1.0) < 1/{life_s}.0)
 WANT_VACATE = random(1.0) < 2/3.0
@@ -75,8 +75,8 @@ def main() -> None:
         [
             f"policies as in pools/submitted.py: {submitted.STARTS} starts, {submitted.MEDIUM_HOURS:g} and "
             f"{submitted.LONG_HOURS:g} hours, which no job of this run reaches; --request-memory {MEMORY}",
-            "a job held for its starts is replaced, one held for memory asks for more and is released: by gridml, "
-            "the run was unattended",
+            "gridml replaces a job that is held for its starts, and releases one that is held for memory with a larger "
+            "request; the run was unattended",
             "duplicated, lost: vertices credited twice or never, in all epochs; wasted: trained again",
         ],
     )

@@ -46,19 +46,18 @@ SIZES = (1, 5)
 """Megabytes of a replica."""
 REMOTE = ("chirp", "sftp")
 """The carriers of jobs."""
-LIMIT_S = 60.0  # what takes longer has failed
-LOOK_S = 0.005
+LIMIT_S = 60.0  # timeout for each wait
+POLL_S = 0.005
 GOAL_S = 2.0
 LEGS = ("asked", "submitted", "execute", "program", "imported", "first sync", "first batch")
-"""The instants of a run in their order, after `command`; "asked" is when the master wants a job."""
+"""The instants of a run in their order, after `command`; "asked" is when the master requests a job."""
 NOTES = (
-    "medians, in seconds, of bare jobs (submit → EXECUTE) and runs, taken in turn on one pool, after one of "
-    "each that is left out",
-    "to first batch: from the moment the master wants a job until its worker has trained a batch; over bare: "
+    "medians, in seconds, of bare jobs (submit → EXECUTE) and runs, taken in turn on one pool, after a warm-up of each",
+    "to first batch: from the moment the master requests a job until its worker has trained a batch; over bare: "
     f"that, less a bare job's submit → EXECUTE (difference of medians, goal ≤ {GOAL_S:g})",
-    "columns with → are the parts of it, in order: SUBMIT and EXECUTE seen in the log; program: a Python was "
-    "found and has imported gridml; imported: the program's own imports (torch); first sync: at the master",
-    "command: from the start of `gridml submit --foreground` to the first batch, the graph built on the way",
+    "columns with → are its parts, in order: SUBMIT and EXECUTE seen in the log; program: a Python was found and "
+    "has imported gridml; imported: the program's own imports (torch); first sync: at the master",
+    "command: from the start of `gridml submit --foreground` to the first batch; it includes building the graph",
 )
 _BEFORE = "import time\nprint('at program', time.time(), flush=True)\n"
 _AFTER = """
@@ -72,7 +71,7 @@ def first(f):
         f(*arguments)
         print("at batch", time.time(), flush=True)
         train.function = f
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # no last words: all that matters has been said
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the measurement is over, so the worker need not end gracefully
 
     return once
 
@@ -86,10 +85,12 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("repeats", nargs="?", type=int, default=sized(10, 1))
     parser.add_argument(
-        "--inside", type=Path, help="measure the pool of CONDOR_CONFIG (what this file calls itself with)"
+        "--inside", type=Path, help="measure the pool of CONDOR_CONFIG (the benchmark calls itself with it)"
     )
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--address", default="127.0.0.1", help="where jobs of that pool reach this machine")
+    parser.add_argument(
+        "--address", default="127.0.0.1", help="the address at which that pool's jobs reach this machine"
+    )
     options = parser.parse_args()
     if options.inside:
         print(json.dumps(measure(options.inside, options.runs, options.repeats, options.address)))
@@ -98,7 +99,7 @@ def main() -> None:
 
 
 def compare(repeats: int) -> None:
-    """Every pool that can be had, one after the other."""
+    """Measure every available pool, one after the other."""
     rows: list[dict[str, Cell]] = []
     skipped = []
     with tempfile.TemporaryDirectory(prefix="latency-") as place:
@@ -127,21 +128,21 @@ def compare(repeats: int) -> None:
         )
     write(
         "condor_round_trips",
-        "A replica there and back by each carrier",
+        "The round trip of a replica by each carrier",
         trips,
         [
             f"medians of {repeats}; directory: worker and master share a disk; chirp: from a job, through its shadow; "
             "sftp: from a job, to the master's own server",
-            "put: a worker's message stored, by directory durably; get: the answer fetched and checked",
+            "put: a worker's message stored (durably by directory); get: the answer fetched and checked",
             "round trip: from before the put to after the get; the other side answers at once with as many bytes, and "
-            "each side looks as often as it does in a run",
+            "each side polls as often as in a run",
             *skipped,
         ],
     )
 
 
 def in_pool(pool: Pool, folder: Path, runs: int, trips: int) -> dict[str, Any]:
-    """`measure` in a process of its own: HTCondor's bindings know one pool a process."""
+    """Call `measure` in a process of its own, because HTCondor's bindings support one pool per process."""
     command = [
         sys.executable,
         "-m",
@@ -162,7 +163,7 @@ def in_pool(pool: Pool, folder: Path, runs: int, trips: int) -> dict[str, Any]:
 
 
 def measure(folder: Path, runs: int, trips: int, address: str) -> dict[str, Any]:
-    """Seconds of bare jobs and instants of runs, taken in turn, and round trips of jobs by each carrier."""
+    """Return the seconds of bare jobs and the instants of runs, taken in turn, and round trips by each carrier."""
     folder.mkdir(parents=True)
     program = folder / EXAMPLE.name
     program.write_text(_BEFORE + EXAMPLE.read_text() + _AFTER)
@@ -171,13 +172,13 @@ def measure(folder: Path, runs: int, trips: int, address: str) -> dict[str, Any]
     for i in range(runs + 1):
         bare.append(bare_job(settings, folder / f"bare{i}"))
         measured.append(one_run(program, folder / f"run{i}"))
-    # The first of each finds no file in memory, and compiles what the others find compiled.
+    # The first of each is left out: it reads files from the disk and compiles bytecode that the others find cached.
     by_carrier = {name: by_job(name, settings, folder / name, trips, address) for name in REMOTE}
     return {"bare": bare[1:], "runs": measured[1:], **by_carrier}
 
 
 def bare_job(settings: Settings, root: Path) -> float:
-    """Seconds from the submission of a script until the log says that it runs."""
+    """Return the seconds from the submission of a script to its EXECUTE event in the log."""
     commands, log = prepared(settings, root)
     (root / "bare.sh").write_text("#!/bin/sh\nexit 0\n")
     (root / "bare.sh").chmod(0o755)
@@ -190,7 +191,7 @@ def bare_job(settings: Settings, root: Path) -> float:
 
 
 def one_run(program: Path, root: Path) -> dict[str, float]:
-    """The instants of a run, in seconds since its command, until its first worker has trained a batch."""
+    """Return the instants of a run until its first worker has trained a batch, in seconds since its command."""
     command = [sys.executable, "-m", "gridml", "submit", str(program), "--foreground"]
     command += ["--workers", "1", "--request-memory", "1GB", "--run-dir", str(root)]
     began = time.time()
@@ -224,7 +225,7 @@ def one_run(program: Path, root: Path) -> dict[str, float]:
 
 
 def row(name: str, inside: dict[str, Any]) -> dict[str, Cell]:
-    """Medians of a pool's bare jobs and runs."""
+    """Return a line of the table: medians of a pool's bare jobs and runs."""
     runs: list[dict[str, float]] = inside["runs"]
     bare = statistics.median(inside["bare"])
     whole = statistics.median(run["first batch"] - run["asked"] for run in runs)
@@ -244,7 +245,7 @@ def row(name: str, inside: dict[str, Any]) -> dict[str, Cell]:
 
 
 def by_directory(root: Path, repeats: int) -> dict[str, list[float]]:
-    """Round trips of a worker process that shares a disk with the master."""
+    """Measure round trips of a worker process that shares a disk with the master."""
     script = far_end(root)
     with echo(root):
         command = [sys.executable, str(script), "directory", str(repeats), str(root)]
@@ -254,7 +255,7 @@ def by_directory(root: Path, repeats: int) -> dict[str, list[float]]:
 
 
 def by_job(carrier: str, settings: Settings, root: Path, repeats: int, address: str) -> dict[str, list[float]]:
-    """Round trips of a job of the pool, which reaches this machine at `address`."""
+    """Measure round trips of a job of the pool, which reaches this machine at `address`."""
     commands, log = prepared(settings, root)
     script = far_end(root)
     launcher = root / "trips.sh"
@@ -285,7 +286,7 @@ def by_job(carrier: str, settings: Settings, root: Path, repeats: int, address: 
 
 
 def far_end(root: Path) -> Path:
-    """Puts what a worker's end takes into the run directory: the code of workers, and `round_trips` as a script."""
+    """Write the worker's end into the run directory: the workers' code, and `round_trips` as a script."""
     root.mkdir(parents=True, exist_ok=True)
     rundir.write_code(root / rundir.CODE)
     script = root / "trips.py"
@@ -295,7 +296,7 @@ def far_end(root: Path) -> Path:
 
 
 def round_trips(carrier: str, repeats: int, root: str = "") -> None:
-    """Print seconds by what was measured; runs as a script beside the code of workers, so it imports on its own."""
+    """Print the measured seconds as JSON. It runs as a script with the workers' code, so it has its own imports."""
     import json
     import os
     import sys
@@ -317,26 +318,26 @@ def round_trips(carrier: str, repeats: int, root: str = "") -> None:
             put = time.perf_counter() - began
             step, longest = mailbox.poll_s
             while True:
-                looked = time.perf_counter()
+                polled = time.perf_counter()
                 reply = mailbox.receive(number)
                 ended = time.perf_counter()
                 if reply is not None:
                     break
-                if ended - began > 30:
+                if ended - began > 30:  # s
                     sys.exit(f"no answer to {megabytes} MB within 30 s")
                 time.sleep(step)
                 step = min(longest, step * 1.5)
             if reply != payload:
                 sys.exit(f"{megabytes} MB came back altered")
-            if repeat:  # the first one makes connections
-                for name, seconds in (("put", put), ("get", ended - looked), ("round trip", ended - began)):
+            if repeat:  # the first one includes making the connection
+                for name, seconds in (("put", put), ("get", ended - polled), ("round trip", ended - began)):
                     measured.setdefault(f"{megabytes} {name}", []).append(seconds)
     print(json.dumps(measured))
 
 
 @contextlib.contextmanager
 def echo(root: Path) -> Iterator[None]:
-    """A master's end that answers every message with its own payload, looking as often as an idle master does."""
+    """Run a master's end that answers every message with its own payload and polls as often as an idle master."""
     end = DirectoryMailboxes(root)
     end.open("w1")
     over = threading.Event()
@@ -356,7 +357,7 @@ def echo(root: Path) -> Iterator[None]:
 
 
 def trip_rows(carrier: str, place: str, measured: dict[str, list[float]]) -> list[dict[str, Cell]]:
-    """A row for each size: median milliseconds."""
+    """Return a line of the table for each size: median milliseconds."""
     return [
         {
             "carrier": carrier,
@@ -372,7 +373,7 @@ def trip_rows(carrier: str, place: str, measured: dict[str, list[float]]) -> lis
 
 
 def prepared(settings: Settings, root: Path) -> tuple[dict[str, str], Log]:
-    """The submit commands of a worker's job in the directory `root`, which is made, and the log its events go to."""
+    """Create the directory `root`. Return the submit commands of a worker's job in it, and the log of its events."""
     directory = RunDirectory(root)
     directory.logs.mkdir(parents=True)
     commands = {**condor_submit.description(settings, directory, {}), "output": "out", "error": "err"}
@@ -398,22 +399,22 @@ class Log:
 
     def wait(self, event: str) -> float:
         """Wait for the first event of this name. Return its time in seconds since 1970."""
-        wait(lambda: self._look(event), f"no {event} in {self._path}")
+        wait(lambda: self._has_seen(event), f"no {event} in {self._path}")
         return self._seen[event]
 
-    def _look(self, event: str) -> bool:
+    def _has_seen(self, event: str) -> bool:
         for logged in self._log.events(stop_after=0):
             self._seen.setdefault(logged.type.name, time.time())
         return event in self._seen
 
 
-def wait(true: Callable[[], bool], otherwise: str) -> None:
-    """Look every few milliseconds until `true()`. Raises TimeoutError."""
+def wait(is_done: Callable[[], bool], problem: str) -> None:
+    """Poll until `is_done()`. Raises TimeoutError, with the `problem`."""
     deadline = time.monotonic() + LIMIT_S
-    while not true():
+    while not is_done():
         if time.monotonic() >= deadline:
-            raise TimeoutError(f"{otherwise} (waited {LIMIT_S:g} s)")
-        time.sleep(LOOK_S)
+            raise TimeoutError(f"{problem} (waited {LIMIT_S:g} s)")
+        time.sleep(POLL_S)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Nine tasks of a new user: each as the plain loop that they have, and as the program that they write."""
+"""Nine tasks of a new user: each as a plain loop, and as the same user's first gridml program."""

@@ -29,7 +29,7 @@ from benchmarks.arguments import sized, words
 HERE = Path(__file__).parent
 GRIDML = (sys.executable, "-P", "-m", "gridml")
 WORKERS = sized(2, 1)
-ROWS = sized(8_000_000, 4_096)  # of 1 KB, in a file without blocks: it takes no place on the disk
+ROWS = sized(8_000_000, 4_096)  # of 1 KB, in a sparse file, which takes no disk space
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def code_lines(path: Path) -> int:
 
 
 def timed(command: Sequence[str], environment: dict[str, str]) -> tuple[float, str]:
-    """(seconds, standard output) of a command. Raises CalledProcessError with its output where it fails."""
+    """Return (seconds, standard output) of a command. Raises RuntimeError with its output if it fails."""
     began = time.perf_counter()
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
     if done.returncode:
@@ -77,7 +77,7 @@ def timed(command: Sequence[str], environment: dict[str, str]) -> tuple[float, s
 
 
 def measured(task: Task, folder: Path) -> dict[str, table.Cell]:
-    """Run a task both ways; `folder` holds the runs."""
+    """Run a task both ways, in `folder`. Return a line of the table."""
     environment = {"TRAINED": str(folder / "trained.pt"), "ROWS": str(folder / "rows.npy")}
     loop_s, printed = timed([sys.executable, "-m", f"benchmarks.new_user.loops.{task.name}"], environment)
     run = folder / task.name
@@ -118,22 +118,22 @@ def main() -> None:
             if task.name in asked or (task.name == "transformer" and "warm_start" in asked):
                 rows.append(measured(task, folder))
                 print(rows[-1], file=sys.stderr, flush=True)
-    table.write("new_user", "Nine tasks of somebody new: a plain loop, and a program on two workers", rows, NOTES)
+    table.write("new_user", "Nine tasks of a new user: a plain loop, and a program on two workers", rows, NOTES)
 
 
 NOTES = (
     "lines: neither blank, nor comments, nor docstrings; networks and data are shared and counted for neither",
     f"first run: `gridml run` with {WORKERS} workers on these cores, from start to end",
-    "loop and run: the last evaluation of each, one seed; the loop has every core to itself as torch takes them",
-    "where a program names no schedule its rate falls over the last 40% of the run"
-    ", as gridml's default does, and the loop's stays",
-    "a loop needs more than these lines to survive its machine; nothing was killed here",
+    "loop and run: the last evaluation of each, one seed; the loop uses all cores, by torch's default",
+    "a program without a schedule has gridml's default, which lowers the learning rate over the last 40% of the run; "
+    "the loop's rate is constant",
+    "a loop needs more lines than these to survive the loss of its machine; nothing was killed here",
     "warm start: each stops by its own evaluations, so their epochs differ; the column has those of the run",
-    "warm start: when a loop stops is decided by noise: at patience 2 simulated runs of one worker stopped at 2.208, "
+    "warm start: the end of a loop depends on noise: at patience 2 simulated runs of one worker stopped at 2.208, "
     "1.791 and 2.206 (three seeds); so patience is 4 in both, and of three loops one still stopped after 8 epochs at "
     "2.217",
-    "on disk: a file of 8 million rows of 1 KB without blocks, so reading it costs no disk",
-    "the device of `mixed` is the CPU where there is no GPU",
+    "on disk: 8 million rows of 1 KB in a sparse file, so reading them causes no disk traffic",
+    "the device of `mixed` is the CPU if there is no GPU",
 )
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Networks and data that the loop and the program of a task share. Their lines count for neither."""
+"""Networks and data that the loop and the program of a task share. Their lines are not counted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 def resnet() -> nn.Module:
-    """The smallest that deserves the name: three blocks, 75,000 parameters, for 32 x 32 pixels."""
+    """Return a minimal ResNet: three blocks, 75,000 parameters, for 32 x 32 pixels."""
     return nn.Sequential(
         *(nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()),
         *(Block(16, 16, 2), Block(16, 32, 2), Block(32, 64, 2)),
@@ -62,7 +62,7 @@ class Transformer(nn.Module):
 
 
 class Tagger(nn.Module):
-    """A small head on a frozen embedding of 24 MB: which half of the Bible 64 characters are from."""
+    """A small head on a frozen embedding of 24 MB: it classifies 64 characters by the half of the Bible."""
 
     def __init__(self) -> None:
         super().__init__()

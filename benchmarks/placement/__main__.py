@@ -30,10 +30,10 @@ from gridml.placement.base import Options, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.quality import Traffic, improvement, traffic
 
-PARTS = 16  # where others are asked for, the table is one of its own
-LIMIT_S = 900.0  # for one placement
-PARSA_TRIALS = 10  # at least, as in its paper
-SMALL = 200_000  # edges of a graph up to which every method has as many: two placements of it differ by a few percent
+PARTS = 16  # by default; other numbers of parts have a table of their own
+LIMIT_S = 900.0  # timeout for one placement
+MIN_PARSA_TRIALS = 10  # as in its paper
+SMALL = 200_000  # edges; placements of smaller graphs differ by a few percent, so every method gets as many trials
 SHOWN = [*(name for name in OURS if name not in ("random", "auto")), *PEERS]
 
 
@@ -57,7 +57,7 @@ def main() -> None:
             for method in chosen.method:
                 trials = chosen.trials
                 if method == "parsa" or given.edges <= SMALL:
-                    trials = max(trials, sized(PARSA_TRIALS, 1))
+                    trials = max(trials, sized(MIN_PARSA_TRIALS, 1))
                 measured = _measured(folder, given, method, parts, trials, chance)
                 found[name, method] = {"graph": name, "method": method, **measured}
                 print(found[name, method], flush=True)
@@ -66,29 +66,28 @@ def main() -> None:
         f"Placements on {parts} parts",
         sorted(found.values(), key=lambda row: _place(row, [*OURS, *ALL_PEERS])),
         [
-            f"means of the number of seeds in `seeds`, of parsa and of graphs of up to {SMALL:,} edges of at least "
-            f"{PARSA_TRIALS}; M, T, S: improvement over random in %, (random − placed)/placed, of the largest memory "
-            "and traffic of a part and of the traffic of all (gridml.placement.quality)",
-            "multilevel, traffic and total: with the objective of the largest traffic, and of that of all; 3%: parts "
-            "may be 3% larger, as those of peers",
+            f"means over `seeds` seeds, at least {MIN_PARSA_TRIALS} for parsa and for graphs of up to {SMALL:,} edges; "
+            "M, T, S: improvement over random in %, (random − placed)/placed, of the largest memory and traffic of a "
+            "part and of the total traffic (gridml.placement.quality)",
+            "multilevel, traffic and total: with the objective of the largest traffic, and of the total; 3%: parts may "
+            "be 3% larger, like those of peers",
             "balance: rows of the largest part over the mean; peers are allowed 3%",
-            "CPU s: of the process while it places, all threads; MB: by how much the peak of its memory exceeds that "
-            "of reading the graph",
-            "columns are served by gridml's sweeps for everybody",
-            "METIS cuts edges of the bipartite graph; the time in which peers are handed the graph is in their seconds",
-            "other work used the machine meanwhile; auto is multilevel here; methods that are not there were left out",
+            "CPU s: of the process during the placement, all threads; MB: peak memory beyond that of reading the graph",
+            "columns are assigned by gridml's sweeps for all methods",
+            "METIS cuts edges of the bipartite graph; peers' seconds include the time to pass them the graph",
+            "the machine had other load; auto is multilevel here; methods that are not installed were left out",
         ],
     )
 
 
 def _place(row: Mapping[str, Cell], methods: list[str]) -> tuple[int, int]:
-    """Return where a row of the table stands; graphs that are not here come last."""
+    """Return the sort key of a line of the table; graphs that are not available come last."""
     graphs = names()
     return graphs.index(str(row["graph"])) if row["graph"] in graphs else len(graphs), methods.index(str(row["method"]))
 
 
 def _measured(folder: str, given: Bipartite, method: str, parts: int, trials: int, chance: Traffic) -> dict[str, Cell]:
-    """Return the means over as many seeds as trials, or why there are none."""
+    """Return the means over `trials` seeds, or the reason why there are none."""
     found: list[tuple[float, float, Traffic]] = []
     for seed in range(trials):
         command = [sys.executable, "-m", "benchmarks.placement.trial", folder, method, str(parts), str(seed)]

@@ -55,7 +55,7 @@ def quick_graphs() -> dict[str, Bipartite]:
 
 
 def full_graphs() -> dict[str, Bipartite]:
-    """Words, check-ins and clicks, and one without any structure."""
+    """Return graphs of words, check-ins and clicks, and one without structure."""
     real = {name: graph(name) for name in REAL if name in names()}
     return {**real, "clicks, 30k rows": clicks(30_000, 100, 4), "uniform, degree 10": uniform(10)}
 
@@ -71,20 +71,20 @@ def run(graphs: dict[str, Bipartite], scale: Scale, results: Path, plots: Path) 
     plot(points, plots)
     write(
         NAME,
-        "The papers' figures, redone",
+        "The figures of the papers, repeated",
         [point.cells() for point in points],
         [
-            f"means of {scale.trials} seeds; M, T, S: improvement over random in %, as in placement.md; x: what the "
-            "figure goes along; s: CPU seconds of placing, of Parsa 10 the least of a clock",
+            f"means of {scale.trials} seeds; M, T, S: improvement over random in %, as in placement.md; x: the "
+            "figure's x-axis; s: CPU seconds of the placement, for Parsa 10 the shortest wall-clock time",
             "Parsa 1: x is the share of the rows; traffic: columns that travel in a round for each edge",
-            "Parsa 8: x is b, or a of 16 blocks; Parsa 9: x is the share of the rows in % that are dealt out alone, "
-            "before eight of 64 blocks at once; Parsa 10: x is the blocks of 64 that are dealt out at once",
-            "Duan 8: x is edges a row; Duan 9: x is rows over columns, as many edges, 2 of 1,000 of all there can be",
+            "Parsa 8: x is b, or a of 16 blocks; Parsa 9: x is the share of the rows in % that are assigned first, "
+            "before eight of 64 blocks at once; Parsa 10: x is the number of the 64 blocks that are assigned at once",
+            "Duan 8: x is edges a row; Duan 9: x is rows over columns, at constant density (2 in 1,000 possible edges)",
             f"Duan 11: training: {figures_duan.ROUNDS:,} rounds, at the bandwidth measured through loopback "
-            f"({bandwidth / 1e6:,.0f} MB/s) and at 1 Gbit/s. A round is the edges of the part with most, times the "
+            f"({bandwidth / 1e6:,.0f} MB/s) and at 1 Gbit/s. A round is the edges of the largest part, times the "
             "seconds of an edge (a sparse matrix times a vector, and its transpose times another, measured here), and "
-            f"the largest traffic at {figures_duan.BYTES} bytes a column. Nothing for latency, for sending "
-            "while computing, for machines that wait, for merging, and for evaluation",
+            f"the largest traffic at {figures_duan.BYTES} bytes a column. Left out: latency, sending during "
+            "computation, waiting machines, merging and evaluation",
         ],
         results,
     )

@@ -1,5 +1,5 @@
 """Figures 8 to 11 of Duan, Wang and Wu: sparsity, the ratio of rows to columns, the number of parts, and the seconds of
-training and placing."""
+training and placement."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from gridml.placement.tsh import TshOptions
 PARTS = 8
 ROUNDS = 1000
 WORDS = "20news"  # a real graph, to compare with the uniform one
-BYTES = 8  # of a column that travels: its number and its value
+BYTES = 8  # of a travelling column: its number and its value
 GIGABIT = 125e6  # bytes a second
 DENSITY = 20 / 10_000
 
 
 def sparsity(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
-    """Figure 8, on uniform graphs of as many rows as columns."""
+    """Yield figure 8, on uniform graphs with as many rows as columns."""
     for degree in scale.degrees:
         given = _uniform(scale.vertices, scale.vertices, degree / scale.vertices)
         yield from _all("Duan 8", "uniform", given, PARTS, degree, scale)
 
 
 def rows_over_columns(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
-    """Figure 9, on uniform graphs of as many edges, as dense ones."""
+    """Yield figure 9, on uniform graphs of equal density and number of edges."""
     for ratio in scale.ratios:
         rows = int(scale.vertices * ratio**0.5)
         given = _uniform(rows, int(scale.vertices / ratio**0.5), DENSITY)
@@ -40,7 +40,7 @@ def rows_over_columns(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Po
 
 
 def number_of_parts(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
-    """Figure 10."""
+    """Yield figure 10, on a uniform graph and on `WORDS`."""
     chosen = {"uniform": _uniform(scale.vertices, scale.vertices, 10 / scale.vertices)}
     if WORDS in graphs:
         chosen[WORDS] = graphs[WORDS]
@@ -50,7 +50,7 @@ def number_of_parts(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Poin
 
 
 def seconds(bandwidth: float, graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
-    """Figure 11: what the rounds of a training take, and how long it takes to place."""
+    """Yield figure 11: the seconds of a training's rounds, and of the placement."""
     for name, given in graphs.items():
         each_s = edge_s(given)
         for method in ("random", *scale.methods):
@@ -66,7 +66,7 @@ def seconds(bandwidth: float, graphs: dict[str, Bipartite], scale: Scale) -> Ite
 
 
 def figures(bandwidth: float) -> tuple[Figure, ...]:
-    """All of them; `bandwidth` is what a round's columns travel at, bytes a second."""
+    """Return all figures; `bandwidth` is that of a round's columns, in bytes per second."""
     return sparsity, rows_over_columns, number_of_parts, partial(seconds, bandwidth)
 
 
@@ -75,8 +75,8 @@ PANELS = (
     Panel("Duan 9", "9: rows over columns", "n / m", "T", "method"),
     Panel("Duan 10", "10: the number of parts, uniform", "parts", "T", "method", "uniform"),
     Panel("Duan 10", "10: the number of parts, 20news", "parts", "T", "method", WORDS),
-    Panel("Duan 10", "11: what placing 20news costs", "parts", "s", "method", WORDS),
-    Panel("Duan 11", "11: a training at 1 Gbit/s against placing", "CPU s of placing", "training s, 1 Gbit/s", "cost"),
+    Panel("Duan 10", "11: the cost of placing 20news", "parts", "s", "method", WORDS),
+    Panel("Duan 11", "11: training at 1 Gbit/s over placement", "CPU s of placement", "training s, 1 Gbit/s", "cost"),
 )
 
 

@@ -16,12 +16,12 @@ from gridml.placement.bipartite import Bipartite
 from gridml.placement.parsa import ParsaOptions
 
 PARTS = 16
-BLOCKS = 64  # where another option is what a figure goes along: enough to be dealt out 16 at once
+BLOCKS = 64  # in figures that vary another option: enough to assign 16 at once
 TOGETHER = 8
 
 
 def traffic_against_data(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
-    """Figure 1: the columns that travel in a round for each edge, of a growing share of the rows."""
+    """Yield figure 1: the columns that travel in a round for each edge, of a growing share of the rows."""
     for name, given in graphs.items():
         order = np.random.default_rng(0).permutation(given.rows)
         for share in scale.shares:
@@ -33,7 +33,7 @@ def traffic_against_data(graphs: dict[str, Bipartite], scale: Scale) -> Iterator
 
 
 def number_of_parts(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
-    """Figure 7."""
+    """Yield figure 7: the number of parts."""
     for name, given in graphs.items():
         for parts in scale.parts:
             placements = made(given, find("parsa"), parts, Options, scale.trials)
@@ -41,7 +41,7 @@ def number_of_parts(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Poin
 
 
 def blocks_and_warm_up(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
-    """Figure 8: b blocks, each of which the last one's parts begin; and a of them dealt out beforehand."""
+    """Yield figure 8: b blocks, each of which starts from the parts of the last one; a blocks assigned beforehand."""
     for name, given in graphs.items():
         for blocks in scale.blocks:
             placements = made(
@@ -56,7 +56,7 @@ def blocks_and_warm_up(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[P
 
 
 def begun_together(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
-    """Figure 9: neighbour sets of a share of the rows, from which all blocks begin, eight of them at once."""
+    """Yield figure 9: neighbour sets of a share of the rows, from which all blocks start, eight of them at once."""
     for name, given in graphs.items():
         for blocks in scale.warm_ups:
             placements = made(
@@ -70,8 +70,8 @@ def begun_together(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point
 
 
 def workers(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
-    """Figure 10: blocks dealt out at once. Threads do not change the result, so more of them than there are cores are
-    only a question of quality."""
+    """Yield figure 10: blocks assigned at once. Threads do not change the result, so the quality for more blocks at
+    once than there are cores can be measured, too."""
     for name, given in graphs.items():
         for delay in scale.delays:
             seconds: dict[str, float] = {}
@@ -98,12 +98,12 @@ FIGURES: tuple[Figure, ...] = (
 PANELS = (
     Panel("Parsa 1", "1: traffic against data", "share of the rows", "traffic", "share", logarithmic=False),
     Panel("Parsa 7", "7: the number of parts", "parts", "T"),
-    Panel("Parsa 7", "7: what that costs", "parts", "s"),
+    Panel("Parsa 7", "7: the cost", "parts", "s"),
     Panel("Parsa 8, b", "8: blocks, none beforehand", "b", "T"),
-    Panel("Parsa 8, b", "8: what that costs", "b", "s"),
-    Panel("Parsa 8, a", "8: of 16 blocks, dealt out beforehand", "a", "T", logarithmic=False),
+    Panel("Parsa 8, b", "8: the cost", "b", "s"),
+    Panel("Parsa 8, a", "8: of 16 blocks, assigned beforehand", "a", "T", logarithmic=False),
     Panel("Parsa 9", "9: eight blocks at once, after a share", "% of the rows", "T", logarithmic=False),
-    Panel("Parsa 10", "10: blocks dealt out at once", "blocks", "T"),
+    Panel("Parsa 10", "10: blocks assigned at once", "blocks", "T"),
 )
 
 

@@ -21,7 +21,7 @@ MARKS = "osD^vPX"
 
 
 def draw(panels: Sequence[Panel], points: Sequence[Point], file: Path) -> None:
-    """Draw the panels into `file`, a .png of few colours, which is a quarter as large."""
+    """Draw the panels into `file`, a .png with few colours, which makes it a quarter as large."""
     from PIL import Image
 
     down = -(-len(panels) // ACROSS)
@@ -33,7 +33,7 @@ def draw(panels: Sequence[Panel], points: Sequence[Point], file: Path) -> None:
             _panel(axes, panel, chosen)
     for axes in places[len(panels) :]:
         axes.axis("off")
-    # Colours are the same in all panels: one legend will do, in a free place if there is one.
+    # Colours are the same in all panels, so one legend suffices, in a free place if there is one.
     free = len(panels) < len(places)
     places[len(panels) if free else 0].legend(
         *places[0].get_legend_handles_labels(), loc="center" if free else "best", fontsize=9 if free else 7
@@ -75,7 +75,7 @@ def _line(axes: Any, panel: Panel, points: Sequence[Point], number: int, style: 
 
 
 def _costs(axes: Any, panel: Panel, points: Sequence[Point]) -> None:
-    """A mark for each method and graph: what placing took, and what a round takes."""
+    """Draw a mark for each method and graph: the cost of the placement, and of the training."""
     graphs = list(dict.fromkeys(point.graph for point in points))
     methods = [name for name in dict.fromkeys(point.method for point in points) if name != "random"]
     for point in points:

@@ -31,7 +31,7 @@ FILES = {
 
 
 def names() -> list[str]:
-    """Return the graphs that there are here, the smaller ones first."""
+    """Return the names of the available graphs, the smaller ones first."""
     data = os.environ.get("GRIDML_DATA")
     real = [name for name, file in FILES.items() if data is not None and (Path(data) / file).is_file()]
     return [*SYNTHETIC, *real]
@@ -45,17 +45,17 @@ def graph(name: str) -> Bipartite:
 
 
 def uniform(degree: int, count: int = 10_000) -> Bipartite:
-    """As many rows as columns, and edges between any of them: Duan, Wang and Wu's synthetic graphs."""
+    """Return a graph with as many rows as columns and uniformly random edges, like those of Duan, Wang and Wu."""
     rng = np.random.default_rng(degree)
     edges = rng.integers(0, count, (2, count * degree))
     return _compact(edges[0], edges[1], count, count)
 
 
 def clicks(rows: int, topics: int, seed: int) -> Bipartite:
-    """Rows like impressions of advertisements: people with some habits, each with one or two topics.
+    """Return rows like impressions of advertisements, of people with habits and one or two topics each.
 
-    Of a row's features (43 on average, log-normal) 15% are those that everybody has, by a power law, 40% of a topic of
-    its person, 40% the person's own, 5% any.
+    Of a row's features (43 on average, log-normal) 15% are common ones, by a power law, 40% of a topic of its person,
+    40% the person's own, and 5% uniformly random.
     """
     rng, columns = np.random.default_rng(seed), 4 * rows
     common, of_topics = columns // 50, int(columns * 0.28)
@@ -84,7 +84,7 @@ def clicks(rows: int, topics: int, seed: int) -> Bipartite:
 
 
 def points(count: int, near: float) -> Bipartite:
-    """Points of a unit square by chance; a row touches its point and those nearer than this."""
+    """Return random points of a unit square; a row touches its own point and those nearer than `near`."""
     pairs = cKDTree(np.random.default_rng(0).random((count, 2))).query_pairs(near, output_type="ndarray")
     each = np.arange(count)
     rows, columns = (np.concatenate([each, pairs[:, end], pairs[:, 1 - end]]) for end in (0, 1))
@@ -92,8 +92,8 @@ def points(count: int, near: float) -> Bipartite:
 
 
 def ratings(rows: int, seed: int) -> Bipartite:
-    """Rows like ratings: of a person and an item each. A person has one of forty tastes, and nine in ten of what they
-    rate are items of that, by a power law."""
+    """Return rows like ratings, of a person and an item each. A person has one of forty tastes; nine in ten of their
+    ratings are of items of that taste, by a power law."""
     rng, people, items = np.random.default_rng(seed), rows // 10, rows // 100
     taste = rng.integers(0, 40, people)
     person = rng.integers(0, people, rows)
@@ -110,7 +110,7 @@ def _power(count: int, offset: float, exponent: float) -> NDArray[np.float64]:
 
 
 def _compact(rows: NDArray[np.int64], columns: NDArray[np.int64], n: int, m: int) -> Bipartite:
-    """Return the graph without columns that no row touches."""
+    """Return the graph of these edges, without the columns that no row touches."""
     used = np.zeros(m, np.bool_)
     used[columns] = True
     return Bipartite.from_edges(rows, (np.cumsum(used) - 1)[columns], (n, int(used.sum())))

@@ -19,11 +19,11 @@ from benchmarks.placement import zoltan as phg
 from gridml.placement.base import Parts
 from gridml.placement.bipartite import Bipartite
 
-IMBALANCE = 0.03  # what each is allowed
+IMBALANCE = 0.03  # allowed for each
 
 
 def metis(graph: Bipartite, parts: int, seed: int) -> Parts:
-    """METIS on the bipartite graph itself, in which columns weigh nothing: the edges cut, not the columns held."""
+    """Partition by METIS on the bipartite graph, with weightless columns. It minimises cut edges, not held columns."""
     pymetis: Any = importlib.import_module("pymetis")
     columns = graph.transposed
     starts = np.concatenate([graph.offsets, graph.edges + columns.offsets[1:]])
@@ -37,7 +37,8 @@ def metis(graph: Bipartite, parts: int, seed: int) -> Parts:
 
 
 def mt_kahypar(graph: Bipartite, parts: int, seed: int) -> Parts:
-    """Mt-KaHyPar's default on the hypergraph of columns; it lowers, over columns, the parts that touch one less 1."""
+    """Partition the hypergraph of columns by Mt-KaHyPar's default. It minimises the sum over columns of the parts that
+    touch them, minus one each."""
     mtkahypar: Any = importlib.import_module("mtkahypar")
     mtk = mtkahypar.initialize(int(os.environ.get("PEER_THREADS", "1")))
     context = mtk.context_from_preset(mtkahypar.PresetType.DEFAULT)
@@ -58,7 +59,7 @@ def mt_kahypar(graph: Bipartite, parts: int, seed: int) -> Parts:
 
 
 def kahypar(graph: Bipartite, parts: int, seed: int) -> Parts:
-    """KaHyPar on the same hypergraph for the same objective. Its settings are a file that it does not bring along:
+    """Partition the same hypergraph by KaHyPar, for the same objective. Its package lacks the required settings file:
     KAHYPAR_INI names one, such as config/km1_kKaHyPar_sea20.ini of its sources."""
     kahypar: Any = importlib.import_module("kahypar")
     context = kahypar.Context()
@@ -76,7 +77,7 @@ def kahypar(graph: Bipartite, parts: int, seed: int) -> Parts:
 
 
 def zoltan(graph: Bipartite, parts: int, seed: int) -> Parts:
-    """Zoltan's PHG on the same hypergraph."""
+    """Partition the same hypergraph by Zoltan's PHG."""
     return phg.zoltan(graph, parts, IMBALANCE, seed)
 
 
@@ -92,4 +93,4 @@ PEERS = {
 }
 if phg.library() is not None:
     PEERS["Zoltan"] = zoltan
-ALL_PEERS = (*_ALL, "Zoltan")  # those that are not here, too
+ALL_PEERS = (*_ALL, "Zoltan")  # including those that are not installed

@@ -48,7 +48,7 @@ class Point:
 
     @staticmethod
     def of(cells: Mapping[str, Any]) -> Point:
-        """As `cells` wrote it."""
+        """Return the point that `cells` wrote."""
         own = {name: cells[name] for name in ("figure", "graph", "method", "x")}
         return Point(**own, values={name: value for name, value in cells.items() if name not in own})
 
@@ -64,8 +64,10 @@ class Panel:
     title: str
     along: str  #: the name of the x-axis
     value: str
-    of: str = "graph"  #: what a line is: a graph, a method, a graph with and without a method, or the costs of methods
-    graph: str | None = None  #: if the plot is of one graph
+    of: str = (
+        "graph"  #: the lines are graphs, "method"s, graphs with and without Parsa ("share"), or "cost"s of methods
+    )
+    graph: str | None = None  #: None: all graphs
     logarithmic: bool = True
 
 
@@ -77,7 +79,7 @@ class Made:
     chance: list[Traffic]  #: of a random placement for each seed
     cpu_s: list[float]
     clock_s: list[float]
-    edges: list[int]  # of the part with most
+    edges: list[int]  #: of the part with most
 
     @property
     def values(self) -> dict[str, float]:
@@ -95,7 +97,7 @@ class Made:
 
 
 def made(given: Bipartite, method: Method, parts: int, options: Callable[[int], Options], trials: int) -> Made:
-    """Place a graph by seeds 0, 1 ...; `options` makes those of a seed."""
+    """Place a graph with seeds 0, 1 ...; `options` makes the options of a seed."""
     found = Made([], [], [], [], [])
     for seed in range(trials):
         cpu, clock = time.process_time(), time.perf_counter()

@@ -21,7 +21,7 @@ from gridml.placement.repartition import Before, Moved, Repartition
 
 PARTS = 16
 OTHERS = sized((15, 17, 8, 32), (15,))
-GROWN = 0.8  # of the rows are there before, where a graph grows
+GROWN = 0.8  # share of the rows before a graph grows
 SHOWN = ("ca-condmat", "gowalla", "20news", "email-enron", "slashdot", "imdb words")
 
 
@@ -37,19 +37,19 @@ def main() -> None:
         rows,
         [
             "first by multilevel; again: gridml.placement.repartition with its defaults; afresh: by multilevel with "
-            "another seed, its parts numbered so that fewest rows move",
-            "M, T, S: improvement over random in %, as in placement.md; moved, columns: of the rows and columns that "
-            "were there, in %; must: the rows that have to move, for parts of equal size",
-            f"grown: {GROWN:.0%} of the rows, drawn by chance, placed first, then all; by chance: the new ones dealt "
-            "out by chance",
+            "another seed, its parts numbered so that the fewest rows move",
+            "M, T, S: improvement over random in %, as in placement.md; moved, columns: of the existing rows and "
+            "columns, in %; must: the rows that have to move, for parts of equal size",
+            f"grown: a random {GROWN:.0%} of the rows placed first, then all; by chance: the new ones assigned at "
+            "random",
             "CPU s: of again, and of afresh",
-            "COST, PASSES and the cuts were chosen on the first three graphs; the others are the judges",
+            "COST, PASSES and the cuts were chosen on the first three graphs; the others are for evaluation",
         ],
     )
 
 
 def compared(name: str, given: Bipartite) -> list[dict[str, Cell]]:
-    """The lines of one graph."""
+    """Return the table's lines of one graph."""
     seed = Options()
     first = find("multilevel").place(given, PARTS, seed)
     lines = [_grown(name, given)]
@@ -57,14 +57,14 @@ def compared(name: str, given: Bipartite) -> list[dict[str, Cell]]:
         before = Before.of(first, given)
         again, again_s = _timed(Repartition(before), given, parts, seed)
         afresh, afresh_s = _timed(find("multilevel"), given, parts, Options(seed=1))
-        most = max(parts, PARTS)
+        larger = max(parts, PARTS)
         lines.append(
             {
                 "graph": name,
                 "case": f"on {parts} parts",
-                "must %": 100 * (1 - min(parts, PARTS) / most),
+                "must %": 100 * (1 - min(parts, PARTS) / larger),
                 "moved %": 100 * Moved.between(before, again).rows_moved / given.rows,
-                "afresh %": 100 * _moved(first.rows, afresh.rows, most),
+                "afresh %": 100 * _moved(first.rows, afresh.rows, larger),
                 "columns %": 100 * Moved.between(before, again).columns_moved / given.columns,
                 **_figures(given, parts, {"": again, " afresh": afresh}),
                 "CPU s": again_s,
@@ -75,7 +75,7 @@ def compared(name: str, given: Bipartite) -> list[dict[str, Cell]]:
 
 
 def _grown(name: str, given: Bipartite) -> dict[str, Cell]:
-    """Rows that come to those that are there, which stay."""
+    """Return the table's line of a graph that grows: new rows are added, and the old ones stay."""
     order = np.random.default_rng(0).permutation(given.rows)
     all_rows = _rows_of(given, order)
     old = int(GROWN * given.rows)
@@ -118,7 +118,7 @@ def _timed(method: Method, given: Bipartite, parts: int, options: Options) -> tu
 
 
 def _moved(before: Parts, after: Parts, parts: int) -> float:
-    """The share of rows on another part when parts have the numbers by which fewest are."""
+    """Return the share of rows that change their part, for the numbering of parts by which the fewest do."""
     both = np.zeros((parts, parts), np.int64)
     np.add.at(both, (before, after), 1)
     stay = both[linear_sum_assignment(-both)].sum()

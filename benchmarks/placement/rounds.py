@@ -16,13 +16,13 @@ PASSES = 5
 
 
 def loopback() -> float:
-    """Return the bytes a second that go through a connection of this machine to itself, the best of a few tries."""
+    """Return the bandwidth of a connection of this machine to itself in bytes per second, the best of three tries."""
     return max(_sent() for _ in range(3))
 
 
 def edge_s(given: Bipartite) -> float:
     """Return the seconds of an edge in a round: a sparse matrix times a vector of its columns, and its transpose times
-    one of its rows, as a linear model's gradient takes; the best of a few passes."""
+    a vector of its rows, as in the gradient of a linear model; the best of a few passes."""
     ones = np.ones(given.edges, np.float32)
     matrix = csr_array((ones, given.neighbours, given.offsets), shape=(given.rows, given.columns))
     model, best = np.ones(given.columns, np.float32), np.inf

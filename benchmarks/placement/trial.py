@@ -30,8 +30,8 @@ OURS = {
 
 def main() -> None:
     folder, method, parts, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    for small in (grouped(20 * parts, 50, 5), grid(int((100 * parts) ** 0.5))):  # has the machine code loaded,
-        _place(small, method, parts, 0)  # that of halving by the second
+    for small in (grouped(20 * parts, 50, 5), grid(int((100 * parts) ** 0.5))):
+        _place(small, method, parts, 0)  # loads the compiled code; only the grid reaches that of bisection
     kept = np.load(folder / "graph.npz")
     given = Bipartite(kept["offsets"], kept["neighbours"], int(kept["m"]))
     before_mb, begun = _peak_mb(), time.process_time()
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _place(given: Bipartite, method: str, parts: int, seed: int) -> Placement:
-    """Place by a method of gridml's or of other people's."""
+    """Place by a method of gridml or by a peer."""
     if method in OURS:
         return METHODS[method.partition(",")[0]].place(given, parts, replace(OURS[method], seed=seed))
     rows = PEERS[method](given, parts, seed)

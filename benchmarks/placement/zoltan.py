@@ -29,12 +29,13 @@ _ALONE = {"OMPI_MCA_btl": "self", "OMPI_MCA_ess_singleton_isolated": "1", "OMPI_
 
 
 def library() -> str | None:
-    """The file of Zoltan's library, None where there is none."""
+    """Return the file of Zoltan's library, None if it is not installed."""
     return os.environ.get("ZOLTAN_LIBRARY") or find_library("trilinos_zoltan")
 
 
 def zoltan(graph: Bipartite, parts: int, imbalance: float, seed: int) -> Parts:
-    """Return the part of each row, int32 (rows,), by PHG for the columns that parts touch beyond one."""
+    """Return the part of each row, int32 (rows,), by PHG. It minimises the sum over columns of the parts that touch
+    them, minus one each."""
     lib, world = _started()
     made = c_void_p(lib.Zoltan_Create(world))
     asked = {
@@ -99,7 +100,7 @@ def _fill(to: Any, values: NDArray[Any]) -> None:
 
 @cache
 def _started() -> tuple[Any, int]:
-    """Zoltan's library, and MPI's communicator of all, once MPI has begun."""
+    """Initialise MPI and Zoltan once. Return Zoltan's library, and the address of MPI_COMM_WORLD."""
     os.environ.update({name: value for name, value in _ALONE.items() if name not in os.environ})
     mpi = ctypes.CDLL(os.environ.get("MPI_LIBRARY") or find_library("mpi"), ctypes.RTLD_GLOBAL)
     mpi.MPI_Init(None, None)

@@ -13,7 +13,7 @@ import numpy as np
 
 import gridml
 
-TINY = "GRIDML_TINY" in os.environ  # drawn by chance, to see that it works
+TINY = "GRIDML_TINY" in os.environ  # few random people, for a quick check
 FEATURES, TESTED = 124, 100 if TINY else 8_000
 BATCH, RATE = int(os.environ.get("BATCH", "32")), float(os.environ.get("RATE", "0.5"))
 RULE = os.environ.get("RULE", "stale_mean")
@@ -41,7 +41,7 @@ def train(people: gridml.Batch[Person], features: gridml.Batch[Feature]) -> None
 
 @cache
 def people() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(rich float32 (n,), offsets int64 (n+1,), features int64 (m,)); feature 0 is everybody's."""
+    """(rich float32 (n,), offsets int64 (n+1,), features int64 (m,)); all people have feature 0."""
     if TINY:
         rng = np.random.default_rng(0)
         drawn = rng.integers(0, FEATURES, 5_000)

@@ -15,7 +15,7 @@ import gridml
 from benchmarks.programs.adult import FEATURES, TESTED, people
 
 BATCH, RATE = int(os.environ.get("BATCH", "32")), float(os.environ.get("RATE", "0.005"))
-MAX_FEATURES = 15  # of a person; fewer are padded with FEATURES, an index that counts for nothing
+MAX_FEATURES = 15  # of a person; fewer are padded with FEATURES, the padding index
 
 
 def bag() -> nn.Module:

@@ -27,7 +27,7 @@ class Document(gridml.Vertex):
 
 
 def following(link: np.ndarray) -> np.ndarray:
-    """The next link of each chain: the generator of Park and Miller, which never comes to zero."""
+    """The next link of each chain, by the generator of Park and Miller, which never reaches zero."""
     return link * 48271 % 2147483647
 
 

@@ -22,7 +22,7 @@ import gridml
 
 BATCH, RATE = int(os.environ.get("BATCH", "64")), float(os.environ.get("RATE", "0.025"))
 EACH = {"train": 1_000, "test": 300}  # images of a class
-TINY = "GRIDML_TINY" in os.environ  # noise, to see that it works
+TINY = "GRIDML_TINY" in os.environ  # noise, for a quick check
 
 
 def network() -> nn.Module:

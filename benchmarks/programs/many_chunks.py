@@ -1,4 +1,4 @@
-"""Vertices that cost next to nothing, to measure everything around them."""
+"""Vertices of almost no cost, to measure the overhead around them."""
 
 import numpy as np
 

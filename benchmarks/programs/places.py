@@ -1,5 +1,5 @@
-"""Next-place prediction: tells the place of a visit from the 20 others of a person. Two embedding tables, by Adam on
-Gowalla.
+"""Next-place prediction: predicts the place of a visit from 20 other visits of a person. Two embedding tables, by Adam
+on Gowalla.
 
 GRIDML_DATA names a folder with `recsys/gowalla-train.tsv.gz` (of LightGCN: a person and a place per line). Visits are
 drawn from its 2,000 most visited places; the last 3,000 are held out.
@@ -20,11 +20,11 @@ import gridml
 BATCH, RATE = int(os.environ.get("BATCH", "64")), float(os.environ.get("RATE", "0.02"))
 PLACES, PAST, WIDTH = 2_000, 20, 32
 COUNT, TESTED, BEST = 30_000, 3_000, 20
-AMONG = 64  # visits among which one is discriminated, independent of the batch
+AMONG = 64  # visits in one softmax, independent of the batch: the task must not depend on how workers share a batch
 
 
 class Tables(nn.Module):
-    """A table for places that were visited, and one for those that may be next."""
+    """A table for visited places, and one for candidates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Tables(nn.Module):
             nn.init.normal_(table.weight, std=0.1)
 
     def forward(self, past: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """(people, places): how well each place goes with what each has visited."""
+        """Scores (people, places) of each place for each person's past."""
         scores: torch.Tensor = self.past(past) @ self.place(places).T
         return scores
 
@@ -59,7 +59,7 @@ def train(visits: gridml.Batch[Visit], network: Network) -> None:
 
 @cache
 def visits() -> tuple[np.ndarray, np.ndarray]:
-    """(past int64 (n, PAST), place int64 (n,)): of somebody drawn among those with 6 places or more."""
+    """(past int64 (n, PAST), place int64 (n,)): of people drawn at random from those with 6 places or more."""
     with gzip.open(Path(os.environ["GRIDML_DATA"]) / "recsys" / "gowalla-train.tsv.gz", "rt") as lines:
         person, place = np.loadtxt(lines, dtype=np.int64, usecols=(0, 1)).T
     number = np.full(place.max() + 1, -1)
@@ -81,8 +81,7 @@ def graph() -> gridml.Graph:
 
 
 def evaluate(network: Network) -> dict[str, float]:
-    """Return the share of visits that are among the 20 likeliest places outside of the past that they are predicted
-    from."""
+    """Return the share of visits that are among the 20 likeliest places outside of the person's past."""
     past, place = (torch.from_numpy(values[COUNT:]) for values in visits())
     network.model.eval()
     with torch.no_grad():

@@ -50,7 +50,7 @@ def train(ratings: gridml.Batch[Rating], users: gridml.Batch[User], movies: grid
 
 @cache
 def ratings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(user int64 (n,), movie int64 (n,), stars less their mean float32 (n,)) in an order of no meaning."""
+    """(user int64 (n,), movie int64 (n,), stars minus 3.5 float32 (n,)) in random order."""
     path = Path(os.environ["GRIDML_DATA"]) / "recsys" / "ml-100k.inter"
     user, movie, stars = np.loadtxt(path, skiprows=1, usecols=(0, 1, 2)).T
     order = np.random.default_rng(1).permutation(len(stars))

@@ -1,7 +1,11 @@
-"""A ResNet-50 (He et al., arXiv 1512.03385, table 1) on random images of 224 by 224, under bfloat16 autocast."""
+"""A ResNet-50 (He et al., arXiv 1512.03385, table 1) on random images of 224 by 224, under bfloat16 autocast, with
+its channels last in memory. BATCH is the size of a batch. The images are a file that workers map; with CARRIED chunks
+carry them."""
 
 import os
+import tempfile
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,14 +14,15 @@ from torch import nn
 
 import gridml
 
-TINY = "GRIDML_TINY" in os.environ  # to see that it works
+TINY = "GRIDML_TINY" in os.environ  # for a quick check
 COUNT, BATCH, EPOCHS, CLASSES, SIDE = (64, 4, 2, 5, 32) if TINY else (4096, 128, 4, 1000, 224)
+BATCH = int(os.environ.get("BATCH", BATCH))
 GROUPS = ((1, 16, 1), (1, 32, 2)) if TINY else ((3, 256, 1), (4, 512, 2), (6, 1024, 2), (3, 2048, 2))
 optimiser = partial(torch.optim.SGD, lr=0.01, momentum=0.9, fused=True)
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 with a way around them."""
+    """Convolutions of 1x1, 3x3 and 1x1 with a shortcut."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -43,17 +48,24 @@ def network() -> nn.Module:
         for block in range(blocks):
             layers.append(Bottleneck(inside, outside, stride if block == 0 else 1))
             inside = outside
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, CLASSES))
+    whole = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, CLASSES))
+    laid_out: nn.Module = whole.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return laid_out
 
 
 def columns() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(1)
-    return rng.integers(0, 256, (COUNT, 3, SIDE, SIDE), np.uint8), rng.integers(0, CLASSES, COUNT)
+    """(pixels uint8 (n, 3, side, side) mapped from a file, classes int64 (n,))."""
+    rng, path = np.random.default_rng(1), Path(tempfile.gettempdir()) / f"images-{COUNT}-{SIDE}.npy"
+    if not path.exists():
+        np.save(made := path.with_suffix(f".{os.getpid()}.npy"), rng.integers(0, 256, (COUNT, 3, SIDE, SIDE), np.uint8))
+        made.rename(path)
+    return np.load(path, mmap_mode="r"), rng.integers(0, CLASSES, COUNT)
 
 
 def loss_of(model: nn.Module, pixels: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     with torch.autocast(pixels.device.type, dtype=torch.bfloat16):
-        return F.cross_entropy(model(pixels.float().div_(255)), label)
+        images = pixels.float().div_(255).contiguous(memory_format=torch.channels_last)
+        return F.cross_entropy(model(images), label)
 
 
 class Network(gridml.Vertex):
@@ -61,7 +73,7 @@ class Network(gridml.Vertex):
 
 
 class Image(gridml.Vertex):
-    pixels = gridml.array("uint8", (3, SIDE, SIDE))
+    pixels = gridml.array("uint8", (3, SIDE, SIDE), shared="CARRIED" not in os.environ)
     label = gridml.array("int64")
     network = gridml.edge(Network)
 

@@ -1,5 +1,5 @@
 """LeNet on 6,000 images of MNIST, by the optimiser that OPTIMISER names, SGD by default, and the merge rule that RULE
-names, for experiments that need many runs."""
+names, for experiments that need many runs. With MODEL=perceptron, one hidden layer on 4,000 of them."""
 
 import os
 from collections.abc import Iterator
@@ -10,8 +10,9 @@ from torch import nn
 
 import gridml
 
-TINY = "GRIDML_TINY" in os.environ  # to see that it works
-COUNT, TESTED = (512, 256) if TINY else (6_000, 4_000)
+TINY = "GRIDML_TINY" in os.environ  # for a quick check
+MODEL = os.environ.get("MODEL", "lenet")
+COUNT, TESTED = (512, 256) if TINY else (6_000 if MODEL == "lenet" else 4_000, 4_000)
 BATCH, RATE = int(os.environ.get("BATCH", "64")), float(os.environ.get("RATE", "0.05"))
 
 
@@ -32,6 +33,10 @@ def lenet() -> nn.Module:
     )
 
 
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
 def optimiser(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
     name = os.environ.get("OPTIMISER", "SGD")
     more = {"momentum": 0.9} if name == "SGD" else {}
@@ -41,7 +46,7 @@ def optimiser(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
 
 class Network(gridml.Vertex):
     aggregate = getattr(gridml, os.environ.get("RULE", "stale_mean"))()
-    model = gridml.module(lenet, optimiser)
+    model = gridml.module({"lenet": lenet, "perceptron": perceptron}[MODEL], optimiser)
 
 
 class Image(gridml.Vertex):

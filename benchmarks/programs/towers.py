@@ -1,4 +1,4 @@
-"""Two towers that rank items for people: embedding tables, most rows of which a push touches at most once.
+"""Two towers that rank items for people, with embedding tables. A push touches most of their rows at most once.
 
 Clicks are drawn from a model of four factors and noise, so no data is needed. TABLES names the rule of both tables.
 """
@@ -16,7 +16,7 @@ import gridml
 BATCH, RATE = int(os.environ.get("BATCH", "128")), float(os.environ.get("RATE", "0.006"))
 PEOPLE, ITEMS, WIDTH, FACTORS = 2_000, 1_000, 16, 4
 COUNT, TESTED, BEST = 40_000, 20_000, 20
-AMONG = 128  # clicks among which one is discriminated, independent of the batch
+AMONG = 128  # clicks in one softmax, independent of the batch: the task must not depend on how workers share a batch
 
 
 class Towers(nn.Module):
@@ -30,7 +30,7 @@ class Towers(nn.Module):
         )
 
     def forward(self, people: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
-        """(people, items): how well each goes with each."""
+        """Scores (people, items)."""
         scores: torch.Tensor = self.of_person(self.person(people)) @ self.of_item(self.item(items)).T
         return scores
 
@@ -60,7 +60,7 @@ def train(clicks: gridml.Batch[Click], network: Network) -> None:
 
 @cache
 def drawn(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(people, items), int64 (count,): who clicked what."""
+    """(people, items), both int64 (count,): clicks."""
     tastes = np.random.default_rng(7)
     people, items = tastes.normal(size=(PEOPLE, FACTORS)), tastes.normal(size=(ITEMS, FACTORS))
     random = np.random.default_rng(seed)

@@ -1,7 +1,11 @@
 """A transformer of 124 million parameters, of GPT-2's small size (Radford et al. 2019), on random tokens, under
-bfloat16 autocast."""
+bfloat16 autocast, compiled.
+
+COUNT is the number of sequences. STEP_TIMES names a folder in which every worker writes (time, sequences) of each step.
+"""
 
 import os
+import time
 from functools import partial
 
 import numpy as np
@@ -11,8 +15,9 @@ from torch import nn
 
 import gridml
 
-TINY = "GRIDML_TINY" in os.environ  # to see that it works
+TINY = "GRIDML_TINY" in os.environ  # for a quick check
 COUNT, BATCH, EPOCHS = (64, 4, 2) if TINY else (2048, 16, 2)
+COUNT = int(os.environ.get("COUNT", COUNT))
 WORDS, LENGTH, WIDTH, LAYERS, HEADS = (50, 16, 24, 2, 2) if TINY else (50257, 1024, 768, 12, 12)
 optimiser = partial(torch.optim.AdamW, lr=1e-4, fused=True)
 
@@ -53,7 +58,7 @@ class Transformer(nn.Module):
 
 
 def network() -> nn.Module:
-    return Transformer()
+    return Transformer() if TINY else torch.compile(Transformer())  # type: ignore[return-value]
 
 
 def columns() -> tuple[np.ndarray, np.ndarray]:
@@ -78,6 +83,9 @@ class Text(gridml.Vertex):
 
 @gridml.update(batch=BATCH, min_batch=BATCH)
 def train(texts: gridml.Batch[Text], network: Network) -> None:
+    if "STEP_TIMES" in os.environ:
+        with open(f"{os.environ['STEP_TIMES']}/{os.getpid()}", "a") as times:
+            times.write(f"{time.time()} {len(texts)}\n")
     network.step(loss_of(network.model, texts.tokens, texts.following))
 
 

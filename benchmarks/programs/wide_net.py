@@ -13,7 +13,7 @@ from torch import nn
 
 import gridml
 
-TINY = "GRIDML_TINY" in os.environ  # to see that it works
+TINY = "GRIDML_TINY" in os.environ  # for a quick check
 COUNT = 1_024 if TINY else int(os.environ.get("WIDE_ROWS", "24576"))
 FEATURES, INNER, OUTER = 784, 50 if TINY else 5_000, int(os.environ.get("WIDE_OUTER", "4215"))
 

@@ -1,4 +1,4 @@
-"""Sums over rows of 1 KB in the memory-mapped file that ROWS names: much to copy, and next to no arithmetic."""
+"""Sums over rows of 1 KB in the memory-mapped file that ROWS names: copying dominates, with almost no arithmetic."""
 
 import os
 

@@ -25,7 +25,7 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel], ways: Sequence[str], ours: Sequence[str], file: Path) -> None:
-    """A line a way: a circle for each start, a diamond and its figure at their median, filled for `ours`."""
+    """Draw a line for each way: a circle for each start, and a diamond at their median, filled for `ours`."""
     jobs = list(dict.fromkeys(panel.job for panel in panels))
     across = max(sum(panel.job == job for panel in panels) for job in jobs)
     figure = new_figure((3.3 * across + 2.2, 2.6 * len(QUANTITIES) * len(jobs) + 0.4))
@@ -41,9 +41,7 @@ def draw(panels: Sequence[Panel], ways: Sequence[str], ours: Sequence[str], file
                     axes.set_title(f"{job}, {panel.trace}", fontsize=9, fontweight="bold")
             for axes in line[len(row) :]:
                 axes.set_visible(False)
-    figure.suptitle(
-        "A circle for each start, a diamond at their median, filled where gridml does the work: left is better"
-    )
+    figure.suptitle("A circle for each start, a diamond at their median, filled for gridml: left is better")
     save(figure, file)
 
 

@@ -1,7 +1,7 @@
 """Replay recorded spot markets: dollars and hours of two jobs, with gridml and with the alternatives.
 
 gridml's rows are the real master in the project's simulator: real leases, pushes, merging times and a ledger; only the
-training is a time. The others are computed beside it from the same windows and prices. Bills are those of
+training is simulated. The others are computed from the same windows and prices. Bills are those of
 `master.sftp.spending`.
 
     GRIDML_DATA=DIR python -m benchmarks.spot.replay [--starts 8] [--processes 2] [--again]
@@ -41,7 +41,7 @@ from chunk_model.traces import Record
 
 PLAYED = "spot_replay.jsonl"
 LONG_S = 36_000.0
-SAVE_EVERY_S = 600.0  # about Young's optimum, the root of 2 · 5 s · 10 h
+SAVE_EVERY_S = 600.0  # about Young's optimum: the root of 2 · 5 s (a save) · 10 h (a mean life)
 # The paper bid $0.10 for a c1.xlarge, which was $0.52 on demand in 2015.
 PAPER_BID = 0.10 / 0.52
 SPOT_V100, FULL_V100 = 0.918, 3.06  # dollars an hour of p3.2xlarge, SkyPilot's catalogue of us-east-1
@@ -67,8 +67,7 @@ class Setting:
     job: Job
     kind: str  #: instance type
     instances: int
-    #: the full price, dollars per hour
-    full: float  # dollars an hour on demand
+    full: float  #: dollars per hour on demand
     zones: tuple[str, ...] = ()  #: of a trace of counts
 
     @property
@@ -128,7 +127,7 @@ class Case:
 
     setting: Setting
     way: str
-    number: int  # of the start
+    number: int  #: of the start
     start_s: float
 
     @property
@@ -161,9 +160,9 @@ def _paper(setting: Setting, start_s: float, number: int) -> Outcome:
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--starts", type=int, default=sized(8, 1), help="moments that each trace is replayed from")
+    parser.add_argument("--starts", type=int, default=sized(8, 1), help="moments in each trace to start from")
     parser.add_argument("--processes", type=int, default=sized(2, 1))
-    parser.add_argument("--again", action="store_true", help="play what was played before, too")
+    parser.add_argument("--again", action="store_true", help="replay recorded cases, too")
     options = parser.parse_args()
     if not os.environ.get("GRIDML_DATA"):
         print("skipped: GRIDML_DATA names no folder with spot/ in it")
@@ -175,7 +174,8 @@ def main() -> None:
         for number, start_s in enumerate(setting.starts(options.starts))
         if (way not in (ALONE, FLEET) or number == 0) and not (way == PAPER and setting.zones)
     ]
-    cases.sort(key=lambda case: (case.setting.job.work_s > LONG_S, case.number % 2))  # half of it says most
+    # Short jobs and every other start come first, so that an interrupted benchmark has most of its information.
+    cases.sort(key=lambda case: (case.setting.job.work_s > LONG_S, case.number % 2))
     played = {} if options.again else _played()
     with (
         ProcessPoolExecutor(options.processes) as pool,
@@ -235,7 +235,7 @@ def spread(outcomes: Sequence[Outcome]) -> tuple[tuple[float, float, float], tup
 
 
 def traffic(job: Job, outcome: Outcome) -> float:
-    """Dollars for what went from one region to another: each push and its answer."""
+    """Return the dollars for the traffic between regions: each push and its answer."""
     return outcome.far * 2 * job.push_mb / 1e3 * BETWEEN_REGIONS
 
 
@@ -262,7 +262,7 @@ def row(setting: Setting, way: str, outcomes: Sequence[Outcome]) -> dict[str, Ce
 
 
 def sooner(outcomes: Mapping[tuple[Setting, str], Sequence[Outcome]], setting: Setting) -> str:
-    """Start by start: how often gridml is better than the same instances in step."""
+    """Describe, start by start, how often gridml is better than the same instances in step."""
     ours, theirs = (
         [replace(each, dollars=each.dollars + traffic(setting.job, each)) for each in outcomes[setting, way]]
         for way in (GRIDML, STEP)
@@ -275,7 +275,7 @@ def sooner(outcomes: Mapping[tuple[Setting, str], Sequence[Outcome]], setting: S
 
 
 def between_regions(setting: Setting, outcomes: Sequence[Outcome]) -> str:
-    """Return the cost of the traffic of gridml's runs, by the region of the master."""
+    """Describe the cost of the traffic of gridml's runs, by the region of the master."""
     pushes = statistics.median(each.pushes for each in outcomes)
     far = [each.far for each in outcomes]
     paid = [traffic(setting.job, each) for each in outcomes]
@@ -290,70 +290,71 @@ def between_regions(setting: Setting, outcomes: Sequence[Outcome]) -> str:
 def notes(outcomes: Mapping[tuple[Setting, str], Sequence[Outcome]], starts: int) -> list[str]:
     spread_out = [setting for setting in SETTINGS if len(setting.zones) > 1]
     return [
-        "read: spot is a tenth to a third of on demand whatever the way. gridml is better where less can be had than "
-        "wanted: in us-east-1f it is sooner than the same instances in step from every start (5% in the middle) and "
-        "cheaper (11%: its instances are taken one by one, and what those younger than an hour have trained is free; "
-        "$76 pay 83 of the 89 hours that training takes). Where all that is wanted can mostly be had (g2.2xlarge, "
-        "us-east-2a, three zones) it is 2 to 5% later and dearer: what it costs to push and to begin chunks, while "
-        "working in step costs nothing here. us-west-2c is between: sooner from half of the starts, 1% dearer. Small "
-        "jobs are dearest with gridml: 12% more than in step on c3.xlarge, and on p3.2xlarge, where MNIST is 30 s of "
-        "work after 90 s of boot, 24%, or 2.8 times one instance. For a large job one instance is about as cheap as "
-        "any, and takes 2 to 15 times as long. The paper's low bid saves 14% of gridml's dollars on g2.2xlarge, or "
-        "waits for hours, or for ever",
-        "three zones: who may go to another zone hardly waits any more, with gridml (97 hours in us-east-1f alone, 23 "
-        "in three) or in step (102 and 23). So gridml is sooner only from the three starts that take longest (30.2 "
-        "hours for 32.5 at worst), and with its traffic it is dearer from all",
+        "read: spot costs a tenth to a third of on demand in every way. gridml is better where capacity is short: in "
+        "us-east-1f it finishes sooner than the same instances in step from every start (5% in the median) and is "
+        "cheaper (11%: its instances are taken one by one, and those younger than an hour are free; $76 pay 83 of the "
+        "89 hours of training). Where capacity mostly suffices (g2.2xlarge, us-east-2a, three zones) it is 2 to 5% "
+        "later and more expensive: the cost of pushes and of starting chunks, while working in step costs nothing "
+        "here. us-west-2c is in between: sooner from half of the starts, 1% more expensive. Small jobs are most "
+        "expensive with gridml: 12% more than in step on c3.xlarge, and on p3.2xlarge, where MNIST is 30 s of work "
+        "after 90 s of boot, 24%, or 2.8 times one instance. For a large job one instance is about as cheap as any "
+        "other way, and takes 2 to 15 times as long. The paper's low bid saves 14% of gridml's dollars on g2.2xlarge, "
+        "or waits for hours, or forever",
+        "three zones: a job that may move to another zone hardly waits, with gridml (97 hours in us-east-1f alone, 23 "
+        "in three zones) or in step (102 and 23). So gridml is sooner only from the three starts that take longest "
+        "(30.2 hours instead of 32.5 in the worst case), and with its traffic it is more expensive from all",
         "gridml against checkpoint and restart in step, start by start, with traffic: "
         + "; ".join(sooner(outcomes, setting) for setting in SETTINGS),
-        "where gridml's time goes, on demand, when nobody is taken: ImageNet on p3.2xlarge takes 83,883 s, of which "
-        "80,073 train, 90 boot, 2,776 push and 928 begin chunks; on g2.2xlarge 76,238 s, of which 72,066, 90, 3,031 "
-        "and 1,016. Merging goes on meanwhile and epochs' ends are overlapped: all waiting is 16 and 35 s. Pushes take "
-        "more than the 3% that they may: that budget allows one in 63 s, but one is due by the clock in 30 s "
-        "(with a clock of 65 s: 82,936 s on p3.2xlarge). On c3.xlarge MNIST takes 1,108 s, of which 901 train, 90 "
-        "boot, 89 begin chunks and 26 push",
-        f"medians, and the least to the most, of {starts} starts spread evenly over each trace, of those that finished "
-        f"within {HORIZON_S / 86_400:.0f} days (column finished); on demand there is one. of on demand: dollars by "
-        "those of one instance on demand, which wastes nothing",
-        "gridml: the real master in the simulator: its leases, pushes as often as it sees fit, merges, ledger; credits "
-        f"exact (checked). Told {NOTICE_S:.0f} s before an instance is gone its worker pushes and leaves; unheard: "
-        "none is told. An instance that is taken is replaced as soon as one can be had; gridml works with as many as "
-        "there are",
-        "who is told leaves at once and so works two minutes less than it is paid for; who is not loses what it "
-        "trained since its last push, half a minute or so. So notices cost more than they save here: 1% of the hours "
-        "and 2% of the dollars in us-east-1f, where most are taken. With rarer pushes they would be worth more",
-        f"checkpoint and restart: a save every {SAVE_EVERY_S / 60:.0f} minutes of work, no use of notices; in step: "
-        "all begin when as many as wanted can be had at once in one zone, and end when one is taken. Both go to "
-        "whichever zone has what they need, as SkyPilot does: to that which has had it longest. Favoured: they share "
-        "the work evenly, at no cost for the network or for waiting for each other, wait for nothing at an epoch's "
+        "gridml's time on demand, without interruptions: ImageNet on p3.2xlarge takes 83,883 s: 80,073 for training, "
+        "90 for boots, 2,776 for pushes and 928 for starting chunks; on g2.2xlarge 76,238 s: 72,066, 90, 3,031 and "
+        "1,016. Merging runs in parallel and the ends of epochs overlap: all waiting is 16 and 35 s. Pushes exceed "
+        "their budget of 3%, which allows one in 63 s, because a push is due after 30 s at the latest (with 65 s: "
+        "82,936 s on p3.2xlarge). On c3.xlarge MNIST takes 1,108 s: 901 for training, 90 for boots, 89 for starting "
+        "chunks and 26 for pushes",
+        f"medians and ranges of {starts} starts spread evenly over each trace, of those that finished within "
+        f"{HORIZON_S / 86_400:.0f} days (column finished); one start on demand. of on demand: dollars relative to one "
+        "instance on demand, which wastes nothing",
+        "gridml: the real master in the simulator: its leases, its own choice of push intervals, merges, ledger; "
+        f"credits exact (checked). On a notice, {NOTICE_S:.0f} s before its instance is taken, a worker pushes and "
+        "leaves; unheard: notices are ignored. A taken instance is replaced as soon as another can be had; gridml "
+        "works with any number",
+        "a worker that obeys a notice leaves at once, so up to two paid minutes are not used; one that does not loses "
+        "its training since the last push, about half a minute. So notices cost more than they save here: 1% of the "
+        "hours and 2% of the dollars in us-east-1f, where most instances are taken. With rarer pushes they would gain "
+        "more",
+        f"checkpoint and restart: a save every {SAVE_EVERY_S / 60:.0f} minutes of work, notices are ignored; in step: "
+        "all start when all requested instances can be had at once in one zone, and end when one is taken. Both move "
+        "to the zone that has had the required capacity for longest, like SkyPilot. Assumed in their favour: they "
+        "share the work evenly, at no cost for the network or for waiting for each other, never wait at an epoch's "
         "end, find data and checkpoints in every zone, and hold no instance while they wait",
-        f"the paper's: one market (another for each start), a bid of {PAPER_BID:.0%} of the full price (the paper's "
-        "$0.10 of $0.52 for a c1.xlarge), a chunk of a mean life's worth but at most a share of an epoch, pushed whole "
-        "at its end, evictions unheard; with gridml's master. Favoured: what one merge an epoch is worth is not in "
-        "the table. Traces of counts know no bid",
+        f"the paper's: one market (a different one for each start), a bid of {PAPER_BID:.0%} of the full price (the "
+        "paper's $0.10 of $0.52 for a c1.xlarge), a chunk of a mean life's images but at most a share of an epoch, "
+        "pushed once, at its end, notices ignored; with gridml's master. Assumed in its favour: the table does not "
+        "show the lower accuracy of one merge per epoch. Traces of counts have no bids",
         "prices: per second at the price in effect, 60 s at least, free if taken within the first hour (EC2's rules of "
         "today; in 2015 whole hours were billed). c3.xlarge and g2.2xlarge: the recorded prices, the cheapest of three "
-        "zones at the launch, kept until it exceeds $0.21 or $0.65, the full price; whoever pays gets as many as "
-        f"wanted, as the trace says nothing of capacity. p3.2xlarge: a constant ${SPOT_V100} in all zones (on demand "
-        f"${FULL_V100:.2f}; SkyPilot's catalogue), up to 4 at once in a zone as the trace counts them; a trace that "
-        "ends begins anew",
-        "three zones: the three traces side by side, from the beginning of each, though they do not say when that was; "
-        "one is shorter and begins anew earlier; starts are spread over it. gridml's workers may be in several "
-        "regions at once, and instances in step in one only. Assumed: a push travels no longer from another region "
-        "(2.5 s for 100 MB are 320 Mbit/s)",
-        "traffic $, not in the other dollars: each push and its answer, which is as large, from another region than "
-        f"the one that most pushes came from, where the master would best be; ${BETWEEN_REGIONS} a GB between regions; "
-        f"from EC2 to a master outside ${FROM_EC2} a GB, while answers come in free. The bytes are computed, as the "
-        "simulator's pushes are empty. gridml in three zones, "
+        "zones at the launch, kept until it exceeds $0.21 or $0.65, the full price; any number of instances can be "
+        f"had, because the trace has no capacities. p3.2xlarge: a constant ${SPOT_V100} in all zones (on demand "
+        f"${FULL_V100:.2f}; SkyPilot's catalogue), up to 4 at once in a zone, as counted by the trace; traces are "
+        "repeated",
+        "three zones: the three traces in parallel, from the beginning of each, because their dates are unknown; the "
+        "shortest one is repeated first, and starts are spread over it. gridml's workers may be in several regions at "
+        "once, instances in step in one only. Assumed: a push from another region travels no longer (2.5 s for 100 MB "
+        "are 320 Mbit/s)",
+        "traffic $, not in the other dollars: each push and its answer, which is as large, from other regions than the "
+        f"one of most pushes, the best place for the master; ${BETWEEN_REGIONS} a GB between regions; from EC2 to a "
+        f"master outside ${FROM_EC2} a GB, while answers are free. The bytes are computed, because the simulator's "
+        "pushes are empty. gridml in three zones, "
         + "; ".join(between_regions(setting, outcomes[setting, GRIDML]) for setting in spread_out),
         f"assumed: {BOOT_S:.0f} s from launch to the first batch, paid; images a second of an instance: MNIST 333 on "
         "c3.xlarge and 10,000 on p3.2xlarge, ImageNet 100 on g2.2xlarge and 360 on p3.2xlarge (they change the hours "
-        "of all ways alike); 20 epochs of 60,000 and 90 of 1,281,167 images; a push of MNIST's keeps worker and master "
-        "0.1 and 0.01 s and travels 0.1 s, of ImageNet's (100 MB, limits.md) 1, 0.9 and 2.5 s; gridml's workers begin "
-        "a chunk in 1 s; a save takes 1 and 5 s",
-        "left out: what the master's own machine costs (none in ways without gridml), disks, traffic within a region "
-        "($0.02 a GB between its zones), reading the data (from another region 150 GB of ImageNet are $3); evaluation; "
-        "and accuracy: all ways train the same number of images, while steps that are merged late are worth less "
-        "(averaging.md), and larger batches in step may be, too",
+        "of all ways alike); 20 epochs of 60,000 and 90 of 1,281,167 images; a push of MNIST occupies worker and "
+        "master for 0.1 and 0.01 s and travels 0.1 s, of ImageNet (100 MB, limits.md) 1, 0.9 and 2.5 s; the start of a "
+        "chunk takes gridml's workers 1 s; a save takes 1 and 5 s",
+        "left out: the cost of the master's own machine (none in ways without gridml), disks, traffic within a region "
+        "($0.02 a GB between its zones), reading the data (from another region 150 GB of ImageNet are $3), evaluation, "
+        "and accuracy: all ways train the same number of images, although steps that are merged late gain less "
+        "(averaging.md), and so may larger batches in step",
     ]
 
 

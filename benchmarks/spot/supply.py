@@ -22,9 +22,9 @@ from master.backends.script import PlannedLife, Script
 from master.sftp.spending import Prices
 
 NOTICE_S = 120.0  # from an instance's notice to its end
-HORIZON_S = 30 * 86_400.0  # of a replay: what has not finished then is said not to have
+HORIZON_S = 30 * 86_400.0  # of a replay: a job that has not finished by then counts as unfinished
 
-Series = tuple[Floats, Floats]  # seconds (n,) rising, and the dollars an hour from then on (n,)
+Series = tuple[Floats, Floats]  # (seconds (n,), ascending; the dollars per hour from then on (n,))
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Supply:
         return all(place is self.places[0] for place in self.places)
 
     def together(self, instances: int) -> list[Window]:
-        """Yield the times when `count` instances could be had together in one market, for a job whose instances work in
-        step; it moves to another market when that one no longer holds them."""
+        """Return the windows in which `instances` instances can be had together in one market, for a job whose
+        instances work in step; it moves to another market when that one no longer holds them."""
         if self.alike and instances <= len(self.places):
             return list(self.places[0])
         windows = [window for place in self.places for window in place]
@@ -68,7 +68,7 @@ class Supply:
 
 
 def _at_once(windows: Iterable[Window], instances: int) -> Iterator[Window]:
-    """Yield the windows in which `count` instances of one market can be had together."""
+    """Yield the windows in which `instances` instances of one market can be had together."""
     changes = sorted(
         (at_s, change, window.market)
         for window in windows
@@ -84,7 +84,7 @@ def _at_once(windows: Iterable[Window], instances: int) -> Iterator[Window]:
 
 
 def _one_after_the_other(windows: Iterable[Window]) -> list[Window]:
-    """Windows as they are taken by who needs one at a time: that which has been open longest, until it closes."""
+    """Return the windows of a job that needs one at a time: each time the one that has been open longest."""
     taken: list[Window] = []
     for window in sorted(windows, key=lambda window: window.opens_s):
         since_s = max(window.opens_s, taken[-1].closes_s if taken else 0.0)
@@ -113,11 +113,11 @@ class Windows(Script):
         window = self.window(slot, free_s)
         if window is None:
             return None
-        told_s = window.closes_s - self.grace_s if window.closes_s < math.inf else None
-        return PlannedLife(max(window.opens_s, free_s), None, told_s, graceful=self.notice, grace_s=self.grace_s)
+        notice_s = window.closes_s - self.grace_s if window.closes_s < math.inf else None
+        return PlannedLife(max(window.opens_s, free_s), None, notice_s, graceful=self.notice, grace_s=self.grace_s)
 
     def window(self, slot: int, at_s: float) -> Window | None:
-        """The window that a worker is in, or gets, at a moment: the first of which no notice was given yet."""
+        """Return the window of a worker at a moment: the first one whose notice is still to come."""
         return next(
             (each for each in self.places[slot] if each.closes_s - self.grace_s > max(each.opens_s, at_s)), None
         )
@@ -140,7 +140,7 @@ def price_starts(markets: Mapping[str, Series], count: int) -> list[float]:
 
 
 def from_prices(markets: Mapping[str, Series], start_s: float, instances: int, cap: float, on_demand: float) -> Supply:
-    """Return what could be had from `start_s` on by one who pays up to `cap` dollars an hour."""
+    """Return the supply from `start_s` on for a customer who pays up to `cap` dollars an hour."""
     series = {name: _from(times, start_s) for name, times in markets.items()}
     windows = tuple(_cheapest(series, cap))
     prices = {
@@ -196,14 +196,14 @@ def count_starts(records: Iterable[Record], count: int) -> list[float]:
 
 
 def from_counts(records: Mapping[str, Record], start_s: float, price: float, on_demand: float) -> Supply:
-    """Return what could be had from `start_s` on in all markets, each with a trace that is repeated until the horizon.
-    A place stays in its market."""
+    """Return the supply from `start_s` on in all markets, each with a trace that is repeated until the horizon. A place
+    stays in its market."""
     places = [place for market, record in records.items() for place in _places(_repeated(market, record, start_s))]
     return Supply(tuple(places), {market: [(0.0, price)] for market in records}, on_demand)
 
 
 def _places(windows: Iterable[Window]) -> list[tuple[Window, ...]]:
-    """Windows in as few places as hold one at a time: each in the first that is free."""
+    """Assign windows to as few places as possible, of one window at a time: each to the first free place."""
     places: list[list[Window]] = []
     for window in sorted(windows, key=lambda window: window.opens_s):
         place = next((each for each in places if each[-1].closes_s <= window.opens_s), None)

@@ -34,16 +34,16 @@ class Job:
     name: str
     images: int  #: of an epoch
     epochs: int
-    image_s: float  #: of one instance for an image
-    push_s: float  #: for which a push occupies the worker
-    travel_s: float  #: of a push on its way
-    merge_s: float  #: for which a push occupies the master
+    image_s: float  #: time of one instance for an image
+    push_s: float  #: time in which a push occupies the worker
+    travel_s: float  #: time of a push on its way
+    merge_s: float  #: time in which a push occupies the master
     push_mb: float  #: of a push, and of its answer, in 10^6 bytes
     save_s: float  #: to write, or to read, a checkpoint
 
     @property
     def work_s(self) -> float:
-        """Of one instance, when nothing is lost."""
+        """The time of one instance without losses."""
         return self.images * self.epochs * self.image_s
 
 
@@ -82,7 +82,8 @@ def billed(supply: Supply, stays: list[InstanceUsage], end_s: float) -> Outcome:
 
 
 def with_gridml(job: Job, supply: Supply, instances: int, *, notice: bool = True, chunk: int | None = None) -> Outcome:
-    """The real master: its leases, pushes, ledger. With a `chunk` all are of that size, and pushed whole at the end."""
+    """Do the job by the real master: its leases, pushes and ledger. With a `chunk` all chunks have that size, and are
+    pushed once, at their end."""
     folder = Path(tempfile.mkdtemp(prefix="gridml-"))
     script = Windows(supply.places, notice)
     costs = Costs(exec_s=job.image_s, start_s=1.0, end_s=0.0, push_s=job.push_s, boot_s=BOOT_S)
@@ -119,8 +120,8 @@ def with_gridml(job: Job, supply: Supply, instances: int, *, notice: bool = True
 
 
 def _stays(root: Path, script: Windows) -> tuple[list[InstanceUsage], Counter[str]]:
-    """Return the instances that workers were on, and the credited pushes of each region. An instance that is taken is
-    paid until it is gone, though its worker has left by then."""
+    """Return the usage of the workers' instances, and the credited pushes of each region. A taken instance is paid to
+    its end, although its worker has left before."""
     stays: list[InstanceUsage] = []
     pushes: Counter[str] = Counter()
     with opened(root) as ledger:
@@ -144,14 +145,14 @@ def _stay(window: Window, launched_s: float, ended_s: float | None, *, taken: bo
     return InstanceUsage(kind, zone, launched_s, ended_s, taken)
 
 
-# --- what it is compared with
+# --- alternatives
 
 
 def restarted(job: Job, supply: Supply, instances: int, every_s: float) -> Outcome:
-    """Checkpoint and restart: `instances` work in step and share the work evenly and at no cost.
+    """Do the job by checkpoint and restart: `instances` work in step and share the work evenly, at no cost.
 
-    A checkpoint is written every `every_s` of work. When one instance is taken all end, and they start again from
-    the last checkpoint as soon as enough instances can be had. Notices are ignored.
+    A checkpoint is written every `every_s` of work. When one instance is taken, all end, and they restart from the last
+    checkpoint as soon as enough instances can be had. Notices are ignored.
     """
     stays: list[InstanceUsage] = []
     left_s, now_s = job.work_s / instances, 0.0
@@ -171,13 +172,13 @@ def restarted(job: Job, supply: Supply, instances: int, every_s: float) -> Outco
         left_s -= kept * every_s
         now_s = window.closes_s
         ended = [_stay(window, launched_s, now_s, taken=True)]
-        # Of instances that are counted one is taken, and the others are let go of.
+        # In a trace of counts only one instance is taken; the job releases the others, which therefore are charged.
         ended += [_stay(window, launched_s, now_s, taken=supply.alike)] * (instances - 1)
         stays += ended
     return UNFINISHED
 
 
 def alone(job: Job, price: float) -> Outcome:
-    """One instance on demand."""
+    """Do the job on one instance on demand."""
     hours = (BOOT_S + job.work_s) / HOUR_S
     return Outcome(hours, hours * price, 1)

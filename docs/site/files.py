@@ -24,6 +24,7 @@ def files_page(root: Path) -> str:
 
 
 def _folder_first(path: Path) -> tuple[str, str]:
+    # Sorted by path alone, files of subfolders would stand between those of a folder, and `groupby` would split it.
     return path.parent.as_posix(), path.name
 
 

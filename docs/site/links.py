@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from docs.site.tree import LINK
 
-_FENCE = re.compile(r"^```.*?^```", re.M | re.S)
+_FENCE = re.compile(r"^```.*?^```", re.M | re.S)  # brackets and # in code blocks are neither links nor headings
 _HEADING = re.compile(r"^#+ (.*)$", re.M)
 
 
@@ -28,6 +28,7 @@ def broken_in_text(text: Path) -> Iterator[str]:
 
 def anchors(text: Path) -> set[str]:
     """Return the anchors of the headings in a Markdown file."""
+    # Like Python-Markdown, which renders the site: lower case, no punctuation, hyphens for spaces.
     headings = _HEADING.findall(_FENCE.sub("", text.read_text("utf-8")))
     return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
 

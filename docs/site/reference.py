@@ -20,7 +20,7 @@ from master.state.options import Described, in_panels
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "Vertices and their fields": ("Vertex", "VertexId", "array", "ragged", "string", "module", "edge"),
     "The graph": ("Graph", "VertexSet", "csr"),
-    "f and what it is given": ("update", "Batch", "Neighbours", "Lists", "Ragged", "Progress", "log"),
+    "f and its arguments": ("update", "Batch", "Neighbours", "Lists", "Ragged", "Progress", "log"),
     "The program": ("Program", "early_stopping", "EarlyStopping"),
     "Learning rates": ("linear_decay", "constant", "by_step", "warmup", "torch_schedule"),
     "Merge rules": (
@@ -103,6 +103,7 @@ def _module(module: types.ModuleType) -> Iterator[str]:
 
 def _path(thing: Any) -> str | None:
     """Return the full path of a class or function; None for a value."""
+    # mkdocstrings reads sources, so it needs the place of definition: `gridml` only imports its names, some lazily.
     written = isinstance(thing, type) or inspect.isroutine(thing)
     return f"{thing.__module__}.{thing.__qualname__}" if written else None
 
@@ -139,6 +140,7 @@ def _command(path: str, command: Any) -> Iterator[str]:
         example = command.epilog.removeprefix("Example: ")
         yield f"Example: `{example}`"
         yield ""
+    # A hidden option has no help record.
     options = [record for p in command.params if (record := p.get_help_record(context)) is not None]
     if options:
         yield "| option | |"

@@ -28,6 +28,7 @@ def make_tree(root: Path, to: Path) -> None:
     for pattern in TEXTS:
         for path in sorted(root.glob(pattern)):
             _copy(root, path, to)
+    # Texts link to files of the tree, such as examples, which the site must contain.
     for text in [*sorted(root.glob("docs/**/*.md")), root / "README.md"]:
         for address, _ in LINK.findall(text.read_text("utf-8")):
             path = (text.parent / address).resolve()
@@ -35,7 +36,7 @@ def make_tree(root: Path, to: Path) -> None:
                 _copy(root, path, to)
     results = to / "benchmarks" / "results"
     lines = [f"- [{path.stem}]({path.name})" for path in sorted(results.glob("*.md"))]
-    (results / "index.md").write_text("\n".join(["# What was measured", "", *lines, ""]), "utf-8")
+    (results / "index.md").write_text("\n".join(["# Results of benchmarks", "", *lines, ""]), "utf-8")
     reference = to / "docs" / "reference"
     reference.mkdir()
     (reference / "files.md").write_text(files_page(root), "utf-8")

@@ -1,7 +1,8 @@
 """Merge rules that average: the mean, the stale mean (the default), Nesterov, FedBuff, EASGD and clipping.
 
-In the formulas v is the master's value, b the base of a push, p the pushed replica, n the vertices that the push
-trained, and τ its staleness: the vertices that were credited to others since b, divided by n.
+In the formulas, v is the master's value, b the base of a push (the older master value that the worker trained from), p
+the pushed replica, and n the number of vertices that the push trained. τ is the staleness of the push: the vertices
+credited to others since b, divided by n.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from gridml.errors import UsageError
 @final
 @dataclass(frozen=True)
 class Mean(Aggregate):
-    """The mean (v + p)/2 at any staleness: the paper's rule as printed, kept as the baseline.
+    """The mean (v + p)/2 at any staleness: the rule printed in the paper, kept as the baseline.
 
-    The last push has half the weight, so the result reflects about three replicas however many workers there are.
-    With one worker it is not plain SGD.
+    The last push always has half the weight, so the result reflects about the last three replicas, whatever the number
+    of workers. With one worker the rule is not plain SGD.
     """
 
     def merge(self, t: TensorMerge) -> float:
@@ -34,30 +35,31 @@ class Mean(Aggregate):
 @final
 @dataclass(frozen=True)
 class StaleMean(Aggregate):
-    """A mean whose weight falls with staleness, and a sum for rows that pushes hardly pull. The default.
+    """The default: a mean in which a staler push has less weight, and nearly a sum for rows that pushes hardly move.
 
         α = κ/(κ+τ)        ρ' = 1 + (ρ−1)(1−α)        v ← v + α(b−v) + αρ'(p−b)
 
-    The first term moves the master part of the way back to the base. The second adds the worker's step, and slightly
-    more of it the staler the push is. At ρ = 1 the result is the weighted average of v and p. At τ = 0 it is exactly
-    v ← p, so training with one worker is exactly plain SGD. The rule needs no worker count. The weight is the hinge
-    with a = 1/κ, b = 0 of Xie, Koyejo, Gupta, "Asynchronous federated optimization" (arXiv 1903.03934).
+    The first term moves the master's value part of the way back to the base. The second adds the worker's step, with a
+    factor ρ' that grows with staleness. At ρ = 1 the result is the weighted average of v and p. At τ = 0 the rule is
+    exactly v ← p, so training with one worker is exactly plain SGD. The rule does not depend on the number of workers.
+    The weight α is the hinge function of Xie, Koyejo, Gupta, "Asynchronous federated optimization" (arXiv 1903.03934),
+    with a = 1/κ and b = 0.
 
-    Some rows of array fields are pulled weakly: a push moves them 1 − e^−x of the way to where it pulls them. Pushes
-    in sequence would move them 1 − e^−X of the way, where X is the sum of all x. For small X that is nearly X, and an
-    average would discard most of it. Where the contraction x of the push is known, and the contraction X of
-    everything trained since its base,
+    Some rows of array fields are moved weakly: a push moves them only the fraction 1 − e^−x of the way to their
+    optimum. Several pushes in sequence would move them 1 − e^−X of the way, where X is the sum of all x. For small X
+    this fraction is nearly X, and an average of the pushes would discard most of it. If the contraction x of the push
+    and the contraction X of everything trained since the push's base were measured, the rule is
 
         v ← v + α(1−e^−x)(b−v) + max(αρ', (1−e^−X)/X) (p−b)
 
-    moves a row as far as the pushes in sequence would, and never past it: a sum for small X, a mean for large X.
+    It moves a row as far as the pushes in sequence would, and never further: a sum for small X, a mean for large X.
 
     Raises UsageError unless κ > 0 and 1 ≤ ρ ≤ 2.
     """
 
     # κ = 5 and ρ = 2 gave the best accuracy of the values tried on MNIST with 4 to 256 workers.
     kappa: float = KAPPA  #: κ, the staleness at which the weight is one half
-    rho: float = 2.0  #: ρ, the overshoot of a stale step; 1: none
+    rho: float = 2.0  #: ρ, the limit of ρ' for stale pushes; 1: no overshoot
     minds_contraction: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -66,7 +68,7 @@ class StaleMean(Aggregate):
 
     def merge(self, t: TensorMerge) -> float:
         if t.merge.fast_forward:
-            # Not v + (b−v) + (p−b), which rounds: one worker must be plain SGD to the last bit.
+            # v + (b−v) + (p−b) would round, and with one worker the result must be plain SGD to the last bit.
             return kernels.fast_forward(t.out, t.base, t.replica, t.scale)
         if t.contraction is not None:
             pulls, steps = self.row_weights(t.merge, t.contraction)
@@ -75,14 +77,14 @@ class StaleMean(Aggregate):
         return kernels.blend(t.out, t.value, t.base, t.replica, pull, step * t.scale)
 
     def weights(self, merge: Merge) -> tuple[float, float]:
-        """Return (α, αρ'): how far the master goes back to the base, and how much of the step it takes."""
+        """Return (α, αρ'): the factor of the way back to the base, and the factor of the worker's step."""
         alpha = self.kappa / (self.kappa + merge.staleness)
         return alpha, alpha * (1 + (self.rho - 1) * (1 - alpha))
 
     def row_weights(self, merge: Merge, contraction: Contraction) -> tuple[Array, Array]:
-        """Return the same for each row, (rows,) each, from measured contractions."""
+        """Return the two factors of `weights` for each row, as arrays (rows,), from measured contractions."""
         pull, step = self.weights(merge)
-        # A contraction of 0 would divide 0 by 0; the smallest normal number gives the limit, 1.
+        # For X = 0 the formula is 0/0; the smallest normal number gives its limit, 1.
         together = np.maximum(contraction.together, np.finfo(np.float64).tiny)
         return pull * -np.expm1(-contraction.push), np.maximum(step, -np.expm1(-together) / together)
 
@@ -94,12 +96,12 @@ class Nesterov(Aggregate):
 
         Δ = p−b        every push: v ← v + ηΔ/N        every N pushes: m ← βm + mean Δ, v ← v + ηβm
 
-    Algorithm 3 with c = 0 of Liu, Chhaparia, Douillard, Kale, Rusu, Shen, Szlam, Ranzato, "Asynchronous local-SGD
-    training for language modeling" (arXiv 2401.09135). Momentum applied at every asynchronous push would accumulate
-    one direction too often, so it is delayed until N pushes have arrived.
+    Algorithm 3, with c = 0, of Liu, Chhaparia, Douillard, Kale, Rusu, Shen, Szlam, Ranzato, "Asynchronous local-SGD
+    training for language modeling" (arXiv 2401.09135). Momentum is applied once per period of N pushes, because at
+    every asynchronous push it would accumulate one direction too often.
 
-    N is read at each push, because workers come and go. At the end of an epoch a period of k < N pushes closes as the
-    fraction f = k/N of a period: m ← βᶠm + ΣΔ/N, v ← v + ηβfm.
+    N is read at each push, because workers come and go. If a period has only k < N pushes at the end of an epoch, it
+    counts as the fraction f = k/N of a period: m ← βᶠm + ΣΔ/N, v ← v + ηβfm.
 
     Raises UsageError unless η > 0 and 0 ≤ β < 1.
     """
@@ -115,7 +117,8 @@ class Nesterov(Aggregate):
             )
 
     def buffers(self, value: Array) -> dict[str, Array]:
-        """`momentum`: m; `steps`: ΣΔ of this period; both at least float32. `pushes`: the number in this period."""
+        """`momentum`: m, at least float32. `steps`: ΣΔ of this period, in the same dtype. `pushes`: number of pushes of
+        this period."""
         wide = np.result_type(value.dtype, np.float32)
         return {
             "momentum": np.zeros(value.shape, wide),
@@ -140,8 +143,8 @@ class Nesterov(Aggregate):
         return True
 
     def _close(self, value: Array, buffers: Tensors, period: int) -> None:
-        """Close a period of `period` pushes, or the fraction of it that has arrived, in place."""
-        # More pushes than the period are possible: N falls when leases end.
+        """Close a period of `period` pushes, or the fraction of a period that has arrived. Writes in place."""
+        # More pushes than `period` can have arrived, because N falls when leases end.
         fraction = min(1.0, int(buffers["pushes"]) / period)
         momentum, steps = buffers["momentum"], buffers["steps"]
         momentum *= self.momentum**fraction
@@ -154,19 +157,19 @@ class Nesterov(Aggregate):
 @final
 @dataclass(frozen=True)
 class FedBuff(Aggregate):
-    """Buffered asynchronous aggregation: K steps are gathered, then applied together.
+    """Buffered asynchronous aggregation: the steps of K pushes are gathered, then applied together.
 
         wᵢ = nᵢ(1+τᵢ)^−½        every K pushes: v ← v + ηΣwᵢ(pᵢ−bᵢ)/Σwᵢ        K = max(8, live leases)
 
     Algorithm 1 of Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, "Federated learning with buffered
-    asynchronous aggregation" (arXiv 2106.06639), with its damping (1+τ)^−½. A short epoch loses nothing: the flush at
-    its end applies a partly filled buffer.
+    asynchronous aggregation" (arXiv 2106.06639), with its damping (1+τ)^−½. No step is lost at the end of an epoch: the
+    flush applies a partly filled buffer.
 
     Raises UsageError unless η > 0 and `least` ≥ 1.
     """
 
     rate: float = 1.0  #: η, the server's learning rate
-    least: int = 8  #: the minimum of K; with more live leases K is their number
+    least: int = 8  #: the minimum of K; with more live leases than this, K is the number of live leases
 
     def __post_init__(self) -> None:
         if not (self.rate > 0 and self.least >= 1):
@@ -175,7 +178,7 @@ class FedBuff(Aggregate):
             )
 
     def buffers(self, value: Array) -> dict[str, Array]:
-        """`step`: Σwᵢ(pᵢ−bᵢ), at least float32; `weight`: Σwᵢ; `pushes`: the number gathered."""
+        """`step`: Σwᵢ(pᵢ−bᵢ), at least float32; `weight`: Σwᵢ; `pushes`: number of gathered pushes."""
         step = np.zeros(value.shape, np.result_type(value.dtype, np.float32))
         return {"step": step, "weight": np.zeros((), np.float64), "pushes": np.zeros((), np.int64)}
 
@@ -197,7 +200,7 @@ class FedBuff(Aggregate):
         return True
 
     def _apply(self, out: Array, value: Array, buffers: Tensors) -> None:
-        """Apply the gathered step and empty the buffers, in place."""
+        """Apply the gathered step and empty the buffers. Writes in place."""
         kernels.shift(out, value, buffers["step"], self.rate / float(buffers["weight"]))
         for held in buffers.values():
             held.fill(0)
@@ -211,13 +214,13 @@ class Easgd(Aggregate):
         master: v ← v + α(p−v)        worker: θ ← θ − α(p−v)        α = β/live leases
 
     Equations 5 and 6 and algorithm 1 (asynchronous) of Zhang, Choromanska, LeCun, "Deep learning with elastic
-    averaging SGD" (arXiv 1412.6651). A worker explores: it keeps its own θ, which is only pulled towards the master.
-    It receives the master's value after its push was merged, so its spring is measured against that newer value.
+    averaging SGD" (arXiv 1412.6651). A worker explores: it keeps its own θ, which is only pulled towards the master's
+    value. The reply to a push brings the master's value after the merge, so the worker's formula uses this newer v.
 
     Raises UsageError unless 0 < β ≤ 1.
     """
 
-    elasticity: float = 0.9  #: β, divided among the live leases
+    elasticity: float = 0.9  #: β, which is divided by the number of live leases
 
     def __post_init__(self) -> None:
         if not 0 < self.elasticity <= 1:
@@ -228,7 +231,7 @@ class Easgd(Aggregate):
         return kernels.blend(t.out, t.value, t.base, t.replica, alpha, alpha * t.scale)
 
     def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
-        """out = local − α(pushed − newest); `live` is the number of live leases that the reply carries."""
+        """out = local − α(pushed − newest). `live` is the number of live leases, from the reply."""
         pull = np.subtract(pushed, newest)
         pull *= self.elasticity / max(1, live)
         np.subtract(local, pull, out=out)
@@ -240,25 +243,26 @@ RATE = 0.2  # η: one push changes the radius by a factor of exp(±η)
 @final
 @dataclass(frozen=True)
 class Clipped(Aggregate):
-    """Centred clipping: a push moves the master by the step that pushes usually take, plus a bounded deviation.
+    """Centred clipping: a push moves the master by the usual step of a push, plus a bounded deviation from it.
 
         u = (p−b)/n        d = u − c        û = c + d·min(1, λR/‖d‖)        c ← c + (û − c)/W
         v ← v + α(b−v) + αρ'·n·û            α, ρ' as in `StaleMean`, W live leases
 
-    The centre c is a running mean of the steps taken per vertex. The radius R is a running median of ‖d‖. However far
-    one of W workers pushes, it moves the master by at most λR per vertex from the centre, and the centre by a W-th of
-    that. With one live worker the rule is exactly `StaleMean`.
+    The centre c is a running mean of the steps per vertex. The radius R is a running median of ‖d‖. However far one of
+    W workers pushes, its step per vertex counts as at most λR away from the centre, and the push moves the centre by at
+    most λR/W. With one live worker the rule is exactly `StaleMean`.
 
     Algorithm 2 of Karimireddy, He, Jaggi, "Learning from history for Byzantine robust optimization" (arXiv
-    2012.10333), v ← v + Σ(mᵢ−v)·min(1, τ/‖mᵢ−v‖)/n, with two changes. Pushes are merged one at a time and tensor by
-    tensor, and the momentum that their workers send is kept here as c. Their τ is chosen by hand; here R follows the
-    median by the geometric update of Andrew, Thakkar, McMahan, Ramaswamy, "Differentially private learning with
-    adaptive clipping" (arXiv 1905.03871), algorithm 1, γ = 1/2: R ← R·exp(∓η), down where ‖d‖ ≤ R.
+    2012.10333), v ← v + Σ(mᵢ−v)·min(1, τ/‖mᵢ−v‖)/n, with two changes. First, pushes are merged one at a time and tensor
+    by tensor; in the paper workers send a momentum, here the master keeps it as c. Second, the paper's τ is chosen by
+    hand; here R follows the median of ‖d‖ by the geometric update of Andrew, Thakkar, McMahan, Ramaswamy,
+    "Differentially private learning with adaptive clipping" (arXiv 1905.03871), algorithm 1 with γ = 1/2: R ← R·exp(−η)
+    if ‖d‖ ≤ R, else R ← R·exp(η).
 
     Raises UsageError unless λ > 0.
     """
 
-    radius: float = 1.5  #: λ, in multiples of the usual distance from the centre
+    radius: float = 1.5  #: λ, the bound of a deviation in multiples of R, the usual distance from the centre
 
     def __post_init__(self) -> None:
         if not 0 < self.radius < math.inf:
@@ -282,14 +286,14 @@ class Clipped(Aggregate):
         with np.errstate(over="ignore"):
             deviation = (t.replica - t.base.astype(centre.dtype)) * (t.scale / n) - centre
             limit = np.finfo(centre.dtype).max
-            # Finite inputs can overflow to infinity here, and no factor brings infinity back within the radius.
+            # Finite inputs can overflow to infinity here, which no factor could scale back to the radius.
             deviation = np.asarray(np.clip(deviation, -limit, limit))
             distance = min(float(np.sqrt(np.sum(np.square(deviation, dtype=np.float64)))), sys.float_info.max)
         factor = min(1.0, self.radius * known / distance) if known and distance else 1.0
         if factor < 1.0:
             t.clipped()
         deviation = np.asarray(deviation * factor, centre.dtype)
-        # The buffer holds û first: `shift` reads it before the buffer becomes the next centre.
+        # The centre's next buffer first holds û, which `shift` reads, and then the next centre.
         np.add(centre, deviation, out=t.out_buffers["centre"])
         kernels.shift(t.out, t.out, t.out_buffers["centre"], step * n)
         np.add(centre, deviation / t.merge.live, out=t.out_buffers["centre"])

@@ -19,41 +19,42 @@ Array = NDArray[Any]
 Tensors = Mapping[str, Array]
 
 KAPPA = 5.0
-"""Staleness, in pushes, at which a replica has half the weight of a fresh one."""
+"""κ: the staleness, in pushes, at which a replica has half the weight of a fresh replica."""
 
 
 class Merge(NamedTuple):
     """The circumstances of one push."""
 
     version: int
-    """Number of the master version merged into."""
+    """Number of the master version into which the push is merged."""
     base: int
-    """Number of the version the replica was trained from."""
+    """Number of the version from which the replica was trained."""
     vertices: int
-    """Vertices newly trained by this push (n)."""
+    """n: the number of vertices that the push trained."""
     credited_by_others: int
-    """Vertices credited to other workers since the base."""
+    """Number of vertices credited to other workers since the base."""
     live: int
-    """Live leases."""
+    """Number of live leases."""
 
     @property
     def staleness(self) -> float:
-        """τ: the vertices credited to others since the base, in pushes of this size."""
+        """τ: the vertices credited to others since the base, as a number of pushes of this size."""
         return self.credited_by_others / max(1, self.vertices)
 
     @property
     def weight(self) -> float:
-        """α = κ/(κ+τ), in (0, 1]: the weight of the replica in an average; 1 for a fresh one."""
+        """α = κ/(κ+τ), in (0, 1]: the weight of the replica in an average; 1 if the replica is fresh."""
         return KAPPA / (KAPPA + self.staleness)
 
     @property
     def fast_forward(self) -> bool:
-        """True if no other worker was credited since the base: the replica then contains all that the master has."""
+        """True if no other worker was credited since the base. Then the replica contains all training that the master
+        has."""
         return self.credited_by_others == 0
 
 
 class Companion(NamedTuple):
-    """A second tensor that a rule needs to merge the first: the master's, the pushed one and its base, of one shape."""
+    """A second tensor that a rule needs to merge the first. The three arrays have the same shape."""
 
     value: Array
     replica: Array
@@ -61,16 +62,16 @@ class Companion(NamedTuple):
 
 
 class Contraction(NamedTuple):
-    """Contractions of a tensor's rows, float64 (rows,) each.
+    """Contractions of a tensor's rows. Each array is float64 (rows,).
 
-    Training contracts the distance from a row to the optimum of its vertices by a factor of e^−x. A contraction is an
-    upper bound of x from measurements; the true x is smaller where rows are coupled.
+    Training multiplies the distance from a row to the optimum of its vertices by e^−x. A contraction is an upper bound
+    of x from measurements; the true x is smaller if rows are coupled.
     """
 
     push: Array
-    """x of the push."""
+    """x of the push itself."""
     together: Array
-    """Sum of x over the push and everything credited to others since its base."""
+    """X: the sum of x over the push and everything credited to others since its base."""
 
 
 def _ignore() -> None:
@@ -95,17 +96,17 @@ class TensorMerge(NamedTuple):
     merge: Merge
     """The circumstances of the push, for this tensor."""
     scale: float = 1.0
-    """In (0, 1]: shortens a floating-point step. The rule merges b + scale·(p−b) instead of p."""
+    """Factor in (0, 1] that shortens a floating-point step: the rule merges b + scale·(p−b) instead of p."""
     buffers: Tensors = MappingProxyType({})
     """The rule's buffers of the tensor, by the names that `Aggregate.buffers` returned."""
     out_buffers: Tensors = MappingProxyType({})
     """Receives the next values of the buffers, under the same names."""
     companion: Companion | None = None
-    """The tensor that `Aggregate.companion` names; None if no such tensor of the same shape exists."""
+    """The tensor that `Aggregate.companion` names; None if there is none of the same shape."""
     contraction: Contraction | None = None
     """Contractions of the rows of an array field or an embedding table; None if they were not measured."""
     clipped: Callable[[], None] = _ignore
-    """Called by a rule when it clips the step. Clipped pushes are counted."""
+    """A rule calls this when it clips the step. Clipped pushes are counted."""
 
 
 class Aggregate(ABC):
@@ -121,28 +122,28 @@ class Aggregate(ABC):
     """
 
     near: ClassVar[bool] = True
-    """True if a trained replica stays near its base, as weights do: a step as long as the value is a fault. False for
-    sums, maxima and statistics, which start anywhere and may move far."""
+    """True if a trained replica stays near its base, as weights do. Then a step that is as long as the value itself is
+    a fault. False for sums, maxima and statistics, which can start anywhere and move far."""
 
     is_contribution: ClassVar[bool] = False
-    """True if a step is a contribution, such as a count, rather than a direction: half of a count is wrong, not
-    cautious. Such a push is merged whole at any length. `scale` is always 1, and the step's length is not used to judge
-    its worker."""
+    """True if a step is a contribution, such as a count, and not a direction. A contribution is merged whole, however
+    large, because half a direction is a cautious step, but half a count is a wrong count. So `scale` is always 1, and a
+    worker is not judged by the length of such a step."""
 
     minds_contraction: ClassVar[bool] = False
-    """True if `merge` uses the contractions of rows. They are only measured for such rules."""
+    """True if `merge` uses the contractions of rows. Contractions are measured only for such rules."""
 
     @abstractmethod
     def merge(self, t: TensorMerge) -> float:
         """Write the merged tensor to `t.out` and the next buffers to `t.out_buffers`; return Σ(p−b)².
 
-        Inputs are never written. The sum ignores `scale`. It is finite exactly when replica and result are finite (it
-        saturates at the largest float64). It is 0 for integers: counts are facts, so they are neither shortened nor
-        part of a step's norm.
+        Inputs must not be written. The sum ignores `scale`. The sum is finite exactly if the replica and the result are
+        finite, and then saturates at the largest float64. For integers the sum is 0: counts are exact, so they are
+        never shortened and do not add to the length of a step.
         """
 
     def scale_of(self, scale: float) -> float:
-        """Return the scale for this rule's steps when steps are shortened to `scale`: 1 for contributions."""
+        """Return the scale of this rule's steps when steps are shortened: 1 for contributions, else `scale`."""
         return 1.0 if self.is_contribution else scale
 
     def objection(self, t: TensorMerge) -> str | None:
@@ -150,31 +151,31 @@ class Aggregate(ABC):
         return None
 
     def buffers(self, value: Array) -> dict[str, Array]:
-        """Return the buffers of a tensor before its first merge; their names do not depend on `value`."""
+        """Return the initial buffers of a tensor, by name. Names must not depend on `value`."""
         return {}
 
     def flush(self, value: Array, buffers: Tensors, live: int) -> bool:
         """At the end of an epoch, apply the steps that the buffers still hold to `value`.
 
-        Both are copies, written in place: they become the master's next value and buffers. `live` is the number of
-        live leases. Return False if the buffers held nothing; then the copies are discarded.
+        `value` and `buffers` are copies to be written in place: they become the master's next value and buffers. `live`
+        is the number of live leases. Return False if the buffers held nothing; then the copies are discarded.
         """
         return False
 
     def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
         """On the worker, adopt the master's value `newest` from a reply, and keep the training since `pushed` was sent.
 
-        The default rebases: out = newest + (local − pushed). `out` may be `local`, but no other input.
+        By default out = newest + (local − pushed). `out` can be the array `local`, but no other input.
         """
         np.subtract(local, pushed, out=out)
         np.add(out, newest, out=out)
 
     def companion(self, name: str) -> str | None:
-        """Return the name of the companion tensor that is needed to merge tensor `name`, if any."""
+        """Return the name of the companion tensor that the rule needs to merge tensor `name`; None if it needs none."""
         return None
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
-        """Return True if tensors of this dtype can be merged: by default floating-point, integers have no average."""
+        """Return True if the rule can merge this dtype. By default floating-point only: integers have no average."""
         return dtype.kind == "f"
 
 
@@ -182,7 +183,8 @@ _BLOCK = 1 << 20  # bytes compared at once: trained tensors differ in the first 
 
 
 def same_bits(one: Array, other: Array) -> bool:
-    """Return True if two arrays have the same shape, dtype and bytes: unlike ==, also for NaN, and not for 0 and −0."""
+    """Return True if two arrays have the same shape, dtype and bytes. Unlike with ==, NaN equals NaN of the same bits,
+    and 0 differs from −0."""
     if one is other:
         return True
     if one.shape != other.shape or one.dtype != other.dtype:

@@ -1,7 +1,8 @@
 """Fused merge kernels: one pass reads v, b and p once, writes the result once, and returns Σ(p−b)².
 
-numba is imported at the first merge. It compiles for float32 and float64, single-threaded, without the GIL, and
-caches its machine code on disk. Without numba, and for float16, numpy does the same in blocks, but slower.
+v is the master's value, b the base of a push and p the pushed replica. numba is imported at the first merge. It
+compiles the kernels for float32 and float64, single-threaded and without the GIL, and caches the machine code on disk.
+Without numba, and for float16, numpy computes the same in blocks, but slower.
 """
 
 from __future__ import annotations
@@ -17,24 +18,27 @@ import numpy as np
 
 from gridml.aggregates.base import Array
 
-# Elements of a block. Squares are summed in the tensor's dtype within a block, which vectorises, and in float64 across
-# blocks, which keeps the sum exact enough.
+# Elements of a block. Within a block, squares are summed in the tensor's dtype, which vectorises. The sums of blocks
+# are added in float64, which keeps the total exact enough.
 _BLOCK = 16_384
-_READY = 0x101  # numpy's NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED: one test instead of two, for small tensors
-# Sums may be reordered and contracted. "nnan" and "ninf" must stay out: the kernels test finiteness by out·0.
+# NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED. Both flags are tested at once, because each test takes time, which counts
+# for small tensors.
+_READY = 0x101
+# LLVM's fast-math flags that allow sums to be reordered and contracted. "nnan" and "ninf" must not be added, because
+# the kernels detect a result that is not finite by its product with 0.
 _FLAGS = frozenset({"reassoc", "contract", "arcp", "nsz"})
 _Loop = Callable[..., float]
 
 
 def blend(out: Array, value: Array, base: Array, replica: Array, pull: float, step: float) -> float:
-    """out = value + pull·(base − value) + step·(replica − base); return Σ(replica−base)².
+    """Compute out = value + pull·(base − value) + step·(replica − base); return Σ(replica−base)².
 
-    Every linear rule has this form. It uses differences instead of three products, so an untrained tensor
-    (value = base = replica) keeps every bit; rounded coefficients would let it drift.
+    Every linear rule has this form. The form adds differences instead of three products with rounded coefficients, so
+    an untrained tensor (value = base = replica) keeps every bit and does not drift.
 
-    Floating-point arrays of one size; `out` contiguous, not overlapping the others. The sum is NaN if replica or
-    result is not finite, and otherwise finite: it saturates at the largest float64. Raises ValueError if sizes
-    differ.
+    The arrays are floating-point and of one size. `out` is contiguous and does not overlap the others. The sum is NaN
+    if the replica or the result is not finite. Otherwise the sum is finite: it saturates at the largest float64. Raises
+    ValueError if sizes differ.
     """
     target, v, b, p = _target(out), _flat(value, out), _flat(base, out), _flat(replica, out)
     loop = _loop(_blend, 3, 2, out.dtype) if v.dtype == b.dtype == p.dtype == out.dtype else None
@@ -43,8 +47,8 @@ def blend(out: Array, value: Array, base: Array, replica: Array, pull: float, st
 
 
 def blend_rows(out: Array, value: Array, base: Array, replica: Array, pulls: Array, steps: Array) -> float:
-    """Like `blend`, with a pull and a step for each row: out[i] is row i, and `pulls` and `steps` are (rows,). Squares
-    within a row are summed in the tensor's dtype."""
+    """Like `blend`, but with a pull and a step for each row: out[i] is row i, and `pulls` and `steps` are (rows,). The
+    squares of a row are summed in the tensor's dtype."""
     target, v, b, p = _target(out), _flat(value, out), _flat(base, out), _flat(replica, out)
     pulls, steps = (np.ascontiguousarray(each, np.result_type(out.dtype, np.float32)) for each in (pulls, steps))
     loop = _loop(_blend_rows, 5, 0, out.dtype) if v.dtype == b.dtype == p.dtype == out.dtype else None
@@ -53,7 +57,8 @@ def blend_rows(out: Array, value: Array, base: Array, replica: Array, pulls: Arr
 
 
 def fast_forward(out: Array, base: Array, replica: Array, scale: float) -> float:
-    """out = base + scale·(replica − base), at scale 1 the replica bit for bit; return the same sum as `blend`."""
+    """Compute out = base + scale·(replica − base); at scale 1, out is the replica bit for bit. Return the same sum as
+    `blend`."""
     if scale != 1:
         return blend(out, base, base, replica, 0.0, scale)
     target, b, p = _target(out), _flat(base, out), _flat(replica, out)
@@ -63,10 +68,10 @@ def fast_forward(out: Array, base: Array, replica: Array, scale: float) -> float
 
 
 def shift(out: Array, value: Array, direction: Array, step: float) -> None:
-    """out = value + step·direction, for finite inputs; saturates at the largest finite value instead of overflowing.
+    """Compute out = value + step·direction for finite inputs. Saturates at the largest finite value.
 
-    `out` may be `value`. This is for emptying buffers: the pushes in them were accepted before, so none is left to
-    reject for an overflow.
+    `out` can be `value`. The function applies buffered steps. It saturates at an overflow, because the pushes of these
+    steps were accepted before and can no longer be rejected.
     """
     limit = float(np.finfo(out.dtype).max)
     target, start_values, directions = _target(out), _flat(value, out), _flat(direction, out)
@@ -77,10 +82,10 @@ def shift(out: Array, value: Array, direction: Array, step: float) -> None:
 
 
 def _blend(out: Any, value: Any, base: Any, replica: Any, pull: Any, step: Any) -> float:
-    zero = pull - pull  # in the tensor's dtype, so that the loop stays in it
+    zero = pull - pull  # 0 in the tensor's dtype, so that the loop computes in that dtype
     total = 0.0
     for start in range(0, out.size, _BLOCK):
-        # Over the length of a slice the compiler needs no wrap-around of negative indices, and so vectorises.
+        # With slices that begin at index 0, the compiler needs no wrap-around of negative indices, and can vectorise.
         o, v, b, p = (
             out[start : start + _BLOCK],
             value[start : start + _BLOCK],
@@ -166,7 +171,8 @@ def _copy_numpy(out: Array, base: Array, replica: Array) -> float:
 
 
 def _exact_sum(out: Array, base: Array, replica: Array) -> float:
-    """The sum in float64, for when the fast sum is not finite: a value is not finite, or large squares overflowed."""
+    """Return Σ(p−b)² in float64 after the fast sum was not finite: NaN if a value of `out` or `replica` is not finite,
+    otherwise the sum of squares that overflowed, which saturates."""
     if not (np.isfinite(replica).all() and np.isfinite(out).all()):
         return math.nan
     with np.errstate(over="ignore"):
@@ -182,7 +188,7 @@ def _target(out: Array) -> Array:
 
 
 def _flat(array: Array, out: Array) -> Array:
-    """Return the elements as a contiguous, aligned vector: one array type, so that kernels are compiled only once."""
+    """Return the elements as a contiguous, aligned vector. So kernels are compiled for one array type only."""
     if array.size != out.size:
         raise ValueError(f"got {array.size} elements, expected {out.size}; Merger.check rejects such a push")
     if type(array) is not np.ndarray:
@@ -194,11 +200,12 @@ def _flat(array: Array, out: Array) -> Array:
 
 @functools.cache
 def _loop(function: _Loop, inputs: int, scalars: int, dtype: np.dtype[Any]) -> _Loop | None:
-    """Compile `function` for a writable vector, `inputs` read-only vectors and `scalars` numbers; None: use numpy."""
+    """Compile `function` for a writable vector, `inputs` read-only vectors and `scalars` numbers. Return None if numpy
+    must be used instead."""
     if dtype.name not in ("float32", "float64") or not dtype.isnative:
         return None
     try:
-        # By name, because numba has no type hints for a checker to follow, and because workers run without it.
+        # Imported by name, because numba has no type hints for a checker to follow, and workers can lack numba.
         numba: Any = importlib.import_module("numba")
     except ImportError:
         return None

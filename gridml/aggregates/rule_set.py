@@ -27,27 +27,28 @@ class VertexState:
     """The master's state of one vertex."""
 
     tensors: dict[str, Array] = field(default_factory=dict)  #: by name
-    buffers: dict[str, dict[str, Array]] = field(default_factory=dict)  #: of the merge rules, by tensor and buffer
+    buffers: dict[str, dict[str, Array]] = field(default_factory=dict)  #: by tensor name and the rule's buffer name
 
 
 class MergeResult(NamedTuple):
     """The result of merging one push into a vertex."""
 
     state: VertexState
-    """The next tensors and buffers, empty after `not_finite` or `objection`. An untrained tensor is the master's own
-    array, not a copy."""
+    """The next tensors and buffers; empty if `not_finite` or `objection` is set. An untrained tensor is the master's
+    own array, not a copy."""
     sumsqs: Mapping[str, float]
-    """Σ(p−b)² of each tensor, float64, saturating, before `scale`; 0 for integers."""
+    """Σ(p−b)² of each tensor before `scale`, float64 and saturating; 0 for integers."""
     not_finite: str | None
-    """The first tensor with a NaN or an infinity in the replica or in the result."""
+    """Name of the first tensor with a NaN or an infinity in the replica or in the result."""
     clipped: frozenset[str] = frozenset()
-    """The tensors whose step was clipped by their rule."""
+    """Names of the tensors whose step was clipped by the tensor's rule."""
     objection: str | None = None
-    """The reason for which a rule rejects the push, by a bound set by the user; then nothing is merged."""
+    """The reason why a rule rejects the push, which exceeds a bound set by the user. Then nothing is merged."""
 
     @property
     def sumsq(self) -> float:
-        """The squared length of the step over all tensors, saturating; not finite if a tensor is not."""
+        """The squared length of the step over all tensors. It saturates at the largest float64, and is not finite only
+        if a tensor is not finite."""
         total = sum(self.sumsqs.values())
         return total if self.not_finite is not None else min(total, sys.float_info.max)
 
@@ -65,7 +66,7 @@ class RuleSet:
         self._companions = {name: rule.companion(name) for name, rule in self.rules.items()}
 
     def buffers(self, tensors: Tensors) -> dict[str, dict[str, Array]]:
-        """Return the initial buffers of the tensors that have any."""
+        """Return the initial buffers, by tensor name, of the tensors that have buffers."""
         made = {name: rule.buffers(tensors[name]) for name, rule in self.rules.items()}
         return {name: buffers for name, buffers in made.items() if buffers}
 
@@ -82,11 +83,11 @@ class RuleSet:
     ) -> MergeResult:
         """Merge a replica that has the master's names, shapes and dtypes.
 
-        `scale` in (0, 1] shortens all steps except contributions. `contractions` are those of the tensors whose rules
-        use them. Results are written into the arrays of `out` where it has them (contiguous, of the same shape and
-        dtype, not overlapping master, replica or base), and into new arrays elsewhere. The merge stops at the first
-        tensor that is not finite or that its rule rejects; the content of `out` is then undefined. Raises ValueError
-        if `scale` is out of range.
+        `scale` in (0, 1] shortens all steps except contributions. `contractions` has, by name, the contractions of
+        tensors whose rules use them. Results are written into the arrays of `out`, and into new arrays for tensors that
+        `out` lacks. Arrays of `out` are contiguous, have the tensor's shape and dtype, and do not overlap master,
+        replica or base. The merge stops at the first tensor that is not finite or that its rule rejects; then the
+        content of `out` is undefined. Raises ValueError if `scale` is out of range.
         """
         if not 0 < scale <= 1:
             raise ValueError(f"scale is {scale}; expected a number above 0, at most 1")
@@ -122,7 +123,7 @@ class RuleSet:
         return MergeResult(merged, sumsqs, None, frozenset(clipped))
 
     def flush(self, master: VertexState, live: int) -> VertexState | None:
-        """At the end of an epoch, return the next values of the tensors whose buffers held steps; None: none did."""
+        """At the end of an epoch, return the next values of the tensors whose buffers held steps; None if none did."""
         flushed = VertexState()
         for name, buffers in master.buffers.items():
             value = master.tensors[name].copy()
@@ -145,7 +146,7 @@ def _companion(name: str, value: Array, master: Tensors, replica: Tensors, base:
 
 @dataclass(frozen=True)
 class ByName:
-    """Rules by pattern of the parameter's name; made by `by_name`."""
+    """Rules by patterns that match a parameter's name. Made by `by_name`."""
 
     patterns: tuple[tuple[str, Aggregate], ...]  #: in the order of declaration: the first match wins
 
@@ -171,9 +172,10 @@ def by_name(rules: Mapping[str, Aggregate]) -> ByName:
 def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Aggregate:
     """Return the rule for the tensor `name` with the dtype of `array`.
 
-    A pattern that names the last part (`*.running_var`, not `*.bn.*`) decides; if its rule cannot merge the dtype,
-    ProgramError is raised. Otherwise BatchNorm statistics are pooled, integers and truth values take the maximum
-    unless the declared rule can merge them (`add`), and all other tensors get the declared rule or `stale_mean`.
+    The rule of a pattern applies if the pattern spells out the last part of the name, as `*.running_var` does and
+    `*.bn.*` does not. Otherwise BatchNorm statistics are pooled. Integers and truth values get the maximum, unless the
+    declared rule can merge them, as `add` can. All other tensors get the declared rule, by default `stale_mean`. Raises
+    ProgramError if the rule cannot merge the dtype.
     """
     pattern, rule = _declared_for(name, declared)
     if not _names_tensor(pattern, name):
@@ -190,15 +192,16 @@ def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Ag
 
 
 def is_chosen(name: str, array: Array, declared: Aggregate | ByName | None) -> bool:
-    """Return True if the program chose the rule of this tensor explicitly: by a pattern that names it, or by a rule for
-    contributions (`add`, `maximum`), which is never the default of a trained tensor."""
+    """Return True if the program chose the rule of this tensor explicitly: by a pattern that spells out the last part
+    of the name, or by declaring a rule for contributions (`add`, `maximum`), which no trained tensor gets by default.
+    """
     pattern, rule = _declared_for(name, declared)
     return _names_tensor(pattern, name) or (rule.is_contribution and rule.takes(array.dtype))
 
 
 def is_weight(name: str, array: Array, declared: Aggregate | ByName | None) -> bool:
-    """Return True if a module's tensor is floating-point and merged as a weight. Weights may be rounded for transfer
-    and averaged over versions; sums, statistics and integers may not."""
+    """Return True if a module's tensor is floating-point and merged as a weight. Weights can be rounded for transfer
+    and averaged over versions; sums, statistics and integers must not be."""
     return array.dtype.kind == "f" and rule_for(name, array, declared).near
 
 
@@ -210,7 +213,7 @@ def _declared_for(name: str, declared: Aggregate | ByName | None) -> tuple[str, 
 
 
 def _names_tensor(pattern: str, name: str) -> bool:
-    """Return True if a pattern names the tensor within its layer."""
+    """Return True if a pattern spells out the last part of the tensor's name, which is its name within the layer."""
     return _last(pattern) == _last(name)
 
 
@@ -219,6 +222,6 @@ def _last(name: str) -> str:
 
 
 def is_statistic(name: str) -> bool:
-    """Return True if a module's tensor is a running mean or variance. Array fields may use these names for anything."""
+    """Return True if a module's tensor is a running mean or variance. Array fields can use these names for anything."""
     inside = name.count("/") != 1  # "Type/field" is an array field, "Type/0/field/parameter" is in a module
     return inside and _last(name) in ("running_mean", "running_var")

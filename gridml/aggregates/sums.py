@@ -19,10 +19,10 @@ from gridml.errors import UsageError
 class Add(Aggregate):
     """The sum of all workers' changes, v ← v + (p−b), for counts and sufficient statistics.
 
-    A push is a contribution, so it is merged whole, however large. Integers are exact in any order of arrival (modulo
-    2^bits, like all machine integers). Floating-point numbers are exact as long as they are whole and their sums stay
-    below 2^53 (float64) or 2^24 (float32). Both require that every push is merged once, which the master's sequence
-    numbers ensure. Steps of weights can be added too; then W workers move W times as far.
+    A push is a contribution, so it is merged whole, however large. Sums of integers are exact in any order of arrival
+    (modulo 2^bits, like all machine integers). Floating-point sums are exact as long as the numbers are whole and the
+    sums stay below 2^53 (float64) or 2^24 (float32). Both hold because the master merges every push exactly once. Steps
+    of weights can be added, too; then W workers move the weights W times as far as one worker.
 
     Raises UsageError unless `bound` is above 0.
     """
@@ -31,8 +31,8 @@ class Add(Aggregate):
     is_contribution: ClassVar[bool] = True
 
     bound: float = math.inf
-    """The most that one vertex may add to an element, or subtract from it. A push of n vertices that changes an element
-    by more than n·bound is rejected as a whole, with a failure that says so. By default there is no bound."""
+    """Maximum that one vertex may add to an element, or subtract from it. A push of n vertices that changes an element
+    by more than n·bound is rejected as a whole, with a failure that gives this reason. By default there is no bound."""
 
     def __post_init__(self) -> None:
         if isinstance(self.bound, bool) or not isinstance(self.bound, int | float) or not self.bound > 0:
@@ -48,20 +48,20 @@ class Add(Aggregate):
         return 0.0
 
     def objection(self, t: TensorMerge) -> str | None:
-        """Return the largest change if it exceeds the bound."""
+        """Return a message with the largest change, if that exceeds the bound."""
         if math.isinf(self.bound) or not t.replica.size:
             return None
         allowed, vertices, rounding = self.bound * max(1, t.merge.vertices), t.merge.vertices, 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             change = t.replica - t.base
-            # Differences of integers wrap, as their sums do. Read as signed, the shorter way round counts.
+            # Differences of unsigned integers wrap. Read as signed numbers, they are the shorter way around.
             if change.dtype.kind == "u":
                 change = change.view(f"i{change.itemsize}")
             largest = float(np.abs(change.astype(np.float64)).max())
-            if change.dtype.kind == "f":  # a change at the bound sums one term for each vertex, and each is rounded
+            if change.dtype.kind == "f":  # allow for rounding, because the change sums one rounded term for each vertex
                 reach = max(float(np.abs(each).max()) for each in (t.replica, t.base))
                 rounding = (64 + vertices) * float(np.finfo(change.dtype).eps) * reach
-        if not largest > allowed + rounding:  # NaN is reported by the merge
+        if not largest > allowed + rounding:  # false for NaN, which the merge reports
             return None
         return f"{vertices:,} vertices change an element by {largest:.9g}, and {self!r} allows {allowed:.9g}"
 
@@ -74,9 +74,9 @@ class Add(Aggregate):
 class Maximum(Aggregate):
     """The element-wise maximum, v ← max(v, p), for integers that only grow, such as BatchNorm's `num_batches_tracked`.
 
-    An average of integers is no integer, and a sum would count again what each worker counted. For truth values the
-    maximum is "or". It is idempotent, and independent of the order of pushes. It is a contribution: a push is merged
-    whole.
+    An average of integers need not be an integer, and a sum would count several times what several workers counted.
+    For truth values the maximum is "or". The maximum is idempotent and independent of the order of pushes. A push is a
+    contribution, so it is merged whole.
     """
 
     near: ClassVar[bool] = False
@@ -105,9 +105,9 @@ class Pooled(Aggregate):
 
         μ' = (1−α)μᵥ + αμₚ        σ'² = E[σ²+μ²] − μ'² = (1−α)σᵥ² + ασₚ² + α(1−α)(μₚ−μᵥ)²        α = κ/(κ+τ), κ = 5
 
-    The last form needs no difference of large squares and is never negative. An average of the variances alone would
-    lose the distance between the means. The companion of `running_var` is `running_mean` of the same layer; without
-    it the means count as equal.
+    Index v is the master's value and index p the pushed replica. The last form needs no difference of large squares and
+    is never negative. An average of the variances alone would ignore the distance between the means. The companion of
+    `running_var` is `running_mean` of the same layer; without it the means count as equal.
     """
 
     near: ClassVar[bool] = False
@@ -127,7 +127,7 @@ class Pooled(Aggregate):
         return min(sumsq, sys.float_info.max) if np.isfinite(t.out).all() else math.nan
 
     def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
-        """Rebase, except where a variance that fell since the push would not stay positive: take the newest there."""
+        """Rebase. If an element of a variance would not stay positive, take the newest value instead."""
         rebased = newest + (local - pushed)
         np.copyto(out, np.where(rebased > 0, rebased, newest) if self.variance else rebased)
 

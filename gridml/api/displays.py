@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
 from gridml.api.handle import Event, Run, restored_process_state, user_traceback_shown
+from gridml.api.program_file import ipython_shell
 from gridml.errors import UsageError
-from gridml.protocol.foreign import printable
+from gridml.protocol.foreign import one_line
 from master.store.rundir import NO_FACTS, EventFacts, bounded
 from master.views.live import Lines, LiveView, Screen, clock_time, progress_line
 
@@ -30,14 +31,12 @@ if TYPE_CHECKING:
 
 Display = Literal["auto", "terminal", "plain", "notebook", "none"]
 OnEvent = Callable[[Event], object]
-_SHOWN = 8  # newest events listed below a notebook's progress bars
+_SHOWN = 8  # number of newest events listed below a notebook's progress bars
 
 
 def in_notebook() -> bool:
     """Return whether this process is a Jupyter kernel."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and getattr(shell, "kernel", None) is not None
+    return getattr(ipython_shell(), "kernel", None) is not None
 
 
 def check_display(call: str, display: object, on_event: object) -> None:
@@ -52,7 +51,7 @@ def check_display(call: str, display: object, on_event: object) -> None:
 
 def view_for(display: Display, title: str) -> LiveView:
     """Return the view for a display; "auto" depends on where this process runs."""
-    if display == "auto":  # a notebook's stdout is no terminal either, so it is tested first
+    if display == "auto":  # a notebook is tested first, because its stdout is no terminal either
         display = "notebook" if in_notebook() else "terminal" if sys.stdout.isatty() else "plain"
     if display == "notebook":
         return Notebook(title)
@@ -67,7 +66,7 @@ def view_for(display: Display, title: str) -> LiveView:
 class NoView(LiveView):
     """Shows nothing."""
 
-    every_s = 3600.0
+    every_s = 3600.0  # long, because the ledger is read before each `progress`
 
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
         return None
@@ -85,8 +84,8 @@ class Notebook(LiveView):
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._events: deque[tuple[float, str, str]] = deque(maxlen=_SHOWN)
-        self._progress: RunProgress | None = None
+        self._events: deque[tuple[float, str, str]] = deque(maxlen=_SHOWN)  # (seconds since 1970, topic, text)
+        self._progress: RunProgress | None = None  # None until the first call of `progress`
         self._handle: Any = None  # IPython's display handle; made at the first update
 
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
@@ -132,15 +131,15 @@ def _bars(progress: RunProgress) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(printable(text, sys.maxsize))
+    return html.escape(one_line(text))
 
 
 @final
 class CallbackView(LiveView):
     """Forwards to another view, and calls `on_event` with every event.
 
-    An exception from `on_event` is stored and raised between two turns of the run's loop, because a turn may have a
-    transaction open when it reports an event.
+    An exception from `on_event` is stored, and raised between two turns of the run's loop, because a transaction can be
+    open when a turn reports an event.
     """
 
     def __init__(self, view: LiveView, on_event: OnEvent | None) -> None:
@@ -181,8 +180,8 @@ def drive(
     *,
     resumed: bool,
 ) -> Run:
-    """Drive a run that `begin` starts or resumes, to its end. Raises as a run does, and KeyboardInterrupt after SIGINT,
-    always between two turns of the loop."""
+    """Start or resume a run with `begin`, and drive it to its end. Raises the errors of the run. After SIGINT, raises
+    KeyboardInterrupt between two turns of the run's loop."""
     from master.views.terminal import Signals, Stopped, drive_with_view
 
     signals = Signals()
@@ -201,5 +200,5 @@ def drive(
         interrupt = KeyboardInterrupt()
         interrupt.add_note(f"{root} stands at its last credit. Resume with gridml.resume({str(root)!r}).")
         raise interrupt from None
-    shown.turn()
+    shown.turn()  # raises what `on_event` raised for events after the last turn
     return Run(root)

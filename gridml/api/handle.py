@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
@@ -42,8 +41,8 @@ class Event:
 class CancelResult:
     """Outcome of a cancel request. Exactly one of the fields is set."""
 
-    master: str | None  #: the running master that was asked to stop
-    removed: str | None  #: without a master: what an earlier one had left running and was removed
+    master: str | None  #: the running master, which was asked to stop; None if no master runs
+    removed: str | None  #: the workers and jobs of an earlier master, which were removed because no master runs
 
     def __str__(self) -> str:
         if self.master is not None:
@@ -52,7 +51,7 @@ class CancelResult:
 
 
 class Run:
-    """A handle on a run directory, running or ended, whichever process drives it.
+    """A handle on a run directory. The run can be in progress or ended, and any process can drive it.
 
     `gridml.Run("runs/mnist-20260401-120000")` opens a run that a command or another process started. `run_dir` is
     absolute, so the handle stays valid if the working directory changes. Raises LedgerError if there is no run.
@@ -62,7 +61,7 @@ class Run:
         from master.store.reader import connect
 
         self.run_dir = Path(run_dir).absolute()
-        connect(self.run_dir).close()
+        connect(self.run_dir).close()  # raises LedgerError if there is no run
 
     def __repr__(self) -> str:
         return f"gridml.Run({str(self.run_dir)!r})"
@@ -113,6 +112,7 @@ class Run:
 
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         batch = batch_of(self.run_dir)
+        # A batch system can restart the master of a stopped run, so wait for such a run while its job is queued.
         while (status := self.status) in (RunStatus.RUNNING, RunStatus.SUBMITTED, RunStatus.STOPPED):
             queued = batch is not None and batch.master_submitted(RunDirectory(self.run_dir))
             if status is not RunStatus.RUNNING and not queued:
@@ -132,8 +132,8 @@ class Run:
             return str(read_facts(ledger).get("stopped_because", "the reason is not known"))
 
     def cancel(self) -> None:
-        """Ask the run's master to stop, like `gridml cancel`. The run keeps what is credited and can be resumed. Raises
-        RunError if there is nothing to cancel."""
+        """Ask the run's master to stop, like `gridml cancel`. The run keeps its credited work and can be resumed.
+        Raises RunError if there is nothing to cancel."""
         request_stop(self.run_dir)
 
     def scale(self, workers: int) -> None:
@@ -144,14 +144,13 @@ class Run:
 
     def settings(self) -> Mapping[str, Any]:
         """Return the run's settings, as stored in its settings.json."""
-        from master.store.rundir import RunDirectory
+        from master.backends.registry import current_settings
 
-        settings: dict[str, Any] = json.loads(RunDirectory(self.run_dir).settings.read_text())
-        return settings
+        return current_settings(self.run_dir).to_json()
 
 
 def request_stop(run: Path) -> CancelResult:
-    """Ask the master of a run to stop; without a master, remove the workers and jobs that an earlier one has left.
+    """Ask the master of a run to stop. Without a master, remove the workers and jobs that an earlier master has left.
 
     Raises RunError if there is nothing to cancel, UsageError if the directory cannot be written, LedgerError if it
     holds no run.
@@ -161,11 +160,12 @@ def request_stop(run: Path) -> CancelResult:
     from master.store.rundir import RunDirectory, command
 
     directory = RunDirectory(run)
+    # os.path.isfile is used, because Path.is_file raises PermissionError for a path that this user may not read.
     if not os.path.isfile(directory.ledger):
         raise LedgerError(f"{run} is not a run: it has no ledger. Give the directory that gridml run created.")
     try:
         if (master := holder(run)) is not None:
-            (run / "cancel").touch()
+            (run / "cancel").touch()  # the master checks for this file in each turn
             return CancelResult(master, None)
         withdrawn = withdraw(run)
     except OSError as error:
@@ -182,18 +182,19 @@ def request_stop(run: Path) -> CancelResult:
 def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> dict[str, Any]:
     """Return a replica of a run.
 
-    `which` is "final" (the default: the one the run last ended with), "best" (as chosen by the program's `keep`), a
-    version's number or "v57", or "e3" for the end of the third epoch; `gridml rollback RUN` lists the versions that are
-    available. `run` may include it, as in `--init-from`: "runs/first:best".
+    `which` is "final" (the default: the replica that the run last ended with), "best" (as chosen by the program's
+    `keep`), a version's number or "v57", or "e3" for the end of the third epoch. `gridml rollback RUN` lists the
+    versions that are available. `run` can include `which`, as in `--init-from`: "runs/first:best".
 
     For a type with modules the result has one state dict per module, under "Network.model", or "Network[3].model" if
-    there are several vertices: torch tensors with the keys of the module's own `state_dict()`, including tied weights,
-    so that `load_state_dict(strict=True)` accepts it. Array fields are numpy arrays of shape (vertices, *shape), under
-    "Word.count". All are copies.
+    the type has several vertices. A state dict has the keys of the module's own `state_dict()`, including tied weights,
+    so that a module from the factory accepts the state dict in `load_state_dict(strict=True)`. For a compiled module
+    the keys begin with `_orig_mod.`, as in torch. Array fields are numpy arrays of shape (vertices, *shape), under
+    "Word.count". All tensors and arrays are copies.
 
-    The file's SHA-256 is checked against the ledger. Raises LedgerError if it differs or there is no run, RunError if
-    the run has no such replica yet, UsageError for a version that is not available or if both `run` and `which` name
-    one, and the errors of loading the run's copy of the program.
+    The SHA-256 of the replica's file is checked against the ledger. Raises LedgerError if the SHA-256 differs or there
+    is no run; RunError if the run has no such replica yet; UsageError for a version that is not available, and if both
+    `run` and `which` name a version; and the errors of loading the run's copy of the program.
     """
     from master.store.saved_replica import FINAL, read_replica, replica_named
 
@@ -209,7 +210,7 @@ def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> d
     for name in tensors:
         if (key := module_key(name)) is not None:
             by_type.setdefault(key[0], set()).add(key[1])
-    if not by_type:
+    if not by_type:  # only modules need the program, and loading it runs the user's code
         return arrays
     with user_traceback_shown(), restored_process_state():
         program = _program_of(root)
@@ -219,13 +220,11 @@ def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> d
 
 def _program_of(root: Path) -> Program:
     """Return the program of a run, from the run's own copy if it has one."""
-    from master.backends.registry import read_settings
-    from master.store.reader import opened, read_facts
+    from master.backends.registry import current_settings
     from master.store.rundir import RunDirectory
 
-    with opened(root) as ledger:
-        file = read_settings(root, read_facts(ledger).get("settings")).program
-    kept = RunDirectory(root).saved_program(file)
+    file = current_settings(root).program
+    kept = RunDirectory(root).saved_program(file)  # the program as it was trained; the original may have changed since
     return load_program(kept.program, file) if kept.program.is_file() else load_program(file)
 
 
@@ -245,7 +244,7 @@ def _states(program: Program, type_name: str, indices: list[int], tensors: Mappi
                     f"the run has no {lacking[0]} of {type_name}.{field}, but its program does. Load a version written "
                     "since that change, or restore the program that wrote this version."
                 )
-            # Tied names share one tensor, as in the module, so each first name is copied once.
+            # Tied weights share one tensor, as in the module: `names` maps each of their names to the first of them.
             firsts = {first: torch.from_numpy(tensors[first].copy()) for first in dict.fromkeys(names.values())}
             states[f"{called}.{field}"] = {name: firsts[first] for name, first in names.items()}
         modules.keep_only(())  # each vertex's modules are dropped before the next one's are built
@@ -254,7 +253,7 @@ def _states(program: Program, type_name: str, indices: list[int], tensors: Mappi
 
 @contextmanager
 def user_traceback_shown() -> Iterator[None]:
-    """Attach the user's own traceback as a note to an error of their code that passes through."""
+    """Add the traceback of the user's code as a note to an error that this code raises in the body."""
     try:
         yield
     except GridmlError as error:

@@ -1,12 +1,13 @@
-"""Source of a program given to a call: the file that workers load it from, or a copy written into the run.
+"""Source of the program passed to a call such as `gridml.run`: the program's own file, or a file written into the run.
 
-A program defined in notebook cells has no file, so its source is a slice of the statements that were run, in order. A
-notebook also runs cells twice, runs cells that fail, and runs cells that plot or start the run itself; those must not
-reach a worker. The slice takes the statement that makes the program, and then, recursively, every statement that one
-needs: a name read while a statement runs is the last one bound before it; a name read in a function's body is the last
-one bound at all, because the function is called later. A worker that runs the slice gets the values of the kernel.
+A program defined in notebook cells has no file. Its source is then a slice of the statements that the kernel ran, in
+order. Other statements must not reach a worker, because cells are run twice, fail, plot, or start the run itself. The
+slice has the statement that binds the program and, recursively, all statements that it needs. A name that is read while
+a statement runs comes from the last earlier statement that binds the name. A name that is read in a function's body
+comes from the last of all statements that bind the name, because the function is called later. So a worker that runs
+the slice gets the same values as the kernel.
 
-`write_state_dicts` writes the state dicts that a call was given as initial values.
+`write_state_dicts` saves the state dicts that a call got as initial values.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ class _Statement:
     """A statement of a cell, and the names that it uses."""
 
     text: str
-    binds: frozenset[str]  #: assigned or imported
-    changes: frozenset[str]  #: their values are modified in place
-    now: frozenset[str]  #: read while the statement runs
-    later: frozenset[str]  #: read when a function that it defines is called
+    binds: frozenset[str]  #: names that it assigns or imports
+    changes: frozenset[str]  #: names whose values it modifies in place
+    now: frozenset[str]  #: names that it reads while it runs
+    later: frozenset[str]  #: names that the functions in it read when they are called
 
 
 @dataclass
@@ -59,7 +60,8 @@ class _Slice:
     unbound: set[str] = field(default_factory=set)  #: names that no statement binds
 
     def take_name(self, name: str, before: int) -> None:
-        """Take the last statement before a position that binds a name, and those that changed its value since."""
+        """Take the last statement before position `before` that binds a name, and the statements from there to `before`
+        that change the name's value in place."""
         at = self._binding(name, before)
         if at is None:
             self.unbound.add(name)
@@ -77,7 +79,8 @@ class _Slice:
             return
         self.taken.add(at)
         statement, end = self.statements[at], len(self.statements)
-        for name in sorted(statement.now):  # not bound before: an annotation may name what is defined later
+        for name in sorted(statement.now):
+            # A name that is not bound before can be bound later: an annotation can use a class that is defined later.
             self.take_name(name, at if self._binding(name, at) is not None else end)
         for name in sorted(statement.later):
             self.take_name(name, end)
@@ -86,7 +89,7 @@ class _Slice:
 def source_of_cells(cells: Sequence[str], program: str, namespace: Mapping[str, Any]) -> str:
     """Return the source of a file that defines what the cells have bound to the name `program`.
 
-    `cells` are the cells that were run, oldest first, without magics (IPython's `In`); `namespace` holds the kernel's
+    `cells` are the cells that were run, oldest first, without magics (IPython's `In`). `namespace` holds the kernel's
     current values. Raises ProgramError for a name that the program needs and that no cell binds.
     """
     statements = [statement for cell in cells for statement in _statements(cell)]
@@ -95,13 +98,14 @@ def source_of_cells(cells: Sequence[str], program: str, namespace: Mapping[str, 
     first = [f"from __future__ import {name}" for name in _futures(cells)]
     first += _bound_elsewhere(needed.unbound, program, namespace)
     texts = [*first, *(statements[at].text for at in sorted(needed.taken))]
-    return "\n\n".join(['"""Written by gridml of the cells of a notebook."""', *texts]) + "\n"
+    return "\n\n".join(['"""Written by gridml from the cells of a notebook."""', *texts]) + "\n"
 
 
 def _bound_elsewhere(names: Collection[str], program: str, namespace: Mapping[str, Any]) -> Iterator[str]:
-    """Yield statements that bind names which no cell binds: modules and plain values.
+    """Yield a statement for each of `names`, which no cell binds: an import of a module, or an assignment of a value.
 
-    A name that the kernel does not have either is skipped: the code that reads it raises NameError there too.
+    A name that the kernel does not have is skipped: the code that reads it raises NameError in the kernel, too. Raises
+    ProgramError for a value whose `repr` is not its source.
     """
     for name in sorted(names):
         if name not in namespace or hasattr(builtins, name) or (name.startswith("__") and name != program):
@@ -144,7 +148,7 @@ def _statements(cell: str) -> Iterator[_Statement]:
     for node, (first, last) in zip(body, spans, strict=True):
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             continue
-        # The original text keeps comments; statements that share a line (`a = 1; b = 2`) must be unparsed to be split.
+        # The original text keeps comments. Statements that share a line (`a = 1; b = 2`) are split by unparsing each.
         alone = sum(first <= end and begin <= last for begin, end in spans) == 1
         text = "\n".join(lines[first - 1 : last]) if alone else ast.unparse(node)
         yield _read(node, text)
@@ -157,7 +161,7 @@ def _lines_of(node: ast.stmt) -> tuple[int, int]:
 
 
 def _read(node: ast.stmt, text: str) -> _Statement:
-    table = symtable.symtable(ast.unparse(node), "cell", "exec")
+    table = symtable.symtable(ast.unparse(node), "cell", "exec")  # symtable takes text, not a syntax tree
     binds = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
     binds |= {each.get_name() for each in table.get_symbols() if each.is_namespace()}
     now = {s.get_name() for s in table.get_symbols() if s.is_referenced()}
@@ -167,11 +171,11 @@ def _read(node: ast.stmt, text: str) -> _Statement:
     changes: set[str] = set()
     for part in ast.walk(node):
         if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
-            now.add(part.target.id)
+            now.add(part.target.id)  # `x += 1` also reads x, which symtable does not report
         if isinstance(part, ast.Attribute | ast.Subscript) and isinstance(part.ctx, ast.Store):
             changes |= _root(part)
         if isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.isidentifier():
-            later.add(part.value)  # edges and annotations name types by string, so any identifier may be a name
+            later.add(part.value)  # a string can name a type, as in `gridml.edge("Word")` or an annotation
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         called = node.value.func
         if isinstance(called, ast.Attribute) and called.attr in _CHANGING:
@@ -180,8 +184,8 @@ def _read(node: ast.stmt, text: str) -> _Statement:
 
 
 def _collect_reads(table: symtable.SymbolTable, now: set[str], later: set[str], *, deferred: bool) -> None:
-    """Add the globals that a scope reads to `now` or `later`: class bodies and comprehensions run with their statement,
-    functions later."""
+    """Add the globals that a scope reads to `now` if it runs with its statement (class body, comprehension), or to
+    `later` if it is in a function."""
     at_once = table.get_type() == "class" or table.get_name() in _AT_ONCE
     deferred = deferred or not at_once
     for symbol in table.get_symbols():
@@ -197,7 +201,7 @@ def _root(node: ast.expr) -> set[str]:
     return {node.id} if isinstance(node, ast.Name) else set()
 
 
-_NOTEBOOK = "notebook"  # name of a program in cells if the notebook's name is not known
+_NOTEBOOK = "notebook"  # stem of the program's file if the name of the notebook is unknown
 
 
 @dataclass(frozen=True)
@@ -205,11 +209,11 @@ class ProgramSource:
     """The file that a program is loaded from, or the contents to write such a file."""
 
     file: Path
-    #: empty if `file` exists; otherwise the content by path of the program's file and of its own modules
+    #: content of the program's file and of its own modules, by relative path; empty if `file` exists
     contents: Mapping[str, bytes] = field(default_factory=dict)
 
     def materialise(self, root: Path) -> Path:
-        """Return the program's file for a run in `root`; without a file of its own, write one there. Raises
+        """Return the program's file. If there is none, first write it into the run directory `root`. Raises
         StorageError."""
         if not self.contents:
             return self.file
@@ -239,7 +243,7 @@ def source_of(program: Any, call: str) -> ProgramSource:
             f"{call} got {type(program).__name__} as its program; expected a gridml.Program or the path of a file."
         )
     home, name = _home(program, call)
-    shell = _shell()
+    shell = ipython_shell()
     if home.__name__ == "__main__" and getattr(home, "__file__", None) is None and shell is not None:
         text = source_of_cells(shell.user_ns.get("In", []), name, shell.user_ns)
         return _written(text, _notebook_name())
@@ -255,13 +259,15 @@ def source_of(program: Any, call: str) -> ProgramSource:
 
 
 def _home(program: Program, call: str) -> tuple[ModuleType, str]:
-    """Return the module that defines a program, and the program's name there. Raises ProgramError if none does."""
+    """Return the module that defines a program, and the program's name there. Raises ProgramError if no module has the
+    program."""
     named = [getattr(part, "__module__", None) for part in (program.update.function, program.graph)]
+    # The modules that define f and the graph come first, because any other module could merely import the program.
     modules = [sys.modules[name] for name in dict.fromkeys([*named, "__main__"]) if name in sys.modules]
     for module in [*modules, *list(sys.modules.values())]:
         try:
             name = next((name for name, value in vars(module).items() if value is program), None)
-        except TypeError:  # `sys.modules` may hold objects without `__dict__`
+        except TypeError:  # `sys.modules` can hold objects without `__dict__`
             continue
         if name is not None:
             return module, name
@@ -272,9 +278,9 @@ def _home(program: Program, call: str) -> tuple[ModuleType, str]:
 
 
 def _in_package(home: ModuleType, name: str) -> ProgramSource:
-    """Return the source of a program in a package's module: a new file that imports it, next to the package.
+    """Return the source of a program in module `home` of a package: a new file that imports the program from there.
 
-    The module cannot be loaded as a file of its own, because its relative imports need the package.
+    The module's own file cannot be loaded alone, because its relative imports need the package.
     """
     parts = home.__name__.split(".")
     assert home.__file__ is not None
@@ -282,49 +288,50 @@ def _in_package(home: ModuleType, name: str) -> ProgramSource:
     depth = len(parts) + (file.name == "__init__.py")
     text = f'"""Written by gridml."""\n\nfrom {home.__name__} import {name} as program\n'
     folder = file.parents[depth - 1]
-    if {"site-packages", "dist-packages"} & {*folder.parts}:  # installed: workers must have it installed too
+    if {"site-packages", "dist-packages"} & {*folder.parts}:  # not copied: workers must have the package installed
         return ProgramSource(Path(f"{parts[-1]}.py"), {f"{parts[-1]}.py": text.encode()})
     return _written(text, parts[-1], folder)
 
 
 def _written(text: str, stem: str, folder: Path | None = None) -> ProgramSource:
-    """Return a program with this text and with its own modules from `folder` (by default the working directory)."""
+    """Return a source with this text, and the user's own modules in `folder` (default: the working directory)."""
     from master.store.saved_program import contents_of
 
     folder = Path.cwd() if folder is None else folder
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary:  # `folder` is the user's: no file is written there
         file = Path(temporary) / f"{stem}.py"
         file.write_text(text, encoding="utf-8")
         contents = contents_of(file, folder)
     return ProgramSource(Path(f"{stem}.py"), contents)
 
 
-def _shell() -> Any:
+def ipython_shell() -> Any:
     """Return the IPython shell of this process; None in plain Python."""
+    # Every kernel has loaded IPython. It is not imported here: that takes time, and it may not be installed.
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 def _notebook_name() -> str:
-    """Return the name for a notebook's program: the notebook's own, if its server passes it on."""
+    """Return the name for a notebook's program: the notebook's own name, if the notebook server passes it on."""
     stem = re.sub(r"\W+", "_", Path(os.environ.get("JPY_SESSION_NAME", "")).stem).strip("_")
     return stem[:100] if stem.isidentifier() else _NOTEBOOK
 
 
-_FILE = "first.safetensors"  # in the run directory
+_FILE = "first.safetensors"  # the initial values, in the run directory
 _VERTEX = re.compile(r"(\w+)(?:\[(\d+)\])?\.(\w+)")  # "Network.model", "Network[3].model", "Word.count"
 
-InitialValues = str | os.PathLike[str] | Mapping[str, Any]  # a run, RUN:which or a file; or state dicts
+InitialValues = str | os.PathLike[str] | Mapping[str, Any]  # a run, "RUN:best", a file of tensors, or state dicts
 
 
 def split_initial_values(given: InitialValues | None) -> tuple[str | os.PathLike[str] | None, Mapping[str, Any] | None]:
-    """Return (value of the `init_from` option, state dicts); state dicts cannot be an option. At most one is set."""
+    """Return (value of the `init_from` option, None), or (None, state dicts): the option cannot hold state dicts."""
     return (None, given) if isinstance(given, Mapping) else (given, None)
 
 
 def write_state_dicts(given: Mapping[str, Any], root: Path, call: str) -> Path:
-    """Write one or several state dicts to a file in the run directory and return it. Raises UsageError for anything
-    that is not a state dict, StorageError."""
+    """Write state dicts to a file in the run directory, and return its path. `given` is the state dict of the program's
+    only module, or a result of `gridml.load`. Raises UsageError for anything else, StorageError."""
     tensors: dict[str, Array] = {}
     for name, value in given.items():
         parts = _VERTEX.fullmatch(str(name))
@@ -339,6 +346,7 @@ def write_state_dicts(given: Mapping[str, Any], root: Path, call: str) -> Path:
         elif isinstance(value, np.ndarray) and parts is not None:
             tensors[f"{parts[1]}/{parts[3]}"] = value
         else:
+            # A tensor of the program's only module: the master finds the vertex of that module in the graph.
             tensors[str(name)] = _array(value, call)
     if not tensors:
         raise UsageError(f"{call} got init_from without a tensor; expected a state dict, or a result of gridml.load.")
@@ -354,7 +362,8 @@ def write_state_dicts(given: Mapping[str, Any], root: Path, call: str) -> Path:
 
 
 def _array(tensor: Any, call: str) -> Array:
-    """Return a torch tensor or an array as an array. bfloat16, which NumPy lacks, becomes float32."""
+    """Return a torch tensor or a NumPy array as a NumPy array. bfloat16, which NumPy lacks, becomes float32. Raises
+    UsageError for any other type."""
     if isinstance(tensor, np.ndarray):
         return tensor
     try:

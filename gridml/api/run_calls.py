@@ -1,7 +1,7 @@
 """The calls that start or resume a run: `gridml.run`, `submit`, `launch`, `resume`.
 
-Each call and the command of the same name have the same options: those common to every run and those of the back end.
-Both are built from the option tables here.
+Each call and the command of the same name have the same options: options common to every run, and options of the back
+end. This module makes the table of options from which both are built.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gridml.api.program_file import InitialValues, source_of, split_initial_valu
 from gridml.errors import UsageError
 from gridml.model.loading import check_guarded
 from gridml.model.program import Program
-from gridml.protocol.foreign import printable
+from gridml.protocol.foreign import one_line
 from master.state.options import BEGIN, RESUME, Described, described, fields_of, takes, values_of
 from master.store.run_names import claim_root
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 def options_of(plugin: BackendPlugin) -> list[Described]:
-    """Return the options to start a run on a back end: the common ones that apply to it, and its own."""
+    """Return the options to start a run on a back end: the common options that apply to the back end, and its own."""
     from gridml.carriers.registry import CARRIERS
     from master.store.settings import CommandOptions, Settings
 
     command, own = plugin.command, described(plugin.options)
     assert command is not None
     facts = plugin.options().facts
-    # Which common options this back end has; all others always apply.
+    # Common options that only some back ends have; True if this one has it. All others apply to every back end.
     applies = {
         "carrier": facts.carries_files or len(facts.carriers) > 1,
         "address": facts.carries_files or any(CARRIERS.find(name).has_address for name in facts.carriers),
@@ -49,6 +49,7 @@ def options_of(plugin: BackendPlugin) -> list[Described]:
         "foreground": plugin.batch is not None,
         "prepare": plugin.batch is not None,
     } | {each.name: False for each in own}  # a back end's own option replaces the common one of that name
+    # A back end with a --lifetime of its own ends workers by it, so --trace must not say anything else about lifetimes.
     if "lifetime" in applies:
         applies["trace"] = False
     changes: dict[str, dict[str, Any]] = {
@@ -72,7 +73,7 @@ def workers_name(plugin: BackendPlugin) -> str:
 
 
 def resume_options() -> list[Described]:
-    """Return the options of resume, each None by default: the setting stays as it is.
+    """Return the options of resume. Each is None by default, which keeps the setting.
 
     Options of settings that must not change are included but hidden, so that they are rejected with the reason.
     """
@@ -84,7 +85,7 @@ def resume_options() -> list[Described]:
     own = [each for plugin in plugins for each in described(plugin.options)]
     of_the_call = described(CommandOptions, RESUME)
     changeable = [each.optional for each in [*own, *described(Settings, RESUME), *fixed]]
-    # Several back ends may have an option of one name: the first one is kept, where the last one was.
+    # If several back ends have an option of one name, the first option is kept, at the position of the last.
     return [*of_the_call, *reversed({each.name: each for each in reversed(changeable)}.values())]
 
 
@@ -116,31 +117,23 @@ def run_settings(plugin: BackendPlugin, program: Path, values: Mapping[str, Any]
     """Return the settings of a new run from the values of all its options. Raises UsageError or RunError for every
     error that can be found before the run exists."""
     from master.ports.mailboxes import check_carrier
-    from master.store.settings import Settings, check_silence, settings_said
+    from master.store.settings import GOODPUT, Settings, check_silence, settings_said
 
     options = plugin.options(**fields_of(plugin.options, values))
     workers = values[workers_name(plugin)]
     said = settings_said({**values, "workers": plugin.workers(options) if workers is None else workers})
-    if "silent_s" in said:
+    if "silent_s" in said:  # checked here and not by Settings, because the check does not apply to simulations
         check_silence(said["silent_s"])
-    said["expected_lifetime"] = _expected_lifetime(values, said)
+    lifetime, trace = values["lifetime"], values["trace"]
+    if lifetime is not None or trace is not None:  # they say how long workers live, or are expected to live
+        from master.planning.lifetime_sources import expected_lifetime  # the import takes half a second
+
+        speedup, rule = values.get("speedup", 1.0), said.get("chunk_rule", GOODPUT)
+        said["expected_lifetime"] = expected_lifetime(lifetime, trace, speedup=speedup, rule=rule)
     settings = Settings(program=program.absolute(), backend=plugin.name, options=options, **said)
     plugin.check(settings)
     check_carrier(settings, nearby=plugin.nearby())
     return settings
-
-
-def _expected_lifetime(values: Mapping[str, Any], said: Mapping[str, Any]) -> str | None:
-    """Return the distribution given by --lifetime or --trace: a back end ends its workers by it, or the user expects
-    it."""
-    lifetime, trace = values["lifetime"], values["trace"]
-    if lifetime is None and trace is None:
-        return None  # avoids the import below, which takes half a second
-    from master.planning.lifetime_sources import expected_lifetime
-    from master.store.settings import GOODPUT
-
-    speedup, rule = values.get("speedup", 1.0), said.get("chunk_rule", GOODPUT)
-    return expected_lifetime(lifetime, trace, speedup=speedup, rule=rule)
 
 
 def create_run(settings: Settings, root: Path, *, quiet: bool) -> RunDirectory:
@@ -152,7 +145,7 @@ def create_run(settings: Settings, root: Path, *, quiet: bool) -> RunDirectory:
 
     def report(topic: str, text: str, facts: EventFacts) -> None:
         if not quiet:
-            print(printable(f"{topic}: {text}", sys.maxsize), file=sys.stderr)
+            print(one_line(f"{topic}: {text}"), file=sys.stderr)
 
     create(settings, root, Environment(make, report=report))
     return RunDirectory(root)
@@ -174,9 +167,9 @@ def run(
     defaults are those of the command, with `_` for `-`: `workers=4`, `seed=1`, `chunk=256`,
     `lifetime="exponential(1h)"`. `on_event` is called with each `Event`; an exception from it stops the run at its
     last credit. `init_from` gives the initial values: another run (also "RUN:best", "RUN:v57", "RUN:e3"), a file of
-    tensors, or a state dict, either of the program's only module or as returned by `gridml.load`; with
-    `init_partial=True`, only the tensors that fit are taken. `display` selects the progress display: "terminal",
-    "plain" (lines), "notebook", "none", or "auto" (chosen by the environment).
+    tensors, the state dict of the program's only module, or a result of `gridml.load`. With `init_partial=True`, only
+    the tensors that fit are taken. `display` selects the progress display: "terminal", "plain" (lines), "notebook",
+    "none", or "auto" (chosen by the environment).
 
     Raises UsageError and ProgramError before the run exists, UserCodeError if the program fails, RunError and
     StorageError. After KeyboardInterrupt or an error the run stands at its last credit: `gridml.resume` continues it.
@@ -185,7 +178,7 @@ def run(
 
 
 def _as(call: Callable[Asked, Run]) -> Callable[[Callable[..., Run]], Callable[Asked, Run]]:
-    """Return a decorator that gives a call the parameters of `call`, and the options of its own back end."""
+    """Return a decorator that gives a function the parameters of `call`, and the options of the function's back end."""
 
     def alike(other: Callable[..., Run]) -> Callable[Asked, Run]:
         own = inspect.signature(call, follow_wrapped=False)
@@ -229,14 +222,15 @@ def _begin(
             f"{call} got on_event, but the master of a submitted run is another process, which cannot call it. "
             "Give foreground=True, or read run.events() of the returned run."
         )
-    # Checked before anything is written; state dicts have no file yet, so `init_from` is None and cannot be partial.
+    # The settings are checked before anything is written. State dicts have no file yet: `init_from` is still None, and
+    # `init_partial` is not allowed without it.
     run_settings(plugin, source.file, values if states is None else {**values, "init_partial": False})
     with claim_root(values["run_dir"], source.file.stem) as root:
         file = source.materialise(root)
         if states is not None:
             values["init_from"] = str(write_state_dicts(states, root, call))
         settings = run_settings(plugin, file, values)
-        if plugin.batch is not None:
+        if plugin.batch is not None:  # checked first, because creating the run can take minutes of placement
             plugin.batch.check_reachable()
             if handed_over:
                 plugin.batch.submit_master(settings, create_run(settings, root, quiet=display == "none"))
@@ -244,7 +238,7 @@ def _begin(
         return drive(root, lambda environment: start(settings, root, environment), on_event, display, resumed=False)
 
 
-_OF_THE_CALL = ("program", "with_changes", "as_json")
+_OF_THE_CALL = ("program", "with_changes", "as_json")  # options of resume that are not settings
 
 
 @takes(resume_options)
@@ -255,7 +249,7 @@ def resume(
     finished run continues if a larger `epochs` is given.
 
     Options given here apply from now on; they are those of the command, with `_` for `-`. `on_event` and `display` are
-    as in `gridml.run`. Raises as that does, and RunError if another master drives the run.
+    as in `gridml.run`. Raises the errors of `gridml.run`, and RunError if another master drives the run.
     """
     check_guarded("gridml.resume")
     check_display("gridml.resume", display, on_event)
@@ -293,7 +287,7 @@ def apply_changes(settings: Settings, asked: Mapping[str, Any]) -> Settings:
     from master.backends.registry import BACKENDS
     from master.ports.mailboxes import check_carrier
     from master.store.settings import Settings, settings_said
-    from master.telemetry.run_loggers import check_named
+    from master.telemetry.run_loggers import check_loggers
 
     plugin = BACKENDS.find(settings.backend)
     own = {each.name for each in [*described(plugin.options), *described(Settings, RESUME)]}
@@ -306,7 +300,7 @@ def apply_changes(settings: Settings, asked: Mapping[str, Any]) -> Settings:
     options = replace(plugin.options.among(settings.options), **fields_of(plugin.options, asked))
     after = replace(settings, options=options, **settings_said(asked))
     if "logger" in asked:
-        check_named(after.loggers)
+        check_loggers(after.loggers)
     if asked:
         plugin.check(after)
     if "address" in asked:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridml.api.displays import CallbackView, NoView, OnEvent, check_display
+from gridml.api.displays import CallbackView, Display, OnEvent, check_display, view_for
 from gridml.api.handle import Run, restored_process_state, user_traceback_shown
 from gridml.api.program_file import InitialValues, source_of, split_initial_values, write_state_dicts
 from gridml.errors import StorageError, UsageError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from master.store.journal import Report
     from master.store.rundir import RunDirectory
 
-COST_PROGRAM = "cost.py"  # program of a run without one; kept in the run directory like any other
+COST_PROGRAM = "cost.py"  # file in the run directory: the program that is generated for a simulation without a program
 
 
 @takes(simulate_options)
@@ -32,38 +32,39 @@ def simulate(
     run_dir: str | os.PathLike[str] | None = None,
     init_from: InitialValues | None = None,
     on_event: OnEvent | None = None,
+    display: Display = "none",
     **options: Any,
 ) -> Run:
-    """Simulate a run, like `gridml simulate`. With a program it is really trained; without one, workers only let
-    simulated time pass. The same seed gives the same ledger, whether by call or by command.
+    """Simulate a run, like `gridml simulate`. A program is really trained; without one, workers only let simulated
+    time pass. The same seed gives the same ledger, whether by call or by command.
 
     Options are those of the command, with `_` for `-`: `workers=4`, `cost="t_x=0.05,push=0.5"`,
-    `lifetime="exponential(45m)"`, `seed=1`. `init_from` is as in `gridml.run`. Times in the report and in events are
-    simulated. Raises as `gridml.run` does.
+    `lifetime="exponential(45m)"`, `seed=1`. `init_from` and `display` are as in `gridml.run`. Times in the report and
+    in events are simulated. Raises as `gridml.run` does.
     """
     call = "gridml.simulate"
     check_guarded(call)
-    check_display(call, "none", on_event)
+    check_display(call, display, on_event)
     named, states = split_initial_values(init_from)
     values = values_of(call, simulate_options(), {**options, "run_dir": run_dir, "init_from": named})
     source = None if program is None else source_of(program, call)
     name = "cost" if source is None else source.file.stem
-    view = CallbackView(NoView(), on_event)
+    view = CallbackView(view_for(display, name), on_event)
 
-    with user_traceback_shown(), restored_process_state(), claim_root(values["run_dir"], name) as root:
+    with user_traceback_shown(), restored_process_state(), claim_root(values["run_dir"], name) as root, view:
         placed = None if source is None else source.materialise(root)
         if states is not None:
             values["init_from"] = str(write_state_dicts(states, root, call))
         world = make_world(placed, values, root)
-        world.tick = view.turn
+        world.tick = view.turn  # raises an exception of `on_event` between two turns
         play_run(world, root, lambda *event: view.event(world.clock.now_s, *event))
     view.turn()
     return Run(root)
 
 
 def make_world(program: Path | None, values: Mapping[str, Any], root: Path) -> World:
-    """Return the simulated world of a run in `root`, from the values of the options. Without a program, a cost-only one
-    is written. Raises UsageError for wrong options."""
+    """Return the simulated world of a run in `root`, from the values of the options. Without a program, write a program
+    that only lets simulated time pass. Raises UsageError for wrong options."""
     from master.simulation.options import check_batch, scenario_for, settings_for
     from master.simulation.world import World
     from master.store.rundir import RunDirectory
@@ -85,8 +86,8 @@ def make_world(program: Path | None, values: Mapping[str, Any], root: Path) -> W
 
 
 def play_run(world: World, root: Path, report: Report) -> None:
-    """Simulate a run in `root` to its end, calling `report` with each event. Raises UsageError if it does not fit into
-    memory, and the errors of a run."""
+    """Simulate a run in `root` to its end, calling `report` with each event. Raises UsageError if the simulation does
+    not fit into memory, and the errors of a run."""
     from master.simulation.world import play
 
     try:
@@ -96,7 +97,8 @@ def play_run(world: World, root: Path, report: Report) -> None:
 
 
 def _write(directory: RunDirectory, file: Path, vertices: int, epochs: int) -> None:
-    """Create the run directory with a cost-only program. Raises UsageError if one exists, StorageError."""
+    """Create the run directory with a program that only lets simulated time pass. Raises UsageError if the program's
+    file exists, StorageError if it cannot be written."""
     from master.simulation import cost_only_worker
 
     directory.create()

@@ -1,1 +1,1 @@
-"""A worker's caches of chunks, tensors and rows, so that neither end resends them. `master.caching` tracks them."""
+"""A worker's caches of chunks, tensors and rows, so that they are not sent twice. `master.caching` tracks them."""

@@ -1,8 +1,10 @@
 """A worker's cache of chunk payloads in a folder, so that their rows need not be sent again.
 
-A payload is a file named by its SHA-256, which is verified when a process first opens it, and again when the file has
-changed. A damaged file is removed, and its rows are sent again. The folder may outlive the worker and be shared by
-several workers on one machine. `master.caching.known_payloads` tracks which rows the payloads hold.
+A payload is a file named by its SHA-256. A process verifies the SHA-256 when it first opens the file, and again when
+the file has changed. A damaged file is removed, and its rows are sent again. The folder can outlive the worker, and
+several workers on one machine can share it. `master.caching.known_payloads` tracks which rows the payloads hold.
+
+A chunk can borrow rows: instead of carrying the rows itself, it names cached payloads that hold these rows.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ _FILE = re.compile(r"([0-9a-f]{64})\.chunk")
 
 @final
 class ChunkCache:
-    """The payloads in `folder`, of at most `max_bytes` together. `clock` returns seconds since 1970, as mtimes are.
+    """The payloads in `folder`, at most `max_bytes` in all. `clock` returns seconds since 1970, like mtimes.
 
-    Raises OSError where the folder cannot be created.
+    Raises OSError if the folder cannot be created.
     """
 
     def __init__(self, folder: Path, max_bytes: int, clock: Callable[[], float] = time.time) -> None:
@@ -39,17 +41,18 @@ class ChunkCache:
         self._folder = folder
         self._most = max_bytes
         self._clock = clock
-        self._began_s = clock()  # payloads used since then are never evicted
+        self._began_s = clock()  # payloads used since this time are never evicted
         self._opened: dict[str, tuple[Chunk, _Signature]] = {}  # verified payloads, by SHA-256
-        self._bad: set[str] = set()  # damaged payloads, which are not named again even if they cannot be removed
+        self._bad: set[str] = set()  # damaged payloads: `names` omits them even if they could not be removed
 
     def names(self) -> tuple[str, ...]:
-        """Return the first digits of the payloads' SHA-256, the newest first, for `Sync.cached`."""
+        """Return the first digits of each payload's SHA-256 for `Sync.cached`, the most recently used payload first."""
         kept = sorted(((used_s, sha) for sha, (_, used_s) in self._files().items()), reverse=True)
         return tuple(sha[:CACHED_DIGITS] for _, sha in kept if sha not in self._bad)[:MAX_CACHED]
 
     def with_borrowed_rows(self, chunk: Chunk) -> Chunk:
-        """Return a chunk with its borrowed rows filled in. Raises ValueError where a payload is gone or damaged."""
+        """Return a chunk with its borrowed rows filled in. Raises ValueError if a payload that it names is gone or
+        damaged."""
         tables = dict(chunk.tables)
         for name, table in chunk.tables.items():
             if table.borrowed is not None:
@@ -57,7 +60,7 @@ class ChunkCache:
         return replace(chunk, tables=tables)
 
     def put(self, sha256: str, payload: bytes | bytearray, chunk: Chunk) -> None:
-        """Add the payload of a chunk that has rows of its own, if there is room. A full disk is no error."""
+        """Add a chunk's payload, if the chunk carries rows and the payload fits. A full disk is no error."""
         if not any(table.carries for table in chunk.tables.values()) or not self._room(len(payload)):
             return
         with contextlib.suppress(OSError):
@@ -77,7 +80,7 @@ class ChunkCache:
                 os.utime(path)
             with contextlib.suppress(OSError):  # the mapping stays valid if another worker has just removed the file
                 self._opened[sha256] = chunk, _signature(path)
-        except FileNotFoundError as error:  # evicted by another worker; it may come back
+        except FileNotFoundError as error:  # another worker has evicted the payload, which can come back
             raise ValueError(f"the cached payload {sha256} is gone") from error
         except (OSError, ValueError) as error:
             self._bad.add(sha256)
@@ -88,8 +91,8 @@ class ChunkCache:
 
     def _room(self, nbytes: int) -> bool:
         """Evict payloads for a new one, and return whether it fits."""
-        # Only payloads unused since before this process are evicted. Rows are needed once per epoch, in a fixed order,
-        # so evicting the least recently used would drop each row just before its turn.
+        # Only payloads that were last used before this process began are evicted. Rows are needed once per epoch, in a
+        # fixed order, so evicting the least recently used payload would drop rows just before they are needed.
         files = self._files()
         total = sum(size for size, _ in files.values())
         for sha256, (size, used_s) in sorted(files.items(), key=lambda item: item[1][1]):
@@ -118,9 +121,9 @@ def _signature(path: Path) -> _Signature:
 
 
 def _with_borrowed(table: ChunkTable, chunks: Sequence[Chunk]) -> ChunkTable:
-    """Return a table with all its rows: its own, and those that it borrows from `chunks`.
+    """Return a table with all its rows: its own rows, and the rows that it borrows from `chunks`, the cached payloads.
 
-    Raises ValueError where one of them lacks such rows.
+    Raises ValueError if the cached payloads lack a borrowed row.
     """
     assert table.borrowed is not None
     from_each = [np.flatnonzero(table.borrowed.source == number) for number in range(len(chunks))]
@@ -140,5 +143,5 @@ def _with_borrowed(table: ChunkTable, chunks: Sequence[Chunk]) -> ChunkTable:
             for name, column in table.ragged.items()
         }
     except (KeyError, IndexError) as error:
-        raise ValueError(f"a chunk borrows what no payload has: {error}") from error
+        raise ValueError(f"a chunk borrows rows that no payload has: {error}") from error
     return replace(table, fields=fields, ragged=ragged, borrowed=None)

@@ -1,8 +1,8 @@
 """The module tensors that the master is known to hold, so that a push carries only changed tensors.
 
-A tensor that a push omits equals that of the push's base, bit for bit. So a frozen backbone is never sent, and the
-merge rule sees p = b for it, as if it had been. A used vertex is sent with at least one tensor, because the master must
-know that it was used even if nothing changed.
+A push omits a tensor that equals, bit for bit, the tensor of the push's base. So a frozen backbone is never sent, and
+the merge rule still sees p = b for it (pushed replica = base). A vertex that f used is sent with at least one tensor,
+even if nothing changed, because the master must know that it was used.
 """
 
 from __future__ import annotations
@@ -20,26 +20,32 @@ from gridml.protocol.compression import FORMATS, MIN_STEP_ELEMENTS, StepFormat, 
 from gridml.protocol.push import ModuleTensors, PushContent, ReplicaPart, VertexKey
 
 Array = NDArray[Any]
-LARGE = 1 << 20  # bytes from which a pushed tensor is not held until the reply, at the cost of sending it once more
+# Bytes. A tensor of at least this size is not held after a push by value, although it can then be sent again unchanged.
+LARGE = 1 << 20
 
 
 @final
 class MasterCopy:
-    """The module tensors of the worker's version, from replies, and from pushes that the master took unchanged.
+    """The master's module tensors at the version of the worker's replica. They come from replies, and from pushes that
+    the master took unchanged.
 
-    It shares the arrays, which must not be written to. Large tensors that are pushed by value are released, because the
-    reply brings newer ones.
+    The arrays are shared and must not be written to. Large tensors that are pushed by value are released, because the
+    reply brings newer values.
     """
 
     def __init__(self, types: Mapping[str, VertexType]) -> None:
         self._types = types
         self._modules: dict[VertexKey, ModuleTensors] = {}
-        self._pushed: dict[VertexKey, ModuleTensors] = {}  # by the push under way, as the master reconstructs them
-        self._as_step: dict[str, bool] = {}  # by tensor name: whether it is sent as a step when compressed
+        # The tensors of the push under way, as the master reconstructs them.
+        self._pushed: dict[VertexKey, ModuleTensors] = {}
+        self._as_step: dict[str, bool] = {}  # by tensor name: True if a compressed push sends its step
 
     def carry(self, part: ReplicaPart, compress: str) -> tuple[PushContent, ReplicaPart]:
-        """Return (the content of a push of a trained part, those of its tensors that the master reconstructs with
-        rounding errors, as it does), compressed in the format `compress` where possible."""
+        """Return (the content of a push, the rounded tensors) for the trained `part` of the replica.
+
+        Tensors are compressed in the format `compress` if possible. A rounded tensor is a compressed tensor as the
+        master reconstructs it, with rounding errors.
+        """
         modules = {key: changed(tensors, self._modules.get(key, {})) for key, tensors in part.modules.items()}
         steps: dict[VertexKey, dict[str, TensorStep]] = {}
         rounded: dict[VertexKey, dict[str, Array]] = {}
@@ -51,7 +57,7 @@ class MasterCopy:
                 steps.setdefault(key, {})[name], rounded.setdefault(key, {})[name] = packed
         self._pushed = {key: {**tensors, **rounded.get(key, {})} for key, tensors in modules.items()}
         values = {key: {n: t for n, t in ts.items() if n not in rounded.get(key, {})} for key, ts in modules.items()}
-        # The master's values of these are outdated by this push, and the reply brings newer ones.
+        # This push makes the held values of these large tensors outdated; the reply brings newer values.
         for key, tensors in values.items():
             gone = {name for name, tensor in tensors.items() if tensor.nbytes >= LARGE}
             self._modules[key] = {n: t for n, t in self._modules.get(key, {}).items() if n not in gone}
@@ -64,14 +70,15 @@ class MasterCopy:
         return self._modules
 
     def take(self, brought: ReplicaPart, *, fast_forward: bool) -> None:
-        """Add the tensors of a reply; with `fast_forward` also those of the push, which the master took unchanged."""
+        """Add the tensors of a reply. With `fast_forward`, the master took the push unchanged: first add the tensors of
+        the push."""
         pushed, self._pushed = self._pushed, {}
         for newer in (pushed, brought.modules) if fast_forward else (brought.modules,):
             for key, tensors in newer.items():
                 self._modules[key] = {**self._modules.get(key, {}), **{n: _detached(t) for n, t in tensors.items()}}
 
     def keep_only(self, kept: Collection[VertexKey]) -> None:
-        """Drop all other vertices. A reply that brings one of them again brings all its tensors."""
+        """Drop all vertices but `kept`. A reply that brings a dropped vertex again brings all its tensors."""
         self._modules = {key: tensors for key, tensors in self._modules.items() if key in kept}
 
     def forget(self) -> None:
@@ -79,7 +86,7 @@ class MasterCopy:
         self._modules, self._pushed = {}, {}
 
     def _packed(self, key: VertexKey, name: str, trained: Array, form: StepFormat) -> tuple[TensorStep, Array] | None:
-        """Return (the step of a tensor, its value as the master reconstructs it); None where it is sent by value."""
+        """Return (the step of a tensor, its value as the master reconstructs it); None if it must be sent by value."""
         base = self._modules.get(key, {}).get(name)
         if name not in self._as_step:
             self._as_step[name] = travels_as_step(self._types[key[0]], name, trained)
@@ -99,20 +106,21 @@ def _detached(tensor: Array) -> Array:
 
 
 def travels_as_step(declared: VertexType, name: str, tensor: Array) -> bool:
-    """Return whether a compressed push carries the step of a tensor: one of `MIN_STEP_ELEMENTS` or more that is merged
-    as a weight, by a built-in rule. Sums, statistics, and tensors for the user's own g are sent by value."""
+    """Return whether a compressed push carries the step of a tensor. True for a tensor of at least `MIN_STEP_ELEMENTS`
+    elements that a built-in rule merges as a weight. Sums, statistics, and tensors for the user's own g are sent by
+    value."""
     return tensor.size >= MIN_STEP_ELEMENTS and not declared.has_own_rule and is_weight(name, tensor, declared.rule)
 
 
 def changed(tensors: ModuleTensors, base: ModuleTensors) -> ModuleTensors:
-    """Return the tensors of a used vertex that differ from `base`; the smallest one where none does."""
+    """Return the tensors of a used vertex that differ from `base`. If no tensor differs, return the smallest one."""
     differ = {name: t for name, t in tensors.items() if name not in base or not same_bits(t, base[name])}
     return differ or dict(sorted(tensors.items(), key=lambda item: item[1].nbytes)[:1])
 
 
 def reconstruct(content: PushContent, base: Mapping[VertexKey, ModuleTensors]) -> ReplicaPart:
-    """Return the trained part of the replica with all tensors of its vertices. Omitted ones are the arrays of the
-    push's `base` themselves.
+    """Return the trained part of the replica with all tensors of its vertices. A tensor that the push omitted is the
+    array of `base` itself, not a copy.
 
     Raises ValueError for a step that does not fit its tensor, before any memory is allocated for it.
     """

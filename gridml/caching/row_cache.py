@@ -1,10 +1,11 @@
-"""A worker's cache of rows of replicated types: from the master, and from its own push under way.
+"""A worker's cache of rows of replicated types: rows from the master, and rows of its own push under way.
 
-`RowCache` holds the rows of one type as the master has them. A row outlives the chunk that brought it. The master
-tracks which rows a worker has, and in which version (`master.caching.known_rows`), so it sends a row again only after a
-change.
+`RowCache` holds the rows of one type as the master has them. A cached row outlives the chunk that brought it. The
+master tracks which rows a worker has, and in which version (`master.caching.known_rows`), so it sends a row again only
+after the row has changed.
 
-`Rebasing` merges newer values of the master into a replica that was trained in between, by the rule of each tensor.
+`Rebasing` merges newer values of the master into a replica that the worker has trained further. The rule of each tensor
+determines the result.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _ABSENT = -1
 
 @final
 class RowCache:
-    """Rows by id, in slots, with lookup in constant time. `arrays` are the fields of the type."""
+    """Rows by id, with lookup in constant time. Each field of the type has a column, and a slot is the place of a row
+    in all columns. `arrays` are the declared fields of the type."""
 
     def __init__(self, arrays: Mapping[str, array]) -> None:
         self._arrays = arrays
@@ -39,7 +41,7 @@ class RowCache:
         """Drop all rows."""
         self._slots: NDArray[np.int32] = np.empty(0, np.int32)  # by id; `_ABSENT` for a row that is not cached
         self._fields = {name: np.empty((0, *one.shape), one.dtype) for name, one in self._arrays.items()}
-        self._used = 0  # slots, which are numbered from 0 without gaps; columns may be longer
+        self._used = 0  # number of used slots, from 0 without gaps; columns can have spare slots at the end
 
     def __len__(self) -> int:
         return self._used
@@ -57,13 +59,13 @@ class RowCache:
         return values
 
     def take(self, rows: RowValues) -> None:
-        """Store rows, each id once."""
+        """Store rows. No id occurs twice in `rows`."""
         slots = self._made(rows.ids)
         for name, values in rows.fields.items():
             self._fields[name][slots] = values
 
     def keep(self, ids: Ids) -> None:
-        """Drop all other rows."""
+        """Drop all rows but those with these ids."""
         kept = RowValues(ids, self.values(ids))
         self.clear()
         self.take(kept)
@@ -80,7 +82,7 @@ class RowCache:
         """Return the slots of rows, allocating missing ones."""
         highest = int(ids.max(initial=-1))
         if highest >= len(self._slots):
-            # Grown by half at least, so that adding n ids one by one copies O(n) entries in all.
+            # The array grows by at least half, so that adding n ids one by one copies O(n) entries in total.
             more = np.full(max(highest + 1, 3 * len(self._slots) // 2) - len(self._slots), _ABSENT, np.int32)
             self._slots = np.concatenate([self._slots, more])
         slots = self._slots[ids]
@@ -109,32 +111,42 @@ class Rebasing:
         self._rules: dict[str, Aggregate] = {}  # by tensor name, filled on first use
 
     def merge_in(self, type_name: str, name: str, local: Array, newest: Array, pushed: Array | None, live: int) -> None:
-        """Merge `newest` into `local` in place; by the rule of tensor `name` where training since `pushed` is kept."""
+        """Merge `newest` into `local` in place. If `pushed` is given, the rule of tensor `name` keeps the training
+        since `pushed`; otherwise `newest` replaces `local`."""
         if pushed is None or _is_constant(local, pushed):
             np.copyto(local, newest)
             return
+        self._rule(type_name, name, local).adopt(local, pushed, newest, local, live)
+
+    def is_plain(self, type_name: str, name: str, values: Array) -> bool:
+        """Return whether tensor `name` is rebased as newest + (local − pushed), which a device can compute itself."""
+        return type(self._rule(type_name, name, values)).adopt is Aggregate.adopt
+
+    def _rule(self, type_name: str, name: str, values: Array) -> Aggregate:
         if name not in self._rules:
-            self._rules[name] = rule_for(name, local, self._types[type_name].rule)
-        self._rules[name].adopt(local, pushed, newest, local, live)
+            self._rules[name] = rule_for(name, values, self._types[type_name].rule)
+        return self._rules[name]
 
 
 def _is_constant(local: Array, pushed: Array) -> bool:
-    """Return whether a tensor holds infinities, as masks do, and is unchanged: a rule would compute inf - inf."""
+    """Return whether a tensor has infinities, as a mask has, and is unchanged. A rule would compute inf - inf for such
+    a tensor."""
     with np.errstate(all="ignore"):  # a finite sum proves that all elements are finite
         return local.dtype.kind == "f" and not np.isfinite(local.sum()) and same_bits(local, pushed)
 
 
 @final
 class ReplicatedRows:
-    """Rows by type: caches of the master's values, and the rows of the push under way."""
+    """Replicated rows by type: caches of the master's values, and the rows of the push under way."""
 
     def __init__(self, types: Mapping[str, VertexType], rebasing: Rebasing) -> None:
         self.caches = {n: RowCache(t.arrays) for n, t in types.items() if t.replicated and not t.modules}
-        self.under_way: dict[str, RowValues] = {}  # pushed, without a reply
+        self.under_way: dict[str, RowValues] = {}  # rows of the push that has no reply yet, by type name
         self._rebasing = rebasing
 
     def values(self, type_name: str, ids: Ids) -> dict[str, Array]:
-        """Return copies of rows to begin a chunk with: rows under way as they were pushed, zeros for unknown rows."""
+        """Return copies of the rows that a chunk starts with: pushed values for rows of the push under way, the
+        master's values for other rows, and zeros for rows that are not cached."""
         values = self.caches[type_name].values(ids)
         pushed = self.under_way.get(type_name)
         if pushed is not None and len(pushed.ids):
@@ -144,7 +156,8 @@ class ReplicatedRows:
         return values
 
     def acknowledge_push(self) -> None:
-        """Store the rows of the merged push: the master has them as pushed, except those that its reply brings."""
+        """Store the rows of the push, which the master has merged. The reply brings the rows whose merged values differ
+        from the push."""
         for type_name, rows in self.under_way.items():
             self.caches[type_name].take(rows)
         self.under_way = {}
@@ -156,8 +169,8 @@ class ReplicatedRows:
                 self.caches[type_name].take(rows)
 
     def take_into(self, table: Rows | None, type_name: str, newest: RowValues, live: int, *, keeps: bool) -> None:
-        """Store rows of the master, and merge them into the `table` of the chunk in hand. With `keeps`, training since
-        the master's previous values is kept."""
+        """Store rows of the master, and merge them into `table`, the rows of the chunk in training. With `keeps`, the
+        training since the master's previous values is kept."""
         cache = self.caches.get(type_name)
         if cache is None:
             return  # f does not use this type
@@ -175,7 +188,7 @@ class ReplicatedRows:
         cache.take(newest)
 
     def keep(self, held: Mapping[str, Ids]) -> None:
-        """Drop all rows but these ids of each type."""
+        """Drop all rows of each type but those with the ids in `held`."""
         for type_name, cache in self.caches.items():
             cache.keep(held.get(type_name, np.empty(0, np.int64)))
 

@@ -1,12 +1,13 @@
 """The contract of a carrier: it moves numbered payloads between a worker and the master, and chunks to workers.
 
-A carrier may lose, delay, duplicate or reorder payloads. It must not deliver an altered or a torn one; the SHA-256 of
-each detects that. The memory of a payload to send may belong to others (`Pieces`), so it is read before the call
-returns. Exactly-once credit and fencing are the protocol's. `gridml.testing.carriers` checks this contract.
+A carrier may lose, delay, duplicate or reorder payloads. It must not deliver an altered or torn payload; the SHA-256 of
+the payload detects that. The memory of a payload to send may belong to the caller (`Pieces`), so a carrier must have
+read it when the call returns. Exactly-once credit and fencing are the task of the protocol, not of the carrier.
+`gridml.testing.carriers` checks this contract.
 
 All carriers name the files of a mailbox alike: `<direction>-<number>-<sha256>.safetensors`. Files appear by rename, so
-a reader sees a complete file or none; the digest in the name detects damage on the disk. `Forwarding` passes every call
-on to other mailboxes, for carriers that override a few calls.
+a reader sees a complete file or none; the digest in the name detects damage on the disk. `Forwarding` is a base class
+for carriers that override a few calls and pass all others on.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from __future__ import annotations
 import re
 import struct
 import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gridml.protocol.foreign import MAX_INTEGER
 from gridml.protocol.payload import Arrived, Payload, Piece
@@ -29,18 +31,19 @@ class Message:
     """A sync as it reached the master."""
 
     worker: str
-    number: int  # from 1; 0 for a problem of the mailbox as a whole
-    payload: Arrived  # empty where `problem` is set
-    problem: str = ""  # the reason for which no sync could be read
+    number: int  # of the sync, from 1; 0 for a problem of the mailbox as a whole
+    payload: Arrived  # empty if `problem` is set
+    problem: str = ""  # the reason why no sync could be read
+    is_damaged: bool = False  # the sync may have been damaged on its way; it was removed from the mailbox
 
 
-BEGUN, LEFT = 0, -1  # in `Heartbeat.lease`, in place of a lease, whose id is 1 or more
+BEGUN, LEFT = 0, -1  # values of `Heartbeat.lease` without a lease in hand; lease ids begin at 1
 
 
 class Heartbeat(NamedTuple):
     """The last heartbeat of a worker process."""
 
-    lease: int  # the lease in hand; BEGUN before the first one, LEFT at the end
+    lease: int  # the lease in hand; BEGUN before the first lease, LEFT after the last
     upto: int  # vertices of the lease before this position are trained
     number: int  # counts the heartbeats of the process: a new number shows that it is alive
 
@@ -49,34 +52,41 @@ class WorkerMailbox(ABC):
     """A worker's end of a carrier. The worker starts every exchange; nothing ever connects to it."""
 
     poll_s: tuple[float, float] = (0.005, 0.02)
-    """The poll interval for a reply in seconds: the first and the longest."""
+    """Seconds between two polls for a reply: (first interval, longest interval)."""
 
     @abstractmethod
     def send(self, number: int, payload: Payload) -> None:
-        """Send sync `number`, replacing any of that number. Raises OSError when it cannot be stored."""
+        """Send sync `number`. It replaces an earlier sync of the same number. Raises OSError if it cannot be stored."""
 
     @abstractmethod
     def receive(self, number: int) -> Arrived | None:
-        """Return the reply to sync `number`, None until it has come. Never blocks. A torn reply counts as none.
+        """Return the reply to sync `number`, or None if it has not come yet. Never blocks. A torn reply counts as none.
 
         Raises FileNotFoundError when the mailbox no longer exists, so no reply will come.
         """
 
+    def wait(self, seconds: float, rest: Callable[[float], object]) -> None:
+        """Wait until a reply may have come, for at most `seconds`. A carrier that is not notified of replies
+        calls `rest`, which may end earlier."""
+        rest(seconds)
+
     @abstractmethod
     def fetch(self, name: str, sha256: str) -> Arrived:
-        """Return a published chunk. Raises ValueError when its SHA-256 is another, OSError when it cannot be read."""
+        """Return a published chunk. Raises ValueError if its SHA-256 differs, OSError if it cannot be read."""
 
     def view(self, name: str, sha256: str) -> Piece:
-        """Return what `fetch` does, read-only and mapped from the file where the carrier can, which takes no memory of
-        this process. Raises as `fetch` does."""
+        """Return a published chunk read-only. If possible, a carrier maps the chunk from its file, so that it takes no
+        memory of this process. Raises as `fetch` does."""
         return self.fetch(name, sha256)
 
     @abstractmethod
     def beat(self, lease: int, upto: int) -> None:
-        """Record that the vertices of lease `lease` before `upto` are trained, where the record survives this process.
+        """Record that the vertices of lease `lease` before position `upto` are trained. The record outlives this
+        process.
 
-        Every call is a new heartbeat, also with the same values. It raises nothing for a broken connection, and is
-        cheap enough for every batch: a carrier with expensive heartbeats may drop those within a second of the last.
+        Every call is a new heartbeat, also with the same values. A broken connection raises nothing. A call must be
+        cheap enough for every batch: a carrier with expensive heartbeats may drop those that come less than a second
+        after the last.
         """
 
     @abstractmethod
@@ -88,35 +98,42 @@ class MasterMailboxes(ABC):
     """The master's end of a carrier: the mailboxes of all workers and the published chunks."""
 
     carries_chunks = True
-    """Whether chunks must be written; False for simulated workers that only consume time."""
+    """True if chunks must be written; False for simulated workers that only consume time."""
 
     longest = sys.maxsize
-    """The limit of a sync in bytes. Set by `limit` only."""
+    """Maximum bytes of a sync. Set by `limit` only."""
 
     @property
     def more(self) -> bool:
-        """True if the last `collect` left messages for the next one, to bound the memory that they take together."""
+        """True if the last `collect` left messages for the next call, to bound the memory that messages take."""
         return False
 
     def limit(self, longest: int) -> None:
-        """Set the limit of a sync in bytes. A longer one is collected unread, with a problem."""
+        """Set the maximum bytes of a sync. `collect` returns a longer sync without its payload, with a problem."""
         self.longest = longest
 
     @abstractmethod
     def open(self, worker: str) -> None:
-        """Create a mailbox before its worker starts. An existing one keeps its messages."""
+        """Create a mailbox, before its worker starts. An existing mailbox keeps its messages."""
 
     @abstractmethod
     def collect(self) -> list[Message]:
         """Return the newest complete, unanswered sync of each worker. Never blocks.
 
-        A worker sends the next sync only after a reply, so an older one is a late duplicate. An invalid message is
-        returned with its `problem` until it is discarded. Nothing that a worker does to its mailbox raises.
+        A worker sends the next sync only after a reply, so an older sync is a late duplicate. Each call returns an
+        invalid message, with its `problem`, until the message is discarded. A damaged sync is removed and returned
+        once, without its payload, so that the master can count it; the worker sends it again. Nothing that a worker
+        does to its mailbox makes this method raise, or take longer than an honest worker's largest sync does.
         """
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a sync may have come since the last `collect`, for at most `seconds`. A carrier that is not
+        notified of syncs waits that long."""
+        time.sleep(seconds)
 
     @abstractmethod
     def answer(self, worker: str, number: int, payload: Payload) -> None:
-        """Reply to a sync. It and all earlier ones are no longer collected."""
+        """Reply to a sync. From then on that sync and all earlier ones are no longer collected."""
 
     @abstractmethod
     def discard(self, worker: str, number: int) -> None:
@@ -127,8 +144,8 @@ class MasterMailboxes(ABC):
         """Publish a chunk for workers."""
 
     def share(self, name: str, path: Path) -> bool:
-        """Publish an immutable file like a chunk, without a copy, until it is retracted. Returns False where the
-        carrier cannot do that."""
+        """Publish an immutable file like a chunk, but without a copy. It stays published until it is retracted. Returns
+        False if the carrier cannot do that."""
         return False
 
     @abstractmethod
@@ -137,7 +154,7 @@ class MasterMailboxes(ABC):
 
     @abstractmethod
     def heartbeat(self, worker: str) -> Heartbeat | None:
-        """Return the worker's last heartbeat; None without one, or without a mailbox."""
+        """Return the worker's last heartbeat; None if there is no heartbeat or no mailbox."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -145,17 +162,18 @@ class MasterMailboxes(ABC):
 
     @abstractmethod
     def close(self, worker: str) -> None:
-        """Remove a mailbox. Later messages of that worker are lost; the protocol fences them anyway. Idempotent."""
+        """Remove a mailbox. Later messages of that worker are lost, which is safe: the protocol would reject them.
+        Idempotent."""
 
     def stop(self) -> None:  # noqa: B027
-        """Stop serving the mailboxes, which stay for the next master. Idempotent."""
+        """Stop serving the mailboxes. They stay for the next master. Idempotent."""
 
 
 Direction = Literal["sync", "reply"]  # worker to master, master to worker
 DIRECTIONS: tuple[Direction, ...] = ("sync", "reply")
 MAX_MAILBOX_FILES = 64  # an honest worker leaves a handful
 SUFFIX = ".safetensors"  # of messages and chunks
-HEARTBEAT = "progress"  # file of the last heartbeat: three little-endian int64, lease, upto and number
+HEARTBEAT = "progress"  # file of the last heartbeat: lease, upto and number as little-endian int64
 _MESSAGE = re.compile(r"(sync|reply)-(\d{8})-([0-9a-f]{64})\.safetensors")
 _HEARTBEAT = struct.Struct("<qqq")
 HEARTBEAT_BYTES = _HEARTBEAT.size
@@ -181,16 +199,21 @@ def message_files(names: Iterable[str], direction: Direction) -> list[MessageFil
 
 
 def pack_heartbeat(heartbeat: Heartbeat) -> bytes:
-    """Return the content of a heartbeat's file."""
+    """Return the content of the file of a heartbeat."""
     return _HEARTBEAT.pack(*heartbeat)
 
 
 def unpack_heartbeat(raw: bytes) -> Heartbeat | None:
-    """Return the heartbeat in the content of a file; None where it is torn or out of bounds."""
+    """Return the heartbeat that a file's content encodes; None if it is torn or out of bounds."""
     if len(raw) != HEARTBEAT_BYTES:
         return None
     heartbeat = Heartbeat(*_HEARTBEAT.unpack(raw))
     return heartbeat if max(map(abs, heartbeat)) <= MAX_INTEGER else None
+
+
+def _passed_on(name: str) -> Any:
+    """Return a method that passes its calls on to `_mailboxes`."""
+    return lambda self, *arguments: getattr(self._mailboxes, name)(*arguments)
 
 
 class Forwarding(MasterMailboxes):
@@ -200,38 +223,10 @@ class Forwarding(MasterMailboxes):
         self._mailboxes = mailboxes
         self.carries_chunks = mailboxes.carries_chunks
 
-    def limit(self, longest: int) -> None:
-        self._mailboxes.limit(longest)
+    @property
+    def more(self) -> bool:
+        return self._mailboxes.more
 
-    def open(self, worker: str) -> None:
-        self._mailboxes.open(worker)
-
-    def collect(self) -> list[Message]:
-        return self._mailboxes.collect()
-
-    def answer(self, worker: str, number: int, payload: Payload) -> None:
-        self._mailboxes.answer(worker, number, payload)
-
-    def discard(self, worker: str, number: int) -> None:
-        self._mailboxes.discard(worker, number)
-
-    def publish(self, name: str, payload: Payload) -> None:
-        self._mailboxes.publish(name, payload)
-
-    def share(self, name: str, path: Path) -> bool:
-        return self._mailboxes.share(name, path)
-
-    def retract(self, name: str) -> None:
-        self._mailboxes.retract(name)
-
-    def heartbeat(self, worker: str) -> Heartbeat | None:
-        return self._mailboxes.heartbeat(worker)
-
-    def clear(self) -> None:
-        self._mailboxes.clear()
-
-    def close(self, worker: str) -> None:
-        self._mailboxes.close(worker)
-
-    def stop(self) -> None:
-        self._mailboxes.stop()
+    limit, open, collect, wait, answer = map(_passed_on, ("limit", "open", "collect", "wait", "answer"))
+    discard, publish, share, retract = map(_passed_on, ("discard", "publish", "share", "retract"))
+    heartbeat, clear, close, stop = map(_passed_on, ("heartbeat", "clear", "close", "stop"))

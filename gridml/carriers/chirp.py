@@ -1,11 +1,13 @@
 """The Chirp carrier: the mailbox of a job is a folder on the submit host, accessed through the job's shadow.
 
-The batch system relays: worker → starter (a loopback socket on the job's machine) → shadow → files, as the user who
-submitted the job. gridml opens no port and nothing connects to the worker, so it works behind firewalls. The job must
-set `want_io_proxy`. The master's side is that of the directory carrier, with the same layout and names.
+The batch system relays commands: worker → starter (a loopback socket on the job's machine) → shadow, which accesses the
+files as the user who submitted the job. gridml opens no port and nothing connects to the worker, so this carrier works
+behind firewalls. The job must set `want_io_proxy`. The master's side is that of the directory carrier, with the same
+layout and names.
 
-This module implements the few commands that it needs: the client that comes with the batch system blocks forever when
-the connection ends, and needs a file for every payload. Protocol: chapter "Chirp" of its manual.
+This module is a Chirp client with the few commands that the carrier needs. The client that comes with the batch system
+blocks forever when the connection ends, and needs a file for every payload. The batch system's manual describes the
+protocol in the chapter "Chirp".
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from gridml.carriers.registry import Carrier, Connection
 from gridml.errors import RunError
 from gridml.protocol.payload import Payload, Received, in_pieces
 
-TIMEOUT_S = 20.0  # of a small answer; after that the command fails, and the next one reconnects
-MIN_BYTES_PER_S = 1e5  # the slowest connection that transfers wait for
-MAX_PIECE_BYTES = 1 << 23  # of one command: starter and shadow each hold up to three copies in memory
-_MAX_LINE_BYTES = 5120
-CONFIG = "GRIDML_CHIRP_CONFIG"  # environment variable: path of the file in which the starter wrote host, port, cookie
+TIMEOUT_S = 20.0  # time limit of a short answer; a later answer fails the command, and the next command reconnects
+MIN_BYTES_PER_S = 1e5  # a transfer times out over a connection that is slower than this
+MAX_PIECE_BYTES = 1 << 23  # data of one command, of which starter and shadow each hold up to three copies in memory
+_MAX_LINE_BYTES = 5120  # maximum length of a command
+CONFIG = "GRIDML_CHIRP_CONFIG"  # environment variable: path of the starter's file with host, port and cookie
 _GONE = "the job's Chirp proxy has gone"
 _SIZE = 7  # index of the size in a stat answer: device, inode, mode, links, user, group, device, size, ...
-_OWNERS = 0o600  # mode of written files; sent in decimal
-_ERRORS = {
+_OWNERS = 0o600  # mode of written files; commands write the mode in decimal
+_ERRORS = {  # errno by Chirp's error code
     -1: errno.EACCES,
     -2: errno.EACCES,
     -3: errno.ENOENT,
@@ -58,8 +60,8 @@ _ERRORS = {
 class ChirpLink(FileLink):
     """A connection to the job's Chirp proxy.
 
-    The file `config` holds host, port and cookie, as the starter writes it. Paths are relative to the directory the job
-    was submitted from. Larger files are transferred in pieces of `piece` bytes.
+    The starter writes the file `config` with host, port and cookie. Paths are relative to the directory from which the
+    job was submitted. A file of more than `piece` bytes is transferred in pieces of that size.
     """
 
     def __init__(self, config: Path, timeout_s: float = TIMEOUT_S, *, piece: int = MAX_PIECE_BYTES) -> None:
@@ -68,9 +70,8 @@ class ChirpLink(FileLink):
         self._timeout_s = timeout_s
         self._piece = piece
         self._socket: socket.socket | None = None
-        self._received: BinaryIO = io.BytesIO()  # reads from `_socket`
-        # Guards the connection: one command and its answer at a time.
-        self._lock = threading.Lock()
+        self._received: BinaryIO = io.BytesIO()  # reads from `_socket` once connected
+        self._lock = threading.Lock()  # held from a command to its answer, so that only one command is under way
 
     def list(self, folder: str) -> list[str]:
         with self._exchange(folder):
@@ -102,7 +103,7 @@ class ChirpLink(FileLink):
 
     @contextlib.contextmanager
     def _exchange(self, path: str) -> Iterator[None]:
-        """Hold the connection exclusively for commands on `path`; any failure becomes an OSError."""
+        """Hold the connection exclusively for commands on `path`. Turns any failure into an OSError."""
         with self._lock:
             try:
                 self._connect()
@@ -110,7 +111,7 @@ class ChirpLink(FileLink):
             except _Refused as refused:
                 raise OSError(*refused.args, os.strerror(*refused.args), path) from None
             except (OSError, ValueError) as error:
-                self.close()  # the rest of this answer must not be read as the next one
+                self.close()  # the rest of this answer must not be read as the answer to the next command
                 raise error if isinstance(error, OSError) else OSError(errno.EPROTO, str(error)) from error
 
     def _connect(self) -> None:
@@ -150,7 +151,7 @@ class ChirpLink(FileLink):
 
     def _get_whole(self, path: str, size: int) -> Received:
         with self._patient(size):
-            count = self._ask(f"getfile {_quoted(path)}")  # not `size`: the file may have been replaced in between
+            count = self._ask(f"getfile {_quoted(path)}")  # can differ from `size` if the file has just been replaced
             content = Received(count)
             content.take(self._read(count))
         return content
@@ -158,7 +159,7 @@ class ChirpLink(FileLink):
     def _get_in_pieces(self, path: str) -> Received:
         with self._opened(path, "r", 0) as (file, size):
             content = Received(size)
-            # `read` and `write` continue where the last one ended; not `pread`, whose offsets end at 2 GB.
+            # Each `read` continues where the one before ended. `pread` would take an offset, but only up to 2 GB.
             while content.missing:
                 with self._patient(self._piece):
                     part = self._read(self._ask(f"read {file} {min(content.missing, self._piece)}"))
@@ -169,13 +170,13 @@ class ChirpLink(FileLink):
         return content
 
     def _store(self, path: str, payload: Payload) -> None:
-        """Send a file. The server answers before the content, and again when the shadow has it."""
+        """Send a file. The server answers once after the command, and again when the shadow has the content."""
         blocks = in_pieces(payload).blocks(self._piece)
         if len(payload) > self._piece:
             self._put_in_pieces(path, blocks)
             return
         self._ask(f"putfile {_quoted(path)} {_OWNERS} {len(payload)}")
-        for block in blocks:  # at most one; an empty payload has none, and no second answer
+        for block in blocks:  # at most one block; an empty payload has none, and gets no second answer
             self._send_whole(block)
 
     def _send_whole(self, payload: bytes | memoryview) -> None:
@@ -193,9 +194,9 @@ class ChirpLink(FileLink):
 
     @contextlib.contextmanager
     def _opened(self, path: str, flags: str, mode: int) -> Iterator[tuple[int, int]]:
-        """Yield (descriptor, bytes) of a file that the shadow has opened."""
-        # A starter without its shadow treats an `open`, and no other command, as its own error, and exits with its
-        # job. So `open` follows directly on another command that the shadow has answered.
+        """Yield (descriptor, size in bytes) of a file that the shadow has opened."""
+        # If a starter has lost its shadow, `open` makes it exit together with its job; any other command only fails. So
+        # another command that the shadow must answer is sent directly before `open`.
         self._size(".")
         file = self._ask(f"open {_quoted(path)} {flags} {mode}")
         size = self._read_size()
@@ -204,11 +205,11 @@ class ChirpLink(FileLink):
         except _Refused:
             self._ask(f"close {file}")
             raise
-        self._ask(f"close {file}")  # a full disk may be reported here
+        self._ask(f"close {file}")  # can be the first command to report a full disk
 
     @contextlib.contextmanager
     def _patient(self, count: int) -> Iterator[None]:
-        """Raise the timeout inside `with` to that of `count` bytes over the slowest connection."""
+        """Extend the timeout, inside `with`, by the time that `count` bytes take at `MIN_BYTES_PER_S`."""
         link = self._socket
         assert link is not None
         link.settimeout(self._timeout_s + count / MIN_BYTES_PER_S)
@@ -231,7 +232,7 @@ class ChirpLink(FileLink):
 
 
 class _Refused(Exception):
-    """The server refused a command with this errno; the connection stays usable."""
+    """The server refused a command. The argument is the errno; the connection stays usable."""
 
 
 class Chirp(Carrier):
@@ -252,7 +253,7 @@ def proxy_of_job(config: Path | None = None) -> ChirpLink:
         return ChirpLink(path)
     except (OSError, ValueError) as error:
         raise RunError(
-            f"this job has no Chirp proxy ({path}: {error}). Submit it with want_io_proxy = true; where a pool "
+            f"this job has no Chirp proxy ({path}: {error}). Submit it with want_io_proxy = true; if the pool "
             f"does not allow Chirp, choose another carrier."
         ) from error
 

@@ -5,20 +5,25 @@
     mail/<worker>/progress                              the last heartbeat, three int64: lease, upto, number
     chunks/<name>.safetensors
 
-Nothing here is fsynced. The master can rebuild replies and chunks from durable state, and a sync lost to a power cut is
-sent again, or lost as by any carrier. An fsync would delay a push of 500 MB by seconds, for a file that is removed soon
-after. Files appear by rename, so a reader sees a complete file or none; the digest in the name detects damage.
+Nothing here is fsynced. The master can rebuild replies and chunks from durable state. A sync that a power cut destroys
+is sent again, or is lost, as any carrier may lose it. An fsync would delay a push of 500 MB by seconds, for a file that
+is removed soon after. Files appear by rename, so a reader sees a complete file or none; the digest in the name detects
+damage.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import mmap
 import os
+import select
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +33,7 @@ from gridml.carriers.base import (
     HEARTBEAT_BYTES,
     MAX_MAILBOX_FILES,
     SUFFIX,
+    Direction,
     Heartbeat,
     MasterMailboxes,
     Message,
@@ -40,20 +46,75 @@ from gridml.carriers.base import (
 )
 from gridml.carriers.file_link import FileLink, LinkedMailbox
 from gridml.protocol import bundle
-from gridml.protocol.foreign import FOREIGN_ERRNOS, ForeignFile, read_regular, receive_regular, remove
+from gridml.protocol.foreign import FOREIGN_ERRNOS, ForeignFile, read_regular, receive_regular, removal, remove
 from gridml.protocol.outbox import is_attempt, job_of
 from gridml.protocol.payload import Payload, Piece, Pieces, Received, network_disk
 
-SETTLED_S = 0.1  # age from which an mtime is trusted: file system clocks tick every 4 to 10 ms, so it may hide changes
-GROUP_BYTES = 1 << 27  # of the messages of one `collect`, which are in memory at once; at least one message
-LIST_S = 1.0  # a mailbox is listed this often even with an unchanged mtime: some disks cache mtimes, or have none
+# Minimum age of an mtime that is trusted. File system clocks tick every 4 to 10 ms, so a younger one may hide changes.
+SETTLED_S = 0.1
+MAX_LISTED = 1 << 12  # files of a mailbox that one listing reads
+MAX_REMOVED = 1 << 4  # files of a folder that the master's loop removes itself; a thread removes the others
+MAX_TREE_FILES = 1 << 22  # ... up to this many, so that a worker that still writes into it cannot keep the thread
+GROUP_BYTES = 1 << 27  # maximum bytes of the messages of one `collect`, unless a single message is longer
+LIST_S = 1.0  # a mailbox is listed this often even if its mtime is unchanged: some disks cache mtimes, or have none
+GATHER_S = 0.002  # after a sync has come, those of other workers are awaited so long: a group shares one version
+WATCHED_POLL_S = 0.05, 0.1  # `poll_s` of a mailbox whose replies end a wait; it still looks, as an event may be lost
+_IN_MOVED_TO, _IN_ONLYDIR, _IN_DONT_FOLLOW = 0x80, 0x1000000, 0x2000000
+_EVENTS_BYTES = 1 << 16  # of events that one call reads
+
+
+class FolderWatch:
+    """Ends a wait when a message of one direction appears in a watched folder, by Linux's inotify.
+
+    Its answers are hints. Without inotify, beyond its limits (128 watches a user is usual), and for changes by another
+    machine, a wait takes its whole time, and the caller looks into the folder then. A watch that is no longer
+    referenced closes itself.
+    """
+
+    def __init__(self, direction: Direction) -> None:
+        self._begins = f"{direction}-".encode()
+        self._handle, self._libc, self._poll = -1, ctypes.CDLL(None), select.poll()
+        with contextlib.suppress(AttributeError):  # no Linux
+            self._handle = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._handle >= 0:
+            self._poll.register(self._handle, select.POLLIN)
+            self._release = weakref.finalize(self, os.close, self._handle)
+            self._release.atexit = False  # in a forked process the number may belong to another file
+
+    def add(self, folder: Path) -> bool:
+        """Watch a folder from now on until it is removed; return whether that is possible."""
+        path, events = os.fsencode(folder), _IN_MOVED_TO | _IN_ONLYDIR | _IN_DONT_FOLLOW
+        return self._handle >= 0 and self._libc.inotify_add_watch(self._handle, path, events) >= 0
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until a message has appeared since the last `take`, for at most `seconds`. Return whether one has."""
+        if self._handle < 0:
+            time.sleep(seconds)
+            return False
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0 and self._poll.poll(1e3 * left_s):
+            if self.take():
+                return True
+        return False
+
+    def take(self) -> bool:
+        """Forget the messages that have appeared; return whether there were any. Never blocks."""
+        with contextlib.suppress(BlockingIOError):
+            return self._handle >= 0 and self._begins in os.read(self._handle, _EVENTS_BYTES)
+        return False
+
+    def close(self) -> None:
+        """Stop watching. Idempotent."""
+        if self._handle >= 0:
+            self._handle = -1
+            self._release()
 
 
 class DirectoryLink(FileLink):
     """The files of run directory `root` on a mounted disk. Holds no file open."""
 
     def __init__(self, root: Path) -> None:
-        self._root = f"{root}/"  # joined as text: a poll costs half of what it does with Path
+        self._root = f"{root}/"  # paths are joined as text: with Path, a poll would take twice the time
 
     def list(self, folder: str) -> list[str]:
         return os.listdir(self._root + folder)
@@ -68,7 +129,7 @@ class DirectoryLink(FileLink):
         bundle.write_atomic(Path(self._root + path), payload, durable=False)
 
     def put_named(self, path: Callable[[str], str], payload: Pieces) -> None:
-        bundle.write_named(lambda sha256: Path(self._root + path(sha256)), payload, durable=False)
+        bundle.write_named(lambda sha256: Path(self._root + path(sha256)), payload)
 
     def unlink(self, path: str) -> None:
         Path(self._root + path).unlink(missing_ok=True)
@@ -90,6 +151,11 @@ class DirectoryMailbox(LinkedMailbox):
         self._maps = network_disk(root) is None
         self._beats = itertools.count(1)
         self._heartbeat = os.open(root / self._folder / HEARTBEAT, os.O_RDWR | os.O_CREAT, 0o600)
+        self._replies = FolderWatch("reply") if self._maps else None
+        if self._replies is not None and self._replies.add(root / self._folder):
+            self.poll_s = WATCHED_POLL_S
+        else:
+            self._replies = None
 
     def view(self, name: str, sha256: str) -> Piece:
         if not self._maps:
@@ -103,8 +169,16 @@ class DirectoryMailbox(LinkedMailbox):
     def beat(self, lease: int, upto: int) -> None:
         os.pwrite(self._heartbeat, pack_heartbeat(Heartbeat(lease, upto, next(self._beats))), 0)  # 2 µs
 
+    def wait(self, seconds: float, rest: Callable[[float], object]) -> None:
+        if self._replies is None:
+            rest(seconds)
+        else:
+            self._replies.wait(seconds)
+
     def close(self) -> None:
         super().close()
+        if self._replies is not None:
+            self._replies.close()
         if self._heartbeat >= 0:
             os.close(self._heartbeat)
             self._heartbeat = -1
@@ -112,14 +186,14 @@ class DirectoryMailbox(LinkedMailbox):
 
 @dataclass
 class _EmptyMailbox:
-    """A mailbox that was empty when last listed. Times are those of this process's clock."""
+    """A mailbox that was empty when last listed. Times in seconds are of this process's clock."""
 
     changed_ns: int  # mtime of the folder
-    since_s: float  # when that mtime was first seen
-    listed_s: float  # when the folder was last listed
+    since_s: float  # time at which that mtime was first seen
+    listed_s: float  # time at which the folder was last listed
 
     def still_empty(self, now_s: float) -> bool:
-        """Return whether any message after the last listing must have changed the mtime."""
+        """Return whether a message that came after the last listing would certainly have changed the mtime."""
         return self.listed_s - self.since_s >= SETTLED_S and now_s - self.listed_s < LIST_S
 
 
@@ -131,16 +205,24 @@ class DirectoryMailboxes(MasterMailboxes):
         self._chunks = root / "chunks"
         self._clock = clock
         self._empty: dict[str, _EmptyMailbox] = {}  # by worker; a mailbox with a message has no entry
-        self._problems: list[Message] = []  # of mailboxes as a whole, not collected yet
-        self._left: deque[str] = deque()  # workers whose mailboxes changed, not read yet
+        self._problems: list[Message] = []  # problems of mailboxes as a whole that are not collected yet
+        self._removals = ThreadPoolExecutor(1, "removals")  # has no thread before it has work
+        self._left: deque[str] = deque()  # workers whose changed mailboxes are not read yet
+        self._arrivals = FolderWatch("sync")
+        self._watched: set[str] = set()  # workers whose mailboxes it watches
+        self._listed: dict[str, list[MessageFile]] = {}  # by worker: the syncs of its collected message's listing
         for folder in (self._mail, self._chunks):
             folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, worker: str) -> None:
         mailbox = self._mail / worker
         if mailbox.is_symlink() or not mailbox.is_dir():
-            remove(mailbox)  # a link or a file in its place
+            remove(mailbox)  # it is a link or a file
             mailbox.mkdir(mode=0o700)
+
+    def wait(self, seconds: float) -> None:
+        if self._arrivals.wait(seconds) and len(self._watched) > 1:
+            time.sleep(GATHER_S)
 
     def collect(self) -> list[Message]:
         self._left = self._left or deque(self._changed())
@@ -160,9 +242,10 @@ class DirectoryMailboxes(MasterMailboxes):
         return bool(self._left)
 
     def _newest(self, worker: str) -> Message | None:
-        """Return the newest complete sync in a mailbox, or the problem of an unusable one."""
-        for sync in reversed(self._syncs(worker)):
-            path = self._mail / worker / sync.name
+        """Return the newest sync in a mailbox, or why it cannot be used. Reads at most one."""
+        listed = self._listed[worker] = self._syncs(worker)
+        for sync in reversed(listed):
+            path = Path(f"{self._mail}/{worker}/{sync.name}")
             try:
                 payload = receive_regular(path, self.longest)
             except FileNotFoundError:
@@ -171,19 +254,26 @@ class DirectoryMailboxes(MasterMailboxes):
                 return Message(worker, sync.number, b"", str(error))
             if bundle.digest(payload) == sync.sha256:
                 return Message(worker, sync.number, payload)
-            self._remove(worker, sync.name)  # damaged: the worker sends it again
+            self._remove(worker, sync.name)
+            problem = f"its {len(payload):,} bytes have another SHA-256 than its name"
+            return Message(worker, sync.number, b"", problem, is_damaged=True)
         return None
 
     def _changed(self) -> list[str]:
-        """Return the workers whose mailboxes may hold a message, by mtime, as listing costs several times more."""
+        """Return the workers whose mailboxes may hold a message. Mailboxes with an unchanged mtime are skipped: to list
+        them would take several times longer."""
         changed, mtimes = [], dict[str, int]()
+        self._arrivals.take()  # what has appeared by now is seen below
         with os.scandir(self._mail) as mailboxes:
             for mailbox in mailboxes:
-                # A name with a leading dot is being removed. Anything else that is no folder or no worker is ignored.
+                # A mailbox with a leading dot is being removed. It is ignored, like all that is no worker's folder.
                 name = mailbox.name
                 if (name in self._empty or is_attempt(name, job_of(name))) and mailbox.is_dir(follow_symlinks=False):
                     with contextlib.suppress(FileNotFoundError):
                         mtimes[mailbox.name] = mailbox.stat(follow_symlinks=False).st_mtime_ns
+        for worker in mtimes.keys() - self._watched:
+            self._arrivals.add(self._mail / worker)
+        self._watched = {*mtimes}
         now_s = self._clock()  # after the mtimes and before the listings, so that no message is missed
         for worker, changed_ns in mtimes.items():
             empty = self._empty.get(worker)
@@ -196,10 +286,13 @@ class DirectoryMailboxes(MasterMailboxes):
         return sorted(changed)
 
     def _syncs(self, worker: str) -> list[MessageFile]:
-        """Return the syncs in a mailbox, oldest first; none where it no longer exists. Surplus files beyond
-        `MAX_MAILBOX_FILES` are removed at once, because every listing would pay for them."""
+        """Return the syncs in a mailbox, oldest first; none if the mailbox no longer exists. Of more than
+        `MAX_MAILBOX_FILES` files, all but the newest messages are removed, because they would slow down every listing.
+        Of more than `MAX_LISTED`, the others wait for the next call.
+        """
         try:
-            names = os.listdir(self._mail / worker)
+            with os.scandir(self._mail / worker) as entries:
+                names = [entry.name for entry in itertools.islice(entries, MAX_LISTED)]
         except OSError as error:
             self._handle_error(worker, error)
             return []
@@ -208,14 +301,27 @@ class DirectoryMailboxes(MasterMailboxes):
         kept = [file.name for direction in DIRECTIONS for file in message_files(names, direction)[-1:]]
         for name in {*names} - {*kept, HEARTBEAT}:
             self._remove(worker, name)
-        self._report(worker, f"{len(names):,} files lay in its mailbox, expected at most {MAX_MAILBOX_FILES}")
+        more = " or more" * (len(names) == MAX_LISTED)
+        self._report(worker, f"{len(names):,} files{more} lay in its mailbox, expected at most {MAX_MAILBOX_FILES}")
         return message_files(kept, "sync")
 
     def _remove(self, worker: str, name: str) -> None:
         try:
-            remove(self._mail / worker / name)
+            self._clear_away(Path(f"{self._mail}/{worker}/{name}"))
         except OSError as error:
             self._handle_error(worker, error)
+
+    def _clear_away(self, path: Path) -> None:
+        """Remove what lies at a path. The master's loop does not wait for a large folder. Raises errors of the disk."""
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno not in FOREIGN_ERRNOS:
+                raise
+            # Moved away first, so that a worker that still writes cannot keep the folder alive.
+            steps = removal(path, self._mail)
+            if len([*itertools.islice(steps, MAX_REMOVED)]) == MAX_REMOVED:
+                self._removals.submit(deque, itertools.islice(steps, MAX_TREE_FILES), 0)
 
     def _handle_error(self, worker: str, error: OSError) -> None:
         """Report an error that the worker caused in its own mailbox. Raises errors of the master's disk."""
@@ -231,13 +337,14 @@ class DirectoryMailboxes(MasterMailboxes):
     def answer(self, worker: str, number: int, payload: Payload) -> None:
         mailbox = self._mail / worker
         try:
-            bundle.write_named(lambda sha256: mailbox / name_of("reply", number, sha256), payload, durable=False)
+            bundle.write_named(lambda sha256: mailbox / name_of("reply", number, sha256), payload)
         except OSError as error:
             self._handle_error(worker, error)  # a closed mailbox needs no reply
         self.discard(worker, number)
 
     def discard(self, worker: str, number: int) -> None:
-        for sync in self._syncs(worker):
+        listed = self._listed.pop(worker, [])  # a second listing is only needed if the sync came after this one
+        for sync in listed if any(sync.number == number for sync in listed) else self._syncs(worker):
             if sync.number <= number:
                 self._remove(worker, sync.name)
 
@@ -267,10 +374,12 @@ class DirectoryMailboxes(MasterMailboxes):
             self.close(worker)
 
     def close(self, worker: str) -> None:
-        removed = self._mail / f".{worker}"
         self._empty.pop(worker, None)
+        self._listed.pop(worker, None)
+        self._watched.discard(worker)
         with contextlib.suppress(OSError):
-            # Renamed first, so that a worker that still writes cannot keep the mailbox alive.
-            (self._mail / worker).rename(removed)
-        with contextlib.suppress(OSError):
-            remove(removed)
+            self._clear_away(self._mail / worker)
+
+    def stop(self) -> None:
+        self._arrivals.close()
+        self._removals.shutdown()

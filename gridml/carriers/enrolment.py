@@ -1,9 +1,10 @@
-"""Enrolment with the master, the machine's side: it makes a key, proves its identity, and receives an assignment.
+"""Enrolment of a machine with the master, on the machine's side.
 
-All machines of a fleet start with the same data, so none starts with a key of its own. Each makes one, connects as SSH
-user `enrol` to the master's server, whose key it knows, and opens the subsystem `enrol`. A request is one line of JSON,
-and so is its answer. From then on the key is that of the assigned job (`gridml/carriers/sftp.py`), and the machine
-sends its goodbye message as the job's user in the same way.
+The machine makes a key, proves its identity, and receives an assignment. All machines of a fleet start with the same
+data, so no machine starts with a key of its own. Each machine makes a key, connects as SSH user `enrol` to the master's
+server, whose public key it knows, and opens the subsystem `enrol`. A request is one line of JSON, and so is its answer.
+After enrolment, the machine's key is the key of the assigned job (`gridml/carriers/sftp.py`). At the end the machine
+sends a goodbye message in the same way, but as the job's user.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from gridml.errors import RunError
 from gridml.protocol.foreign import printable
 
 USER = SUBSYSTEM = "enrol"
-MAX_LINE_BYTES = 64 << 10  # of a request or an answer
-MAX_LOG_CHARS = 8 << 10  # of a worker's log; each takes at most four bytes of a line
-MAX_BUNDLE_FILES = 256  # their names and digests fit into one line
-BUNDLE = "bundle"  # folder of the run directory that holds the files
-BUNDLE_DESCRIPTION = "bundle.json"  # file in it with the content of an assignment
+MAX_LINE_BYTES = 64 << 10  # maximum length of a request or an answer
+MAX_LOG_CHARS = 8 << 10  # maximum length of a worker's log in a request; a character takes at most four bytes
+MAX_BUNDLE_FILES = 256  # maximum number of files of an assignment, so that their names and digests fit into one line
+BUNDLE = "bundle"  # folder of the run directory that holds the files of assignments
+BUNDLE_DESCRIPTION = "bundle.json"  # file in that folder with the content of an assignment
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}"
 FILE_NAME = re.compile(rf"{_PART}(?:/{_PART}){{0,15}}")
@@ -38,12 +39,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class BundleFile:
     """A file that a worker needs."""
 
-    name: str  # relative to the worker's folder, may contain folders
+    name: str  # path relative to the worker's folder
     sha256: str  # hexadecimal
 
     @property
     def path(self) -> str:
-        """Its path in the run directory: all files are in one folder, by digest."""
+        """The path of the file in the run directory, where all files are in one folder and named by digest."""
         return f"{BUNDLE}/{self.sha256}"
 
 
@@ -52,9 +53,9 @@ class Assignment:
     """The work of an enrolled machine."""
 
     job: str
-    files: tuple[BundleFile, ...]  # to fetch
-    program: str  # the name of one of the files
-    arguments: tuple[str, ...] = ()  # of the worker
+    files: tuple[BundleFile, ...]  # files that the machine must fetch
+    program: str  # name of the program's file, one of `files`
+    arguments: tuple[str, ...] = ()  # arguments of the worker's command
     environment: Mapping[str, str] = field(default_factory=dict)  # variables to set for the worker
 
     @staticmethod
@@ -79,8 +80,8 @@ class Assignment:
 
 
 class Refused(RunError):
-    """The master refused this machine, for the reason `why`. A retry may succeed after `retry_s` seconds; never where
-    that is None."""
+    """The master refused this machine, for the reason `why`. A retry can succeed after `retry_s` seconds; if `retry_s`
+    is None, no retry will succeed."""
 
     def __init__(self, why: str, retry_s: float | None = None) -> None:
         super().__init__(f"the master refused this machine: {why}")
@@ -109,19 +110,20 @@ def is_key(text: str) -> bool:
 
 
 class EnrolmentClient:
-    """Requests of a machine with key `private_key` to the master at `address`, each on a connection of its own;
-    `timeout_s` limits each step of it.
+    """Sends requests to the master at `address`, from a machine with key `private_key`. Each request has a connection
+    of its own; `timeout_s` limits each step of a connection.
 
-    Every method raises PermissionError where the server has another key than the known one, or refuses the machine's;
-    another OSError where the master is unreachable or its answer invalid; and Refused.
+    Every method raises PermissionError if the server's key is not the key in `address` or the server refuses the
+    machine's key; another OSError if the master is unreachable or its answer is invalid; Refused if the master refuses
+    the request.
     """
 
     def __init__(self, address: Address, private_key: str, timeout_s: float = TIMEOUT_S) -> None:
         self._address, self._private_key, self._timeout_s = address, private_key, timeout_s
 
     def enrol(self, token: str, document: str, signature: str) -> Assignment:
-        """Enrol with the fleet's token, and this machine's identity document and its signature (base64) as the metadata
-        service returns them. Idempotent for the same key."""
+        """Enrol with the fleet's token and this machine's identity document. `document` and its `signature` (base64)
+        are those that the metadata service returned. Idempotent for the same key."""
         request = {"op": "enrol", "fleet_token": token, "document": document, "signature": signature}
         answer = self._ask(USER, request)
         try:
@@ -137,7 +139,7 @@ class EnrolmentClient:
 
     def _ask(self, user: str, request: Mapping[str, Any]) -> dict[str, Any]:
         paramiko = importlib.import_module("paramiko")
-        line = json.dumps(request, ensure_ascii=False).encode() + b"\n"  # escaped, a character takes up to 12 bytes
+        line = json.dumps(request, ensure_ascii=False).encode() + b"\n"  # unescaped: an escape takes up to 12 bytes
         if len(line) > MAX_LINE_BYTES:
             raise ValueError(f"got a request of {len(line)} bytes, expected at most {MAX_LINE_BYTES}")
         with as_oserror(paramiko, str(self._address)):
@@ -162,8 +164,8 @@ class EnrolmentClient:
 
 
 def read_line(channel: Any, within_s: float) -> bytes | None:
-    """Return the next line of a paramiko.Channel, None where the channel ends before. Raises OSError for a line of more
-    than `MAX_LINE_BYTES`, TimeoutError for one that takes longer than `within_s` seconds."""
+    """Return the next line of a paramiko.Channel; None if the channel ends before the line does. Raises OSError for a
+    line of more than `MAX_LINE_BYTES`, TimeoutError for a line that takes longer than `within_s` seconds."""
     line, deadline = bytearray(), time.monotonic() + within_s
     while not line.endswith(b"\n"):
         channel.settimeout(max(deadline - time.monotonic(), 0.001))

@@ -1,6 +1,6 @@
-"""A worker's mailbox over any access to the files of the run directory: a link lists, gets, puts and unlinks them.
+"""A worker's mailbox over a link: a connection that lists, gets, puts and unlinks files of the run directory.
 
-Layout and names are those of the directory carrier, which also implements the master's mailboxes.
+The layout and the file names are those of the directory carrier, which also implements the master's mailboxes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from gridml.carriers.base import HEARTBEAT, SUFFIX, Heartbeat, WorkerMailbox, me
 from gridml.protocol import bundle
 from gridml.protocol.payload import Arrived, Payload, Pieces, Received, in_pieces
 
-HEARTBEAT_S = 0.2  # between two heartbeats, each of which is a round trip to the submit host
+HEARTBEAT_S = 0.2  # minimum time between two heartbeats, because each is a round trip to the submit host
 
 
 class FileLink(ABC):
     """Files of the run directory, by paths relative to it.
 
     A link connects on first use, and reconnects after a broken connection. Every method raises OSError with an errno,
-    and FileNotFoundError for a missing file; none blocks forever. Threads may share a link: calls are serialised.
+    and FileNotFoundError for a missing file. No method blocks forever. Threads can share a link, because it serialises
+    calls.
     """
 
     @abstractmethod
@@ -42,12 +43,12 @@ class FileLink(ABC):
         self.put(path(payload.sha256), payload)
 
     def write(self, path: str, payload: Payload) -> None:
-        """Write a file in the fewest round trips. Not atomic: a reader may see it empty."""
+        """Write a file with as few round trips as possible. Not atomic: a reader can see an empty file."""
         self.put(path, payload)
 
     @abstractmethod
     def unlink(self, path: str) -> None:
-        """Remove a file. A missing one is no error."""
+        """Remove a file. A missing file is no error."""
 
     @abstractmethod
     def close(self) -> None:
@@ -55,13 +56,13 @@ class FileLink(ABC):
 
 
 def temporary_path(path: str) -> str:
-    """Return the path under which a file is written before its rename: `box/.message.tmp` for `box/message`."""
+    """Return the path at which a file is written before its rename: `box/.message.tmp` for `box/message`."""
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name}.tmp"
 
 
 class LinkedMailbox(WorkerMailbox):
-    """Messages and chunks of worker `worker` over two links; a subclass writes the heartbeats."""
+    """The mailbox of worker `worker`: messages over one link, chunks over another. A subclass writes the heartbeats."""
 
     def __init__(self, worker: str, messages: FileLink, chunks: FileLink) -> None:
         self._folder = f"mail/{worker}"
@@ -71,8 +72,8 @@ class LinkedMailbox(WorkerMailbox):
         pieces = in_pieces(payload)
         for sync in message_files(self._messages.list(self._folder), "sync"):
             if sync.number == number and sync.sha256 == pieces.sha256:
-                return  # not sent twice while the master is busy
-            if sync.number == number:  # first, so that the master never sees both
+                return  # sent before, and not yet read by the master
+            if sync.number == number:  # remove other content with this number first, so that the master never sees both
                 self._messages.unlink(f"{self._folder}/{sync.name}")
         self._messages.put_named(lambda sha256: f"{self._folder}/{name_of('sync', number, sha256)}", pieces)
 
@@ -82,7 +83,7 @@ class LinkedMailbox(WorkerMailbox):
         except FileNotFoundError:
             raise
         except OSError:
-            return None  # unreachable for now
+            return None  # the run directory is unreachable for now
         with contextlib.suppress(OSError):
             for reply in message_files(names, "reply"):
                 path = f"{self._folder}/{reply.name}"
@@ -108,8 +109,8 @@ class LinkedMailbox(WorkerMailbox):
 class FileMailbox(LinkedMailbox):
     """The mailbox of worker `worker` over links from `connect`. Raises what `connect` raises.
 
-    Messages, chunks and heartbeats have a link each, and heartbeats a thread: a link serialises its calls, so a
-    heartbeat on a shared one would wait for a push under way.
+    Messages, chunks and heartbeats have a link each, and heartbeats are sent by a thread of their own. A link
+    serialises its calls, so on a shared link a heartbeat would wait for a push under way.
     """
 
     poll_s = (0.03, 0.2)
@@ -128,12 +129,12 @@ class FileMailbox(LinkedMailbox):
 
 
 class _HeartbeatWriter:
-    """Writes the newest heartbeat on a thread, at most every `every_s` seconds, so that training never waits for it."""
+    """Writes the newest heartbeat, at most one every `every_s` seconds, on a thread, so that training never waits."""
 
     def __init__(self, link: FileLink, path: str, every_s: float) -> None:
         self._link, self._path, self._every_s = link, path, every_s
-        self._newest: bytes | None = None  # not written yet; guarded, like `_closed`, by `_changed`
-        self._changed = threading.Condition()
+        self._newest: bytes | None = None  # the heartbeat to write next, if any
+        self._changed = threading.Condition()  # guards `_newest` and `_closed`
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="heartbeats", daemon=True)
         self._thread.start()
@@ -144,7 +145,7 @@ class _HeartbeatWriter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Stop. The last heartbeat is still written if that takes at most a second."""
+        """Stop. The last heartbeat is still written, unless writing it takes more than a second."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -159,7 +160,7 @@ class _HeartbeatWriter:
                 heartbeat, self._newest = self._newest, None
             if heartbeat is None:
                 return
-            with contextlib.suppress(OSError):  # the next heartbeat replaces it
+            with contextlib.suppress(OSError):  # a lost heartbeat is replaced by the next
                 self._link.write(self._path, heartbeat)
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, self._every_s)

@@ -1,10 +1,11 @@
 """The SFTP carrier: a worker accesses the run directory through the master's own SSH server.
 
-For pools whose machines may connect to the submit host. The worker has the key of its job, pins the server's key, and
-sees only its own mailboxes and the chunks (`master/sftp`). The algorithms of both ends, and the connection to a server
-with a known key, are here as well. paramiko is imported on the first connection, so that other carriers do not need it.
+It is for pools whose machines are allowed to connect to the submit host. The worker has the key of its job, accepts
+only the known key of the server, and sees only its own mailboxes and the chunks (`master/sftp`). This module also
+defines the SSH algorithms of both ends, and connects to a server with a known key. paramiko is imported on the first
+connection, so that other carriers do not need it.
 
-SFTP: draft-ietf-secsh-filexfer-02, with OpenSSH's posix-rename.
+The protocol is SFTP of draft-ietf-secsh-filexfer-02, with OpenSSH's posix-rename.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from typing import Any
 
 from gridml.carriers.file_link import FileLink, FileMailbox, temporary_path
 from gridml.carriers.registry import Carrier, Connection
+from gridml.dataclass_json import parse
 from gridml.errors import RunError, UsageError
 from gridml.protocol.payload import Payload, Received, in_pieces
 
-TIMEOUT_S = 20.0  # of a step without any progress; the connection then counts as broken
-ALIVE_S = 30  # of silence before a keepalive probe
+TIMEOUT_S = 20.0  # after this time without progress in a step, the connection counts as broken
+ALIVE_S = 30  # seconds of silence before a keepalive probe
 _LOGGER = "gridml.sftp"
 # Both ends are gridml's, so only algorithms beyond doubt are offered: authenticated ciphers, or counter mode with
 # encrypt-then-mac; no SHA-1, MD5 or CBC; ed25519 keys and signatures.
@@ -51,16 +53,16 @@ class Address:
 
     host: str
     port: int
-    host_key: str  # its public key: ed25519, base64 as in OpenSSH's files
+    host_key: str  # the server's public key: ed25519, base64 as in OpenSSH's files
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
 
 def connected(address: Address, user: str, private_key: str, timeout_s: float = TIMEOUT_S) -> Any:
-    """Return a paramiko.Transport authenticated as `user` with a private key (ed25519, OpenSSH's format), after the
-    server has proved the host key of `address`. Raises PermissionError for another host key, and what paramiko
-    raises."""
+    """Return a paramiko.Transport to a server that has proved the host key of `address`. The transport is authenticated
+    as `user` with a private key (ed25519, OpenSSH's format). Raises PermissionError if the server has another host key,
+    and what paramiko raises."""
     paramiko = importlib.import_module("paramiko")
     connection = socket.create_connection((address.host, address.port), timeout_s)
     keep_alive(connection, timeout_s)
@@ -78,8 +80,8 @@ def connected(address: Address, user: str, private_key: str, timeout_s: float = 
 
 
 def _authenticate(transport: Any, user: str, key: Any, timeout_s: float) -> None:
-    """Authenticate with a key. Raises AuthenticationException only for a refusal by the server."""
-    # paramiko's own call treats a broken connection and a timeout as refusals as well.
+    """Authenticate with a key. Raises AuthenticationException only if the server refuses the key."""
+    # paramiko's own call raises AuthenticationException for a broken connection and for a timeout, too.
     paramiko = importlib.import_module("paramiko")
     answered = threading.Event()
     transport.auth_publickey(user, key, answered)
@@ -88,14 +90,15 @@ def _authenticate(transport: Any, user: str, key: Any, timeout_s: float) -> None
     if not transport.is_authenticated():
         if not transport.is_active():
             raise EOFError
-        raise transport.get_exception() or paramiko.AuthenticationException("it does not know it")
+        raise transport.get_exception() or paramiko.AuthenticationException("the key is unknown there")
 
 
 def subsystem(transport: Any, name: str, timeout_s: float) -> Any:
-    """Return a new paramiko.Channel with a subsystem; on a timeout close the transport. Raises what paramiko raises."""
+    """Return a new paramiko.Channel with a subsystem. On a timeout, the transport is closed. Raises what paramiko
+    raises."""
     channel = transport.open_session(timeout=timeout_s)
     channel.settimeout(timeout_s)
-    # `invoke_subsystem` has no timeout: it blocks forever where the master's process is stopped but not dead.
+    # `invoke_subsystem` has no timeout. It blocks forever if the master's process is stopped (SIGSTOP) and not dead.
     limit = threading.Timer(timeout_s, hang_up, (transport,))
     limit.daemon = True
     limit.start()
@@ -116,22 +119,22 @@ def prepare(transport: Any, timeout_s: float) -> None:
     transport.banner_timeout = transport.handshake_timeout = timeout_s
     transport.auth_timeout = transport.channel_timeout = timeout_s
     options = transport.get_security_options()
-    for kind, allowed in _ALGORITHMS.items():  # those that this version of paramiko has, in its order
+    for kind, allowed in _ALGORITHMS.items():  # take those that this version of paramiko has, in paramiko's order
         setattr(options, kind, tuple(name for name in getattr(options, kind) if name in allowed))
 
 
 def keep_alive(connection: socket.socket, timeout_s: float) -> None:
-    """Let the kernel close a connection whose peer is gone, or acknowledges nothing for `timeout_s`."""
+    """Let the kernel close a connection if the peer is gone or acknowledges nothing for `timeout_s`."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (*_KEEPALIVE, ("TCP_USER_TIMEOUT", int(1e3 * timeout_s))):
-        if hasattr(socket, name):  # not all systems have all of them
+        if hasattr(socket, name):  # some systems lack some of these options
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def hang_up(transport: Any) -> None:
     """Close a paramiko.Transport at once."""
-    # Its thread notices `close` within 0.1 s only, but a shut down socket immediately.
+    # The transport's thread takes up to 0.1 s to notice `close`, but notices at once that the socket was shut down.
     with contextlib.suppress(OSError):
         transport.sock.shutdown(socket.SHUT_RDWR)
     transport.close()
@@ -140,7 +143,8 @@ def hang_up(transport: Any) -> None:
 
 @contextlib.contextmanager
 def as_oserror(paramiko: Any, what: str) -> Iterator[None]:
-    """Translate everything that paramiko raises to OSError with an errno; a broken connection to ConnectionError."""
+    """Turn everything that paramiko raises into an OSError with an errno, and a broken connection into a
+    ConnectionError."""
     try:
         yield
     except paramiko.AuthenticationException as error:
@@ -150,43 +154,40 @@ def as_oserror(paramiko: Any, what: str) -> Iterator[None]:
     except TimeoutError as error:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), what) from error
     except OSError as error:
-        if error.errno is None:  # the server's "failure", or a socket that paramiko found closed
+        if error.errno is None:  # the server answered "failure", or paramiko found the socket closed
             raise OSError(errno.EIO, str(error), what) from error
         error.filename = error.filename or what
         raise
 
 
-READ = 1 << 20  # bytes per request; an SFTP server may send less
-WRITE = 255 << 10  # bytes per request, at most: the limit of OpenSSH's server
+READ = 1 << 20  # bytes per request; an SFTP server can send less
+WRITE = 255 << 10  # maximum bytes per request: the limit of OpenSSH's server
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 
 
 @dataclass(frozen=True)
 class Credential(Address):
-    """The credential of one job for the server at an address."""
+    """The credential of one job, for the server at this address."""
 
     user: str
-    private_key: str  # ed25519, OpenSSH's format; empty where the job's machine has its own
+    private_key: str  # ed25519, OpenSSH's format; empty if the job's machine makes its own key
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @staticmethod
     def read(path: Path) -> Credential:
-        """Read a file. Raises OSError when it cannot be read, ValueError for an invalid credential."""
-        values = json.loads(path.read_text())
-        try:
-            return Credential(**{**values, "port": int(values["port"])})
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"not a credential: {error}") from None
+        """Read a credential from a file. Raises OSError if the file cannot be read, ValueError for an invalid
+        credential."""
+        return parse(Credential, path.read_bytes())
 
     def __repr__(self) -> str:  # keeps the key out of tracebacks and logs
         return f"Credential({self.user!r} at {self})"
 
 
 class SftpConnection:
-    """One SSH connection, shared by links. Connects on first use, and reconnects after a broken connection."""
+    """One SSH connection that several links share. Connects on first use, and reconnects after a broken connection."""
 
     def __init__(self, credential: Credential, timeout_s: float = TIMEOUT_S) -> None:
         self.credential = credential
@@ -200,7 +201,7 @@ class SftpConnection:
         wanted = self.credential
         with self._lock, as_oserror(paramiko, str(wanted)):
             if self._transport is None or not self._transport.is_active():
-                self._transport = None  # no dead transport is left if `connected` raises
+                self._transport = None  # drops a dead transport even if `connected` raises
                 self._transport = connected(wanted, wanted.user, wanted.private_key, self.timeout_s)
             try:
                 return paramiko.SFTPClient(subsystem(self._transport, "sftp", self.timeout_s))
@@ -227,25 +228,25 @@ class SftpConnection:
 
 @dataclass
 class _PartialFile:
-    """An interrupted download, to be resumed if the file is still the same."""
+    """An interrupted download. It is resumed if the file is unchanged."""
 
     path: str
     size: int
-    written: Any  # mtime
-    arrived: Received  # the beginning of the file
+    written: Any  # mtime of the file
+    arrived: Received  # the beginning of the file, as far as it has arrived
 
 
 class SftpLink(FileLink):
-    """One SFTP session on a connection that links may share.
+    """One SFTP session on a connection, which other links can share.
 
-    A transfer that a broken connection interrupts is resumed by the next call. An upload is resumed, also by another
-    process, if the path contains the SHA-256 of the content, because a partial file under it can only be a prefix of
-    that content. Only the reader verifies the digest.
+    If a broken connection interrupts a download, the next call for the file resumes it. An upload is resumed, even by
+    another process, if the path contains the SHA-256 of the content, because a partial file at such a path can only be
+    a prefix of the content. Only the reader verifies the SHA-256.
     """
 
     def __init__(self, connection: SftpConnection) -> None:
         self._connection = connection
-        self._half: _PartialFile | None = None  # of the last `get`
+        self._half: _PartialFile | None = None  # the download that the last `get` left unfinished
         self._sftp: Any = None
         self._lock = threading.Lock()
 
@@ -296,7 +297,7 @@ class SftpLink(FileLink):
         file.seek(arrived)
         for block in in_pieces(payload).blocks(WRITE, arrived):
             file.write(block)
-        # paramiko discards the answers to pipelined requests, so a full disk shows only in the size.
+        # paramiko discards the answers to pipelined requests, so only the file's size reveals a full disk.
         stored = file.stat().st_size if len(payload) > WRITE else len(payload)
         file.close()
         if stored != len(payload):
@@ -304,9 +305,9 @@ class SftpLink(FileLink):
 
     @contextlib.contextmanager
     def _exchange(self, path: str) -> Iterator[Any]:
-        """Hold the session exclusively for calls on `path`; any failure becomes an OSError.
+        """Hold the session exclusively for calls on `path`. Turns any failure into an OSError.
 
-        A file that is open at a failure is closed with the session: closing it here would block again.
+        A file that is open when a call fails is closed with the session, because closing the file could block again.
         """
         paramiko = importlib.import_module("paramiko")
         with self._lock:
@@ -316,11 +317,11 @@ class SftpLink(FileLink):
                         self._sftp = self._connection.session()
                     yield self._sftp
             except (FileNotFoundError, PermissionError):
-                raise  # an answer of the server: the session stays usable
+                raise  # the server has answered, so the session stays usable
             except OSError as error:
                 if self._sftp is not None and isinstance(error, ConnectionError | TimeoutError):
                     self._connection.abandon(self._sftp)
-                self._drop()  # the rest of this answer must not be read as the next one
+                self._drop()  # the rest of this answer must not be read as the answer to the next call
                 raise
 
     def _drop(self) -> None:
@@ -331,7 +332,8 @@ class SftpLink(FileLink):
 
 
 def _opened(sftp: Any, path: str, longest: int) -> tuple[Any, int]:
-    """Return (open file, offset) for an upload: the end of a partial file if its path contains a SHA-256, else 0."""
+    """Return (open file, offset) for an upload of `longest` bytes. The offset is the length of a partial file whose
+    path contains a SHA-256, and 0 otherwise."""
     if longest > WRITE and _SHA256.search(path):
         with contextlib.suppress(FileNotFoundError):
             file = sftp.open(path, "r+b")
@@ -351,7 +353,7 @@ class Sftp(Carrier):
     job_file = "sftp/{job}"  # the job's credential
     modules = ("paramiko",)
     install = "pip install paramiko"
-    hint = "Where this machine may not connect there, give another --address HOST:PORT, or leave --carrier sftp out."
+    hint = "If this machine cannot connect there, give another --address HOST:PORT, or leave --carrier sftp out."
     mailboxes = "master.sftp.server:SftpMailboxes"
 
     def connect(self, job: str, directory: Path | None) -> Connection:
@@ -374,8 +376,8 @@ class Sftp(Carrier):
 
 
 def unreachable(host: str, *, asked: bool) -> str | None:
-    """Return the reason for which workers on other machines cannot reach this one at `host`, None where they may. A
-    host that the user has not `asked` for must be a fully qualified name."""
+    """Return the reason why workers on other machines cannot reach this machine at `host`; None if no reason is found.
+    `asked` is True if the user gave the host; any other host must be a fully qualified name or an IPv6 address."""
     try:
         addresses = {ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError, ValueError) as error:
@@ -390,7 +392,8 @@ def unreachable(host: str, *, asked: bool) -> str | None:
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """Return (host, port) of `HOST[:PORT]`, 0 for any port; an IPv6 address stands in brackets. Raises UsageError."""
+    """Return (host, port) of `HOST[:PORT]`. If the text has no port, the port is 0, which means any port. An IPv6
+    address stands in brackets. Raises UsageError."""
     match = _ADDRESS.fullmatch(text)
     port = int(match[3] or 0) if match else 0
     if match is None or port > 65535 or match[3] == "0":
@@ -399,7 +402,8 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def connection_of_job(path: Path) -> SftpConnection:
-    """Return the connection of the job that this process runs in; `path` is its credential. Raises RunError."""
+    """Return the connection of the job that this process runs in. `path` is the file of the job's credential. Raises
+    RunError."""
     try:
         return SftpConnection(Credential.read(path))
     except (OSError, ValueError) as error:

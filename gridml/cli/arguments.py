@@ -21,11 +21,12 @@ INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.", show_default=False)]
 Json = Annotated[bool, typer.Option(JSON, help="Print JSON to standard output.")]
+JsonLines = Annotated[bool, typer.Option(JSON, help="Print JSON Lines to standard output: an object a line.")]
 Table = TypeVar("Table")
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print text with control characters escaped: it may contain names or output from other machines."""
+    """Print text with control characters escaped, because it can contain names or output from other machines."""
     typer.echo(printable(text, sys.maxsize), err=err)
 
 
@@ -33,24 +34,24 @@ class _ClosedPipeTolerant(io.FileIO):
     """A file that drops its output once the reader of the pipe has gone, as with `gridml run ... | head`.
 
     The command then continues to its usual end and exit status: a run keeps training, an instance is still removed.
-    Only `gridml watch`, which does nothing but print, stops when its reader does.
+    Only `gridml watch`, which does nothing but print, stops when the reader has gone.
     """
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
-            return len(data)
+            return len(data)  # reported as written: otherwise the buffer would write it again
 
 
 def tolerate_closed_pipe(stream: Any) -> Any:
-    """Return a replacement for stdout or stderr that survives a closed pipe. A stream without a file descriptor is
-    returned as it is."""
+    """Return a replacement for stdout or stderr that survives a closed pipe. A stream that is not an io.TextIOWrapper
+    is returned unchanged."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
-    stream.flush()
+    stream.flush()  # otherwise buffered text could be lost, or appear after text written to the replacement
     raw = _ClosedPipeTolerant(stream.fileno(), "wb", closefd=False)
-    # Opening by descriptor keeps the original stream usable: `closefd=False` leaves its file open.
+    # The original stream stays usable, because `closefd=False` leaves its descriptor open.
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         stream.encoding,
@@ -74,6 +75,12 @@ def print_result(value: Any, *parts: str | Callable[[], None], as_json: bool) ->
             part()
 
 
+def add(app: typer.Typer, command: Callable[..., None], name: str | None = None) -> None:
+    """Add a command to an application. The last paragraph of its docstring, an example, is shown below its options."""
+    text, _, example = (inspect.getdoc(command) or "").rpartition("\n\n")
+    app.command(name, help=text, epilog=example.replace("\n", " "))(command)
+
+
 def takes_options(table: type[Table]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that turns a function into a command with the options of `table`, a dataclass.
 
@@ -86,6 +93,7 @@ def takes_options(table: type[Table]) -> Callable[[Callable[..., None]], Callabl
             body(table(**fields_of(table, given)), **values)
 
         with_options.__name__, with_options.__doc__ = body.__name__, body.__doc__
+        # `partial` removes the first parameter, the table. `eval_str` evaluates annotations, which are strings.
         with_options.__signature__ = inspect.signature(partial(body, None), eval_str=True)  # type: ignore[attr-defined]
         return typer_command(with_options, described(table))
 
@@ -101,6 +109,7 @@ def typer_command(body: Callable[..., None], options: Iterable[Described], text:
     def command(**values: Any) -> None:
         body(**values)
 
+    # Keyword-only, because a required parameter cannot follow an optional positional one.
     own = [
         each.replace(kind=each.KEYWORD_ONLY)
         for each in inspect.signature(body, eval_str=True).parameters.values()
@@ -123,6 +132,7 @@ def _typer_parameter(each: Described) -> inspect.Parameter:
             help=option.help,
             metavar=option.metavar,
             hidden=option.hidden,
+            # These defaults only mean that the option was not given, so `--help` shows no value for them.
             show_default=default is not None and default is not False and default not in ("", []),
         )
     else:

@@ -1,4 +1,4 @@
-"""Entry point of the command line: registers all commands. No module of gridml imports it.
+"""Entry point of the command line: registers all commands. No other module of gridml imports this one.
 
 Each command has a file in `gridml/cli`. The commands that start a run are built from the registered back ends. Commands
 import what they need inside their functions, so that `--help` and small commands start fast.
@@ -16,28 +16,30 @@ from typing import Annotated
 import typer
 
 from gridml.cli import ami, manage, place, prepare, show, start
-from gridml.cli.arguments import INTERRUPTED, JSON, echo, tolerate_closed_pipe
+from gridml.cli.arguments import INTERRUPTED, JSON, add, echo, tolerate_closed_pipe, typer_command
 from gridml.errors import DataError, GridmlError, UsageError, UserCodeError
+from master.state.options import in_panels
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the console script `gridml` and exit the process.
 
-    A GridmlError is printed as one message on stderr. With `--json`, the last line of stdout is also an object with
-    `error` and `exit_status`.
+    A GridmlError is printed as one message on stderr. With `--json`, it is also the last line of stdout: an object
+    with `error` and `exit_status`.
     """
     arguments = sys.argv[1:] if argv is None else [*argv]
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be valid text
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names are not always valid text
     # Streams that a test has replaced stay as they are.
     if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:
         sys.stdout, sys.stderr = tolerate_closed_pipe(sys.stdout), tolerate_closed_pipe(sys.stderr)
     try:
-        commands = command_line()
+        commands = command_line()  # imports the back ends, which takes long enough for a Ctrl-C
     except KeyboardInterrupt:
         echo("Stopped before the command began.", err=True)
         sys.exit(INTERRUPTED)
     try:
+        # In standalone mode typer prints usage errors itself, as text, and exits; with --json they must be JSON too.
         ended = commands(args=arguments, prog_name="gridml", standalone_mode=JSON not in arguments)
     except GridmlError as error:
         _fail(error, as_json=JSON in arguments)
@@ -65,24 +67,29 @@ def _fail(error: GridmlError, *, as_json: bool) -> None:
 
 def _version(context: typer.Context, wanted: bool) -> None:
     if wanted:
-        version = metadata.version("gridml")
+        try:
+            version = metadata.version("gridml")
+        except metadata.PackageNotFoundError:  # run from a checkout, with PYTHONPATH
+            version = "not installed"
         typer.echo(json.dumps({"gridml": version}) if context.params["as_json"] else f"gridml {version}")
         raise typer.Exit
 
 
 def _options(
-    as_json: Annotated[bool, typer.Option(JSON, hidden=True, is_eager=True)] = False,  # eager: _version reads it
+    as_json: Annotated[bool, typer.Option(JSON, hidden=True, is_eager=True)] = False,  # eager, since _version reads it
     version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version)] = False,
 ) -> None:
     """Options before the command name."""
+    # `gridml --json --version` is valid and never reaches this check, because the callback of --version exits first.
     if as_json:
         raise UsageError(f"got {JSON} before the command; expected it after, as in gridml status RUN {JSON}.")
 
 
 def command_line() -> typer.Typer:
     """Return the application with all its commands."""
-    from gridml.cli.start import start_command
+    from gridml.api.run_calls import resume_options
     from master.backends.registry import BACKENDS
+    from master.backends.simulated_plugin import simulate_options
 
     app = typer.Typer(
         help="Train models on machines that come and go.",
@@ -91,25 +98,21 @@ def command_line() -> typer.Typer:
         pretty_exceptions_enable=False,
         callback=_options,
     )
+    # `--help` lists commands in the order of their registration.
     for plugin in BACKENDS.all().values():
         if plugin.command is not None:
             epilog = f"Example: {plugin.command.example}"
-            app.command(plugin.command.verb, epilog=epilog)(start_command(plugin))
+            app.command(plugin.command.verb, epilog=epilog)(start.start_command(plugin))
         if upkeep := plugin.upkeep():
             more = typer.Typer(help=f"Manage what gridml has on the {plugin.name} back end.", no_args_is_help=True)
             for name, each in upkeep.items():
                 more.command(name, epilog=f"Example: {each.example}")(each.call)
             app.add_typer(more, name=plugin.name)
-    app.command(epilog=prepare.CHECK_EXAMPLE)(prepare.check)
-    app.command("resume", epilog=start.RESUME_EXAMPLE)(start.resume_command())
-    app.command(epilog=show.STATUS_EXAMPLE)(show.status)
-    app.command(epilog=show.WATCH_EXAMPLE)(show.watch)
-    app.command(epilog=show.REPORT_EXAMPLE)(show.report)
-    app.command(epilog=manage.CANCEL_EXAMPLE)(manage.cancel)
-    app.command(epilog=manage.SCALE_EXAMPLE)(manage.scale)
-    app.command(epilog=manage.ROLLBACK_EXAMPLE)(manage.rollback)
-    app.command(epilog=prepare.PLAN_EXAMPLE)(prepare.plan)
-    app.command(epilog=place.EXAMPLE)(place.place)
-    app.command("simulate", epilog=start.SIMULATE_EXAMPLE)(start.simulate_command())
+    add(app, prepare.check)
+    add(app, typer_command(start.resume, in_panels(resume_options())))
+    for command in (show.status, show.watch, show.report, manage.cancel, manage.scale, manage.rollback, prepare.plan):
+        add(app, command)
+    add(app, place.place)
+    add(app, typer_command(start.simulate, in_panels(simulate_options())))
     app.add_typer(ami.application(), name="ami")
     return app

@@ -9,20 +9,18 @@ import typer
 
 from gridml.cli.arguments import Json, RunArgument, print_result
 
-CANCEL_EXAMPLE = "Example: gridml cancel runs/mnist-20260401-120000"
-
 
 def cancel(run: RunArgument, as_json: Json = False) -> None:
-    """Stop a run. It keeps what is credited, and gridml resume continues it."""
+    """Stop a run. It keeps what is credited, and gridml resume continues it.
+
+    Example: gridml cancel runs/mnist-20260401-120000
+    """
     from gridml.api.handle import request_stop
     from master.store.rundir import command
 
     done = request_stop(run)
     text = f"{done} Resume later with: {command('resume', run)}"
     print_result({"run_dir": str(run), **asdict(done)}, text, as_json=as_json)
-
-
-SCALE_EXAMPLE = "Example: gridml scale runs/mnist-20260401-120000 --workers 40"
 
 
 def scale(
@@ -32,7 +30,10 @@ def scale(
     ],
     as_json: Json = False,
 ) -> None:
-    """Change the number of workers of a run. A running master applies it at once; otherwise the next resume does."""
+    """Change the number of workers of a run. A running master applies it at once; otherwise the next resume does.
+
+    Example: gridml scale runs/mnist-20260401-120000 --workers 40
+    """
     from master.scaling import request
     from master.store.rundir import command
 
@@ -43,9 +44,6 @@ def scale(
     else:
         text = f"No master drives it. The next one continues {text}: {command('resume', run)}"
     print_result({"run_dir": str(run), **asdict(done)}, text, as_json=as_json)
-
-
-ROLLBACK_EXAMPLE = "Example: gridml rollback runs/mnist-20260401-120000 --to e3"
 
 
 def rollback(
@@ -60,15 +58,16 @@ def rollback(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Roll a run back to an earlier version. What was credited since is undone; gridml resume trains it again."""
-    from master.store.credits import rollback_points
-    from master.store.reader import opened
+    """Roll a run back to an earlier version. What was credited since is undone; gridml resume trains it again.
+
+    Example: gridml rollback runs/mnist-20260401-120000 --to e3
+    """
     from master.store.rundir import command
-    from master.takeover import rollback
+    from master.takeover import offered, rollback
 
     if to is None:
-        with opened(run) as ledger:
-            kept = rollback_points(ledger)
+        kept = offered(run)
+        # Epochs count from 0 in the ledger and from 1 for users.
         epochs = (
             "" if each.epoch is None else f", the end of epoch {each.epoch + 1} (e{each.epoch + 1})" for each in kept
         )

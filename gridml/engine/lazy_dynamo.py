@@ -1,8 +1,8 @@
 """Lazy loading of torch's compiler.
 
-An optimiser imports `torch._dynamo`, and with it sympy, only to mark a function as not to be compiled. That takes
-longer than importing torch, at every start of a worker. The stand-in answers those calls itself, and turns into the
-real module, in place, on the first access to anything else.
+An optimiser imports `torch._dynamo`, and with it sympy, only to mark functions that must not be compiled. At every
+start of a worker that would take longer than the import of torch. The stand-in module here handles those marks. On the
+first access to anything else it turns into the real module, in place.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 
 class _Postponed(types.ModuleType):
-    """Loads the real module on the first access to a missing attribute. Importing a submodule reads `__path__`, which
-    is missing, too."""
+    """Loads the real module on the first access to a missing attribute. `__path__` is missing as well, so importing a
+    submodule, which reads it, loads the real module."""
 
     def __getattr__(self, name: str) -> Any:
         spec = self.__dict__["_real"]
@@ -43,7 +43,7 @@ def import_dynamo_lazily() -> None:
         return
     module: Any = _Postponed(spec.name)
     module.__spec__ = module._real = spec
-    module.__file__ = spec.origin  # `inspect` reads it of every module, in the middle of other imports
+    module.__file__ = spec.origin  # set, as `inspect` reads it of every loaded module and must not cause the load
     module.graph_break = _nothing
     module.disable = _identity
     sys.modules[spec.name] = module

@@ -1,6 +1,7 @@
-"""The torch modules of replicated vertices: made once per process, and accessed as named numpy arrays.
+"""The torch modules of replicated vertices, accessed as numpy arrays by name.
 
-The arrays share the module's memory, or that of a `Mirror` for tensors on a device.
+The arrays share the memory of the module's tensors. Tensors that numpy cannot access, such as those on a device, have a
+`Mirror`, and the arrays share its memory.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ Array = NDArray[Any]
 class Trainable(NamedTuple):
     """The parameters that the optimiser of a module trains, and the state of their gradients."""
 
-    module: tuple[str, int, str]  # type, vertex, field
-    names: frozenset[str]  # of the parameters, as in the module's state_dict
-    reached: frozenset[str]  # those that have a gradient from the last batch
+    module: tuple[str, int, str]  # type name, vertex index, field
+    names: frozenset[str]  # names of all these parameters in the module's state_dict
+    reached: frozenset[str]  # names of the parameters to which the last batch gave a gradient
     pulled: bool  # True if any gradient is not 0
-    asked: bool  # True if f has called for a step, in this batch or before
+    asked: bool  # True if f has called `step` for the optimiser, in this batch or before
     has_rate: bool  # True if the learning rate is not 0
 
 
@@ -44,17 +45,17 @@ _NO_VALUES: Array = np.empty(0)
 
 
 def _call(what: str, make: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a user's factory. Raises UserCodeError if it fails; `what` names it in the message."""
+    """Call a user's factory, which `what` names in messages. Raises UserCodeError if it fails."""
     try:
         return make(*arguments)
     except Interruption:
         raise
-    except BaseException as error:  # SystemExit, too: with status 0 the failed run would look successful
+    except BaseException as error:  # SystemExit too, because a failed run that exits with 0 would look successful
         raise UserCodeError(f"{what} failed: {described(error)}. Fix it in the program.") from error
 
 
 def _placed(module: Any, field: str, declared: Any, device: Device | None) -> Any:
-    """Return a module on the device that it trains on; without a device, on the CPU and not compiled."""
+    """Return a module on the device that it trains on. If `device` is None, return the uncompiled module on the CPU."""
     from torch import device as as_device
 
     if device is None:
@@ -65,7 +66,8 @@ def _placed(module: Any, field: str, declared: Any, device: Device | None) -> An
 
 
 def _moved(module: Any, place: Any) -> Any:
-    """Move a module to another device and keep tied weights tied: for some devices `Module.to` makes new parameters."""
+    """Move a module to another device. Keeps tied weights tied, although `Module.to` makes new parameters for some
+    devices."""
     places = [(part, name, p) for part in module.modules() for name, p in part._parameters.items() if p is not None]
     moved = module.to(place)
     first: dict[int, Any] = {}
@@ -81,16 +83,17 @@ def _same(tensors: list[tuple[Any, int]], others: list[tuple[Any, int]]) -> bool
 
 
 def checked_views(views: dict[str, Array], before: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the `views` of a vertex that it also had `before`. A tensor that f registered since stays local to this
-    worker. Raises ProgramError if a tensor is missing or has another shape or dtype."""
+    """Return those `views` of a vertex whose names are also in `before`, its earlier views. So a tensor that f has
+    registered since then stays local to this worker. Raises ProgramError if a tensor of `before` is missing or has
+    another shape or dtype."""
     for name, view in before.items() if views is not before else ():
         now = views.get(name)
         if now is None or now.shape != view.shape or now.dtype != view.dtype:
             got = "nothing" if now is None else f"{now.dtype} {now.shape}"
             raise ProgramError(
-                f"f made {got} of {name}; expected {view.dtype} {view.shape}, as the factory made it, since "
-                f"all workers' are merged. Keep its shape and dtype, or register the buffer with persistent=False: "
-                f"then each worker has its own."
+                f"f made {got} of {name}; expected {view.dtype} {view.shape}, as the factory made it, because the "
+                f"tensors of all workers are merged. Keep its shape and dtype, or register the buffer with "
+                f"persistent=False: then each worker has its own."
             )
     return views if len(views) == len(before) else {name: views[name] for name in before}
 
@@ -100,19 +103,22 @@ class _Made:
     """The modules and optimisers of one vertex."""
 
     modules: dict[str, Any]  #: by field
+    #: By field: the prefix of names in the state dict of the factory's module. Not "" only if that module is compiled
+    #: and the module here is not.
+    prefixes: dict[str, str]
     optimisers: dict[str, Any]  #: by field, of the modules that have one
-    base: list[list[dict[str, Any]]]  #: initial settings of each optimiser's groups; rates are multiples of these
-    mirrors: Sequence[Mirror] = ()  #: one for each device; of tensors that numpy cannot access
-    #: cached views: ((tensor, data pointer) of all tensors, their views by name). Stale once a pair differs.
+    base: list[list[dict[str, Any]]]  #: initial settings of each optimiser's groups, from which rates are computed
+    mirrors: Sequence[Mirror] = ()  #: mirrors of tensors that numpy cannot access, one for each device
+    #: Cached views: ((tensor, data pointer) of all tensors, their views by name). Stale once any pair has changed.
     viewed: tuple[list[tuple[Any, int]], dict[str, Array]] | None = None
-    rates: Sequence[TorchRates] = ()  #: one for each optimiser; empty unless the schedule is torch's
+    rates: Sequence[TorchRates] = ()  #: one for each optimiser; empty unless the schedule is a torch scheduler
 
 
 class Modules:
-    """All module vertices of one type in this process; positions are vertex indices.
+    """All module vertices of one type in this process. Arguments `at` and `index` are vertex indices.
 
-    They train on `device`. With None they are only merged and evaluated, on the CPU, and compiled modules are replaced
-    by the original ones.
+    The modules train on `device`. If `device` is None, they are only merged and evaluated, on the CPU, and compiled
+    modules are replaced by the originals.
     """
 
     def __init__(self, vertex_type: VertexType, stepping: Stepping | None = None, device: Device | None = None) -> None:
@@ -120,18 +126,19 @@ class Modules:
         self.stepping = Stepping() if stepping is None else stepping  # shared by all types of an engine
         self._device = device
         self._made: dict[int, _Made] = {}  # by vertex index; filled only by `make`
-        self._remembered = OptimiserMemory()  # of released vertices; `make` takes the state back
+        self._remembered = OptimiserMemory()  # optimiser state of released vertices; `make` restores it
 
     def make(self, index: int) -> None:
         """Make the modules and optimisers of vertex `index`, unless they exist.
 
-        Raises UserCodeError if a factory fails, ProgramError if it returns anything but a module or an optimiser.
+        Raises UserCodeError if a factory fails, ProgramError if it does not return a module or an optimiser.
         """
         if index in self._made:
             return
         import torch
 
         made: dict[str, Any] = {}
+        prefixes: dict[str, str] = {}
         optimisers: dict[str, Any] = {}
         for name, declared in self.vertex_type.modules.items():
             field = f"{self.vertex_type.name}.{name}"
@@ -141,7 +148,8 @@ class Modules:
                     f"the factory of {field} made a {type(module).__name__}; expected a torch.nn.Module."
                 )
             check_tensors(field, module)
-            module = _placed(module, field, declared, self._device)
+            whole, module = module, _placed(module, field, declared, self._device)
+            prefixes[name] = f"{COMPILED}." if module is getattr(whole, COMPILED, None) else ""
             module.average_with = MethodType(average_with, module)
             made[name] = module
             if declared.optimiser is not None:
@@ -154,16 +162,16 @@ class Modules:
             [{name: value for name, value in group.items() if name != "params"} for group in o.param_groups]
             for o in optimisers.values()
         ]
-        self._made[index] = _Made(made, optimisers, base)
+        self._made[index] = _Made(made, prefixes, optimisers, base)
         self._remembered.restore(index, [*optimisers.values()])
 
     def keep_only(self, kept: Container[int]) -> None:
-        """Release the modules of all vertices but these. The state of their optimisers is kept: the master does not
-        have it."""
+        """Release the modules of all vertices except `kept`. The optimiser state of the released vertices is kept,
+        because the master does not have it."""
         for index in [index for index in self._made if index not in kept]:
             made = self._made.pop(index)
             for module in made.modules.values():
-                # The bound method is a reference cycle, which would keep the memory until a garbage collection.
+                # The bound method refers to its module: this cycle would keep the memory until a garbage collection.
                 module.__dict__.pop("average_with", None)
             self._remembered.keep(index, [*made.optimisers.values()])
 
@@ -172,15 +180,15 @@ class Modules:
         return self.vertex_type.cls._view(self, index)
 
     def views(self, index: int) -> dict[str, Array]:
-        """Return every tensor of vertex `index` as a numpy array, by name: on the module's own memory, or of a mirror,
-        which `pull` and `put` synchronise.
+        """Return every tensor of vertex `index` as a numpy array, by name. An array shares the module's memory or that
+        of a mirror, which `pull` and `put` synchronise.
 
-        Names are "Type/index/field/name in state_dict", as if nothing was compiled. Tied weights, one tensor under
-        several names, appear once, under the first name: rebased twice, they would be wrong.
+        Names are "Type/index/field/name in state_dict", without the prefixes of compiled modules. Tied weights (one
+        tensor under several names) appear once, under the first name, because they must not be rebased twice.
 
-        The views are of the module's current tensors. f may assign a new one, as in a buffer's `self.total = self.total
-        + x`, or replace a tensor's memory. Otherwise the cached views are returned, after a check that takes a
-        microsecond for each tensor.
+        The views always show the module's current tensors, even after f has assigned a new tensor, as in `self.total =
+        self.total + x` for a buffer, or has replaced a tensor's memory. A check, which takes a microsecond per tensor,
+        looks for such changes; if there is none, cached views are returned.
         """
         self.make(index)
         made = self._made[index]
@@ -204,7 +212,7 @@ class Modules:
                 continue
             if needs_mirror(tensor):
                 mirrored.setdefault(str(tensor.device), {})[first] = tensor
-                views[first] = _NO_VALUES  # a placeholder, so that the order of names does not depend on the device
+                views[first] = _NO_VALUES  # a placeholder: the order of the names must not depend on the device
                 continue
             views[first] = tensor.detach().numpy()
         made = self._made[index]
@@ -218,22 +226,22 @@ class Modules:
         return views
 
     def names(self, index: int) -> dict[str, dict[str, str]]:
-        """Return the name in `views` of each tensor of vertex `index`, by field and by its name in state_dict as if
-        nothing was compiled. All names of tied weights map to the first one."""
+        """Return the names in `views` of the tensors of vertex `index`, by field and by name in the state dict of the
+        factory's module, with the prefixes of compiled modules. All names of tied weights map to the first name."""
         names: dict[str, dict[str, str]] = {}
         for field, name, _, first in self._tensors(index):
-            names.setdefault(field, {})[plain(name)] = first
+            names.setdefault(field, {})[self._made[index].prefixes[field] + name] = first
         return names
 
     def _tensors(self, index: int) -> Iterator[tuple[str, str, Any, str]]:
         """Yield (field, name, tensor, name in `views`) of every entry of the state dicts of vertex `index`. Entries
-        with the same memory have the name in `views` of the first."""
+        that share memory have the same name in `views`: that of the first entry."""
         self.make(index)
         seen: dict[Any, str] = {}
         for field, made in self._made[index].modules.items():
             for name, tensor in made.state_dict(keep_vars=True).items():
                 whole = f"{self.vertex_type.name}/{index}/{field}/{plain(name)}"
-                # Empty tensors all have the pointer 0 and must not count as tied.
+                # All empty tensors have the pointer 0; they must not count as tied.
                 memory = tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
                 yield field, name, tensor, seen.setdefault(memory if tensor.numel() else whole, whole)
 
@@ -241,22 +249,29 @@ class Modules:
         """Start to copy the mirrored tensors of vertex `index` to the host, by their names in `views`."""
         return [mirror.capture() for mirror in self._made[index].mirrors] if index in self._made else []
 
-    def pull(self, index: int | None = None) -> None:
-        """Update the `views` of vertex `index`, or of every vertex, from mirrored tensors."""
+    def rebase(self, index: int, changes: Mapping[str, tuple[Array, Array]]) -> set[str]:
+        """Set tensors of vertex `index` to newest + (tensor − pushed) on their devices. `changes` maps a name to
+        (pushed, newest). Return the names of the tensors that were set; the host must rebase all other tensors."""
+        mirrors = self._made[index].mirrors if index in self._made else ()
+        return {name for mirror in mirrors for name in mirror.rebase(changes)}
+
+    def pull(self, index: int | None = None, names: Collection[str] | None = None) -> None:
+        """Copy mirrored tensors to the `views` of vertex `index` (default: of every vertex). `names` limits the tensors
+        to copy."""
         for each, made in self._made.items():
             if made.viewed is not None and index in (None, each):
                 self.views(each)  # refreshes the mirrors: f may have assigned new tensors
                 for mirror in made.mirrors:
-                    mirror.pull()
+                    mirror.pull(names)
 
     def put(self, index: int, names: Collection[str]) -> None:
-        """Copy the views of these names back to mirrored tensors of vertex `index`."""
+        """Copy the views of these names back to the mirrored tensors of vertex `index`."""
         for mirror in self._made[index].mirrors if index in self._made else ():
             mirror.put(names)
 
     def trained(self, index: int) -> set[str]:
         """Return the names in `views` of the trained tensors of vertex `index`: parameters that require a gradient. The
-        others are buffers, which f may change, and frozen parameters."""
+        vertex's other tensors are frozen parameters, and buffers, which f can change."""
         self.make(index)
         return {
             f"{self.vertex_type.name}/{index}/{field}/{plain(name)}"
@@ -289,11 +304,11 @@ class Modules:
                 module.eval()
 
     def gather_statistics(self) -> dict[VertexKey, dict[str, Array]]:
-        """Switch to recomputing BatchNorm's running statistics: optimisers take no more steps, and every BatchNorm
-        layer of the vertices made so far averages over all batches that it gets in training mode from now on.
+        """Prepare to recompute BatchNorm's running statistics. From now on optimisers take no steps, and every
+        BatchNorm layer of the vertices made so far averages over all batches that it gets in training mode.
 
-        Return the running means, variances and counts of these layers on the modules' own memory, by vertex and by
-        their names in `views`. A layer that gets no batch keeps its statistics, with a count of 0.
+        Return the running means, variances and counts of these layers, by vertex and by their names in `views`. They
+        share the modules' memory. A layer that gets no batch keeps its statistics, with a count of 0.
         """
         self.stepping.idle = True
         gathered: dict[VertexKey, dict[str, Array]] = {}
@@ -315,22 +330,22 @@ class Modules:
         return gathered
 
     def moments(self, index: int) -> dict[str, Array]:
-        """Return the moments of vertex `index`'s optimisers that other workers can start from, by "entry/NAME"."""
+        """Return those optimiser moments of vertex `index` that other workers can start from, by "entry/NAME"."""
         names = {id(tensor): first for _, _, tensor, first in self._tensors(index)}
         of_each = [gathered(optimiser, names) for optimiser in self._made[index].optimisers.values()]
         return {name: values for moments in of_each for name, values in moments.items()}
 
     def inherit(self, index: int, moments: Mapping[str, Array]) -> list[str]:
-        """Start the optimisers of vertex `index` that have not stepped from other workers' `moments`. Return a reason
-        for each optimiser that cannot."""
+        """Initialise the optimisers of vertex `index` that have not stepped yet with `moments` of other workers. Return
+        a reason for each optimiser that cannot take them."""
         names = {id(tensor): first for _, _, tensor, first in self._tensors(index)}
         problems: list[str] = []
         for field, optimiser in self._made[index].optimisers.items():
             made, declared = self._made[index].modules[field], self.vertex_type.modules[field].optimiser
             try:
                 of_each = entries_of(declared, weights_of(made)) if declared is not None else {}
-            except Exception as error:  # it may need other gradients; it then builds its own moments
-                problems.append(f"{type(optimiser).__name__} cannot be tried: {described(error)}")
+            except Exception as error:  # the trial step failed, so this optimiser builds its own moments
+                problems.append(f"a trial step of {type(optimiser).__name__} failed: {described(error)}")
                 continue
             first_names = {plain(name): names.get(id(p), "") for name, p in made.named_parameters()}
             entries = {first_names[name]: each for name, each in of_each.items()}
@@ -339,15 +354,16 @@ class Modules:
         return problems
 
     def set_rate(self, factor: float, share: float = 1.0) -> None:
-        """Set every optimiser's learning rate to the user's times `factor`, for batches of `share` of the program's."""
+        """Set every optimiser's learning rate to the user's times `factor`, scaled for batches whose size is `share`
+        times the program's batch size."""
         for made in self._made.values():
             for optimiser, base in zip(made.optimisers.values(), made.base, strict=True):
                 for group, settings in zip(optimiser.param_groups, base, strict=True):
                     group["lr"] = settings["lr"] * factor * rate_scale(share)
 
     def follow(self, schedule: TorchSchedule, at: Progress, share: float = 1.0) -> None:
-        """Give every optimiser the settings of torch's scheduler at this progress, with the rate scaled for batches of
-        `share` of the program's. Raises ProgramError if the scheduler cannot be made."""
+        """Give every optimiser the settings of torch's scheduler at this progress. The rate is scaled for batches whose
+        size is `share` times the program's batch size. Raises ProgramError if the scheduler cannot be made."""
         for made in self._made.values():
             if not made.rates or any(each.steps != at.steps for each in made.rates):
                 pairs = zip(made.optimisers.values(), made.base, strict=True)
@@ -358,7 +374,7 @@ class Modules:
                     group["lr"] = settings["lr"] * rate_scale(share)
 
     def forget_optimisers(self) -> None:
-        """Reset every optimiser's state, after work that the master rejected."""
+        """Reset every optimiser's state, after the master has rejected work."""
         self._remembered.clear()
         for made in self._made.values():
             for name, declared in self.vertex_type.modules.items():
@@ -394,7 +410,8 @@ def _no_step(*arguments: Any, **options: Any) -> None:
 
 
 def average_with(self: Any, other: Any, weight: float) -> None:
-    """Move every floating-point tensor of a module by `weight` towards the other's; integer ones take the maximum."""
+    """Move every floating-point tensor of a module towards that of `other`, by the fraction `weight`. Integer tensors
+    take the maximum."""
     import torch
 
     with torch.no_grad():
@@ -407,7 +424,8 @@ def average_with(self: Any, other: Any, weight: float) -> None:
 
 
 class ModuleRows:
-    """The module vertices of one chunk, by their position in the chunk. Adds those that f writes or steps to `used`."""
+    """The module vertices of one chunk, by their position in the chunk. A vertex that f writes or steps is added to
+    `used`."""
 
     def __init__(self, modules: Modules, ids: NDArray[np.int64], used: set[VertexId]) -> None:
         self.vertex_type = modules.vertex_type

@@ -1,17 +1,19 @@
 """Optimiser state: moments that workers share, the state of released modules, and torch's schedules.
 
-Second moments. Adam and its variants divide a step by the root of a running mean of squared gradients (Kingma, Ba,
-arXiv 1412.6980, algorithm 1, there v and t). A new worker has none: its first steps have the same length for weights of
-large and of small gradients, and a rarely used row of a table takes thousands of steps until its mean is usable. So a
-new worker starts from the second moments of others. First moments, the means of the gradients themselves, decay within
-ten steps. They start at zero, since shared ones would pull all new workers in the same direction. Nothing is sent of
-SGD, with or without momentum. docs/averaging.md has the measurements.
+Moments. Adam and its variants divide a step by the root of the second moment, a running mean of squared gradients
+(Kingma, Ba, arXiv 1412.6980, algorithm 1: v, with the step counter t). Without second moments, the first steps of a new
+worker would have the same length for weights with large and with small gradients, and the mean for a rarely used row of
+a table would be usable only after thousands of steps. So a new worker starts from the second moments of others. First
+moments, the means of the gradients themselves, decay within ten steps. They are not shared but start at zero, because
+shared first moments would pull all new workers in the same direction. SGD, with or without momentum, shares nothing.
+docs/averaging.md has the measurements.
 
-Released modules. A replica can be fetched from the master again, the state of its optimisers cannot. A worker keeps the
-most recent states of the modules that it releases.
+Released modules. A worker can fetch a replica from the master again, but not the state of its optimisers. So it keeps
+the state for the modules that it released most recently.
 
-Rates. A torch scheduler sets rates step by step. It is made for a stub optimiser with the same groups and no real
-parameters. So it does not count the real optimiser's steps, and rates can be read for any step in any order.
+Rates. A torch scheduler sets the rates of an optimiser, step by step. Here the scheduler gets a stub optimiser, with
+the groups of the real one and no real parameters. So rates can be read for any step, in any order, independently of the
+steps that the real optimiser has taken.
 """
 
 from __future__ import annotations
@@ -30,21 +32,22 @@ from gridml.protocol.foreign import described
 
 Array = NDArray[Any]
 
-# Names of the entries in the state of torch's optimisers, by kind. An optimiser with any other entry is not shared.
+# Names of the entries in the state of torch's optimisers, by kind. A state with any other entry is not shared.
 SECOND = frozenset({"exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum"})
 FIRST = frozenset({"exp_avg", "grad_avg", "momentum_buffer"})
 COUNTERS = frozenset({"step", "mu_product"})
-# The largest set of moments that one optimiser has (Adam with amsgrad): bounds the size of a message.
+# The largest set of moments that one optimiser has (Adam with amsgrad). It bounds the size of a message.
 MAX_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 _ZERO = np.zeros((), np.float32)
 
 
 def gathered(optimiser: Any, names: Mapping[int, str]) -> dict[str, Array]:
-    """Return the part of an optimiser's state that others can start from, by "entry/NAME": second moments in bfloat16,
-    as uint16 of the weight's shape, counters as float32 (), and a float32 () of zero for first moments.
+    """Return the part of an optimiser's state from which other workers can start, by "entry/NAME". Second moments are
+    in bfloat16, as uint16 of the weight's shape. Counters are float32 of shape (). First moments are not shared: each
+    is replaced by a float32 zero of shape ().
 
-    `names` are those of the weights, by id. Weights whose moments are not finite, or whose state has unknown entries,
-    are left out.
+    `names` maps the id of a weight to its name. Weights whose moments are not finite, or whose state has unknown
+    entries, are left out.
     """
     moments: dict[str, Array] = {}
     for weight, name in _weights(optimiser, names):
@@ -58,11 +61,11 @@ def gathered(optimiser: Any, names: Mapping[int, str]) -> dict[str, Array]:
 
 
 def entries_of(make: Callable[..., Any], weights: Sequence[Weight]) -> dict[str, frozenset[str]]:
-    """Return the entries of an optimiser's state after a step, by the name of the weight; nothing for a weight with
-    entries that `gathered` does not return.
+    """Return the names of the entries that an optimiser's state has after a step, by the name of the weight. Weights
+    whose state `gathered` leaves out are missing here, too.
 
-    Found by one step of an optimiser on small tensors in place of the weights: with dense gradients, or, if it rejects
-    these, sparse ones. Raises the error of the dense step if both fail.
+    An optimiser is made for small tensors in place of the weights, and takes one step: with dense gradients or, if it
+    rejects these, with sparse ones. Raises the error of the dense step if both fail.
     """
     try:
         optimiser, stand_ins = _stepped(make, weights, sparse=False)
@@ -80,7 +83,7 @@ def entries_of(make: Callable[..., Any], weights: Sequence[Weight]) -> dict[str,
 
 
 def _stepped(make: Callable[..., Any], weights: Sequence[Weight], *, sparse: bool) -> tuple[Any, list[Any]]:
-    """Return an optimiser after one step, and the small tensors that it was made for, one for each weight."""
+    """Return (an optimiser after one step, its parameters: a small tensor in place of each weight)."""
     import torch
 
     stand_ins = [torch.nn.Parameter(_small(weight), requires_grad=weight.is_trained) for weight in weights]
@@ -90,7 +93,7 @@ def _stepped(make: Callable[..., Any], weights: Sequence[Weight], *, sparse: boo
             # The stand-ins are on the CPU, where these options fail.
             group.update({option: False for option in ("capturable", "fused") if group.get(option)})
         for each in stand_ins:
-            if each.requires_grad:  # as in training; integer tensors cannot have one
+            if each.requires_grad:  # other weights get no gradient in training, and integer tensors cannot have one
                 gradient = torch.ones_like(each)
                 each.grad = gradient.to_sparse(min(1, gradient.ndim)) if sparse else gradient
         optimiser.step()
@@ -100,17 +103,18 @@ def _stepped(make: Callable[..., Any], weights: Sequence[Weight], *, sparse: boo
 def inherit(
     optimiser: Any, names: Mapping[int, str], moments: Mapping[str, Array], entries: Mapping[str, frozenset[str]]
 ) -> str | None:
-    """Start an optimiser from `moments`, as `gathered` returns them for the same kind of optimiser. One that has
-    stepped already is left unchanged.
+    """Initialise an optimiser with `moments`, as `gathered` returns them for the same kind of optimiser. An optimiser
+    that has stepped already is left unchanged.
 
-    A weight takes moments only if they include all `entries` of its state (`entries_of`, by names as in `names`).
-    Return a reason if moments for some weight were received and not taken, else None.
+    `entries` (from `entries_of`) has the names of the state entries of each weight, by the weight's name in `names`. A
+    weight takes its moments only if they cover exactly these entries. Return a reason if some weight did not take its
+    moments, else None.
     """
     import torch
 
     if any(_has_stepped(state) for state in optimiser.state.values()):
         return None
-    states: dict[int, dict[str, Any]] = {}  # by the position of the weight, as in a state dict
+    states: dict[int, dict[str, Any]] = {}  # by the position of the weight in the optimiser, as in its state dict
     problems: list[str] = []
     for place, (weight, name) in enumerate(_weights(optimiser, names)):
         of_it = {entry: f"{entry}/{name}" for entry in SECOND | FIRST | COUNTERS if f"{entry}/{name}" in moments}
@@ -133,13 +137,14 @@ def inherit(
         if states:
             optimiser.load_state_dict({**optimiser.state_dict(), "state": states})
     except Exception as error:  # not fatal: the optimiser builds its own moments
-        return f"{type(optimiser).__name__} cannot load what others have gathered: {described(error)}"
+        return f"{type(optimiser).__name__} cannot load the moments of other workers: {described(error)}"
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
     return f"{type(optimiser).__name__} of {problems[0]}{more}" if problems else None
 
 
 def _small(weight: Weight) -> Any:
-    """Return a tensor of a few elements with a weight's dtype and number of axes, which differ in length."""
+    """Return a small tensor with a weight's dtype and number of axes. Its axes differ in length, and none is longer
+    than the weight's."""
     import torch
 
     return torch.zeros([min(size, 2 + axis) for axis, size in enumerate(weight.shape)], dtype=weight.dtype)
@@ -150,14 +155,15 @@ def _listed(entries: Iterable[str]) -> str:
 
 
 def _weights(optimiser: Any, names: Mapping[int, str]) -> Iterator[tuple[Any, str]]:
-    """Yield (weight, name) in the order of the state dict; the name is "" if there is none."""
+    """Yield (weight, name) in the order of the state dict; the name is "" for a weight that `names` lacks."""
     for group in optimiser.param_groups:
         for weight in group["params"]:
             yield weight, names.get(id(weight), "")
 
 
 def _has_stepped(state: Any) -> bool:
-    """True if a weight's state shows a step. A state alone does not: some optimisers create it when they are made."""
+    """True if a weight's state shows that the optimiser has stepped. The existence of a state is no proof, because some
+    optimisers create the state when they are made."""
     return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 
 
@@ -179,7 +185,8 @@ def _on_host(value: Any) -> NDArray[np.float32]:
     return host
 
 
-MAX_KEPT_BYTES = 1 << 29  # for one vertex type; the state of the last released vertex is kept in any case
+# Maximum for one vertex type. The state of the vertex that was released last is kept even if it is larger.
+MAX_KEPT_BYTES = 1 << 29
 
 
 @final
@@ -187,14 +194,14 @@ class OptimiserMemory:
     """State dicts of the optimisers of released vertices, by vertex index."""
 
     def __init__(self) -> None:
-        self._states: dict[int, tuple[list[dict[str, Any]], int]] = {}  # with their bytes, oldest first
+        self._states: dict[int, tuple[list[dict[str, Any]], int]] = {}  # (state dicts, their bytes); oldest first
 
     def __len__(self) -> int:
         return len(self._states)
 
     def keep(self, index: int, optimisers: Sequence[Any]) -> None:
-        """Keep the state of vertex `index`'s optimisers, if there is any; drops the oldest states above
-        MAX_KEPT_BYTES."""
+        """Keep the optimiser state of vertex `index`, if there is any. Drops the oldest states while the sum of all
+        exceeds MAX_KEPT_BYTES."""
         self._states.pop(index, None)
         states = [optimiser.state_dict() for optimiser in optimisers]
         if not any(state["state"] for state in states):
@@ -214,7 +221,7 @@ class OptimiserMemory:
 
 
 def _tensors(remembered: Any) -> Iterator[Any]:
-    """Yield the tensors in an optimiser's state, nested ones, too: L-BFGS has lists of them."""
+    """Yield the tensors in an optimiser's state, also nested ones: L-BFGS has lists of tensors."""
     import torch
 
     if isinstance(remembered, torch.Tensor):
@@ -244,7 +251,8 @@ class TorchRates:
         self._restart()
 
     def at(self, place: int) -> list[Settings]:
-        """Return the settings of each group that the scheduler changes, and its rate, after `place` scheduler steps."""
+        """Return the settings of each group after `place` scheduler steps: the rate, and any other setting that the
+        scheduler has changed."""
         if place < self._place:  # schedulers cannot step back
             self._restart()
         while self._place < place:
@@ -262,7 +270,7 @@ class TorchRates:
     def _stepped(self) -> None:
         self._stub.step()  # torch warns if a scheduler steps before its optimiser
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecation warnings of calls between torch's own schedulers
+            warnings.simplefilter("ignore")  # torch's own schedulers call one another in deprecated ways
             self._scheduler.step()
         self._place += 1
         self._note_changed()

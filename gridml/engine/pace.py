@@ -1,105 +1,156 @@
 """The pace of one worker among many: batch size, learning rates and push interval.
 
-All are pure functions. docs/averaging.md has the measurements behind the rules.
+All functions are pure. docs/averaging.md has the measurements behind the rules.
 
-The settings that a run prints replace the program's own batch, learning rates and schedule. They come from the
-functions that a worker calls before each batch, so the printed text cannot differ from what f gets. docs/training.md
-lists everything that gridml changes.
+A run prints the batch, rates and schedule that its workers use in place of the program's own. The text is computed by
+`choose_pace`, from the functions that a worker calls before each batch. docs/training.md lists everything that gridml
+changes.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gridml.model.program import Program
 from gridml.model.schedule import DECAY, Schedule, TorchSchedule, Warmup, constant, linear_decay
 
-MAX_BATCH_PARTS = 4  # workers that share a batch; smaller parts gain little accuracy and cost more time a vertex
-# Vertices between two pushes, times the root of the number of workers. Accuracy stayed flat at this value in the
-# measurements of docs/averaging.md.
+# A worker's batch is at least the program's divided by this. Smaller batches gain little accuracy and cost more time
+# per vertex.
+MAX_BATCH_PARTS = 4
+# Vertices between two pushes of a single worker; w workers push every 512/sqrt(w) vertices. In the measurements of
+# docs/averaging.md accuracy stayed flat at this value.
 STALENESS_STEP = 512
-MAX_BUDGET_FACTOR = 8  # pushes may exceed their budget by this factor if rarer ones would cost more
+MAX_BUDGET_FACTOR = 8  # pushes may take this many times their share of the time if rarer pushes would cost even more
 
 
 def batch_size(batch: int, min_batch: int, live: int) -> int:
-    """Return a worker's batch: the program's, divided by the live workers, at most by four, and at least `min_batch`.
+    """Return a worker's batch size: the program's `batch` divided by the number of live workers, but by at most
+    MAX_BATCH_PARTS, and never less than `min_batch`.
 
-    The pushes of many workers are averaged, so each may take smaller and noisier steps. The learning rate falls with
-    the batch (`rate_scale`).
+    The pushes of many workers are averaged, so each worker may take smaller and noisier steps. The learning rate falls
+    with the batch (`rate_scale`).
     """
     return max(min_batch, -(-batch // min(max(1, live), MAX_BATCH_PARTS)))
 
 
 def rate_scale(share: float) -> float:
-    """Return the factor of the learning rate for a batch that is `share` (0 to 1) of the program's: its root.
+    """Return the factor of the learning rate for a batch that has `share` (0 to 1) times the size of the program's: the
+    square root of `share`.
 
     The root keeps the noise of one step (Krizhevsky, arXiv 1404.5997, section 5; for adaptive optimisers Malladi et
-    al., arXiv 2205.10287). A linear rule trains nets further whose rate is near its limit, and loses more on others.
+    al., arXiv 2205.10287). A linear rule would train networks whose rate is near its limit further, and lose more on
+    others.
     """
     return math.sqrt(share)
 
 
 def next_batch(left: int, size: int, least: int, *, alike: bool) -> int:
-    """Return the size of the next batch when a lease has `left` vertices: about `size`, and such that no batch of the
-    lease has fewer than `least`. Batches have equal sizes if `alike`, else they are full while enough vertices remain
-    for the last one.
+    """Return the size of the next batch of a lease that has `left` untrained vertices: about `size`, and chosen so that
+    no batch of the lease has fewer than `least` vertices.
 
-    A short last batch would be a noisy step, and BatchNorm fails on a single vertex. If `least` is more than half of
-    `size`, such sizes need not exist: then batches exceed `size`, by less than `least`.
+    If `alike`, the batches have equal sizes. Otherwise they have `size` vertices while at least `least` remain for the
+    last batch. A short last batch would be a noisy step, and BatchNorm fails on a single vertex. If `least` is more
+    than half of `size`, batches may have to exceed `size`, by less than `least`.
     """
-    most = max(1, left // least)  # batches
+    most = max(1, left // least)  # maximum number of batches
     if not alike and (left <= size or left - size >= least):
         return min(left, size)
     return -(-left // min(-(-left // size) if alike else 2, most))
 
 
-def push_every(
-    live: int, batch: int, rate: float, push_cost_s: float, budget: float, drift: float = 0.0
-) -> tuple[int, str]:
-    """Return (vertices between two pushes, reason).
+@dataclass(frozen=True)
+class PaceFacts:
+    """The facts that decide the pace of one worker."""
 
-    The merge rule needs a push every 512/sqrt(live) vertices. A push costs `push_cost_s` seconds of this machine and a
-    worker trains `rate` vertices per second, so a push costs k = rate·push_cost_s vertices. Pushes may take at most
-    `budget` (a fraction) of the time, or MAX_BUDGET_FACTOR times that where rarer ones cost more: where a vertex takes
-    a share `drift` of its distance from a row, up to drift·live·h of what `live` workers train in h vertices each is
-    done twice, and k/h + drift·live·h is least at h = sqrt(k/(drift·live)). Rounded up to whole batches.
+    live: int  #: workers that hold leases
+    batch: int  #: vertices of the program's batch
+    min_batch: int = 1  #: the smallest batch that workers may take in its place
+    keeps_rate: bool = False  #: a smaller batch has the program's rates, too
+    speed: float = 0.0  #: vertices that the worker trains per second; 0: not measured
+    push_s: float = 0.0  #: seconds that a push costs this worker and the master; 0: not measured
+    budget: float = 1.0  #: share of the time that pushes may take
+    drift: float = 0.0  #: share of its distance to its optimum that a row moves per vertex; 0: unknown
+    merging_s: float = 0.0  #: shortest interval in which one master merges the pushes of all workers
+    max_interval_s: float = math.inf  #: longest interval that the lifetimes of workers allow; infinity: unknown
+    asked: int | None = None  #: the interval that the user wants
+
+
+class PaceChoice(NamedTuple):
+    """The pace of one worker."""
+
+    batch: int  #: vertices of a batch
+    rate: float  #: factor of the program's learning rates
+    push_every: int  #: vertices between two pushes
+
+
+def choose_pace(facts: PaceFacts) -> tuple[PaceChoice, str]:
+    """Return (batch, rate and push interval of one worker, reason of the interval)."""
+    batch = batch_size(facts.batch, facts.min_batch, facts.live)
+    rate = 1.0 if facts.keeps_rate else rate_scale(batch / facts.batch)
+    every, reason = (facts.asked, "asked for") if facts.asked is not None else _push_every(facts, batch)
+    return PaceChoice(batch, rate, every), reason
+
+
+def _push_every(facts: PaceFacts, batch: int) -> tuple[int, str]:
+    """Return (vertices between two pushes, reason). The number is rounded to whole batches.
+
+    The merge rule wants a push every 512/sqrt(live) vertices. A push costs as much time as k = speed·push_s vertices.
+    Pushes may take at most the fraction `budget` of the time, or up to MAX_BUDGET_FACTOR times that if rarer pushes
+    cost more.
+
+    Rarer pushes cost more if each vertex reduces the distance of a row to its optimum by a share `drift`. Of what
+    `live` workers train in h vertices each, up to the share drift·live·h is then done twice. The total cost
+    k/h + drift·live·h is least at h = sqrt(k/(drift·live)).
+
+    Short lives make the interval shorter, and the time in which the master merges the pushes of all makes it longer.
     """
-    wanted = STALENESS_STEP / max(1, live) ** 0.5
-    cost = rate * push_cost_s
-    affordable = cost / budget
-    worth = math.sqrt(cost / (drift * live)) if live > 1 and drift > 0 else math.inf
+    live, cost_ms = max(1, facts.live), f"a push costs {facts.push_s * 1e3:.1f} ms"
+    wanted, cost = STALENESS_STEP / live**0.5, facts.speed * facts.push_s
+    affordable = cost / facts.budget
+    worth = math.sqrt(cost / (facts.drift * live)) if live > 1 and facts.drift > 0 else math.inf
     chosen = max(wanted, min(affordable, max(worth, affordable / MAX_BUDGET_FACTOR)))
-    whole = max(1, -(-int(chosen) // batch)) * batch
     if chosen == wanted:
-        return whole, f"512/sqrt({live}) vertices, as the merge rule wants"
-    if chosen == affordable:
-        return whole, f"a push costs {push_cost_s * 1e3:.1f} ms and may take {budget:.0%} of the time"
-    return whole, f"a push costs {push_cost_s * 1e3:.1f} ms, and rows of {live} workers drift apart"
+        reason = f"512/sqrt({live}) vertices, as the merge rule wants"
+    elif chosen == affordable:
+        reason = f"{cost_ms} and may take {facts.budget:.0%} of the time"
+    else:
+        reason = f"{cost_ms}, and rows of {live} workers drift apart"
+    every = max(1, -(-int(chosen) // batch)) * batch
+    if facts.speed <= 0:
+        return every, reason
+    shortest = max(1, round(facts.merging_s * facts.speed / batch)) * batch
+    if shortest > every:
+        return shortest, f"{shortest:,} vertices: the master merges no faster"
+    batches = facts.max_interval_s * facts.speed / batch
+    if (capped := max(shortest, round(min(batches, every)) * batch)) < every:
+        return capped, f"{capped:,} vertices: workers do not live for longer pushes to pay"
+    return every, reason
 
 
 def poll_interval_s(waiting: int) -> float:
-    """Return the seconds until a worker without work polls again: all together at most 500 times a second, each at
-    least every 5 seconds."""
+    """Return the seconds until a worker without work polls again. All `waiting` workers together poll at most 500 times
+    a second, but each polls at least every 5 seconds."""
     return min(5.0, max(0.1, waiting / 500))
 
 
 PAGE = "docs/training.md"  # its section "What gridml changes" is the full list
-MAX_RATES = 3  # learning rates that the text lists one by one
+MAX_RATES = 3  # the text lists up to this many learning rates one by one
 
 
 @dataclass(frozen=True)
 class UsedSettings:
-    """The settings of each of `workers` that train at the same time."""
+    """The settings that each worker uses while `workers` train at the same time."""
 
     workers: int
-    batch: int  #: vertices of a batch, as intended
-    largest: int  #: vertices of the largest batch that a chunk of whole batches is cut into
+    batch: int  #: vertices of a normal batch
+    largest: int  #: vertices of the largest batch in a chunk of whole batches
     rate_factor: float  #: factor of the optimisers' rates, in addition to the schedule's
 
 
 def schedule_name(schedule: Schedule) -> str:
-    """Return a schedule's name in events: linear_decay, constant, torch or own."""
+    """Return the name by which events refer to a schedule: linear_decay, constant, torch or own."""
     if isinstance(schedule, TorchSchedule):
         return "torch"
     return next((f.__name__ for f in (linear_decay, constant) if schedule is f), "own")
@@ -108,9 +159,11 @@ def schedule_name(schedule: Schedule) -> str:
 def used_settings(program: Program, workers: int) -> tuple[UsedSettings, str]:
     """Return (the settings of each of `workers` workers, the same as text)."""
     whole = program.update.batch or 1
-    size = batch_size(whole, program.min_target_batch, workers)
+    size, rate, _ = choose_pace(
+        PaceFacts(workers, whole, program.min_target_batch, keeps_rate=program.update.keeps_rate)
+    )[0]
     largest = max(size, next_batch(whole, size, program.min_actual_batch, alike=workers > 1))
-    used = UsedSettings(workers, size, largest, rate_scale(size / whole))
+    used = UsedSettings(workers, size, largest, rate)
     who = "1 worker" if workers == 1 else f"{workers:,} workers"
     return used, f"{who}: {_batch(program, used)}{_kept(program, used)}{_rates(program, used)}: {PAGE}"
 
@@ -151,8 +204,8 @@ def _rates(program: Program, used: UsedSettings) -> str:
 
 
 def _kept(program: Program, used: UsedSettings) -> str:
-    """Return the reason, as text, if several workers do not share the batch, else ""."""
-    if used.workers == 1 or used.rate_factor < 1 or program.update.batch in (None, 1):
+    """Return the reason, as text, why each of several workers has the program's full batch; "" if they share it."""
+    if used.workers == 1 or used.batch < (program.update.batch or 1) or program.update.batch in (None, 1):
         return ""
     if program.normalises:
         return " (not shared: a layer normalises by its batch)"

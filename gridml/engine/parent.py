@@ -1,4 +1,4 @@
-"""Death of a child process with its parent (Linux), for local workers and the master's helper processes."""
+"""Kills a child process when its parent ends (Linux), for local workers and the master's helper processes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel send SIGKILL to this process when its parent ends in any way. Call it first.
+    """Have the kernel send SIGKILL to this process when its parent ends in any way. Call this first in the process.
 
-    `parent_pid` is the parent's pid, passed on by the parent itself. If the parent has already ended, this call does
-    not return. The signal is tied to the parent's *thread* that started this process, so a master must start workers
-    from a thread that lives as long as the master. Raises RunError if the system has no prctl.
+    `parent_pid` is the parent's pid, as the parent itself reported it. If the parent has already ended, this call does
+    not return. The kernel sends the signal when the *thread* that started this process ends, so a master must start
+    workers from a thread that lives as long as the master. Raises RunError if the system has no prctl.
     """
     try:
         prctl = ctypes.CDLL(None, use_errno=True).prctl

@@ -1,4 +1,4 @@
-"""Errors for writes of f to a read-only field. numpy's own error does not name the field."""
+"""Errors that name the read-only field that f wrote to; numpy's own error does not."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NUMPY_SAYS = ("assignment destination is read-only", "output array is read-only
 
 
 def name_written_field(error: BaseException, tables: Collection[Any]) -> BaseException:
-    """Return a ProgramError, with the traceback of `error`, that names the read-only field that f wrote to; the error
-    itself if it has another cause. `tables` are those of the chunk. Runs only after f has failed, so that batches pay
-    nothing for it."""
+    """Return a ProgramError that names the read-only field that f wrote to, with the traceback of `error`. Return
+    `error` itself if it has another cause. `tables` are those of the chunk. Called only after f has failed, so batches
+    that succeed take no longer."""
     if not (isinstance(error, ValueError) and str(error) in _NUMPY_SAYS):
         return error
     for values, names in _on_the_lines(error.__traceback__):
@@ -37,7 +37,7 @@ def name_written_field(error: BaseException, tables: Collection[Any]) -> BaseExc
 
 
 def _field(values: list[Any], names: set[str], tables: list[Rows]) -> tuple[Rows, str] | None:
-    """Return (table, field) that f wrote to, found by the name of an attribute or by an array's memory."""
+    """Return the (table, field) that f wrote to, found by the name of an attribute or by the memory of an array."""
     for value in values:
         if isinstance(value, Batch | Vertex):
             table = getattr(value, "_rows" if isinstance(value, Batch) else "_store")

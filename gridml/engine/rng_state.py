@@ -1,6 +1,6 @@
-"""Random number streams of several simulated workers in one process: each draws its own, in any order of execution.
+"""A random number stream for each simulated worker in one process, independent of the order in which workers run.
 
-f draws from the global generators of Python, numpy and torch, as user code does, so their state is swapped around it.
+f draws from the global generators of Python, numpy and torch. So their state is swapped before and after a call of f.
 """
 
 from __future__ import annotations
@@ -12,25 +12,30 @@ from typing import Any, final
 import numpy as np
 
 
+def seed_generators(seed: str, *, torch: bool) -> None:
+    """Seed the global generators of Python, numpy and, if the program uses it, torch."""
+    number = zlib.crc32(seed.encode())
+    random.seed(number)
+    np.random.seed(number)
+    if torch:
+        import torch as library
+
+        library.manual_seed(number)
+
+
 @final
 class RngState:
     """The state of the global generators of Python, numpy and torch, seeded for one worker."""
 
     def __init__(self, seed: str, *, torch: bool) -> None:
-        number = zlib.crc32(seed.encode())  # as a worker process seeds torch
-        outside = self._capture(torch=torch)  # seeding below must not disturb the process's own stream
-        random.seed(number)
-        np.random.seed(number)
-        if torch:
-            import torch as library
-
-            library.manual_seed(number)
+        outside = self._capture(torch=torch)  # the process's own state, which the seeding below must not change
+        seed_generators(seed, torch=torch)
         self._torch = torch
         self._own = self._capture(torch=torch)
         self._restore(outside)
 
     def swap(self) -> None:
-        """Exchange the worker's state and the process's. Call it before f and again after it."""
+        """Exchange the worker's state and that of the process. Call it before f and again after f."""
         other = self._capture(torch=self._torch)
         self._restore(self._own)
         self._own = other

@@ -1,11 +1,11 @@
 """Calls of f on batches of a chunk, the values that f logs, and the error of a failed batch.
 
-f is called with rows of a chunk and with the rows of their neighbours. `BatchFailed` names the vertices on which it
+f is called with rows of a chunk and with the rows of their neighbours. `BatchFailed` names the vertices on which f
 failed.
 
-A logged value is a mean over the vertices of one call. Values are summed by name until a push takes them along. The
-sums travel in the push that holds the same vertices (`gridml.protocol.messages.Logged`) and are credited with them, so
-values of vertices that are never credited, because a machine was evicted or f failed, are never counted.
+A logged value is a mean over the vertices of one call. Values are summed by name until the next push. The push that
+brings the work on these vertices carries their sums (`gridml.protocol.messages.Logged`): vertices and sums are credited
+together. So values of vertices that are never credited, because a machine was evicted or f failed, are never counted.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from gridml.model.update import Parameter, Update
 from gridml.protocol.foreign import MAX_NAME_CHARS, printable
 from gridml.protocol.messages import MAX_LOGGED, MAX_LOGGED_MEAN, MAX_LOGGED_NAME_CHARS, Logged
 
-# The recorder of the engine whose f is running, None outside f. Set only by `Recorder.begin_batch` and `end_batch`.
+# The recorder of the engine whose f is running; None outside f. Set only by `Recorder.begin_batch` and `end_batch`.
 _active: Recorder | None = None
 
 
 def log(**values: Any) -> None:
     """Log numbers of the vertices that f is called with, by name: `gridml.log(loss=loss)`.
 
-    A value is one number: a Python or NumPy number, or a tensor with one element, on any device. For a batch it is the
-    mean over its vertices. Two values under one name in one call count as their mean. The run shows the mean over
-    credited vertices, each counted once. A value that is not finite, or beyond 1e40, is dropped together with its
-    vertices. Outside f the call does nothing, so that f can be tested alone.
+    A value is one number: a Python or NumPy number, or a tensor with one element, on any device. If f is called with a
+    batch, the value must be the mean over the batch's vertices. Two values of one name in one call of f count as their
+    mean. The run shows the mean over credited vertices, each counted once. A value that is not finite, or beyond ±1e40,
+    is left out of that mean together with its vertices. Outside f, `log` does nothing, so that f can be tested alone.
 
-    Raises ProgramError for anything but one number, a name of more than 64 characters, or more than 32 names.
+    Raises ProgramError for a value that is not one number, for a name of more than 64 characters, and for more than 32
+    names in one call of f.
     """
     if _active is not None:
         _active.add(values)
@@ -46,15 +47,15 @@ def log(**values: Any) -> None:
 class Recorder:
     """Sums the values that f logs in one engine.
 
-    A value moves through four stages: the current call, the current batch, values on a device, sums.
+    A value moves through up to four stages: the current call, the current batch, values still on a device, sums.
     """
 
     def __init__(self) -> None:
         self._call: dict[str, list[Any]] = {}  # values of the current call of f, by name
         self._batch: list[tuple[str, list[Any], int]] = []  # (name, values, vertices) of finished calls of the batch
-        self._later: list[tuple[str, list[Any], int]] = []  # of finished batches, with values still on a device
-        self._sums: dict[str, tuple[float, int]] = {}  # of all others: (sum over vertices, vertices)
-        self._before: Recorder | None = None  # the recorder to restore: engines of one process may nest
+        self._later: list[tuple[str, list[Any], int]] = []  # the same for finished batches, if values are on a device
+        self._sums: dict[str, tuple[float, int]] = {}  # all other values, by name: (sum over vertices, vertices)
+        self._before: Recorder | None = None  # the recorder that `end_batch` restores: engines may nest in a process
 
     def begin_batch(self) -> None:
         """Record all values logged from now on."""
@@ -85,12 +86,12 @@ class Recorder:
                 if len(self._call) == MAX_LOGGED:
                     raise ProgramError(
                         f"gridml.log got {name!r} after {MAX_LOGGED} other names; expected at most {MAX_LOGGED}. "
-                        f"Return what is many from evaluate, which may be lists."
+                        f"Return long lists of numbers from evaluate instead."
                     )
             self._call.setdefault(name, []).append(_number(name, value))
 
     def end_call(self, vertices: int) -> None:
-        """End a call of f, which covered this many vertices."""
+        """End a call of f on this many vertices."""
         if self._call:
             self._batch += [(name, values, vertices) for name, values in self._call.items()]
             self._call.clear()
@@ -114,7 +115,7 @@ class Recorder:
         if not abs(mean) <= MAX_LOGGED_MEAN:  # also drops NaN
             return
         if name not in self._sums and len(self._sums) == MAX_LOGGED:
-            return  # the bound on names holds for a push; each single call was below it
+            return  # a push carries at most MAX_LOGGED names; several calls of f together can log more
         total, before = self._sums.get(name, (0.0, 0))
         self._sums[name] = total + mean * vertices, before + vertices
 
@@ -143,7 +144,7 @@ Tables = Mapping[str, Rows | ModuleRows]
 
 @final
 class UpdateRunner:
-    """Calls f for rows of one chunk, given by its `tables` (by name)."""
+    """Calls f for rows of one chunk, whose `tables` are given by name."""
 
     def __init__(self, update: Update, recorder: Recorder, tables: Tables) -> None:
         self._update = update
@@ -166,9 +167,10 @@ class UpdateRunner:
             self._call_one(at, progress)
 
     def isolate_failure(self, start: int, stop: int, progress: Progress, error: BaseException) -> tuple[int, int]:
-        """Bisect a failed batch: return the smallest range of rows on which f alone fails with the same error.
+        """Bisect a failed batch: return the smallest range of rows found on which f fails with the same error.
 
-        Stops where both halves fail, or neither. Changes the replica, so that the caller must drop it.
+        Stops when both halves fail, or neither does. f runs again and changes the replica, so the caller must drop the
+        replica.
         """
         while stop - start > 1 and isinstance(error, Exception):
             middle = (start + stop) // 2
@@ -204,8 +206,8 @@ class UpdateRunner:
         self._write_back(argument for argument in arguments if isinstance(argument, Batch))
 
     def _call(self, start: int, stop: int, progress: Progress) -> None:
-        """Call f once for each distinct combination of single neighbours among the rows. Usually there is only one,
-        such as the one network of all images."""
+        """Call f once for each distinct combination of the neighbours that f gets as single vertices. Usually all rows
+        have the same combination, such as the one network of all images."""
         rows = self._driving
         singles = [parameter for parameter in self._update.parameters if parameter.is_single]
         targets = []
@@ -213,8 +215,8 @@ class UpdateRunner:
             neighbours = rows.edges[parameter.edge].one_each(start, stop)
             if neighbours is None:
                 raise ProgramError(
-                    f"{rows.vertex_type.name}.{parameter.edge} does not lead to exactly one vertex from each; "
-                    f"annotate that argument of f as gridml.Batch[{parameter.type.name}]."
+                    f"{rows.vertex_type.name}.{parameter.edge} does not lead from each {rows.vertex_type.name} to "
+                    f"exactly one vertex; annotate that argument of f as gridml.Batch[{parameter.type.name}]."
                 )
             targets.append(neighbours)
         edges = [parameter.edge for parameter in singles]
@@ -229,7 +231,7 @@ class UpdateRunner:
             self._call_group(at, dict(zip(edges, key.tolist(), strict=True)), progress)
 
     def _call_group(self, at: slice | Ids, single: Mapping[str, int], progress: Progress) -> None:
-        """Call f with the rows `at` as a batch. `single` gives the row of each argument that is one vertex, by edge."""
+        """Call f with the rows `at` as a batch. `single` has, by edge, the row of each argument that is one vertex."""
         rows = self._driving
         links: dict[str, Neighbours] = {}
         arguments: list[Any] = []
@@ -249,7 +251,7 @@ class UpdateRunner:
         self._write_back((driving, *batches))
 
     def _write_back(self, batches: Iterable[Batch[Any]]) -> None:
-        """Write back to the tables what f wrote into copies of their values."""
+        """Write f's changes to copies of values back to the tables."""
         for table in self._tables.values():
             if isinstance(table, Rows):
                 table.write_back_copies()
@@ -258,7 +260,7 @@ class UpdateRunner:
 
 
 def _linked(rows: Rows, edges: ChunkEdges, at: slice | Ids) -> tuple[Neighbours, Ids]:
-    """Return (the edges of the rows `at` along a field, as f gets them; the distinct rows that these lead to)."""
+    """Return (the `edges` of the rows `at`, in the form that f gets; the distinct rows to which they lead)."""
     if isinstance(at, slice):
         span = edges.span(at.start, at.stop)
         index, weight = edges.index[span], None if edges.weight is None else edges.weight[span]
@@ -293,8 +295,8 @@ def _only(neighbours: list[Any], parameter: Parameter) -> Any:
 
 
 class BatchFailed(Exception):
-    """f failed on a batch that begins with vertex `first` and ends with `last` (indices in the graph; equal if f fails
-    on one vertex alone). `__cause__` is f's own error."""
+    """f failed on a batch that begins with vertex `first` and ends with vertex `last`. Both are indices in the graph,
+    equal if f failed on one vertex alone. `__cause__` is the error that f raised."""
 
     def __init__(self, first: int, last: int) -> None:
         super().__init__(f"f failed on vertices {first} to {last}")
@@ -307,7 +309,7 @@ class BatchFailed(Exception):
 
 
 def vertices_named(driver: str, first: int, last: int) -> str:
-    """Return the vertices of a batch as text. Shuffled, they need not be in the order of their indices."""
+    """Return the vertices of a batch as text. In a shuffled batch they are not in the order of their indices."""
     if first == last:
         return f"{driver} {first}"
     return f"{driver} {first} to {last}" if first < last else f"{driver} {first}, ..., {last}"

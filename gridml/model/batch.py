@@ -1,4 +1,4 @@
-"""The objects that f receives: a batch of vertices, its neighbours, and single vertices."""
+"""The objects that f, the user's update function, gets: a batch of vertices, its neighbours, and single vertices."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Ids = NDArray[np.int64]
 
 @dataclass(eq=False, repr=False)
 class Rows:
-    """Rows of one type in memory: the `VertexStore` of its vertices.
+    """Rows of one vertex type in memory, and the `VertexStore` of the vertices in these rows.
 
-    Fields outside `changed` are read-only arrays. A torch tensor has no such guard, so f can write to one unnoticed.
-    `dirty` bool (n,) marks rows that f may have written.
+    Fields outside `changed` are read-only arrays. Torch has no read-only tensors, so f can write into the tensor of
+    such a field unnoticed. `dirty` bool (n,) marks rows that f may have written.
     """
 
     vertex_type: VertexType
@@ -36,20 +36,20 @@ class Rows:
     fields: Mapping[str, Array]  #: values by field, each (n, *shape)
     changed: frozenset[str]  #: the fields that f may write
     _: KW_ONLY
-    torch: bool  #: f reads tensors; otherwise arrays
-    before: bool = False  #: neighbours as of the beginning of a superstep, which are never written
-    #: Tensors start at the alignment of torch's own (`gridml.protocol.payload`), in copies if the rows do not; writes
-    #: to a copy are written back when f returns. False in evaluate, which reads whole columns without a copy.
+    torch: bool  #: True: f reads torch tensors; False: numpy arrays
+    before: bool = False  #: True: read-only neighbours, as they were when the superstep began
+    #: True: tensors are aligned like those that torch allocates (`gridml.protocol.payload`). Unaligned rows are copied,
+    #: and f's changes to a copy are written back when f returns. False in evaluate, to read columns without a copy.
     aligned: bool = True
-    device: str | None = None  #: where f reads the rows; None: in the host's memory
-    edges: dict[str, ChunkEdges] = field(default_factory=dict)  #: by edge field; filled by the engine
-    stores: dict[str, Any] = field(default_factory=dict)  #: by the table that edges lead to; filled by the engine
+    device: str | None = None  #: the device that f reads the rows on; None: host memory
+    edges: dict[str, ChunkEdges] = field(default_factory=dict)  #: edges by edge field; filled by the engine
+    stores: dict[str, Any] = field(default_factory=dict)  #: neighbours by table; filled by the engine
     ragged: Mapping[str, Ragged] = field(default_factory=dict)
     shared: Mapping[str, SharedColumn] = field(default_factory=dict)
     followed: set[str] = field(default_factory=set)  #: edge fields whose targets f has read
-    #: Edge fields whose weights f has written. None outside a trial, which alone pays for the comparison.
+    #: Edge fields whose weights f has written. None except in a trial of the program, because finding them is slow.
     reweighted: set[str] | None = None
-    #: Copies that f has of single values: (its tensor, the value at that time) by (field, row). Emptied when f returns.
+    #: Copies of single values, given to f: (tensor, original value) by (field, row). Emptied when f returns.
     _lent: dict[tuple[str, int], tuple[Any, Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,8 +59,8 @@ class Rows:
         self.aligns = self.torch and self.aligned
 
     def present(self, values: Array) -> Any:
-        """Return an array in the form that f gets: a tensor in programs with torch, on the same memory if that is
-        writable and aligned."""
+        """Return an array in the form that f gets: a tensor in programs with torch, which shares the array's memory if
+        that is writable and aligned."""
         if not self.torch:
             return values
         import torch
@@ -68,12 +68,12 @@ class Rows:
         fits = values.flags.writeable and (not self.aligns or is_aligned(values))
         return torch.from_numpy(values if fits else aligned_copy(values))
 
-    def column(self, name: str) -> Any:
-        """Return a whole field in the form that f gets."""
+    def column(self, name: str, until: int | None = None) -> Any:
+        """Return a field in the form that f gets. On a device, only rows before `until` (default: all) are valid."""
         return self.present(self.fields[name])
 
     def write_back_copies(self) -> None:
-        """Write back what f has written into copies of single vertices' values."""
+        """Write f's changes to copies of single values back to the rows."""
         lent, self._lent = self._lent, {}
         for (name, at), (tensor, original) in lent.items():
             if name in self.changed and (values := to_host(tensor)).tobytes() != original.tobytes():
@@ -81,7 +81,7 @@ class Rows:
                 self.dirty[at] = True
 
     def drop_copies(self) -> None:
-        """Drop copies of single vertices' values without writing them back, after f has failed."""
+        """Discard the copies of single values after f has failed. Nothing is written back."""
         self._lent.clear()
 
     def check_writable(self, name: str) -> None:
@@ -98,12 +98,13 @@ class Rows:
             )
         if self.before:
             raise ProgramError(
-                f"f wrote {self.vertex_type.name}.{name} of a neighbour. Where nothing is replicated, f sees its "
-                f"neighbours as they were when the superstep began, and changes only the vertices it runs on."
+                f"f wrote {self.vertex_type.name}.{name} of a neighbour. In a program without replicated types, f "
+                f"sees neighbours as they were when the superstep began, and changes only the vertices it runs on."
             )
         raise ProgramError(
             f"{self.vertex_type.name}.{name} was written, which is read-only here. f may write it where it is declared "
-            f"gridml.array(..., mutable=True); evaluate writes nothing."
+            f"gridml.array(..., mutable=True), or in a type that all workers share, by an aggregate such as "
+            f"gridml.add(); evaluate writes nothing. Put a new value into a variable: x = images.pixels / 255."
         )
 
     def identify(self, at: int) -> VertexId:
@@ -133,7 +134,8 @@ class Rows:
             self._lent[name, at] = tensor, now.copy()
 
     def _lend(self, name: str, at: int, value: Array) -> Any:
-        """Return a vertex's value as a tensor: on its own memory, or a copy, which stays the same until f returns."""
+        """Return a vertex's value as a tensor: a view if possible, else a copy. Until f returns, each read of the value
+        gets the same copy."""
         if self.device is None and value.flags.writeable and is_aligned(value):
             return self.present(value)
         if (name, at) not in self._lent:
@@ -153,8 +155,9 @@ class Rows:
     def _edges(self, name: str) -> ChunkEdges:
         if name not in self.edges:
             raise ProgramError(
-                f"the edges {self.vertex_type.name}.{name} of this vertex are not here: f sees those of the vertices "
-                f"it runs on and of their local neighbours, a superstep only the former, g and evaluate none."
+                f"the edges {self.vertex_type.name}.{name} of this vertex are not here. f sees the edges of the "
+                f"vertices it runs on and of their neighbours; in a superstep, f sees only those of the vertices it "
+                f"runs on. g sees no edges."
             )
         return self.edges[name]
 
@@ -163,7 +166,7 @@ class Rows:
 
     @property
     def stepping(self) -> Stepping:
-        raise ProgramError(f"{self.vertex_type.name} has no module, so that nothing can be stepped.")
+        raise ProgramError(f"{self.vertex_type.name} has no module, so it cannot be stepped.")
 
 
 def to_host(value: Any) -> Any:
@@ -180,8 +183,9 @@ def _read_only(values: Array) -> Array:
 class Neighbours:
     """The edges of a batch along one field.
 
-    `index` int64 (m,) are positions in the batch of distinct neighbours that f receives, `offsets` int64 (n+1,) groups
-    them by vertex, `weight` is (m,) or None.
+    f receives the distinct neighbours as another batch. Edge j leads to position `index[j]` in that batch; `index` is
+    int64 (m,). Vertex i has the edges `offsets[i]` to `offsets[i+1]` - 1; `offsets` is int64 (n+1,). `weight` is (m,),
+    or None.
     """
 
     def __init__(self, index: Any, offsets: Any, weight: Any, original: Array | None = None) -> None:
@@ -189,7 +193,7 @@ class Neighbours:
         self.offsets = offsets
         self.weight = weight
         self._given = weight
-        self._original = original  # a copy of the weights before f; None outside a trial
+        self._original = original  # a copy of the weights from before f ran; None outside a trial
 
     def has_new_weights(self) -> bool:
         """Return True if f has assigned other weights or has written into these."""
@@ -201,25 +205,24 @@ class Neighbours:
 class Batch(Generic[V]):
     """Several vertices of one type, one array per field: `images.pixels` has shape (len(images), 1, 28, 28).
 
-    A field reads as a tensor (in programs with a module), aligned as torch's own, or as a numpy array. For consecutive
-    rows it is a view if possible. Writing a mutable field, whole or in place, changes the vertices when f returns. An
-    edge field reads as `Neighbours`.
+    In programs with a module a field reads as a tensor, aligned like those that torch allocates; otherwise as a numpy
+    array. The tensor or array of consecutive rows is a view if possible. f can assign a mutable field or write into its
+    array: the vertices change when f returns. An edge field reads as `Neighbours`.
 
-    If two arguments of f hold the same vertex (a team that plays at home and away), both changes are added.
+    If two arguments of f contain the same vertex (a team that plays at home and away), f's changes to both are added.
     """
 
     _rows: Rows
     _at: slice | Ids  #: positions in `_rows`
-    _copies: dict[
-        str, tuple[Array, Array]
-    ]  #: by field, (the copy that f gets, its values before; the same if read-only)
-    _lent: dict[str, Any]  #: by field, a tensor on a device; `_copies` has its values before
-    _links: dict[str, Neighbours]  #: by edge field
+    #: By field: (the copy that f gets, its values before f's writes). For a read-only field both are the same array.
+    _copies: dict[str, tuple[Array, Array]]
+    _lent: dict[str, Any]  #: by field: the tensor on a device that f gets; `_copies` has its values before f's writes
+    _links: dict[str, Neighbours]  #: edges by edge field
 
     @classmethod
     def _over(cls, rows: Rows, at: slice | Ids, links: dict[str, Neighbours] | None = None) -> Batch[V]:
         batch: Batch[V] = object.__new__(cls)
-        batch.__dict__.update(_rows=rows, _at=at, _copies={}, _lent={}, _links=links or {})  # past __setattr__
+        batch.__dict__.update(_rows=rows, _at=at, _copies={}, _lent={}, _links=links or {})  # bypasses __setattr__
         return batch
 
     @property
@@ -248,12 +251,14 @@ class Batch(Generic[V]):
             vertex_type = self._rows.vertex_type
             raise AttributeError(
                 f"{vertex_type.name} has no field {name!r} here; it has "
-                f"{[*self._rows.fields, *self._rows.ragged, *self._rows.shared]} and edges {list(self._links)}"
+                f"{[*self._rows.fields, *self._rows.ragged, *self._rows.shared]} and edges {list(self._links)}. The "
+                f"one vertex that an edge leads to is an argument of f; properties belong to one vertex, not to a batch"
             )
         return self._rows.present(self._values(name)) if self._rows.device is None else self._on_device(name)
 
     def _shared(self, name: str) -> Array:
-        """Return rows of a shared file, read on demand: those of a whole chunk may exceed the memory."""
+        """Read the batch's rows of a shared field from its file. They are read only now, because the rows of a whole
+        chunk can exceed the memory."""
         if name not in self._copies:
             values = self._rows.shared[name].take(self._rows.ids[self._at])
             values = values if self._rows.torch else _read_only(values)
@@ -274,13 +279,13 @@ class Batch(Generic[V]):
             tensor[...] = self._rows.present(value) if isinstance(value, np.ndarray) else value
 
     def _on_device(self, name: str) -> Any:
-        """Return the field's rows as a tensor on the device: a view of the column, or, if f may change them, a copy
-        that is written back."""
+        """Return the batch's rows of a field as a tensor on the device: a view of the column, or, if f may change the
+        field, a copy that is written back."""
         if name not in self._lent:
             if name not in self._rows.changed:
-                column = self._rows.column(name)
-                rows = self._at if isinstance(self._at, slice) else self._rows.present(self._at)
-                self._lent[name] = aligned_tensor(column[rows])
+                rows: Any = self._at if isinstance(self._at, slice) else self._rows.present(self._at)
+                until = self._at.stop if isinstance(self._at, slice) else None
+                self._lent[name] = aligned_tensor(self._rows.column(name, until)[rows])
             else:
                 self._rows.write_back_copies()  # the copy must include what f has written to single rows
                 values = self._rows.fields[name][self._at].copy()
@@ -289,8 +294,8 @@ class Batch(Generic[V]):
         return self._lent[name]
 
     def _values(self, name: str) -> Array:
-        """Return the field's rows: a view for a slice with aligned memory, else a copy, whose changes `_write_back`
-        scatters."""
+        """Return the batch's rows of a field: a view of a slice if the alignment allows, else a copy. `_write_back`
+        writes f's changes to the copy back to the rows."""
         if name not in self._copies:
             changed = name in self._rows.changed
             if changed:
@@ -311,15 +316,15 @@ class Batch(Generic[V]):
         return self._copies[name][0]
 
     def _write_back(self) -> None:
-        """Write changed rows back. To a row that another argument has changed since, this batch's change is added."""
+        """Write changed rows back. If another argument of f has changed a row, too, both changes are added."""
         if self._rows.reweighted is not None:
             self._rows.reweighted.update(name for name, link in self._links.items() if link.has_new_weights())
             for name, (values, original) in self._copies.items():
                 column = self._rows.fields.get(name)
                 if values is original and column is not None and column.flags.writeable:
-                    column[self._at] = values  # as a view would, so that a trial finds writes to read-only fields
+                    column[self._at] = values  # so that the trial finds f's writes to read-only fields
         if all(values is original for values, original in self._copies.values()):
-            return  # f wrote nothing, or through views
+            return  # f wrote nothing, or only through views
         positions = np.arange(len(self._rows.ids))[self._at]
         for name, (values, original) in self._copies.items():
             if values is original:

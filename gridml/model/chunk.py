@@ -1,11 +1,12 @@
 """Chunks: the rows of a range of vertices and of everything that they touch, cut out of the graph, in training order.
 
-A worker fetches a chunk for each lease. Row i of the driving table is the i-th vertex to train. Edges are positions in
-the chunk's own tables. Replicated rows have only ids here: their values come with the reply to a push.
+A worker fetches a chunk for each lease. The driving table has the vertices that f is called for: its row i is the i-th
+vertex to train. Edges lead to row positions in the chunk's tables. Replicated rows have only ids here: their values
+come with the reply to a push.
 
-A worker keeps rows of earlier chunks, which need not be sent again. A chunk then carries the fields that f does not
-change only for its *own* rows. For every other row it names the payload that has it, and the position among that
-payload's own rows. Payloads are named by their SHA-256.
+A worker keeps rows of earlier chunks, so that they need not be sent again. The rows that a chunk itself carries are its
+*own* rows. Fields that f does not change are sent for own rows only. For every other row, the chunk names the payload
+(an encoded chunk, named by its SHA-256) that carries the row, and the row's position among that payload's own rows.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ OWN = -1  # the `source` of a row that the chunk carries itself
 
 @dataclass(frozen=True)
 class Borrowed:
-    """The location of each row of a table."""
+    """The location of each of the n rows of a table: in this chunk, or in an earlier payload."""
 
-    payloads: tuple[str, ...]  #: SHA-256 of the payloads that have the other rows
+    payloads: tuple[str, ...]  #: SHA-256 of each payload that carries some of the rows
     source: NDArray[np.int16]  #: (n,) the position in `payloads`, or OWN
-    at: NDArray[np.int32]  #: (n,) the position among the own rows of that payload's table
+    at: NDArray[np.int32]  #: (n,) the position among the own rows of the table in that payload
 
     @property
     def own(self) -> NDArray[np.bool_]:
@@ -77,7 +78,7 @@ class ChunkTable:
 class ChunkEdges:
     """Edges of every row of one table along one edge field."""
 
-    target: str  #: the table that they lead to
+    target: str  #: name of the table that the edges lead to
     index: Ids  #: positions in that table, int64 (m,), grouped by source row
     offsets: Ids | None = None  #: int64 (n+1,) borders of the groups; None if every row has `degree` edges
     degree: int = 1
@@ -101,16 +102,17 @@ class Chunk:
     """The data of one lease."""
 
     driver: str  #: the type that f is called for
-    tables: Mapping[str, ChunkTable]  #: by type, or type and `BEFORE`
-    edges: Mapping[str, ChunkEdges]  #: by "table/edge field"
-    ends: Ids | None = None  #: ends of components among the driving rows; None if each row is one
+    #: by type name; a table of neighbours as they were before the superstep has the suffix `BEFORE`
+    tables: Mapping[str, ChunkTable]
+    edges: Mapping[str, ChunkEdges]  #: edges by "table/edge field"
+    ends: Ids | None = None  #: driving rows at which components end; None if each row is a component
 
     @property
     def count(self) -> int:
         return len(self.tables[self.driver].ids)
 
     def touched(self) -> dict[str, Ids]:
-        """Return the ids of every table but the driving one, by table name. Those of replicated types are the part of
+        """Return the ids of every table but the driving one, by table name. The ids of replicated types are the part of
         the replica that the chunk needs."""
         return {name: table.ids for name, table in self.tables.items() if name != self.driver}
 
@@ -157,7 +159,7 @@ class Chunk:
 
     @staticmethod
     def opened(payload: memoryview) -> Chunk:
-        """Decode without a copy, on the payload's own memory, which may be a mapped file."""
+        """Decode without a copy: the arrays share the payload's memory, which can be a mapped file."""
         return Chunk._of(*bundle.opened(payload))
 
     @staticmethod
@@ -221,7 +223,7 @@ def _widened(ids: Array | None) -> Ids | None:
 
 def bytes_each(graph: Graph, driver: str) -> float:
     """Return the average bytes of a chunk for each vertex of type `driver`: its row, and its part of the other local
-    rows that f can reach. An estimate: neighbours that chunks share are in each of them."""
+    rows that f can reach. This is too low if chunks have neighbours in common, because each chunk carries them."""
     seen = reachable(graph.tables[driver].type.cls)
     tables = (t for t in graph.local if t.type.name == driver or t.type.name in seen)
     return sum(map(_nbytes, tables)) / max(1, graph.tables[driver].count)
@@ -249,9 +251,9 @@ def cut(
 ) -> Chunk:
     """Cut the chunk of `vertices` (indices of type `driver`, in training order) out of the graph.
 
-    With `bsp`, local neighbours are read-only rows of tables of their own (`@before`). Otherwise the chunk has whole
-    components, without local types that no edge leads to from the driving one. `held`, called with a local type and
-    ids, returns the rows that the worker already has.
+    With `bsp`, local neighbours are read-only rows in separate tables (`@before`). Otherwise the chunk has whole
+    components, without the local types that cannot be reached by edges from the driving type. `held(type, ids)` returns
+    the location of each row of a local type, or None if the chunk must carry all of them.
     """
     ids: dict[str, Ids] = {driver: vertices}
     if components is not None and not bsp:

@@ -10,6 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gridml.errors import UsageError
 from gridml.protocol.foreign import printable
 
@@ -21,7 +24,7 @@ AUTO, CPU, CUDA = "auto", "cpu", "cuda"
 PRIVATE_USE = "privateuseone"  # torch's name for a device that another package adds
 ACCELERATORS = (CUDA, PRIVATE_USE)
 EXPECTED = "auto, cpu, cuda, or cuda:N with the number of a GPU from 0 on"
-MAX_GPUS = 1024  # of a machine
+MAX_GPUS = 1024  # in one machine
 _NAME = re.compile(r"(?P<kind>[a-z]+)(:(?P<index>0|[1-9][0-9]{0,8}))?")
 
 
@@ -29,7 +32,7 @@ class DeviceName(NamedTuple):
     """A requested device."""
 
     kind: str  #: "auto", "cpu", or a kind of accelerator
-    number: int | None = None  #: of one accelerator; None: any of them
+    number: int | None = None  #: the accelerator's number; None: any accelerator
 
     def __str__(self) -> str:
         return self.kind if self.number is None else f"{self.kind}:{self.number}"
@@ -41,7 +44,7 @@ class DeviceName(NamedTuple):
 
 
 def parse(text: object, what: str = "--device") -> DeviceName:
-    """Parse a device name. Raises UsageError, with the text named `what`, for any other text."""
+    """Parse a device name. Raises UsageError for any other text, which the message calls `what`."""
     match = _NAME.fullmatch(text) if isinstance(text, str) else None
     kind, index = (match["kind"], match["index"]) if match else ("", None)
     if kind in (AUTO, CPU, *ACCELERATORS) and (index is None or (kind in ACCELERATORS and int(index) < MAX_GPUS)):
@@ -60,9 +63,23 @@ def host_memory(shape: Sequence[int], dtype: Any) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=CPU)
 
 
+def torch_dtype(values: NDArray[Any]) -> Any:
+    """Return torch's dtype of an array, which may be read-only."""
+    import torch
+
+    return torch.from_numpy(np.empty(0, values.dtype)).dtype
+
+
+def pinned(values: NDArray[Any]) -> Tensor:
+    """Return a copy of an array as a tensor of `host_memory`."""
+    copy = host_memory(values.shape, torch_dtype(values))
+    np.copyto(copy.numpy(), values)
+    return copy
+
+
 def to_floats(values: Sequence[Any]) -> list[float]:
-    """Return values, some of them tensors on devices, as floats in the same order. Waits once for each device and
-    dtype."""
+    """Return numbers as floats, in the same order. Some may be tensors on devices: for these, wait once for each device
+    and dtype."""
     together: dict[tuple[str, str], list[int]] = {}
     come = [0.0] * len(values)
     for at, value in enumerate(values):

@@ -21,6 +21,8 @@ from gridml.model.vertex import Vertex, VertexType, array, describe
 from gridml.protocol.foreign import described
 
 Array = NDArray[Any]
+_FACTORY = " A module is made by its factory; other values come from --init-from."
+_DECLARE = ' Declare fields in the class, as in pixels = gridml.array("float32", (28, 28)).'
 
 
 @dataclass(frozen=True)
@@ -35,21 +37,21 @@ class VertexSet:
         return self.stop - self.start
 
     def __getitem__(self, at: Any) -> NDArray[np.int64]:
-        """Return the indices in the graph of some of them, int64 (m,), as an edge field takes them: `at` is a whole
-        number, a slice, or an array of places (m,) or truth values (len,). Raises IndexError for one beyond the end.
-        """
+        """Return the indices in the graph of some of the vertices, int64 (m,): targets for an edge field. `at` is a
+        whole number, a slice, an array of positions (m,) or a boolean mask (len,). Raises IndexError for a position
+        beyond the end."""
         return np.atleast_1d(np.arange(self.start, self.stop, dtype=np.int64)[at])
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges of one edge field, grouped by source: those of vertex i are `targets[offsets[i]:offsets[i+1]]`."""
+    """Edges of one edge field, grouped by source: vertex i has the targets `targets[offsets[i]:offsets[i+1]]`."""
 
     count: int  #: n, the number of sources
     targets: Array  #: integers (m,)
     offsets: Array | None = None  #: int64 (n+1,); None: every vertex has `degree` edges
     degree: int = 1
-    constant: int | None = None  #: the one target of all vertices, such as the network; `targets` is empty then
+    constant: int | None = None  #: the target that all vertices share, such as the network; then `targets` is empty
     weight: Array | None = None  #: (m,)
 
     def of(self, rows: NDArray[np.int64]) -> tuple[Array | None, Array, Array | None]:
@@ -68,16 +70,16 @@ class Edges:
         return offsets, np.asarray(self.targets[at], np.int64), weight
 
     def digest(self) -> str:
-        """Return a SHA-256 of the edges and their form, in hexadecimal."""
+        """Return a SHA-256 of the edges and of the form in which they are stored, in hexadecimal."""
         arrays = [array_digest(part) for part in (self.targets, self.offsets, self.weight) if part is not None]
         form = [self.count, self.degree, self.constant, self.offsets is None, self.weight is None]
         return hashlib.sha256(f"{form} {arrays}".encode()).hexdigest()
 
 
 def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
-    """Make edges: those of vertex i are `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) in the same order.
+    """Make edges: vertex i has the targets `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) in the same order.
 
-    Raises ProgramError for offsets that do not start at 0, decrease, or do not end at len(targets).
+    Raises ProgramError for offsets that do not start at 0, that decrease, or that do not end at len(targets).
     """
     offsets, targets = _array("the offsets of csr", offsets), _array("the targets of csr", targets)
     if targets.ndim == 1 and not len(targets):
@@ -123,13 +125,15 @@ class Graph:
     def add(self, cls: type[Vertex], count: int | None = None, /, **values: Any) -> VertexSet:
         """Add vertices of `cls`: one array (count, *shape) per array field, and targets per edge field.
 
-        A field of differing length takes a list with an array for each vertex, or a `Ragged`; a string field a list of
-        str.
+        A field of differing length takes a list with an array for each vertex, or a `Ragged`. A string field takes a
+        list of str.
 
-        The targets of an edge field are a VertexSet (one vertex: all lead there; as many as are added: one each), an
-        int array (count,) or (count, k), or `csr(...)`. Without `count` it is the length of the first array, for a
-        type without arrays that of its first edge field, and 1 where it has neither. Adding to a type again copies its
-        arrays. Raises ProgramError for unknown, missing or unequally long fields.
+        The targets of an edge field are an int array (count,) or (count, k), `csr(...)`, or a VertexSet. If the set has
+        one vertex, all edges lead to it; if it has `count` vertices, vertex i has an edge to the set's i-th vertex.
+
+        `count` is by default the length of the first array. For a type without arrays it is the number of vertices in
+        the first edge field that determines one, otherwise 1. Adding vertices to a type again copies its arrays. Raises
+        ProgramError for unknown, missing or unequally long fields.
         """
         if not (isinstance(cls, type) and issubclass(cls, Vertex) and cls is not Vertex):
             raise ProgramError(f"graph.add got {cls!r}; expected a vertex type, a subclass of gridml.Vertex.")
@@ -137,11 +141,21 @@ class Graph:
         table = self.tables.setdefault(vertex_type.name, Table(vertex_type))
         if table.type.cls is not cls:
             raise ProgramError(f"two vertex types are called {vertex_type.name}; give one of them another name.")
+        if count is not None and (not isinstance(count, int | np.integer) or count < 0):
+            got = count if isinstance(count, int | float | np.number) else type(count).__name__
+            raise ProgramError(
+                f"graph.add({vertex_type.name}, ...) got count={got}; expected a whole number, 0 or more. Fields are "
+                f"given by name, as in **a_dict, or **gridml.from_torch(dataset, {vertex_type.name})."
+            )
         declared = {*vertex_type.arrays, *vertex_type.ragged, *vertex_type.edges}
         unknown, missing = sorted(set(values) - declared), sorted(declared - set(values))
         if unknown or missing:
             wrong = [f"got unknown fields {unknown}"] * bool(unknown) + [f"misses {missing}"] * bool(missing)
-            hint = f" How many there are is no field: graph.add({vertex_type.name}, n, ...)." * ("count" in unknown)
+            hint = f" Give the count without a name: graph.add({vertex_type.name}, n, ...)." * ("count" in unknown)
+            hint += _FACTORY * bool({*unknown} & {*vertex_type.modules})
+            edges_to = {name: vertex_type.target(name).__name__ for name in missing if name in vertex_type.edges}
+            hint += "".join(f" Write {name}=graph.add({target})." for name, target in edges_to.items())
+            hint += _DECLARE * (not missing and not hint)
             raise ProgramError(
                 f"graph.add({vertex_type.name}, ...) {' and '.join(wrong)}; it declares arrays "
                 f"{[*vertex_type.arrays, *vertex_type.ragged]} and edges {list(vertex_type.edges)}.{hint}"
@@ -151,10 +165,6 @@ class Graph:
         lengths = {name: len(column) for name, column in columns.items()}
         lengths |= {name: len(column) for name, column in ragged.items()}
         if count is not None:
-            if not isinstance(count, int | np.integer) or count < 0:
-                raise ProgramError(
-                    f"graph.add({vertex_type.name}, ...) got count={count!r}; expected a whole number, 0 or more."
-                )
             lengths["count"] = int(count)
         if len(set(lengths.values())) > 1:
             by_field = ", ".join(f"{name}: {n:,}" for name, n in lengths.items())
@@ -192,16 +202,16 @@ class Graph:
                         f"{table.type.name}.{name} leads to {target}, but no {target} vertices were added. "
                         f"Add them with graph.add({target}, ...)."
                     )
-                there = self.tables[target].count
+                count = self.tables[target].count
                 ends = np.asarray([edges.constant]) if edges.constant is not None else edges.targets
                 if not len(ends):
                     continue
                 low, high = int(ends.min()), int(ends.max())
-                if low < 0 or high >= there:
+                if low < 0 or high >= count:
                     bad = low if low < 0 else high
-                    numbers = f" (0 to {there - 1})" if there else ""
+                    numbers = f" (0 to {count - 1})" if count else ""
                     raise ProgramError(
-                        f"{table.type.name}.{name} has an edge to {target} {bad}, but there are {there:,} {target} "
+                        f"{table.type.name}.{name} has an edge to {target} {bad}, but there are {count:,} {target} "
                         f"vertices{numbers}. Add the missing vertices or correct the targets."
                     )
 
@@ -252,15 +262,17 @@ def _column(type_name: str, declared: array, value: Any) -> Array:
         got = f"an array of shape {column.shape}" if column.ndim else f"{type(value).__name__}, which is no array"
         wanted = ", ".join(["count", *map(str, declared.shape)]) + ("" if declared.shape else ",")
         one = " For a single vertex give it as values[None]." if column.shape == declared.shape else ""
-        raise ProgramError(f"{type_name}.{declared.name} got {got}; expected ({wanted}) as declared.{one}")
+        other = f'declare the shape of one vertex\'s value, gridml.array("{declared.dtype}", {column.shape[1:]})'
+        other = other if column.ndim else f"from a data set, write **gridml.from_torch(dataset, {type_name})"
+        raise ProgramError(f"{type_name}.{declared.name} got {got}; expected ({wanted}) as declared; or {other}.{one}")
     if column.dtype != declared.dtype:
         column = converted(f"{type_name}.{declared.name}", column, declared.dtype)
     return column
 
 
 def _sources(value: Any) -> int | None:
-    """Return the number of sources of edges in any form that `add` takes; None for a single vertex, which fits every
-    number."""
+    """Return the number of sources of the edges `value`, which is in any form that `add` takes. Return None for a
+    VertexSet of one vertex, because any number of sources can have it as their target."""
     if isinstance(value, VertexSet) and len(value) == 1:
         return None
     return value.count if isinstance(value, Edges) else len(value)
@@ -286,7 +298,8 @@ def _edges(vertex_type: VertexType, name: str, value: Any, count: int) -> Edges:
         if targets.ndim not in (1, 2) or targets.dtype.kind not in "iu":
             raise ProgramError(
                 f"{vertex_type.name}.{name} got {targets.dtype} targets of shape {targets.shape}; expected integers "
-                f"of shape (count,) or (count, k), a VertexSet, or gridml.csr(...)."
+                f"of shape (count,) or (count, k), what graph.add({vertex_type.target(name).__name__}) returned, or "
+                f"gridml.csr(...)."
             )
         edges = Edges(len(targets), targets.reshape(-1), degree=1 if targets.ndim == 1 else targets.shape[1])
     if edges.count != count:
@@ -297,7 +310,8 @@ def _edges(vertex_type: VertexType, name: str, value: Any, count: int) -> Edges:
     if (declared.weight is None) != (edges.weight is None):
         each = f"a {declared.weight} weight on every edge (gridml.csr(..., weight))"
         wanted = "no weight" if declared.weight is None else each
-        raise ProgramError(f"{vertex_type.name}.{name} is declared with {wanted}, which is not what it got.")
+        got = "edges without weights" if edges.weight is None else "edges with weights"
+        raise ProgramError(f"{vertex_type.name}.{name} is declared with {wanted}, and got {got}.")
     if edges.weight is not None and declared.weight is not None and edges.weight.dtype != declared.weight:
         weight = converted(f"the weight of {vertex_type.name}.{name}", edges.weight, declared.weight)
         edges = replace(edges, weight=weight)
@@ -309,7 +323,7 @@ def _join(first: Edges, second: Edges) -> Edges:
     if first.constant is not None and first.constant == second.constant:
         return Edges(first.count + second.count, first.targets, constant=first.constant)
     count = first.count + second.count
-    # Only edges with offsets can have weights.
+    # Edges without offsets have no weights, so none are lost here.
     if first.offsets is None and second.offsets is None and first.degree == second.degree:
         ends = [e.of(np.arange(e.count, dtype=np.int64))[1] for e in (first, second)]
         return Edges(count, np.concatenate(ends), degree=first.degree)
@@ -326,16 +340,16 @@ def _join(first: Edges, second: Edges) -> Edges:
 
 @dataclass(frozen=True)
 class Components:
-    """Connected components of local vertices, without the replicated ones (section 2.3 of the paper)."""
+    """Connected components of local vertices. Replicated vertices connect nothing (section 2.3 of the paper)."""
 
-    label: Mapping[str, NDArray[np.int64]]  #: by type, the component of each vertex, int64 (count,)
-    units: Mapping[str, Units]  #: by type, the vertices grouped by component
+    label: Mapping[str, NDArray[np.int64]]  #: by type: the component number of each vertex, int64 (count,)
+    units: Mapping[str, Units]  #: by type: the vertices, grouped by component
 
 
 def components(graph: Graph) -> Components | None:
-    """Return the components over all local types; None if no edge joins two local vertices (each is a component
-    then)."""
-    from scipy.sparse import coo_matrix  # deferred: only graphs with such edges need it
+    """Return the components over all local types. Return None if each local vertex is a component, because no edge
+    joins two local vertices."""
+    from scipy.sparse import coo_matrix  # deferred, because only this function needs scipy
     from scipy.sparse.csgraph import connected_components
 
     tables = graph.local

@@ -1,7 +1,7 @@
 """Properties of a torch module that need special treatment: BatchNorm layers, embedding tables and learning rates.
 
-BatchNorm layers normalise by their batch and keep running statistics. The learning rates are those that the module's
-optimiser is made with.
+BatchNorm layers normalise by their batch and keep running statistics. The learning rates are those with which the
+module's optimiser is made.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ COMPILED = "_orig_mod"  # attribute of a compiled module that holds the original
 class Weight(NamedTuple):
     """A parameter of a torch module, without its values."""
 
-    name: str  # as in the state_dict
+    name: str  # its name in the state_dict
     shape: tuple[int, ...]
-    dtype: Any  # torch's
-    is_trained: bool  # it requires a gradient
+    dtype: Any  # a torch.dtype
+    is_trained: bool  # True if it requires a gradient
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Layers:
     by_batch: bool = False  #: True if it has a BatchNorm layer
     #: weights of nn.Embedding and nn.EmbeddingBag that no other layer uses, by their names in the state_dict
     tables: frozenset[str] = frozenset()
-    #: distinct learning rates of the optimiser's groups; () without an optimiser, None if it cannot be made
+    #: distinct learning rates of the optimiser's groups; () without an optimiser, None if making the optimiser fails
     rates: tuple[float, ...] | None = ()
     #: all parameters, in the module's order; None if the module cannot be made
     weights: tuple[Weight, ...] | None = field(default=(), compare=False)
@@ -69,7 +69,7 @@ def plain(name: str) -> str:
 def layers_of(declared: module) -> Layers:
     """Make the module once and return its properties. The random number state is restored.
 
-    If the module cannot be made, `weights` is None; the error is raised where the module is made to train.
+    If the module cannot be made, `weights` is None. The error is raised later, when the module is made for training.
     """
     import torch
 
@@ -96,7 +96,7 @@ def _rates(declared: module, made: Module) -> tuple[float, ...] | None:
         return tuple(dict.fromkeys(float(group["lr"]) for group in groups))
     except Interruption:
         raise
-    except BaseException:  # raised where the optimiser is made to train
+    except BaseException:  # the error is raised later, when the optimiser is made for training
         return None
 
 
@@ -106,8 +106,9 @@ def tables_of(of: VertexType, index: int) -> tuple[str, ...]:
 
 
 def embedding_tables(made: Module) -> Iterator[str]:
-    """Yield the trained embedding weights of a torch module. A weight shared with another layer, such as a language
-    model's tied output layer, gets a gradient in every row from every vertex, so it is not treated as a table."""
+    """Yield the names of the trained embedding weights of a torch module. A weight that is shared with another layer,
+    such as a language model's tied output layer, is no table here, because every vertex gives a gradient to each of its
+    rows."""
     from torch.nn import Embedding, EmbeddingBag
 
     elsewhere = {

@@ -8,20 +8,19 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from gridml.errors import DataError, Interruption, ProgramError, UnguardedError, UsageError
+from gridml.errors import DataError, Interruption, ProgramError, UnguardedError, UsageError, advice
 from gridml.model.own_imports import PROGRAM, compiled, install_finder
 from gridml.model.own_modules import folder_of
 from gridml.model.program import Program, user_traceback
 
-MAX_NAME_BYTES = 200  # of a program's file; longer names are derived from it, and file systems allow 255
-
-_SAME_NAME = ("torch",)  # top-level modules whose package has the same name on the index
+# Maximum length of a program file's name. Names derived from it are longer, and file systems allow 255 bytes.
+MAX_NAME_BYTES = 200
 
 _loading: list[Path] = []  # program files being executed, innermost last; mutated only by `loaded`
 
 
 def check_guarded(call: str) -> None:
-    """Raise UnguardedError if a program's file, while it is loaded, makes a `call` that starts a run."""
+    """Raise UnguardedError if a program's file is being loaded, because `call` would start a run on each load."""
     if _loading:
         raise UnguardedError(
             f"{_loading[-1]} calls {call} while it is loaded: the master and every worker load this file, and each "
@@ -42,10 +41,10 @@ def load(path: Path, original: Path | None = None) -> Program:
 
 
 def loaded(path: Path, original: Path | None = None) -> Loaded:
-    """Return the one Program in a user's file, and the source, which is read once. A run's copy of a program, with its
-    modules next to it, is loaded under the path of the `original`.
+    """Return the one Program in a user's file, and the source, which is read once. If `path` is a run's copy of a
+    program, with copies of its modules next to it, the program is loaded as if from the path `original`.
 
-    Raises UsageError if the file cannot be read, ProgramError if it fails, or holds no Program or several.
+    Raises UsageError if the file cannot be read, ProgramError if its code fails, or it has no Program or several.
     """
     if (problem := _problem(path)) is not None:
         raise UsageError(f"{problem}. Expected the Python file of a program, as in `gridml run examples/mnist.py`.")
@@ -59,7 +58,7 @@ def loaded(path: Path, original: Path | None = None) -> Loaded:
     folder = folder_of(path)
     install_finder(folder, None if original is None else copy.parent.resolve())
     if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # last, so that imports of other modules do not find the files next to the program
+        sys.path.append(str(folder))  # last, so that a file next to the program does not hide a module from others
     _loading.append(path)
     try:
         source = copy.read_bytes()
@@ -69,7 +68,9 @@ def loaded(path: Path, original: Path | None = None) -> Loaded:
         raise  # the message needs no traceback of the user's file
     except BaseException as error:
         del sys.modules[name]
-        raise ProgramError(f"{path} cannot be loaded:\n{user_traceback(error, path)}{_install(error)}") from error
+        shown = user_traceback(error, path)
+        hint = advice(error, shown.rpartition("\n")[2])
+        raise ProgramError(f"{path} cannot be loaded:\n{shown}{hint}") from error
     finally:
         _loading.remove(path)
     programs: dict[str, Program] = {n: v for n, v in vars(module).items() if issubclass(type(v), Program)}
@@ -77,20 +78,12 @@ def loaded(path: Path, original: Path | None = None) -> Loaded:
     if len(distinct) != 1:
         names = f"{len(distinct)} ({', '.join(programs)})" if distinct else "none"
         raise ProgramError(
-            f"{path} must hold exactly one gridml.Program; found {names}. Write program = gridml.Program(graph, train)."
+            f"{path} must hold exactly one gridml.Program; found {names}. Write program = gridml.Program(graph, train) "
+            f"at the top level of the file, once, and not under  if __name__ ...:  or in a function."
         )
     program = next(iter(programs.values()))
     program.check()
     return Loaded(program, source)
-
-
-def _install(error: BaseException) -> str:
-    """Return advice on installing the missing package, or "" if the error is not a failed import."""
-    if not isinstance(error, ModuleNotFoundError) or not error.name:
-        return ""
-    package = error.name.partition(".")[0]
-    get = f"pip install {package}" + ("" if package in _SAME_NAME else ", if it is called that")
-    return f"\n{sys.executable} has no {package}. Install it there: {get}; workers elsewhere need it, too."
 
 
 def _problem(path: Path) -> str | None:

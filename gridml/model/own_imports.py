@@ -35,13 +35,13 @@ class OwnFinder(MetaPathFinder):
 
     def __init__(self, folder: Path, copy: Path | None, taken: frozenset[str]) -> None:
         self.folder = folder
-        self.taken = taken  # top-level names in the folder that other modules of this process have, too
-        #: the package that modules of taken names are loaded under
+        self.taken = taken  #: top-level names of modules in the folder that modules elsewhere have, too
+        #: the alias package, under which modules with taken names are loaded
         self.package = f"{ALIAS_PREFIX}{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
         self._copy = copy
-        # Code typed at a prompt or in a notebook has no file, and imports from the working directory.
+        # True if the folder is the working directory: code typed at a prompt or in a notebook imports from there.
         self._has_prompt = not sys.flags.safe_path and _resolved(".") == folder
-        self._askers: dict[tuple[str, Any], bool] = {}  # cache by (module name, file): imports may run in a loop
+        self._askers: dict[tuple[str, Any], bool] = {}  # cache of `is_asked_by`, by (module name, file)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -71,7 +71,7 @@ class OwnFinder(MetaPathFinder):
         return None
 
     def _has_found(self, package: str, name: str) -> bool:
-        """Return True if this finder loaded the package: submodules must come from the same copy."""
+        """Return True if this finder has loaded the package `name`: its submodules must come from the same copy."""
         above = sys.modules.get(package)
         places = [str(self.folder.joinpath(*name.split(".")))]
         return above is not None and [*getattr(above, "__path__", [])] == places
@@ -92,7 +92,7 @@ class OwnFinder(MetaPathFinder):
         path = _resolved(file)
         if name == "__main__" or name.startswith(PROGRAM):
             return path.parent == self.folder
-        # Not any file below the folder, which may contain a virtual environment.
+        # A file below the folder counts only if its path fits its name: the folder can have a virtual environment.
         first = self.folder / name.partition(".")[0]
         return path == first.with_suffix(".py") or first in path.parents
 
@@ -134,7 +134,7 @@ class _Import:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        # globals is None if a program calls __import__ itself
+        # globals is None if a program calls __import__ itself; then the caller's frame has them.
         importer = sys._getframe(1).f_globals if globals is None else globals
         if level:
             package = str(importer.get("__package__") or "")
@@ -150,7 +150,7 @@ class _Import:
 
 
 class _ImportModule:
-    """Replacement of `importlib.import_module` that redirects in the same way."""
+    """Replacement of `importlib.import_module` that redirects imports as `_Import` does."""
 
     def __init__(self, plain: Callable[..., ModuleType]) -> None:
         self._plain = plain
@@ -164,10 +164,10 @@ class _ImportModule:
 
 
 def install_finder(folder: Path, copy: Path | None = None, among: Collection[str] | None = None) -> OwnFinder:
-    """Redirect imports from within a folder to the folder's own modules: all of them, or names in `among` alone. `copy`
-    is the folder of the run's copies.
+    """Redirect imports from within a folder to the folder's own modules. `among` limits this to some names. `copy` is
+    the folder with the run's copies of the modules.
 
-    Replaces an earlier finder of that folder, and all finders that only served a copy.
+    Removes earlier finders of the same folder, and all finders without taken names, which only served a copy.
     """
     places = (folder,) if copy is None else (folder, copy)
     names = {name for place in places for name in _names_in(place)}
@@ -182,7 +182,7 @@ def install_finder(folder: Path, copy: Path | None = None, among: Collection[str
         sys.meta_path.insert(0, finder)
     if not taken:
         return finder
-    # An empty package whose path is the folder: submodules are found by Python's own machinery.
+    # The alias package is empty and its path is the folder, so Python itself finds its submodules.
     if finder.package not in sys.modules:
         sys.modules[finder.package] = ModuleType(finder.package)
         sys.modules[finder.package].__path__ = [str(folder)]
@@ -194,7 +194,7 @@ def install_finder(folder: Path, copy: Path | None = None, among: Collection[str
 
 
 def conflicting_names(folder: Path) -> frozenset[str]:
-    """Return the names in a folder that other modules of this process have, too."""
+    """Return the taken names (`OwnFinder.taken`) of the finders that are installed for a folder."""
     return frozenset[str]().union(
         *(each.taken for each in sys.meta_path if isinstance(each, OwnFinder) and each.folder == folder)
     )
@@ -261,7 +261,7 @@ def _plain_name_in_errors(finder: OwnFinder) -> Iterator[None]:
 
 
 def _names_in(folder: Path) -> set[str]:
-    """Return the top-level names that a folder may have modules of."""
+    """Return the top-level names of possible modules in a folder."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         found = {each.name.removesuffix(".py") for each in entries if each.name.endswith(".py") or "." not in each.name}
         return {name for name in found if is_regular(folder, name) or name in sys.modules or name in SIBLINGS}
@@ -269,7 +269,7 @@ def _names_in(folder: Path) -> set[str]:
 
 
 def _is_taken(name: str, folders: Sequence[Path]) -> bool:
-    """Return True if a module elsewhere has the name of one in these folders."""
+    """Return True if the name of a module in these folders is also that of a module elsewhere."""
     if name in SIBLINGS:
         return True
     if (loaded := sys.modules.get(name)) is not None:
@@ -278,7 +278,7 @@ def _is_taken(name: str, folders: Sequence[Path]) -> bool:
 
 
 def _folder_of(module: ModuleType) -> Path | None:
-    """Return the folder that a top-level module was found in; None if there is none, or several."""
+    """Return the folder in which a top-level module was found; None if there is no such folder, or several."""
     file = getattr(module, "__file__", None)
     if isinstance(file, str):
         path = _resolved(file)
@@ -292,8 +292,7 @@ def _resolved(path: str) -> Path:
 
 
 def compiled(source: bytes, shown: Path) -> CodeType:
-    """Compile a source under the path `shown`, which tracebacks name, and with these lines. Raises what `compile`
-    raises."""
+    """Compile a source. Tracebacks show the path `shown` and the lines of this source. Raises what `compile` raises."""
     code = compile(source, str(shown), "exec", dont_inherit=True)
     text = importlib.util.decode_source(source)
     linecache.cache[str(shown)] = (len(text), None, text.splitlines(keepends=True), str(shown))

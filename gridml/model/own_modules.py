@@ -1,4 +1,4 @@
-"""Discovery of a program's own modules, so that a run can copy them, and of modules that hide them.
+"""Discovery of a program's own modules, so that a run can copy them, and of modules that Python imports instead.
 
 A module is the user's own if it is in the folder of the program's file, with links resolved: Python searches that
 folder first for a script. As for a script, three things take precedence: modules that Python itself has loaded,
@@ -23,7 +23,8 @@ SIBLINGS = ("master", "remote", "chunk_model", "ami")
 # Names that are gridml's own, not the user's, if the program is in a checkout of gridml.
 _CHECKOUT = {*SIBLINGS, "pools"}
 
-# A module whose plain name is taken is loaded under a package of this prefix, so that both stay in sys.modules.
+# If a module's plain name is taken, the module is loaded under a package with this prefix. So sys.modules can have both
+# modules.
 ALIAS_PREFIX = "gridml_own_"
 _ALIAS = re.compile(rf"{ALIAS_PREFIX}[0-9a-f]+\.")
 
@@ -35,11 +36,11 @@ def folder_of(program: Path) -> Path:
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """A program with its own modules. Each file is parsed at most once."""
+    """A program and its own modules. Each file is parsed at most once."""
 
     program: Path
-    files: dict[str, Path]  #: by their paths relative to the program's folder, the program first
-    _imported: dict[str, list[str]]  #: cache: the modules that a file imports
+    files: dict[str, Path]  #: by path relative to the program's folder; the program is the first
+    _imported: dict[str, list[str]]  #: cache of the modules that a file imports, by its relative path
 
     def imported(self) -> Iterator[str]:
         """Yield the full names of the modules that these files may import."""
@@ -49,8 +50,8 @@ class OwnFiles:
             yield from self._imported[relative]
 
     def hidden(self) -> Iterator[tuple[str, str]]:
-        """Yield (file, description of the module imported instead) for files next to the program that an import names
-        and does not get. Files are relative paths."""
+        """Yield (file, description of the module imported instead) for each hidden file next to the program. A file is
+        hidden if an import names it but gets another module. Files are relative paths."""
         folder, seen = folder_of(self.program), set()
         for name in self.imported():
             for path, by in _hidden(folder, name):
@@ -59,9 +60,9 @@ class OwnFiles:
                     yield path.relative_to(folder).as_posix(), by
 
     def hidden_on_path(self) -> Iterator[tuple[str, str]]:
-        """Yield (file, file imported instead) for imports of the loaded program where Python's search path has another
-        file first, but a module of that name was loaded before. Such folders were put on the path by the program or the
-        user."""
+        """Yield (file, file imported instead) for each import of the loaded program that got a module loaded earlier,
+        not the first file of that name on Python's search path. The program or the user has put that file's folder on
+        the path."""
         folder = folder_of(self.program)
         imported = {name.partition(".")[0] for name in self.imported()}
         for name in sorted(imported & sys.modules.keys()):
@@ -79,10 +80,10 @@ class OwnFiles:
 
 
 def own_files(program: Path, folder: Path | None = None) -> OwnFiles:
-    """Return a program with its own modules, which are in `folder`, by default the program's.
+    """Return a program and its own modules, which are in `folder`, by default the program's folder.
 
-    Finds all modules that the source names in any import statement, and all loaded ones. A file that cannot be read or
-    parsed is skipped; importing it reports the error.
+    Finds all modules that the source names in any import statement, and all loaded modules. A file that cannot be read
+    or parsed is skipped; importing it reports the error.
     """
     folder = folder_of(program) if folder is None else folder.resolve()
     own = OwnFiles(program, {program.name: program}, {})
@@ -101,7 +102,7 @@ def own_files(program: Path, folder: Path | None = None) -> OwnFiles:
         beside.update(entry.partition(".")[0] for entry in os.listdir(folder))
     for called, module in list(sys.modules.items()):
         name = plain_name(called)
-        if name.partition(".")[0] not in beside:  # rules out nearly all of thousands of modules cheaply
+        if name.partition(".")[0] not in beside:  # a cheap test that rules out nearly all modules
             continue
         with contextlib.suppress(Exception):  # sys.modules may hold arbitrary objects
             file = Path(vars(module)["__file__"])
@@ -112,13 +113,13 @@ def own_files(program: Path, folder: Path | None = None) -> OwnFiles:
 
 
 def plain_name(name: str) -> str:
-    """Return a module's name without the alias package, as the importing source has it."""
+    """Return a module's name without the alias package: the name that the importing source has."""
     return _ALIAS.sub("", name, count=1) if name.startswith(ALIAS_PREFIX) else name
 
 
 def is_own(folder: Path, name: str, *, kept: bool = False) -> bool:
-    """Return True if a program in a folder that imports a top-level name gets a file of that folder. A `kept` folder, a
-    run's copy, has only modules that were found to be the program's own before."""
+    """Return True if a program in `folder` that imports the top-level `name` gets a file of that folder. If the folder
+    is a run's copy (`kept`), all modules in it are already known to be the program's own."""
     if not name.isidentifier() or _goes_first(name) or (folder == HOME and name in _CHECKOUT):
         return False
     if is_regular(folder, name):
@@ -134,8 +135,8 @@ def is_regular(folder: Path, name: str) -> bool:
 
 
 def found_elsewhere(name: str, *folders: Path) -> str | None:
-    """Return the file of a module or package that Python finds under a top-level name outside these folders, or None. A
-    folder without `__init__.py` does not count."""
+    """Return the file of the module or package that an import of a top-level name would find outside these folders, or
+    None. A folder without `__init__.py` does not count."""
     elsewhere = [entry for entry in sys.path if Path(entry or ".").resolve() not in folders]
     spec = PathFinder.find_spec(name, elsewhere)
     return None if spec is None else spec.origin
@@ -196,7 +197,7 @@ def _what_goes_first(folder: Path, name: str) -> str:
         return "gridml itself"
     if _goes_first(name):
         return f"Python's own module {name}, which is loaded before any program"
-    return f"{name} of {found_elsewhere(name, folder)}, which goes before a folder without __init__.py"
+    return f"{name} of {found_elsewhere(name, folder)}, which takes precedence over a folder without __init__.py"
 
 
 def _goes_first(name: str) -> bool:
@@ -206,7 +207,7 @@ def _goes_first(name: str) -> bool:
 
 
 def _is_library(folder: Path) -> bool:
-    """Return True if packages are installed in a folder: then a name that is also found elsewhere is not the user's."""
+    """Return True if packages are installed in a folder. Then a name that is also found elsewhere is not the user's."""
     return any(folder.glob("*.dist-info"))
 
 

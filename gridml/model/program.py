@@ -1,4 +1,4 @@
-"""Programs: the graph, f, the evaluation of the result, and the goals of a run.
+"""Programs: the graph, the update function f, the evaluation of the result, and the goals of a run.
 
 A goal is a metric of evaluate and the direction in which it improves: "loss", "min:loss" or "max:accuracy". Without min
 or max, known words in the metric's name decide. `user_traceback` cuts the traceback of an error to the user's own code.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -43,8 +42,8 @@ class Goal:
     mode: Mode
 
     def better(self, value: float, than: float, by: float = 0.0) -> bool:
-        """Return True if `value` is better than `than` by more than `by`. A finite value is better than any other, such
-        as the NaN before the first evaluation. NaN and infinity are never better."""
+        """Return True if `value` is better than `than` by more than `by`. NaN and infinity are never better. A finite
+        value is better than NaN and infinity, such as the NaN before the first evaluation."""
         if not (math.isfinite(than) and math.isfinite(value)):
             return math.isfinite(value)
         return value < than - by if self.mode == "min" else value > than + by
@@ -58,11 +57,12 @@ class Goal:
         """Return the metric's value. Raises ProgramError if evaluate returned no number of that name."""
         value = self.find(metrics)
         if value is None:
-            there = metrics.get(self.metric)
-            named = f"{there} by that name" if isinstance(there, bool) else "a list of that name"
+            returned = metrics.get(self.metric)
+            named = f"{returned} by that name" if isinstance(returned, bool) else "a list of that name"
             got = named if self.metric in metrics else ", ".join(sorted(metrics)) or "nothing"
             raise ProgramError(
-                f"the program goes by {self}, and evaluate returned {got}; expected a number called {self.metric!r}."
+                f"the program has the goal {self}, and evaluate returned {got}; expected a number called "
+                f"{self.metric!r}."
             )
         return value
 
@@ -72,23 +72,25 @@ class Goal:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """The rule that ends a run early: see `early_stopping`."""
+    """The rule that `early_stopping` returns: it ends a run early."""
 
     goal: Goal
-    patience: int  #: evaluations in a row without an improvement
-    min_delta: float  #: smaller changes are no improvement
+    patience: int  #: number of evaluations in a row without an improvement after which the run can end
+    min_delta: float  #: an improvement must exceed this
 
 
 def early_stopping(metric: str, patience: int = 3, min_delta: float = 0.0, mode: Mode | None = None) -> EarlyStopping:
     """Return a rule that ends a run early: `gridml.Program(..., early_stopping=gridml.early_stopping("loss"))`.
 
-    `metric` is one of evaluate's, such as "loss" or "max:accuracy"; alternatively `mode` is "min" or "max". The run
-    ends when `patience` evaluations in a row were not better than the best before them by more than `min_delta`, and
-    the least-squares line through the last 2 * patience + 1 evaluations does not improve by more than `min_delta` from
-    its first to its last point either, so that noise on an improving metric does not end the run. An epoch starts only
-    when the rule cannot apply before its end, so none has to be abandoned: with `patience=1` every epoch waits for the
-    evaluation of the one before. NaN and infinite values are no improvement and are left out of the line; if the last
-    `patience` values are all of this kind, only the first condition counts.
+    `metric` is one of evaluate's, such as "loss" or "max:accuracy"; `mode` ("min" or "max") can give the direction
+    instead. The run ends when both of these conditions hold. First, none of the last `patience` evaluations is better
+    than the best before them by more than `min_delta`. Second, the least-squares line through the last 2 * patience + 1
+    evaluations does not improve by more than `min_delta` from its first to its last point, so that noise on an
+    improving metric does not end the run. NaN and infinite values are no improvement and are left out of the line; if
+    the last `patience` values are all NaN or infinite, only the first condition counts.
+
+    No epoch has to be abandoned, because an epoch is started only if the rule cannot end the run while that epoch is
+    trained. With `patience=1` every epoch waits for the evaluation of the previous epoch.
 
     Raises ProgramError for a patience below 1, a negative min_delta, or a metric with no known direction.
     """
@@ -130,8 +132,8 @@ _GRIDML = Path(__file__).parents[1]  # the folder of the package
 
 
 def user_traceback(error: BaseException, path: Path) -> str:
-    """Return the traceback of an error from the first frame in the user's file on, shortened and without control
-    characters. Frames of gridml are left out; of a GridmlError only the message is shown after the frames."""
+    """Return the traceback of an error, from the first frame in the user's file on, shortened and without control
+    characters. Frames of gridml are left out. After the frames, a GridmlError is shown by its message alone."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [i for i, f in enumerate(frames) if Path(f.filename).resolve() == path.resolve()]
     shown = [f for f in frames[own[0] :] if not _is_ours(f.filename)] if own else []
@@ -155,6 +157,7 @@ def _is_ours(file: str) -> bool:
 Metrics = dict[str, Any]
 
 MAX_EPOCHS = 10**9
+_MODULE = "a line such as model = gridml.module(factory, partial(torch.optim.SGD, lr=0.05))"
 _STOPPING, _LOGGERS = 'gridml.early_stopping("loss")', 'a list of names, such as ["tensorboard"]'
 
 
@@ -164,18 +167,18 @@ class Program:
 
     `evaluate` takes the vertex types that its annotations name and returns numbers (or lists of numbers) by name.
     `schedule` gives the learning-rate factor for the credited share of the run (0 to 1), or for a `gridml.Progress`:
-    see `by_step`, `warmup` and `torch_schedule`. f and `evaluate` may also take a `gridml.Progress`. `shuffle` defaults
+    see `by_step`, `warmup` and `torch_schedule`. f and `evaluate` can also take a `gridml.Progress`. `shuffle` defaults
     to "all" if every replicated vertex is a module (then placement has no effect), otherwise to "block". `placement`
-    groups vertices that touch the same replicated rows on one worker: "auto" if it pays off, "none", or a method of
-    `gridml place`.
+    groups vertices that touch the same replicated rows on one worker: "auto" does so if it pays off, "none" never, and
+    a method of `gridml place` always.
 
-    By default the last vertices of an epoch and the first of the next are trained concurrently, so that no worker
-    waits. With `overlap=False` an epoch starts when every vertex of the one before is credited and merged: f and g read
-    complete sums of earlier epochs, and idle workers wait for the others at the end of each epoch.
+    By default the last vertices of an epoch and the first vertices of the next are trained concurrently, so that no
+    worker waits. With `overlap=False` an epoch starts only when every vertex of the previous epoch is credited and
+    merged: f and g read complete sums of earlier epochs, and idle workers wait for the others at the end of each epoch.
 
-    `evaluate` is called every `evaluate_every` epochs and after the last. `early_stopping` may end the run before
+    `evaluate` is called every `evaluate_every` epochs and after the last epoch. `early_stopping` can end the run before
     `epochs` are trained. `keep="best:loss"` saves the replica with the best value of a metric, in best.safetensors.
-    `loggers` are names such as "tensorboard", which get the metrics in addition to metrics.csv and metrics.jsonl.
+    `loggers` are names such as "tensorboard". These loggers get the metrics that metrics.csv and metrics.jsonl get.
     """
 
     graph: Callable[[], Graph]
@@ -193,11 +196,18 @@ class Program:
 
     def __post_init__(self) -> None:
         if not isinstance(self.update, Update):
-            raise ProgramError(f"Program got {self.update!r} as its update; decorate the function with @gridml.update.")
+            raise ProgramError(
+                f"Program got {type(self.update).__name__} as its update; expected gridml.Program(graph, train), with "
+                f"@gridml.update(batch=64) above train, the one function that workers call."
+            )
         given: dict[str, Any] = {"graph": self.graph, "evaluate": self.evaluate, "schedule": self.schedule}
         for name, value in given.items():
             if not callable(value) and (name != "evaluate" or value is not None):
-                raise ProgramError(f"Program got {value!r} as its {name}; expected the function, without calling it.")
+                scheduler = ", such as gridml.torch_schedule(lambda optimiser: StepLR(optimiser, 30))"
+                raise ProgramError(
+                    f"Program got {value!r} as its {name}; expected the function, without calling it"
+                    f"{scheduler * (name == 'schedule')}."
+                )
         every, names = self.evaluate_every, self.loggers
         expectations = (
             ("epochs", type(self.epochs) is int and self.epochs >= 1, "at least 1, as a whole number"),
@@ -214,7 +224,7 @@ class Program:
                 raise ProgramError(f"Program got {name}={getattr(self, name)!r}; expected {expected}.")
         for name in ("early_stopping", "keep"):
             if getattr(self, name) is not None and self.evaluate is None:
-                raise ProgramError(f"Program got {name} without evaluate, whose metrics it goes by; give both.")
+                raise ProgramError(f"Program got {name} without evaluate, whose metrics it needs; give both.")
         _ = self.saved_goal  # raises for an invalid `keep`
 
     @property
@@ -229,7 +239,7 @@ class Program:
         return [goal for goal in (stopping, self.saved_goal) if goal is not None]
 
     def types(self) -> dict[str, VertexType]:
-        """Return every vertex type reachable from the driving one, by name."""
+        """Return the type that f is called for and every type reachable from it by edges, by name."""
         return reachable(self.update.driver)
 
     def build(self, source: Path) -> Graph:
@@ -241,15 +251,15 @@ class Program:
             made = self.graph()
         except (GridmlError, Interruption):
             raise
-        except BaseException as error:  # SystemExit, too: with status 0 the failed run would look successful
-            where = ""
-            if isinstance(error, FileNotFoundError) and not os.path.isabs(os.fsdecode(error.filename or "/")):
-                where = f" A relative path is searched in the working directory, {Path.cwd()}; use an absolute path."
+        except BaseException as error:  # SystemExit too, because a failed run that exits with 0 would look successful
+            where = f" The working directory is {Path.cwd()}." if isinstance(error, FileNotFoundError) else ""
             raise UserCodeError(
                 f"graph failed: {described(error)}.{where} Nothing was started.", user_traceback(error, source)
             ) from error
         if not isinstance(made, Graph):
-            raise ProgramError(f"graph returned {type(made).__name__}; expected the gridml.Graph it built.")
+            raise ProgramError(
+                f"graph returned {type(made).__name__}; expected the gridml.Graph it built: end it with  return g."
+            )
         made.check()
         for argument, cls in self._evaluated().items():
             if describe(cls).name not in made.tables:
@@ -285,12 +295,12 @@ class Program:
             raise ProgramError(
                 f"{self.update.function.__name__} can change nothing: no type it reaches is replicated"
                 f"{f' ({lacks})' if ends else f' ({driver} has no edge)'}, and {driver} has no field that is mutable. "
-                f"{f'Give {ends[0]} an aggregate, such as gridml.mean(), or declare' if ends else 'Declare'} a field "
+                f"{f'Give the class {ends[0]} {_MODULE}, or an aggregate, or declare' if ends else 'Declare'} a field "
                 f"of {driver} as gridml.array(..., mutable=True)."
             )
         _ = self.update.parameters  # raises if an argument of f cannot be bound to an edge
         check_schedule(self.schedule)
-        # Made here once: on a worker the same error would end every job of the run.
+        # A scheduler is made once here, because an error in making it on workers would end every job of the run.
         if isinstance(self.schedule, TorchSchedule):
             self.schedule.try_on([m.optimiser for m in self.modules])
         self._evaluated()
@@ -301,17 +311,18 @@ class Program:
 
     @cached_property
     def min_target_batch(self) -> int:
-        """The smallest batch that one of many workers aims at.
+        """The smallest batch that a worker aims at when many workers share the program's batch.
 
-        It is the program's own batch if f uses a rate of its own, which gridml cannot scale with the batch, or if a
-        layer normalises by its batch: statistics of a small batch without variance explode.
+        It is the program's own batch if f uses a rate of its own, which gridml cannot scale with the batch. It is also
+        the program's own batch if a layer normalises by its batch, because a small batch can lack variance, and then
+        the layer's statistics explode.
         """
         shared = any(m.optimiser is not None for m in self.modules) and not self.normalises
         return self.update.min_batch if shared else self.update.batch or 1
 
     @cached_property
     def min_actual_batch(self) -> int:
-        """The smallest size of any batch, even at the end of a chunk: `min_batch`, and at least two if a layer
+        """The smallest size of any batch, even at the end of a chunk: `min_batch`, but at least two if a layer
         normalises by its batch."""
         two = min(2, self.update.batch or 1)
         return max(self.update.min_batch, two) if self.normalises else self.update.min_batch
@@ -328,8 +339,8 @@ class Program:
 
     @cached_property
     def rates(self) -> tuple[float, ...] | None:
-        """The distinct learning rates of the optimisers; () without one, None if they cannot be determined. Reading
-        them makes all modules and optimisers once."""
+        """The distinct learning rates of the optimisers: () without optimisers, None if the rates cannot be determined.
+        Reading this property makes all modules and optimisers once."""
         rates: tuple[float, ...] | None = ()
         for each in (layers_of(declared) for declared in self.modules if declared.optimiser is not None):
             rates = None if rates is None or each.rates is None else tuple(dict.fromkeys((*rates, *each.rates)))

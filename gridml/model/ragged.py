@@ -1,10 +1,10 @@
 """Fields whose length differs from vertex to vertex, conversion of dtypes, and digests of columns.
 
-A ragged field is the concatenated values of all vertices, and the offset of each vertex. Only local vertices have
-ragged fields, and f does not change them. They may be memory-mapped: a chunk reads its own rows.
+A ragged field is stored as the concatenated values of all vertices, and the offset of each vertex. Only local vertices
+have ragged fields, and f does not change them. The arrays can be memory-mapped: a chunk reads only its own rows.
 
-Digests are SHA-256 of arrays, in blocks of rows: a memory-mapped array is read once, one block for each thread at a
-time, at about 1.3 GB/s for each core.
+A digest is the SHA-256 of an array. The array is hashed in blocks of rows, so a memory-mapped array is read only once,
+and each thread has one block in memory. Hashing takes one second for about 1.3 GB on each core.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def dtype_of(given: Any) -> np.dtype[Any]:
             return dtype
     except (TypeError, ValueError):
         pass
-    raise ProgramError(f"got {given!r} for a dtype; expected one of numpy's, such as 'float32'.")
+    named = str(given).removeprefix("torch.") if str(given).startswith("torch.") else "float32"
+    raise ProgramError(
+        f"got {given!r} for a dtype; expected the name of one of numpy's, as in gridml.array('{named}', (28, 28))."
+    )
 
 
 def number_of(given: Any, maker: str) -> np.dtype[Any]:
@@ -43,8 +46,8 @@ def number_of(given: Any, maker: str) -> np.dtype[Any]:
     dtype = dtype_of(given)
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise ProgramError(
-            f"{maker} got dtype {dtype}; expected bool, an integer or a floating-point dtype of at most 64 bits. Store "
-            f"other things as such numbers, for example a complex one as two."
+            f"{maker} got dtype {dtype}; expected bool, an integer or a floating-point dtype of at most 64 bits. "
+            f'Declare text as gridml.string(), lists as gridml.ragged("float32"), a complex number as two.'
         )
     return dtype
 
@@ -52,7 +55,10 @@ def number_of(given: Any, maker: str) -> np.dtype[Any]:
 def shape_of(given: Any, maker: str) -> tuple[int, ...]:
     """Return the shape of one value as a tuple. Raises ProgramError, naming `maker`, for an invalid shape."""
     if not isinstance(given, tuple | list) or not all(type(n) is int and n >= 1 for n in given):
-        raise ProgramError(f"{maker} got shape {given!r}; expected whole numbers from 1, such as (28, 28).")
+        raise ProgramError(
+            f"{maker} got shape {given!r}; expected whole numbers from 1, such as (28, 28), or (28,). Declare what "
+            f'differs in length from vertex to vertex as gridml.ragged("float32").'
+        )
     return tuple(given)
 
 
@@ -67,7 +73,10 @@ def converted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[
         )
     integers = values.dtype.kind in "biu" and dtype.kind in "biu"
     if not integers and not np.can_cast(values.dtype, dtype, "same_kind"):
-        raise ProgramError(f"{name} got dtype {values.dtype}; declared is {dtype}. Convert it first.")
+        text = "gridml.string(), or give numbers: np.unique(values, return_inverse=True)[1]"
+        number = f'gridml.array("{values.dtype}"), or give values.astype("{dtype}")'
+        wanted = text if values.dtype.kind in "USO" else number
+        raise ProgramError(f"{name} got dtype {values.dtype}; declared is {dtype}. Declare {wanted}.")
     changed, row = cast(values, dtype)
     if row is not None:
         raise ProgramError(
@@ -103,7 +112,7 @@ def first_overflow(values: NDArray[Any], dtype: np.dtype[Any]) -> Any:
 
 
 BLOCK_BYTES = 1 << 24
-MAX_HASH_THREADS = 4  # already faster than most disks, on a machine that others use, too
+MAX_HASH_THREADS = 4  # four threads hash faster than most disks read, and the machine may have other users
 
 
 def blocks(values: Array) -> Iterator[slice]:
@@ -125,7 +134,7 @@ def block_digests(values: Array) -> list[str]:
 
 
 def array_digest(values: Array) -> str:
-    """Return one SHA-256 for dtype, shape and bytes of `values`, in hexadecimal."""
+    """Return one SHA-256 of the dtype, shape and block digests of `values`, in hexadecimal."""
     whole = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
     for digest in block_digests(values):
         whole.update(bytes.fromhex(digest))
@@ -139,7 +148,7 @@ Ids = NDArray[np.int64]
 class Ragged:
     """A ragged column of n vertices: vertex i has `values[offsets[i]:offsets[i+1]]`."""
 
-    values: Array  #: (m, ...), of all vertices
+    values: Array  #: the values of all vertices, (m, ...)
     offsets: Array  #: int64 (n+1,), ascending from 0 to m
     text: bool = False  #: the values are UTF-8 bytes, and a vertex reads as str
 
@@ -177,9 +186,10 @@ class Ragged:
 
 
 class Lists(Sequence[Any]):
-    """A ragged field of a batch, as f receives it: a sequence of one array or tensor (k, ...) for each vertex.
+    """A ragged field of a batch, as f receives it: a sequence with one array or tensor (k, ...) for each vertex.
 
-    The same data as a pair are `values` (m, ...) and `offsets` int64 (n+1,). All tensors are aligned as torch's own.
+    `values` (m, ...) and `offsets` int64 (n+1,) have the same data: the item of vertex i is
+    `values[offsets[i]:offsets[i+1]]`. All tensors are aligned like those that torch allocates.
     """
 
     def __init__(self, values: Any, offsets: Any) -> None:
@@ -203,7 +213,7 @@ class Lists(Sequence[Any]):
 
 
 class Declared:
-    """Base of field descriptors. Reading and writing an instance's field goes to the vertex's store."""
+    """Base of field descriptors. A vertex reads and writes its fields in its store."""
 
     name = ""
 
@@ -218,9 +228,9 @@ class Declared:
 
 
 class ragged(Declared):
-    """A field with a different number of values, each of `shape` and `dtype`, for every vertex: the tokens of a
-    sentence, the points of a track. f cannot change it. In f it reads as an array (k, *shape) of a vertex, and as
-    `Lists` of a batch.
+    """A field whose number of values differs from vertex to vertex, such as the tokens of a sentence or the points of a
+    track. Each value has `shape` and `dtype`. f cannot change the field. In f the field of a vertex reads as an array
+    (k, *shape), and the field of a batch as `Lists`.
     """
 
     text = False
@@ -230,16 +240,16 @@ class ragged(Declared):
         self.shape = shape_of(shape, "gridml.ragged")
 
     def column(self, type_name: str, given: Any) -> Ragged:
-        """Return the column of all vertices from the argument of `graph.add`. Raises ProgramError, naming the first
-        vertex whose values do not fit."""
+        """Return the column of all vertices from `given`, the argument of `graph.add`. Raises ProgramError, naming the
+        first vertex whose values do not fit."""
         name = f"{type_name}.{self.name}"
         column = given if isinstance(given, Ragged) else self._joined(name, given)
         check(column, name)
         if column.values.shape[1:] != self.shape or column.text != self.text:
             kinds = {True: "text", False: "numbers"}
             raise ProgramError(
-                f"{name} got {kinds[column.text]} of shape {column.values.shape[1:]} a value; declared are "
-                f"{kinds[self.text]} of shape {self.shape}."
+                f"{name} got {kinds[column.text]} with values of shape {column.values.shape[1:]}; declared are "
+                f"{kinds[self.text]} with values of shape {self.shape}."
             )
         if column.values.dtype != self.dtype:
             column = Ragged(converted(name, column.values, self.dtype), column.offsets, self.text)
@@ -270,7 +280,8 @@ class ragged(Declared):
 
 
 class string(ragged):
-    """A text field. In f it reads as str of a vertex and list[str] of a batch. f cannot change it."""
+    """A text field. In f the field of a vertex reads as str, and the field of a batch as list[str]. f cannot change the
+    field."""
 
     text = True
 
@@ -283,7 +294,7 @@ class string(ragged):
         try:
             return np.frombuffer(given.encode(), np.uint8)
         except UnicodeEncodeError as error:
-            raise ProgramError(f"{name} is no text that UTF-8 can hold: {error}") from error
+            raise ProgramError(f"{name} is text that UTF-8 cannot encode: {error}") from error
 
     def _joined(self, name: str, given: Any) -> Ragged:
         if isinstance(given, str) or not hasattr(given, "__len__"):
@@ -291,7 +302,7 @@ class string(ragged):
         try:
             parts = [*map(str.encode, given)]
         except (TypeError, UnicodeEncodeError):
-            return super()._joined(name, given)  # slower, and names the vertex that does not fit
+            return super()._joined(name, given)  # slower, but its error names the vertex that does not fit
         lengths = np.cumsum([0, *map(len, parts)], dtype=np.int64)
         return Ragged(np.frombuffer(bytearray().join(parts), np.uint8), lengths, text=True)
 
@@ -308,5 +319,5 @@ def check(column: Ragged, name: str) -> None:
     if offsets[0] != 0 or offsets[-1] != len(values) or np.any(np.diff(offsets) < 0):
         raise ProgramError(
             f"{name} got offsets from {offsets[0]} to {offsets[-1]}; expected a non-decreasing array from 0 to "
-            f"{len(values)}, which is how many values there are."
+            f"{len(values)}, the number of values."
         )

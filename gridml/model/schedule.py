@@ -1,12 +1,13 @@
 """Learning-rate schedules, and the progress of a run that f, evaluate and schedules receive.
 
-A schedule returns the factor of the rates that the program's optimisers were made with. It is a function of the
-credited share of the run, or of a `Progress` if its argument is annotated so; `by_step` counts optimiser steps, and
-`torch_schedule` wraps a scheduler of torch.
+A schedule returns a factor: each learning rate is the one that the program's optimiser was made with, times this
+factor. The schedule is a function of the credited share of the run, or of a `Progress` if its argument is annotated as
+one. `by_step` makes a schedule from a function of the optimiser step, `torch_schedule` from a scheduler of torch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -23,12 +24,14 @@ from gridml.protocol.foreign import described
 class Progress:
     """The progress of a run. f and evaluate get it as an argument that is annotated `gridml.Progress`.
 
-    Optimiser steps are counted as if one worker trained alone: a step for each batch, or for each `accumulate` batches.
+    Optimiser steps are counted as if one worker trained alone: one step for every `accumulate` batches, by default for
+    every batch.
     """
 
-    epoch: int = 0  #: of the current vertices, or the evaluated epoch; from 0
-    version: int = -1  #: of the replica that the vertices are trained from
-    share: float = 0.0  #: credited share of all vertices of the run, 0 to 1, as known to the worker, with its own
+    epoch: int = 0  #: the epoch of the current vertices, or the evaluated epoch; from 0
+    version: int = -1  #: version of the replica that the vertices are trained from
+    #: share of all vertices of the run, 0 to 1, that are credited in that version, or that this worker trained since
+    share: float = 0.0
     step: int = 0  #: the next optimiser step, from 0
     steps: int = 1  #: optimiser steps of the run
 
@@ -37,9 +40,9 @@ class Progress:
 class StepCount:
     """The division of epochs into optimiser steps."""
 
-    vertices: int  #: of an epoch
-    trained: int  #: of an epoch; fewer than `vertices` with `drop_last`
-    window: int  #: vertices of a step
+    vertices: int  #: number of all vertices of an epoch
+    trained: int  #: number of vertices of an epoch that f is called for; less than `vertices` with `drop_last`
+    window: int  #: number of vertices in one optimiser step
 
     @property
     def per_epoch(self) -> int:
@@ -68,7 +71,7 @@ def constant(share: float) -> float:
 
 @dataclass(frozen=True)
 class ByStep:
-    """A factor by optimiser step, from 0: see `by_step`."""
+    """The schedule that `by_step` returns: a function of the optimiser step."""
 
     function: Callable[[int], float]
 
@@ -78,7 +81,7 @@ class ByStep:
 
 @dataclass(frozen=True)
 class Warmup:
-    """A factor that rises before another schedule: see `warmup`."""
+    """The schedule that `warmup` returns: a rising factor, multiplied by another schedule."""
 
     steps: int | None
     share: float | None
@@ -93,10 +96,10 @@ class Warmup:
 
 @dataclass(frozen=True)
 class TorchSchedule:
-    """A torch scheduler: see `torch_schedule`. It sets the rates itself, so its factor is 1."""
+    """The schedule that `torch_schedule` returns. The torch scheduler sets the rates itself, so the factor is 1."""
 
     make: Callable[..., Any]  #: (optimiser) or (optimiser, steps) -> scheduler
-    by_epoch: bool  #: the scheduler steps once an epoch, not once an optimiser step
+    by_epoch: bool  #: True: the scheduler steps once for each epoch; False: once for each optimiser step
 
     def __call__(self, at: Progress) -> float:
         return 1.0
@@ -106,14 +109,14 @@ class TorchSchedule:
         return at.epoch if self.by_epoch else at.step
 
     def try_on(self, optimisers: Iterable[Callable[[Any], Any] | None]) -> None:
-        """Raise ProgramError if no scheduler can be made for the optimisers of these functions, each with one
-        parameter."""
+        """Raise ProgramError if the scheduler cannot be made. `optimisers` are the functions that make the program's
+        optimisers; each is tried with a stub parameter."""
         import torch
 
         for make in optimisers:
             try:
                 optimiser = None if make is None else make([torch.nn.Parameter(torch.zeros(1, 1))])
-            except Exception:  # it may need other parameters; an error then shows when training starts
+            except Exception:  # `make` may need the real parameters; training then raises the error
                 continue
             if optimiser is not None:
                 self.made(optimiser, TRIED_STEPS)
@@ -131,8 +134,8 @@ class TorchSchedule:
             scheduler = self.make(optimiser, steps=steps) if wants else self.make(optimiser)
         except Exception as error:
             raise ProgramError(
-                f"torch_schedule could not make its scheduler: {described(error)}. It is given the optimiser, and the "
-                f"run's optimiser steps if it has an argument called steps."
+                f"torch_schedule could not make its scheduler: {described(error)}. The function is given "
+                f"the optimiser, and the run's number of optimiser steps if it has an argument called steps."
             ) from error
         if isinstance(scheduler, ReduceLROnPlateau):
             raise ProgramError(
@@ -141,7 +144,7 @@ class TorchSchedule:
             )
         if not isinstance(scheduler, LRScheduler):
             raise ProgramError(
-                f"torch_schedule got what makes a {type(scheduler).__name__}; expected a scheduler of "
+                f"torch_schedule got a function that makes a {type(scheduler).__name__}; expected a scheduler of "
                 f"torch.optim.lr_scheduler, as in lambda optimiser, steps: OneCycleLR(optimiser, 0.1, "
                 f"total_steps=steps)."
             )
@@ -160,9 +163,9 @@ def by_step(function: Callable[[int], float]) -> Schedule:
 
 
 def warmup(*, steps: int | None = None, share: float | None = None, then: Schedule = linear_decay) -> Schedule:
-    """Return a schedule that rises linearly over the first `steps` optimiser steps, or over the first `share` (0 to 1)
-    of them, to the full factor at the last of these. It is multiplied by the factor of `then` (Goyal et al., arXiv
-    1706.02677, section 2.2). Raises ProgramError unless exactly one of the two is given."""
+    """Return a schedule: the factor of `then`, multiplied by a factor that rises linearly over the first optimiser
+    steps and is 1 from the last of these steps on (Goyal et al., arXiv 1706.02677, section 2.2). It rises over `steps`
+    steps, or over a `share` (0 to 1) of the run's steps. Raises ProgramError unless exactly one of the two is given."""
     if (steps is None) == (share is None):
         raise ProgramError(f"warmup got steps={steps!r}, share={share!r}; expected one of them, as in steps=100.")
     if steps is not None and (type(steps) is not int or steps < 1):
@@ -171,8 +174,8 @@ def warmup(*, steps: int | None = None, share: float | None = None, then: Schedu
         raise ProgramError(f"warmup got share={share!r}; expected more than 0 and at most 1, as in share=0.05.")
     if isinstance(then, TorchSchedule) or not callable(then):
         raise ProgramError(
-            f"warmup got then={then!r}; expected a schedule of gridml's or a function. Torch's own are put one after "
-            f"the other by torch.optim.lr_scheduler.SequentialLR."
+            f"warmup got then={then!r}; expected a schedule of gridml's or a function. To run schedulers of torch "
+            f"one after the other, use torch.optim.lr_scheduler.SequentialLR."
         )
     return Warmup(steps, share, then)
 
@@ -181,13 +184,14 @@ def torch_schedule(make: Callable[..., Any], *, by_epoch: bool = False) -> Sched
     """Return a schedule of torch's: `make(optimiser)` or `make(optimiser, steps)` returns a scheduler of
     `torch.optim.lr_scheduler`, where `steps` is the number of optimiser steps of the run.
 
-    Rates, momenta and betas are bit for bit those of the scheduler, with one call of its `step` for each optimiser
-    step, or, with `by_epoch`, for each epoch. It is made for a stub optimiser with the same groups as the program's, so
-    a worker that starts late replays all earlier steps at once. Raises ProgramError for anything but a function.
+    Rates, momenta and betas are bit for bit those of the scheduler after one call of its `step` for each optimiser
+    step, or, with `by_epoch`, for each epoch. The scheduler is made for a stub optimiser with the groups of the
+    program's optimiser, so that a worker that starts late can replay all earlier steps at once. Raises ProgramError for
+    anything but a function.
     """
     if not callable(make) or (hasattr(make, "get_last_lr") and not isinstance(make, type)):
         raise ProgramError(
-            f"torch_schedule got {make!r}; expected what makes the scheduler of an optimiser, as in "
+            f"torch_schedule got {make!r}; expected a function that makes a scheduler for an optimiser, as in "
             f"functools.partial(torch.optim.lr_scheduler.StepLR, step_size=30)."
         )
     return TorchSchedule(make, by_epoch)
@@ -222,6 +226,14 @@ def check_schedule(schedule: Schedule) -> None:
     """Raise ProgramError for a schedule that fails at the start, middle or end of a run, or returns an invalid
     factor."""
     wanted = "expected the factor of the learning rate, a finite number of at least 0"
+    with contextlib.suppress(TypeError, ValueError):  # a builtin has no signature
+        first = next(iter(inspect.signature(schedule).parameters), "")
+        if first in ("epoch", "step") and not takes_progress(schedule):
+            raise ProgramError(
+                f"schedule takes {first}, but is called with the credited share of the run, 0 to 1. Write "
+                f"schedule=gridml.by_step(lambda step: ...), or for epochs gridml.torch_schedule(lambda optimiser: "
+                f"LambdaLR(optimiser, lambda epoch: ...), by_epoch=True)."
+            )
     for share in (0.0, 0.5, 1.0):
         step = min(round(share * TRIED_STEPS), TRIED_STEPS - 1)
         at = Progress(share=share, step=step, steps=TRIED_STEPS)

@@ -1,8 +1,8 @@
 """Shared columns: memory-mapped files that workers read themselves. A chunk names the file and rows, not the values.
 
-A worker's file is verified by its size and a sample of rows, when a process first opens it and after each change of the
-file. Other rows are not compared. The file is searched under the master's path, then by its name in the worker's
-current folder, where a batch system puts transferred files.
+A process of a worker verifies the file's size and a sample of its rows, when the process first opens the file and after
+each change of it. Other rows are not compared. The process looks for the file under the master's path, then by its name
+in its current folder, where a batch system puts transferred files.
 
 Reading a mapped row beyond the end of a truncated file would kill the process (SIGBUS), so the size is checked before
 each read.
@@ -26,8 +26,8 @@ from gridml.protocol.payload import aligned_copy, aligned_rows
 
 Array = NDArray[Any]
 
-SAMPLED = 64  # rows that the checksum covers
-MAX_OPEN_FILES = 64  # of one process; the oldest is closed
+SAMPLED = 64  # number of rows that the checksum covers
+MAX_OPEN_FILES = 64  # in one process; to open another file, the file that was opened first is closed
 
 
 class SharedFileError(OSError):
@@ -38,7 +38,7 @@ class SharedFileError(OSError):
 class SharedColumn:
     """The location of a column in a file, and the properties that identify the file. Serialised by field name."""
 
-    path: str  #: on the master
+    path: str  #: path of the file on the master
     size: int  #: bytes of the file
     offset: int  #: byte at which the column begins
     dtype: str
@@ -66,7 +66,7 @@ class _Mapped:
     """A mapped column of this process, and the signature by which a change of the file is detected."""
 
     values: Array
-    descriptor: int  # of the file; a finaliser of the values closes it
+    descriptor: int  # file descriptor; a finaliser of `values` closes it
     signature: tuple[int, int]
 
 
@@ -85,7 +85,7 @@ def shared_column(name: str, column: Array) -> SharedColumn:
             f"reach, too: np.save it once, and give np.load(path, mmap_mode='r')."
         )
     if not column.flags.c_contiguous or not len(column):
-        raise ProgramError(f"{name} is shared and lies in its file in pieces, or is empty; expected rows in one piece.")
+        raise ProgramError(f"{name} is shared, and is empty or in pieces in its file; expected rows in one piece.")
     offset = root.offset + column.__array_interface__["data"][0] - root.__array_interface__["data"][0]
     path = Path(filename).resolve()
     return SharedColumn(str(path), path.stat().st_size, int(offset), column.dtype.str, column.shape, _sample(column))
@@ -120,7 +120,7 @@ def _mapped(column: SharedColumn, place: Path) -> _Mapped:
     """Map a column of the file `place`. Raises OSError, and ValueError if the file has other contents."""
     descriptor = os.open(place, os.O_RDONLY)
     try:
-        signature = _signature(descriptor)  # before the sample is read: the next `opened` detects a write in between
+        signature = _signature(descriptor)  # read first, so that the next `opened` detects a write during `_sample`
         if signature[0] != column.size:
             raise ValueError(f"it has {signature[0]:,} bytes, expected {column.size:,}")
         with os.fdopen(descriptor, "rb", closefd=False) as file:

@@ -1,10 +1,10 @@
 """Optimiser steps of f, gradient accumulation, and the check that losses are finite.
 
-Accumulated gradients belong to vertices that are trained and not pushed yet. A snapshot therefore takes their step
-first: vertices are credited only with their gradients in the replica.
+Accumulated gradients belong to vertices that are trained but not pushed yet. The optimiser step with these gradients is
+taken before a snapshot of the replica for a push, because a vertex is credited only if its gradient is in the replica.
 
-A loss on the CPU is checked before its step. On a device, that would make the host wait in every batch, so losses stay
-there until the next snapshot, which is sent only if all of them are finite.
+A loss on the CPU is checked before its step. On a device this check would make the host wait in every batch, so losses
+stay on the device until the next snapshot. The snapshot is sent only if all of them are finite.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, final
 from gridml.errors import NotFiniteError, ProgramError
 from gridml.model.device_memory import CPU, to_floats
 
-MAX_ACCUMULATE = 10**6  # batches of an optimiser step
+MAX_ACCUMULATE = 10**6  # maximum number of batches for one optimiser step
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StepOptions:
 
 @dataclass
 class _Window:
-    """Batches whose gradients are accumulated for one step of these optimisers."""
+    """A window: the batches whose gradients are accumulated for one step of `optimisers`."""
 
     optimisers: list[Any]
     options: StepOptions = StepOptions()
@@ -39,16 +39,17 @@ class _Window:
 
 
 class _Unread(NamedTuple):
-    """A number on a device that is not checked yet."""
+    """A loss or norm on a device that is not checked yet."""
 
     value: Any  # a tensor with one element
-    rows: tuple[int, int]  # of its batch
+    rows: tuple[int, int]  # rows of its batch, [start, stop) of the chunk
     what: str  # its description in messages
 
 
 @final
 class Stepping:
-    """The optimiser steps of one engine. There is one open window, unless f steps vertices separately."""
+    """The optimiser steps of one engine. At most one window is open, unless f calls `step` separately for several
+    vertices."""
 
     def __init__(self, accumulate: int = 1) -> None:
         self._accumulate = accumulate
@@ -62,7 +63,7 @@ class Stepping:
 
     @property
     def is_accumulating(self) -> bool:
-        """True while gradients are accumulated that no step has used yet."""
+        """True while there are accumulated gradients that no step has used yet."""
         return bool(self._windows)
 
     @property
@@ -73,8 +74,8 @@ class Stepping:
     def take(self, loss: Any, optimisers: Sequence[Any], options: StepOptions) -> None:
         """Accumulate the gradients of a batch, and take the step if the batch is the last one of its window.
 
-        Raises NotFiniteError, before any parameter changes, for a loss, or gradients to be clipped, that are NaN or
-        infinite. For those on a device, `read` returns the error later.
+        Raises NotFiniteError, before any parameter changes, if the loss is NaN or infinite, or if the norm of gradients
+        to be clipped is. If that number is on a device, `read` returns the error later.
         """
         _check_kind(loss)
         self._check_or_defer(loss, "the loss is")
@@ -83,7 +84,7 @@ class Stepping:
         if not loss.requires_grad:
             raise ProgramError(
                 "step got a loss without gradients: it was detached, or computed under torch.no_grad(), or of "
-                "parameters that do not require any. Expected what the module's output leads to, as it is."
+                "parameters that do not require any. Expected the loss computed from the module's output."
             )
         batches = self._accumulate if options.accumulate is None else options.accumulate
         _check(options.clip_norm, batches)
@@ -98,13 +99,13 @@ class Stepping:
             self._close(window, strict=True)
 
     def finish(self) -> None:
-        """Take the steps of all open windows. Each batch has the weight that it has in a full window."""
+        """Take the steps of all open windows. A batch of an incomplete window has the same weight as in a full one."""
         for window in [*self._windows.values()]:
             self._close(window, strict=False)
 
     def read(self) -> tuple[tuple[int, int], NotFiniteError] | None:
-        """Check all numbers on devices, with one wait. Return (rows, error) of the first batch with one that is not
-        finite, or None. The steps from that batch on are invalid."""
+        """Check all deferred numbers, with one wait for the device. Return (rows, error) of the first batch whose loss
+        or norm is not finite, or None. The steps from that batch on are invalid."""
         unread, self._unread = self._unread, []
         for each, value in zip(unread, to_floats([each.value for each in unread]), strict=True):
             try:
@@ -126,8 +127,8 @@ class Stepping:
         if key not in self._windows:
             if any(set(key) & set(other) for other in self._windows):
                 raise ProgramError(
-                    "step was called with accumulate for some of the vertices that another step gathers gradients for; "
-                    "expected the same vertices in both, or none in common."
+                    "step was called with accumulate for some of the vertices for which another call of step gathers "
+                    "gradients; expected the same vertices in both, or none in common."
                 )
             for optimiser in optimisers:
                 optimiser.zero_grad()
@@ -135,7 +136,8 @@ class Stepping:
         return self._windows[key]
 
     def _close(self, window: _Window, *, strict: bool) -> None:
-        """Take a window's step. Unless `strict`, gradients that are not finite are left to the master's admission."""
+        """Take a window's step. Unless `strict`, gradients that are not finite raise no error here: the master's
+        admission rejects them."""
         del self._windows[tuple(id(optimiser) for optimiser in window.optimisers)]
         scaler = window.options.scaler
         if window.options.clip_norm is not None:
@@ -179,7 +181,8 @@ def _check_kind(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor):
         raise ProgramError(
             f"step got {type(loss).__name__}; expected the loss as the tensor that the loss function returns, without "
-            f".item() or float()."
+            f".item() or float(). An optimiser that takes a closure, such as L-BFGS, is stepped by "
+            f"network.optimiser.step(closure)."
         )
     if loss.numel() != 1:
         raise ProgramError(

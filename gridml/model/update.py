@@ -1,4 +1,4 @@
-"""f: its batch size, and the binding of its arguments to edges of the graph."""
+"""The update function f: its batch size, and the binding of its arguments to edges of the graph."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from gridml.model.schedule import Progress, StepCount
 from gridml.model.vertex import Vertex, VertexType, check_plain, describe
 
 MAX_BATCH = 10**9  # vertices of an optimiser step
+SCALED, FIXED = "scaled", "fixed"  # learning rates of a smaller batch: by the root of its share, or the program's
 
 
 @dataclass(frozen=True)
 class Parameter:
     """One argument of f after the first: the vertices that an edge field leads to."""
 
-    edge: str  #: the edge field of the driving type
-    type: VertexType  #: its target
+    edge: str  #: the edge field, of the type that f is called for
+    type: VertexType  #: the type that the edges lead to
     is_single: bool  #: f takes one vertex; otherwise a batch of them
 
 
@@ -31,10 +32,11 @@ class Update:
     """f with its options, which `gridml.update` explains."""
 
     function: Callable[..., None]
-    batch: int | None  #: vertices; None: f takes one vertex at a time
+    batch: int | None  #: vertices of a call; None: f takes one vertex at a time
     min_batch: int
     drop_last: bool = False
     accumulate: int = 1
+    keeps_rate: bool = False  #: smaller batches of several workers have the program's learning rates
     #: the position of f's `Progress` argument, None without one; set by `_signature`
     _progress_at: int | None = field(default=None, init=False)
 
@@ -79,7 +81,8 @@ class Update:
         if batched != (self.batch is not None):
             raise ProgramError(
                 f"{name} takes {'a Batch' if batched else 'one vertex'}, so it is declared "
-                f"{'@gridml.update(batch=64)' if batched else '@gridml.update'}."
+                f"{'@gridml.update(batch=64)' if batched else '@gridml.update'}"
+                f"{'' if batched else f'; for a batch, annotate {arguments[0]}: gridml.Batch[{driver.__name__}]'}."
             )
         vertex_type = describe(driver)
         if vertex_type.replicated:
@@ -120,7 +123,8 @@ def vertex_class(hint: Any, function: str, argument: str) -> tuple[type[Vertex],
     cls = typing.get_args(hint)[0] if batched else hint
     if not (isinstance(cls, type) and issubclass(cls, Vertex)):
         raise ProgramError(
-            f"argument {argument} of {function} is annotated {hint}; expected a vertex type or gridml.Batch of one."
+            f"argument {argument} of {function} is annotated {hint}; expected a vertex type or gridml.Batch of one, or "
+            f"gridml.Progress, which has the epoch and the step."
         )
     return cls, batched
 
@@ -147,7 +151,7 @@ def _bind(driver: VertexType, argument: str, hint: Any, function: str) -> Parame
 def update(function: Callable[..., None], /) -> Update: ...
 @typing.overload
 def update(
-    *, batch: int, min_batch: int = 1, drop_last: bool = False, accumulate: int = 1
+    *, batch: int, min_batch: int = 1, drop_last: bool = False, accumulate: int = 1, rate: str = SCALED
 ) -> Callable[[Callable[..., None]], Update]: ...
 def update(
     function: Callable[..., None] | None = None,
@@ -157,12 +161,14 @@ def update(
     min_batch: int = 1,
     drop_last: bool = False,
     accumulate: int = 1,
+    rate: str = SCALED,
 ) -> Update | Callable[[Callable[..., None]], Update]:
     """Declare f. `@gridml.update` takes one vertex at a time; `@gridml.update(batch=64, min_batch=8)` takes up to 64.
 
-    Several workers share a batch: each uses down to a quarter of it, but at least `min_batch` vertices, and the
-    learning rates of the program's optimisers fall with the root. A program without an optimiser, or with BatchNorm,
-    keeps its batch. If small batches leave a device idle, such as a GPU, set `min_batch=64`.
+    Several workers share a batch: each uses a smaller one, down to a quarter of `batch`, but at least `min_batch`
+    vertices. The learning rates of the program's optimisers fall with the square root of the batch, or stay with
+    `rate="fixed"`. A program without an optimiser, or with BatchNorm, keeps its batch. If small batches leave a device
+    idle, such as a GPU, set `min_batch=64`.
 
     No batch has fewer than `min_batch` vertices, not even at the end of a chunk or an epoch: the last batches share the
     remaining vertices. With a `min_batch` above half of `batch`, some are larger than `batch`, by less than
@@ -176,7 +182,7 @@ def update(
     whole steps, and pushes are sent between steps. A remainder, left by the end of an epoch, an eviction or a shortened
     chunk, gets a step of its own.
 
-    Raises ProgramError for invalid sizes.
+    Raises ProgramError for invalid options.
     """
     if function is not None:
         return Update(function, None, 1)
@@ -190,4 +196,6 @@ def update(
             f"update got accumulate={accumulate!r}; expected a whole number of batches from 1, and at most "
             f"{MAX_BATCH:,} vertices in all."
         )
-    return lambda f: Update(f, batch, min_batch, drop_last=drop_last, accumulate=accumulate)
+    if rate not in (SCALED, FIXED):
+        raise ProgramError(f"update got rate={rate!r}; expected {SCALED!r} or {FIXED!r}.")
+    return lambda f: Update(f, batch, min_batch, drop_last, accumulate, keeps_rate=rate == FIXED)

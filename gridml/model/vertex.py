@@ -2,7 +2,8 @@
 
 A type with an `aggregate`, or with a `module`, is *replicated* (type B): the master has the authoritative copy, and
 every chunk that touches it works on a replica. Every other type is *local* (type A): each of its vertices is in one
-chunk.
+chunk. f is the program's update function, which workers call; g is the rule that merges replicas into the master's
+copy.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gridml.model.ragged import ragged as ragged_field
 from gridml.model.stepping import StepOptions, Stepping
 from gridml.protocol.foreign import printable
 
-MAX_NAME_BYTES = 100  # of the name of a type, or of a field: file names combine both
+MAX_NAME_BYTES = 100  # maximum for a type's name, and for a field's name: file names contain both
 
 
 class VertexId(NamedTuple):
@@ -32,7 +33,7 @@ class VertexId(NamedTuple):
 
 
 class array(Declared):
-    """An array field: every vertex of the type holds one `shape` of `dtype`.
+    """An array field: every vertex of the type holds an array of `shape` and `dtype`.
 
     `shared=True`: the column is a memory-mapped file that workers can read under the same path, or have in their
     working directory. Chunks then name its rows instead of carrying them.
@@ -55,11 +56,11 @@ class array(Declared):
 class module(Declared):
     """A torch module field, made by `factory()`, with its worker-local optimiser made by `optimiser(parameters)`.
 
-    Pushes contain the module's state. The optimiser's state stays in the worker process, except second moments, from
-    which new workers start. The module trains on the worker's device (`gridml run --device`), or on `device`: "cpu",
-    "cuda", "cuda:1". If it is in bfloat16 or float16, the master's copy is in float32. `factory` and `optimiser` must
-    be functions, since every process makes its own objects. Raises ProgramError for anything else, and for an invalid
-    device.
+    Pushes contain the module's state. The optimiser's state stays in the worker process, except second moments, which
+    new workers start from. The module trains on the worker's device (`gridml run --device`), or on `device`: "cpu",
+    "cuda", "cuda:1". If the module is in bfloat16 or float16, the master's copy is in float32. `factory` and
+    `optimiser` must be functions, because every process makes its own objects. Raises ProgramError for anything else,
+    and for an invalid device.
     """
 
     def __init__(
@@ -71,18 +72,18 @@ class module(Declared):
     ) -> None:
         if isinstance(factory, module):
             raise ProgramError(
-                f"gridml.module got the field {factory.name or 'above it'!r} of the same class; within a class a name "
-                f"means the field, once that is declared. Call what makes the module otherwise than the field."
+                f"gridml.module got the field {factory.name or 'above it'!r} of the same class: inside a class, the "
+                f"name of a declared field means the field. Give the factory another name than the field."
             )
         if not callable(factory) or (hasattr(factory, "state_dict") and not isinstance(factory, type)):
             raise ProgramError(
-                f"gridml.module got {type(factory).__name__}; expected what makes the module, as in "
+                f"gridml.module got {type(factory).__name__}; expected a function that makes the module, as in "
                 f"gridml.module(lambda: Network(10))."
             )
         if optimiser is not None and not callable(optimiser):
             raise ProgramError(
-                f"gridml.module got {type(optimiser).__name__} as its optimiser; expected what makes it of the "
-                f"parameters, as in functools.partial(torch.optim.SGD, lr=0.1)."
+                f"gridml.module got {type(optimiser).__name__} as its optimiser; expected a function that makes "
+                f"it from the parameters, as in functools.partial(torch.optim.SGD, lr=0.1)."
             )
         if device is not None:
             try:
@@ -95,14 +96,17 @@ class module(Declared):
 
 
 class edge(Declared):
-    """Edges from each vertex of this type to vertices of `target` (a class, or its name where it is defined later).
+    """Edges from each vertex of this type to vertices of `target` (a class, or its name if it is defined later).
 
     `weight` is the dtype of a number on every edge (a rating, a count), or None.
     """
 
     def __init__(self, target: type[Vertex] | str, *, weight: Any = None) -> None:
         if not isinstance(target, str) and not (isinstance(target, type) and issubclass(target, Vertex)):
-            raise ProgramError(f"gridml.edge got {target!r}; expected the vertex type that the edges lead to.")
+            raise ProgramError(
+                f"gridml.edge got {target!r}; expected the vertex type that the edges lead to: a subclass of "
+                f"gridml.Vertex, which holds a torch module as a field, gridml.module(factory, optimiser)."
+            )
         self.target = target
         self.weight = None if weight is None else dtype_of(weight)
         if self.weight is not None and self.weight.kind not in "biuf":
@@ -112,7 +116,9 @@ class edge(Declared):
         return self if vertex is None else vertex._store.neighbours(self.name, vertex._at)
 
     def __set__(self, vertex: Vertex, value: Any) -> None:
-        raise ProgramError(f"{type(vertex).__name__}.{self.name} was written; edges are made in graph() and stay.")
+        raise ProgramError(
+            f"{type(vertex).__name__}.{self.name} was written; edges are made in graph() and do not change."
+        )
 
 
 class VertexStore(Protocol):
@@ -123,7 +129,7 @@ class VertexStore(Protocol):
     def write(self, name: str, at: int, value: Any) -> None: ...
     def neighbours(self, name: str, at: int) -> list[Vertex]: ...
     def weights(self, name: str, at: int) -> list[Any]: ...
-    def optimisers(self, at: int) -> dict[str, Any]: ...  # by module field
+    def optimisers(self, at: int) -> dict[str, Any]: ...  # the optimisers by module field
     @property
     def stepping(self) -> Stepping: ...
 
@@ -147,7 +153,7 @@ class Vertex:
         vertex.__dict__.update(_store=store, _at=at)  # bypasses __setattr__: views are made for every vertex
         return vertex
 
-    def __init__(self) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         raise ProgramError(
             f"{type(self).__name__}() was called. Vertices are added with graph.add({type(self).__name__}, ...)."
         )
@@ -163,7 +169,7 @@ class Vertex:
         return self._store.identify(self._at)
 
     def get_data(self) -> Any:
-        """Return the vertex's value: that of its only field, or a dict by field name if it has several."""
+        """Return the value of the vertex's only field, or a dict of values by field name if it has several fields."""
         fields = describe(type(self)).fields
         if len(fields) == 1:
             return self._store.read(fields[0], self._at)
@@ -204,8 +210,8 @@ class Vertex:
         """The only optimiser of this vertex's modules. Raises ProgramError if there is none, or several."""
         own = self.optimisers
         if len(own) != 1:
-            what = f"several, of {', '.join(own)}: take one of .optimisers" if own else _NO_OPTIMISER
-            raise ProgramError(f"{type(self).__name__}.optimiser was read; of those there are {what}.")
+            has = f"several, of the fields {', '.join(own)}: use .optimisers" if own else _NO_OPTIMISER
+            raise ProgramError(f"{type(self).__name__}.optimiser was read, but the vertex has {has}.")
         return next(iter(own.values()))
 
     def step(
@@ -219,13 +225,13 @@ class Vertex:
         """Take an optimiser step on this vertex's modules, and on those of `others`, for a scalar torch `loss`. Does
         nothing while running statistics are recomputed.
 
-        `clip_norm` bounds the 2-norm of all their gradients together, by scaling (Pascanu et al., arXiv 1211.5063).
-        `accumulate`, by default that of `gridml.update`, is the number of calls whose mean gradient a step uses: each
-        loss is divided by it. Accumulated gradients get a step before each push and at the end of every chunk. `scaler`
-        is a `torch.amp.GradScaler`.
+        `clip_norm` bounds the 2-norm of all gradients of these modules together, by scaling them (Pascanu et al., arXiv
+        1211.5063). `accumulate`, by default that of `gridml.update`, is the number of calls whose mean gradient a step
+        uses: each loss is divided by it. Before each push and at the end of every chunk, accumulated gradients are
+        applied in a step. `scaler` is a `torch.amp.GradScaler`.
 
-        Raises `NotFiniteError`, before any parameter changes, for a loss, or gradients to be clipped, that are NaN or
-        infinite.
+        Raises `NotFiniteError`, before any parameter changes, if the loss is NaN or infinite, or if the norm of
+        gradients to be clipped is. On a GPU these numbers are checked later, before the next push.
         """
         optimisers: list[Any] = []
         for vertex in (self, *others):
@@ -276,7 +282,7 @@ class VertexType:
 
     @property
     def mutable(self) -> list[str]:
-        """Fields of a local type that pushes return."""
+        """Names of the mutable fields of a local type, which pushes return; empty for a replicated type."""
         return [] if self.replicated else [name for name, a in self.arrays.items() if a.mutable]
 
     def target(self, edge_name: str) -> type[Vertex]:
@@ -295,9 +301,9 @@ class VertexType:
 
 
 def describe(cls: type[Vertex]) -> VertexType:
-    """Return the declaration of a vertex class, fields of base classes first. Raises ProgramError for an invalid
-    one."""
-    declared = vars(cls).get("_declared")  # not getattr, which would find a base class's
+    """Return the declaration of a vertex class, fields of base classes first. Raises ProgramError if the declaration is
+    invalid."""
+    declared = vars(cls).get("_declared")  # `getattr` would find the declaration of a base class
     if declared is None:
         declared = cls._declared = _declaration(cls)  # cached: it is read for every vertex that f touches
     return declared
@@ -305,7 +311,7 @@ def describe(cls: type[Vertex]) -> VertexType:
 
 def check_plain(function: Any, name: str, arguments: int | None = None) -> None:
     """Raise ProgramError unless `function` can be called with this many positional arguments (None: any number). A
-    generator or coroutine is rejected: a call would not run its body."""
+    generator or coroutine is rejected, because a call would not run its body."""
     if not callable(function):
         raise ProgramError(f"{name} is {function!r}; expected a function.")
     if any(test(function) for test in _NOT_PLAIN):
@@ -316,7 +322,7 @@ def check_plain(function: Any, name: str, arguments: int | None = None) -> None:
         return
     kinds = {p.kind for p in taken.parameters.values()}
     if arguments is None and kinds - {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}:
-        raise ProgramError(f"{name} takes {taken}; expected arguments by position, without *, ** or keywords alone.")
+        raise ProgramError(f"{name} takes {taken}; expected arguments by position, without *, ** or keyword-only ones.")
     try:
         _ = taken.bind(*range(arguments)) if arguments is not None else None
     except TypeError as error:
@@ -339,7 +345,7 @@ def _declaration(cls: type[Vertex]) -> VertexType:
     for name in (cls.__name__, *declared.fields, *declared.edges):
         if not name.isidentifier() or len(name.encode()) > MAX_NAME_BYTES:
             owner, got = printable(cls.__name__, MAX_NAME_BYTES), printable(repr(name), MAX_NAME_BYTES)
-            wanted = f"an identifier of at most {MAX_NAME_BYTES} bytes, since files are called by it"
+            wanted = f"an identifier of at most {MAX_NAME_BYTES} bytes, because file names contain it"
             raise ProgramError(f"{owner} has the name {got}; expected {wanted}.")
     taken = [name for name in (*declared.fields, *declared.edges) if name in RESERVED or name.startswith("_")]
     if taken:

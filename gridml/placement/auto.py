@@ -1,7 +1,7 @@
 """The automatic choice of a method, and the methods of placement by name.
 
-The largest graphs are placed by the fastest method, all others by the best method that the time allows. A new method
-is a file and a line here.
+A graph is placed by the best method that the time allows; the largest graphs are placed by the fastest method. To add a
+method, add a module for it, and an entry in this module.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from gridml.placement.tsh import Tsh
 class Cost(NamedTuple):
     """A model of a method's CPU time, fitted to benchmarks/results/placement.md."""
 
-    seconds: float  #: of a million edges on 16 parts: the slowest graph of up to CACHED edges
-    growth: float = 0.0  #: the power of edges / CACHED by which that grows on larger graphs; 0 for Parsa's blocks
+    seconds: float  #: CPU time per million edges on 16 parts, measured on the slowest graph of up to CACHED edges
+    #: On larger graphs the time per edge grows with this power of edges / CACHED; 0 for Parsa, which works in blocks.
+    growth: float = 0.0
 
 
 COSTS: tuple[tuple[Method, Cost], ...] = (  # the best method first
@@ -32,11 +33,12 @@ COSTS: tuple[tuple[Method, Cost], ...] = (  # the best method first
     (Refined(), Cost(0.3, 0.15)),
     (Parsa(), Cost(0.15)),
 )
-CACHED = 5e6  # edges of a graph that fits into the processor's caches
-ROW = 8  # a row costs as much as 8 edges: rows of two columns take several times as long per edge
+CACHED = 5e6  # a graph of up to this many edges fits into the processor's caches
+# The cost of a row, in edges: in graphs whose rows have few columns, the time per edge is several times as long.
+ROW = 8
 FASTEST = COSTS[-1][0]
-SLOWER = {f"objective {TOTAL}": 9.0, f"objective {TRAFFIC}": 10.0}  # factors on the time of multilevel
-USUAL_PARTS = 16  # the time grows in proportion to the parts beyond these
+SLOWER = {f"objective {TOTAL}": 9.0, f"objective {TRAFFIC}": 10.0}  # factor on the time of multilevel, by feature
+USUAL_PARTS = 16  # the time is the same for up to this many parts, and proportional to their number beyond
 SECONDS = 60.0  # the default of `AutoOptions.seconds`
 
 
@@ -44,7 +46,7 @@ SECONDS = 60.0  # the default of `AutoOptions.seconds`
 class AutoOptions(Options):
     """Options of the automatic choice."""
 
-    seconds: float = SECONDS  #: that placing may take, approximately; the fastest method is not limited
+    seconds: float = SECONDS  #: approximate limit of the time to place a graph; the fastest method can take longer
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,8 +60,8 @@ def work(graph: Bipartite) -> int:
 
 
 def chosen(edges: int, parts: int, seconds: float, wanted: frozenset[str] = frozenset()) -> tuple[Method, str]:
-    """Return the best method that supports the `wanted` features (`base.requested`) and is expected to place `edges` in
-    `seconds`, and the reason."""
+    """Return (the best method that supports the `wanted` features of `base.requested` and is expected to place `edges`
+    in `seconds`, reason). If no method is expected to, return the fastest that supports the features."""
     for method, cost in ((method, cost) for method, cost in COSTS if wanted <= method.supports):
         slower = max((SLOWER.get(each, 1.0) for each in wanted), default=1.0) if isinstance(method, Multilevel) else 1.0
         takes_s = slower * _seconds(edges, parts, cost)
@@ -70,7 +72,8 @@ def chosen(edges: int, parts: int, seconds: float, wanted: frozenset[str] = froz
 
 
 def expected_s(method: str, edges: int, parts: int) -> float | None:
-    """Return the expected CPU seconds of a method for a graph of `edges` (see `work`); None: auto never chooses it."""
+    """Return the CPU seconds that a method is expected to take for a graph of `edges` (see `work`); None for a method
+    that auto never chooses."""
     return next((_seconds(edges, parts, cost) for each, cost in COSTS if each.name == method), None)
 
 

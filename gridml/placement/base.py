@@ -1,7 +1,7 @@
 """The contract of a placement method: options, results, rates, lower bounds, and turns.
 
-Rates are the speeds of the parts' machines and networks; they predict the seconds of a round. Turns decide which part
-takes the next row, where parts have unequal shares or rows unequal work.
+Rates are the speeds of the parts' machines and networks, from which the seconds of a round are predicted. Turns decide
+which part takes the next row if parts have unequal shares or rows have unequal work.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Floats = NDArray[np.float64]
 
 
 class PartRates(NamedTuple):
-    """The costs of parts, relative to a mean part's cost of one column."""
+    """The costs of parts. The unit is the cost of one column, averaged over the parts."""
 
-    cost: Floats  #: of each column that a part carries, float64 (parts,), with mean 1
-    fixed: Floats  #: of the part's work, however many columns it carries, float64 (parts,)
+    cost: Floats  #: each part's cost per column, float64 (parts,), with mean 1
+    fixed: Floats  #: the cost of each part's work, which does not depend on its columns, float64 (parts,)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The speeds of networks and machines: one number for all parts, or one for each.
+    """The speeds of networks and machines: one number for all parts, or one number for each part.
 
-    Bytes are the weights of columns, and work is the weights of rows. Without weights each column, and each row, is 1.
+    The weight of a column is its size in bytes, and the weight of a row is its work. Without weights, both are 1.
     """
 
     bandwidth: tuple[float, ...]  #: bytes/s
@@ -44,7 +44,7 @@ class Rates:
                 raise UsageError(f"the {name} is {listed(values)}; expected numbers above 0.")
 
     def check(self, parts: int) -> None:
-        """Raise UsageError if there are numbers for a different number of parts."""
+        """Raise UsageError unless there is one number for all parts, or one number for each of `parts`."""
         for name, values in (("bandwidth", self.bandwidth), ("speed", self.speed)):
             if values is not None and len(values) not in (1, parts):
                 raise UsageError(
@@ -52,9 +52,12 @@ class Rates:
                 )
 
     def seconds(self, moved: NDArray[np.int64], work: NDArray[np.int64]) -> Floats:
-        """Predict the seconds of a round of each part, float64 (parts,): 2·max(moved_i / bandwidth_i, Σ moved / master)
-        + work_i / speed_i. `moved` int64 (parts,) are the bytes that a part fetches and sends back, `work` int64
-        (parts,) its work."""
+        """Predict the seconds that each part takes for a round, float64 (parts,):
+        2·max(moved_i / bandwidth_i, Σ moved / master) + work_i / speed_i.
+
+        `moved` int64 (parts,) has the bytes that each part fetches, and later sends back. `work` int64 (parts,) has
+        each part's work.
+        """
         transfer_s = moved / np.array(self.bandwidth)
         if self.master is not None:
             transfer_s = np.maximum(transfer_s, moved.sum() / self.master)
@@ -79,8 +82,8 @@ Shares = NDArray[np.float64]
 MEMORY, TRAFFIC, TOTAL, DUAN, SECONDS = OBJECTIVES = ("memory", "traffic", "total", "duan", "seconds")
 UNLIMITED = 2**62  # the memory limit if none is set
 MESH, STAR = TOPOLOGIES = ("mesh", "star")
-# Features that a graph or its options can require of a method. Every method supports a seed, slack, and the objective
-# of the least memory.
+# Features that a graph or its options can require of a method. A seed, slack and the objective MEMORY are not among
+# them, because every method supports these.
 SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT = ("shares", "row weights", "column weights", "a memory limit")
 ALL_FEATURES = frozenset(
     {SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT, *(f"objective {name}" for name in OBJECTIVES if name != MEMORY)}
@@ -91,20 +94,21 @@ ALL_FEATURES = frozenset(
 class Options:
     """The options of all methods. A method with more options extends this class."""
 
-    seed: int = 0  #: of all random choices: the same seed gives the same placement
-    slack: float = 0.0  #: a part has at most (1 + slack) times its share of all work, and one row more
+    seed: int = 0  #: seed of all random choices: the same seed gives the same placement
+    slack: float = 0.0  #: a part has at most (1 + slack) times its share of all work, plus one row
     objective: str = MEMORY
-    """The figure to minimise: the largest memory of a part, the largest traffic, the total traffic, the largest work
-    times the largest traffic (Duan, Wang and Wu), or the seconds of a round as `rates` predict them."""
-    shares: tuple[float, ...] | None = None  #: of all work, for each part, in any unit; None: equal shares
-    memory: int | None = None  #: the limit of what a part touches, in weights of columns (Duan's θ); None: no limit
-    topology: str = MESH  #: mesh: part i serves V_i; star: a master serves all columns
+    """The figure to minimise: the largest memory of a part ("memory"), the largest traffic ("traffic"), the total
+    traffic ("total"), the largest work times the largest traffic ("duan": Duan, Wang and Wu), or the seconds of a round
+    as `rates` predict them ("seconds")."""
+    shares: tuple[float, ...] | None = None  #: each part's share of all work, in any unit; None: equal shares
+    memory: int | None = None  #: maximum weight of the columns that a part touches (Duan's θ); None: no limit
+    topology: str = MESH  #: mesh: part i serves its columns V_i to the others; star: a master serves all columns
     rates: Rates | None = None
 
     def __post_init__(self) -> None:
         if not self.slack >= 0:
             raise UsageError(
-                f"the slack of the parts is {self.slack}; expected a share from 0: 0.05 lets one have 5% more."
+                f"the slack of the parts is {self.slack}; expected 0 or more: 0.05 lets a part have 5% more work."
             )
         if self.objective not in OBJECTIVES:
             raise UsageError(f"the objective is {self.objective!r}; expected {', '.join(OBJECTIVES)}.")
@@ -129,7 +133,8 @@ _Own = TypeVar("_Own", bound=Options)
 
 
 def options_of(kind: type[_Own], options: Options) -> _Own:
-    """Return options of the type of a method; options that only it has get their defaults."""
+    """Return `options` as an instance of `kind`, a method's class of options. Fields that only `kind` has get their
+    defaults."""
     if isinstance(options, kind):
         return options
     return kind(**{field.name: getattr(options, field.name) for field in fields(Options)})
@@ -142,7 +147,7 @@ class Placement:
     parts: int
     rows: Parts  #: the part of each row, int32 (rows,)
     columns: Parts  #: the part of each column, int32 (columns,)
-    why: str  #: a description of how they were placed
+    why: str  #: a description of how the rows and columns were placed
 
 
 class Method(Protocol):
@@ -152,7 +157,7 @@ class Method(Protocol):
     supports: frozenset[str]  #: the subset of `ALL_FEATURES` that the method supports; `check` rejects the rest
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
-        """Place a graph of at least one row on `parts` ≥ 1 parts. Same graph and options, same placement."""
+        """Place a graph of at least one row on `parts` ≥ 1 parts. Equal graphs and options give equal placements."""
 
 
 def requested(graph: Bipartite, options: Options) -> frozenset[str]:
@@ -192,10 +197,10 @@ def check(graph: Bipartite, parts: int, options: Options | None = None, method: 
 def room(
     total: int, parts: int, slack: float, shares: Shares | None = None, *, weighted: bool = False
 ) -> tuple[Counts, int]:
-    """Return the maximum work of each part, int64 (parts,), and the number of parts that may have one row more.
+    """Return (the maximum work of each part, int64 (parts,); the number of parts that may have one row more than that).
 
-    Without slack no part is empty. With `weighted` rows the maximum is exclusive: a part takes another row while it has
-    less work than that, because rows may be heavy or weightless.
+    Without slack no part is empty. With `weighted` rows, which can be heavy or weightless, a part takes another row
+    while its work is below the maximum.
     """
     most = np.full(parts, (1 + slack) * total / parts) if shares is None else (1 + slack) * total * shares
     if weighted:
@@ -205,16 +210,18 @@ def room(
 
 
 def least_memory(graph: Bipartite, parts: int) -> int:
-    """Return a lower bound of the largest part's memory, in weights of columns: the largest row, or an even share."""
+    """Return a lower bound of the largest part's memory, as a sum of column weights: the largest row's memory, or an
+    even share of all used columns if that is larger."""
     ends = np.concatenate([[0], np.cumsum(graph.sizes[graph.neighbours])])[graph.offsets]
     return max(int(np.diff(ends).max()), -(-graph.used // parts))
 
 
 def advice(graph: Bipartite, limit: int, slack: float) -> str:
-    """Return a hint for a memory `limit` that no placement keeps."""
-    largest = least_memory(graph, graph.rows)  # the largest row: with a part for each row no even share is larger
+    """Return a hint for a memory `limit` that no placement was found to keep. "That" in it is the limit that the
+    message before the hint names."""
+    largest = least_memory(graph, graph.rows)  # with one row per part: the number of columns of the largest row
     if limit < largest:
-        return f"Ask for that: one row alone touches {largest:,}, on however many parts."
+        return f"Ask for that: one row alone touches {largest:,} columns, however many parts there are."
     return f"Ask for that, for more parts, or for more slack than {slack}."
 
 
@@ -227,7 +234,8 @@ class Fill(NamedTuple):
 
 
 def fill_of(graph: Bipartite, parts: int, options: Options) -> Fill | None:
-    """Return empty parts if shares or works are unequal; None: parts simply take turns."""
+    """Return a `Fill` of empty parts if shares or works are unequal. Return None if they are equal: no `Fill` is needed
+    then, because the parts get rows in turn."""
     shares = options.fractions
     if shares is None and graph.row_weights is None:
         return None
@@ -236,11 +244,11 @@ def fill_of(graph: Bipartite, parts: int, options: Options) -> Fill | None:
 
 @compiled
 def next_part(load: Shares, shares: Shares) -> int:
-    """Return the part with the least load for its share, the first of several. A part never exceeds its share of the
-    work that was dealt out by more than one row."""
+    """Return the part with the least load relative to its share, or the first of several such parts. If each row goes
+    to this part, no load exceeds the part's share of the work dealt out so far by more than one row."""
     best = 0
     for part in range(1, len(load)):
-        if load[part] * shares[best] < load[best] * shares[part]:  # the quotients, without a division
+        if load[part] * shares[best] < load[best] * shares[part]:  # compares load / share without a division
             best = part
     return best
 

@@ -1,8 +1,9 @@
 """Bipartite graphs: rows are data, columns are parameters, and a row touches the columns that it needs.
 
 A general graph is converted to a bipartite one (Li, Andersen and Smola, 2015, section 2.2): its vertices become the
-columns, and its vertices, edges or cliques the rows. Its rows and columns share one numbering, an edge may stand in
-either or both directions, and the numbers of rows and columns may differ. Loops are ignored.
+columns, and its vertices, edges or cliques become the rows. A general graph is given as an adjacency matrix, in which
+row i and column i are the same vertex. The matrix need not be square, nor symmetric: an edge is listed in one direction
+or in both. Loops are ignored.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from gridml.placement.compiled import compiled
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 Weights = NDArray[np.int64]
-MAX_COUNT = 2**31 - 1  # of rows, and of columns: their numbers are int32
+MAX_COUNT = 2**31 - 1  # maximum number of rows, and also of columns; both are numbered in int32
 PIECE = 1 << 20  # edges that are processed at once, so that a graph can be larger than memory
-MAX_TOTAL_WEIGHT = 2**53  # of all rows, and of all columns: sums up to here are exact in float64
+MAX_TOTAL_WEIGHT = 2**53  # maximum sum of row weights, and of column weights: such sums are exact in float64
 
 
 class BothSides(NamedTuple):
-    """The adjacency of a graph by rows and by columns, for kernels that go both ways."""
+    """The adjacency of a graph by rows and by columns, for kernels that need both."""
 
     offsets: Offsets
     neighbours: Ids  #: row i touches neighbours[offsets[i]:offsets[i + 1]]
@@ -75,18 +76,18 @@ class Bipartite:
 
     @property
     def mapped(self) -> bool:
-        """True if the neighbours are memory-mapped: they may be larger than memory."""
+        """True if the neighbours are memory-mapped; such neighbours can be larger than memory."""
         return isinstance(self.neighbours, np.memmap)
 
     def lists(self, rows: Ids) -> tuple[Offsets, Ids, Ids]:
-        """Return offsets, neighbours and places: row rows[i] touches neighbours[offsets[p]:offsets[p + 1]] with p =
-        places[i]. `rows` ascend. A mapped graph is only read at these rows."""
+        """Return the columns of some rows as offsets, neighbours and places. With p = places[i], row rows[i] touches
+        neighbours[offsets[p]:offsets[p + 1]]. `rows` must ascend. If the graph is mapped, only these rows are read."""
         if not self.mapped:
             return self.offsets, self.neighbours, rows
         begins, ends = self.offsets[rows], self.offsets[rows + 1]
         offsets = np.concatenate([[0], np.cumsum(ends - begins)])
         neighbours = np.empty(int(offsets[-1]), np.int32)
-        # The first row of each run of consecutive rows: a run is one read.
+        # The first row of each run of consecutive rows. Each run is read at once.
         firsts = np.flatnonzero(np.concatenate([[True], begins[1:] != ends[:-1]]))
         for first, after in zip(firsts, [*firsts[1:], len(rows)], strict=True):
             neighbours[offsets[first] : offsets[after]] = self.neighbours[begins[first] : ends[after - 1]]
@@ -94,8 +95,8 @@ class Bipartite:
         return offsets, neighbours, np.arange(len(rows), dtype=np.int32)
 
     def pieces(self, edges: int = PIECE) -> Iterator[tuple[int, Bipartite]]:
-        """Yield all rows in order, as graphs in memory with about `edges` edges, each with the number of its first
-        row."""
+        """Split the graph into pieces of consecutive rows with about `edges` edges, held in memory. Yield the number of
+        the first row and the graph of each piece."""
         first = 0
         while first < self.rows:
             after = int(np.searchsorted(self.offsets, self.offsets[first] + edges, side="right")) - 1
@@ -109,7 +110,8 @@ class Bipartite:
             first = after
 
     def _read(self, neighbours: Ids) -> None:
-        """Check the part of a mapped graph that was read. Raises UsageError for a neighbour that is not a column."""
+        """Check neighbours that were read from a mapped graph, and free the graph's pages. Raises UsageError for a
+        neighbour that is not a column."""
         if len(neighbours) and not (neighbours.min() >= 0 and neighbours.max() < self.columns):
             wrong = neighbours[(neighbours < 0) | (neighbours >= self.columns)][0]
             raise UsageError(f"a row touches column {wrong:,}; expected one of 0 to {self.columns - 1:,}")
@@ -119,7 +121,7 @@ class Bipartite:
             file.madvise(mmap.MADV_DONTNEED)
 
     def only(self, rows: NDArray[np.integer[Any]]) -> Bipartite:
-        """Return the subgraph of these rows, in their order, with all columns and column weights, without row
+        """Return the subgraph of these rows, in the given order. It keeps all columns and their weights, but no row
         weights."""
         begins = self.offsets[rows]
         degrees = self.offsets[np.asarray(rows) + 1] - begins
@@ -129,17 +131,17 @@ class Bipartite:
 
     @property
     def works(self) -> Weights:
-        """The work of each row, int64 (rows,), also without weights."""
+        """The work of each row, int64 (rows,); 1 each without weights."""
         return np.ones(self.rows, np.int64) if self.row_weights is None else self.row_weights
 
     @property
     def sizes(self) -> Weights:
-        """The bytes of each column, int64 (columns,), also without weights."""
+        """The bytes of each column, int64 (columns,); 1 each without weights."""
         return np.ones(self.columns, np.int64) if self.column_weights is None else self.column_weights
 
     @property
     def used(self) -> int:
-        """The total weight of columns that at least one row touches."""
+        """The total weight of the columns that at least one row touches."""
         return int(self.sizes[np.bincount(self.neighbours, minlength=self.columns) > 0].sum())
 
     @property
@@ -155,7 +157,8 @@ class Bipartite:
     def weighted(self, rows: ArrayLike | None = None, columns: ArrayLike | None = None) -> Bipartite:
         """Return the graph with new row weights, column weights, or both; None keeps the present ones.
 
-        Raises UsageError for a wrong number of weights, for weights that are negative or not whole, and if all are 0.
+        Raises UsageError for a wrong number of weights, for a weight that is negative or not whole, and if the weights
+        sum to 0 or to more than MAX_TOTAL_WEIGHT.
         """
         works, sizes = self.row_weights, self.column_weights
         if rows is not None:
@@ -191,13 +194,13 @@ class Bipartite:
 
     @staticmethod
     def from_edges(rows: ArrayLike, columns: ArrayLike, shape: tuple[int, int] | None = None) -> Bipartite:
-        """Build a graph from edges rows[i] → columns[i]. Without a `shape` it is as large as its largest numbers.
+        """Build a graph from edges rows[i] → columns[i]. Without a `shape`, the largest numbers determine it.
 
         Raises UsageError for arrays of different lengths, and for a number outside of the shape.
         """
         u, v = (a if a.dtype.kind == "i" else a.astype(np.int64) for a in map(np.asarray, (rows, columns)))
         if u.shape != v.shape or u.ndim != 1:
-            raise UsageError(f"an edge is a row and a column: got {u.shape} rows and {v.shape} columns")
+            raise UsageError(f"edges must be two arrays of one length: got {u.shape} rows and {v.shape} columns")
         n, m = shape if shape is not None else (int(u.max(initial=-1)) + 1, int(v.max(initial=-1)) + 1)
         wrong = np.flatnonzero((u < 0) | (u >= n))
         if len(wrong):
@@ -208,7 +211,7 @@ class Bipartite:
             raise UsageError(f"row {row:,} touches column {column:,}; expected one of 0 to {m - 1:,}")
         if max(n, m) > MAX_COUNT:
             raise UsageError(f"a graph has at most {MAX_COUNT:,} rows and columns, got {n:,} and {m:,}")
-        # A conversion by counting, which is several times faster than sorting the edges.
+        # scipy converts by counting, which is several times faster than sorting the edges.
         by_row = coo_array((np.ones(len(u), np.int8), (u, v)), shape=(n, m)).tocsr()
         by_row.sum_duplicates()
         return Bipartite(by_row.indptr.astype(np.int64), by_row.indices.astype(np.int32), m)
@@ -222,8 +225,8 @@ def _weights(side: str, given: ArrayLike, count: int) -> Weights:
     wrong = np.flatnonzero(~((weights >= 0) & (weights <= MAX_TOTAL_WEIGHT) & (weights == np.floor(weights))))
     if len(wrong):
         raise UsageError(
-            f"the weight of {side} {wrong[0]:,} is {weights[wrong[0]]}; expected a whole number from 0: of fractions "
-            "give multiples, rounded."
+            f"the weight of {side} {wrong[0]:,} is {weights[wrong[0]]}; expected a whole number from 0. "
+            "Multiply fractions by a constant, and round them."
         )
     total = weights.sum(dtype=np.float64)
     if not 0 < total <= MAX_TOTAL_WEIGHT and count:
@@ -242,14 +245,15 @@ Numbers = NDArray[np.int64]
 
 
 def vertices(graph: Bipartite) -> Bipartite:
-    """Return the graph with a row for each vertex; it touches the vertex and its neighbours (U = V)."""
+    """Return the graph with a row for each vertex; the row touches the vertex and its neighbours (U = V)."""
     across, own = both_ways(graph), np.arange(max(graph.rows, graph.columns))
     rows = np.concatenate([np.repeat(own, across.degrees), own])
     return Bipartite.from_edges(rows, np.concatenate([across.neighbours, own]), (len(own), len(own)))
 
 
 def edges(graph: Bipartite) -> Bipartite:
-    """Return the graph with a row for each edge; it touches the two ends. Rows are sorted by the smaller end first."""
+    """Return the graph with a row for each edge; the row touches the edge's two ends. Rows are sorted by the smaller
+    end, then by the larger."""
     across = both_ways(graph)
     from_ = np.repeat(np.arange(across.rows, dtype=np.int32), across.degrees)
     ends = np.stack([from_, across.neighbours], axis=1)[from_ < across.neighbours]
@@ -257,11 +261,11 @@ def edges(graph: Bipartite) -> Bipartite:
 
 
 def cliques(graph: Bipartite) -> Bipartite:
-    """Return the graph with a row for each clique of a cover of all edges; it touches the clique's vertices.
+    """Cover all edges by cliques. Return the graph with a row for each clique, which touches the clique's vertices.
 
-    This is the shape of a graphical model with a factor for each clique. The cover is greedy: each edge in order that
-    is in no clique yet is extended by common neighbours in order, as long as the result is a clique. A vertex without
-    edges is a clique by itself.
+    This is the shape of a graphical model with a factor for each clique. The cover is greedy: edges are visited in
+    order, and an edge that no clique covers yet starts a new one. Then the other vertices are visited in order, and a
+    vertex that is adjacent to all vertices of the clique joins it. A vertex without edges is a clique by itself.
     """
     across = both_ways(graph)
     offsets, members = _cover(across.offsets, across.neighbours)
@@ -272,7 +276,8 @@ _ROWS: dict[str, Callable[[Bipartite], Bipartite]] = {VERTICES: vertices, EDGES:
 
 
 def as_bipartite(graph: Bipartite, kind: str) -> Bipartite:
-    """Convert a general graph to one whose rows are its vertices, edges or cliques; `bipartite` is returned as it is.
+    """Convert a general graph to one whose rows are its vertices, edges or cliques. With the kind `bipartite`, return
+    the graph unchanged.
 
     Raises UsageError for an unknown kind, and for a graph without an edge between two vertices.
     """
@@ -286,7 +291,8 @@ def as_bipartite(graph: Bipartite, kind: str) -> Bipartite:
 
 
 def both_ways(graph: Bipartite) -> Bipartite:
-    """Return every edge in both directions, without duplicates; rows and columns are all vertices."""
+    """Return the graph with every edge in both directions, without duplicates or loops. Rows and columns are all
+    vertices."""
     count = max(graph.rows, graph.columns)
     rows = np.repeat(np.arange(graph.rows, dtype=np.int32), graph.degrees)
     between = rows != graph.neighbours
@@ -296,15 +302,15 @@ def both_ways(graph: Bipartite) -> Bipartite:
 
 @compiled
 def _cover(offsets: Numbers, neighbours: Ids) -> tuple[Numbers, Ids]:
-    """Return cliques that cover every edge, as offsets into their vertices. `neighbours` of a row ascend."""
+    """Return cliques that cover every edge: their offsets, and their vertices. The neighbours of a row must ascend."""
     count = len(offsets) - 1
     covered = np.zeros(len(neighbours), np.bool_)
-    adjacent = np.zeros(count, np.int32)  # the neighbours that each vertex has in the present clique
+    adjacent = np.zeros(count, np.int32)  # for each vertex, the number of its neighbours in the present clique
     members = np.empty(len(neighbours) + count, np.int32)
     starts = np.zeros(len(neighbours) // 2 + count + 1, np.int64)
     found, used = 0, 0
     for u in range(count):
-        if offsets[u] == offsets[u + 1]:  # `members` has reserved an entry for each vertex
+        if offsets[u] == offsets[u + 1]:  # a clique by itself: `members` has room for each vertex
             members[used] = u
             used += 1
             found += 1
@@ -347,9 +353,10 @@ def _cover(offsets: Numbers, neighbours: Ids) -> tuple[Numbers, Ids]:
 
 @dataclass(frozen=True)
 class Numbered:
-    """A graph with the numbers that its rows and columns have in their file.
+    """A graph, with the numbers that its rows and columns have in the file it was read from.
 
-    None: the numbers are the positions, or the rows are edges or cliques, which have no numbers.
+    `rows` and `columns` are None if the numbers are the positions. `rows` is also None if the rows are edges or
+    cliques, which have no numbers.
     """
 
     graph: Bipartite

@@ -1,14 +1,15 @@
-"""Recursive bisection: rows are divided in two, and each half again, so that few columns are touched on both sides.
+"""Recursive bisection: divides rows in two, and each half again, so that both halves touch few columns.
 
-A division costs the columns that both sides touch. Halves are independent, so the sum over all divisions is
-Σ|N(U_i)| − |V|. It ignores how even |N(U_i)| are. Each division is multilevel: rows are clustered until few are left,
-those are grown into halves from several random rows, and the best halves are refined on the way back
-(`bisection_kernel.refine_bisection`). `refine_pairs` refines any parts in the same way, two at a time; for the sum it
-does not matter what other parts touch.
+The cost of a division is the weight of the columns that both sides touch. The two halves are divided independently, so
+the costs of all divisions add up to Σ|N(U_i)| − |V|, where |N(U_i)| is the weight of the columns that part i touches.
+Bisection lowers only this sum, and ignores how even the |N(U_i)| are. Each division is multilevel. Rows are clustered
+until few are left. Then a half is grown several times, each time from another random row, and the best division is
+refined at every level up to the given graph (`bisection_kernel.refine_bisection`). `refine_pairs` refines any two parts
+in the same way: a move between them changes the sum by an amount that does not depend on the other parts.
 
-Clustering joins rows that share most of their columns into a smaller graph, whose parts are parts of the larger one.
-A row joins a whole cluster, not only an unmatched row: late rows would otherwise be matched with strangers, because
-the rows that they share most with are taken.
+Clustering joins rows that share most of their columns. Each cluster becomes a row of a smaller graph, so a placement of
+the smaller graph is also a placement of the larger one. A row can join a whole cluster. In matching it could only join
+a single row, so rows visited late would be matched with dissimilar rows, because the similar ones are taken.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from gridml.placement.bisection_kernel import Sides, both_sides, grow, refine_bi
 from gridml.placement.compiled import compiled
 from gridml.placement.refine_kernel import shared
 
-_PART_SALT = 0x9E3779B97F4A7C15 >> 1  # added for each part, so that rows of two parts do not have equal marks
-# Columns with more rows are not searched for a cluster to join: they say little about similarity, and cost the most.
+# A row's part times this is added to the row's hash, so that rows of different parts do not match.
+_PART_SALT = 0x9E3779B97F4A7C15 >> 1
+# Columns with more rows are ignored when a row looks for a cluster: they show little similarity, and take most time.
 MAX_COLUMN_ROWS = 100
-SHRINK = 2.5  # the largest factor by which one step reduces the rows
+SHRINK = 2.5  # the largest factor by which one step reduces the number of rows
 
 
 def coarsen(
@@ -38,20 +40,21 @@ def coarsen(
     within: Parts | None = None,
     fewest: int = 1,
 ) -> tuple[Bipartite, Parts | Counts, Parts]:
-    """Cluster rows. Return the smaller graph, the sizes of its rows, and the row of it that each row became, int32
-    (rows,).
+    """Cluster rows. Return the smaller graph, the size of each of its rows, and, for each given row, the row of the
+    smaller graph that it became, int32 (rows,).
 
-    A row of the smaller graph touches all columns of its cluster, and has a size of at most `largest`. Rows that share
-    only columns of many rows find no cluster. Of these, pairs that touch the same columns are joined. If that is not
-    enough, rows are sorted by min-wise hashes of their columns, and neighbours with the same hash are joined. With
-    `within`, int32 (rows,), a cluster never spans two parts. At least `fewest` rows are left.
+    A row of the smaller graph touches all columns of its cluster, and its size is at most `largest`. Some rows find no
+    cluster, because every column that they share has more than MAX_COLUMN_ROWS rows. Among these rows, those that touch
+    the same columns are joined in pairs. If too many rows are still left, rows without a cluster are sorted by min-wise
+    hashes of their columns, and neighbours with the same hash are joined. If `within`, the part of each row, int32
+    (rows,), is given, no cluster spans two parts. At least `fewest` rows are left.
     """
     wanted = max(fewest, int(graph.rows / SHRINK))
     order = rng.permutation(graph.rows).astype(np.int32)
     columns_of, weights = (graph.offsets, graph.neighbours), graph.column_weights
     leader, left = _clusters(graph.both_sides, weights, sizes, order, largest, MAX_COLUMN_ROWS, wanted, within)
     if left > wanted:
-        # Random sums of columns: equal sums mean equal sets of columns, except with negligible probability.
+        # The hash of a row sums one random number per column: equal sums almost certainly mean equal columns.
         drawn = rng.integers(1, 2**62, graph.columns)
         if weights is not None:
             drawn[weights == 0] = 0
@@ -62,7 +65,8 @@ def coarsen(
         by_mark = alone[np.argsort(alike[alone], kind="stable")]
         left -= _join_neighbours(by_mark, alike, sizes, largest, leader, left - wanted)
     if left > wanted:
-        # Two min-wise hashes: rows must agree in the first, and sorting by the second puts similar ones side by side.
+        # Each row has two min-wise hashes. Only rows with the same first hash are joined. Sorting by the second hash
+        # puts the most similar of them side by side.
         first, second = (_least(*columns_of, weights, rng.permutation(graph.columns)) for _ in range(2))
         alone = _alone(leader)
         alone = alone[first[alone] >= 0]
@@ -84,7 +88,7 @@ def coarsen(
 
 
 def _alone(leader: Parts) -> Counts:
-    """Return the rows without a cluster."""
+    """Return the rows that no other row has joined and that have joined no other."""
     return np.flatnonzero(np.bincount(leader, minlength=len(leader))[leader] == 1)
 
 
@@ -101,15 +105,16 @@ def _clusters(
 ) -> tuple[Parts, int]:
     """Return the leader of each row's cluster, int32 (rows,), and the number of clusters, at least `wanted`.
 
-    In the given `order`, each row without a cluster joins the cluster of the same part (`within`) with the highest
-    score. A shared column of d rows scores weight/(d − 1) for each of the cluster's rows that touches it. The score is
-    divided by the geometric mean of the cluster's size and the leader's degree.
+    In the given `order`, each row without a cluster joins the cluster with the highest score, within its own part if
+    `within` is given. A column that the row touches, with d rows in all, adds weight/(d − 1) to a cluster's score for
+    each row of the cluster that touches the column too. This sum is divided by the geometric mean of the cluster's size
+    and the degree of its leader. Columns of more than `heavy` rows are ignored.
     """
     offsets, neighbours, column_offsets, rows_of = graph
     rows = len(sizes)
     leader, together = np.arange(rows).astype(np.int32), sizes.astype(np.int64)
     followed = np.zeros(rows, np.bool_)  # leaders of other rows: they do not join a cluster themselves
-    score, met = np.zeros(rows, np.float32), np.empty(rows, np.int32)  # scores are zero again after each row
+    score, met = np.zeros(rows, np.float32), np.empty(rows, np.int32)  # `score` is zero again after each row
     left = rows
     for row in order:
         if left <= wanted:
@@ -152,8 +157,9 @@ def _clusters(
 
 @compiled
 def _least(offsets: Counts, neighbours: Parts, weights: Counts | None, drawn: Counts) -> Counts:
-    """Return the min-wise hash of each row, int64 (rows,): the least number drawn for a column with weight, or −1. Two
-    rows have the same hash with a probability equal to the Jaccard similarity of their columns (Broder, 1997)."""
+    """Return the min-wise hash of each row, int64 (rows,): the least of the numbers `drawn` for its columns of positive
+    weight; −1 if it has none. The probability that two rows have the same hash is the Jaccard similarity of their
+    columns (Broder, 1997)."""
     least = np.full(len(offsets) - 1, -1, np.int64)
     for row in range(len(least)):
         for edge in range(offsets[row], offsets[row + 1]):
@@ -167,7 +173,7 @@ def _least(offsets: Counts, neighbours: Parts, weights: Counts | None, drawn: Co
 
 @compiled
 def _alike(offsets: Counts, neighbours: Parts, drawn: Counts) -> Counts:
-    """Return a hash of each row's set of columns, the sum of the numbers `drawn` for them, int64 (rows,)."""
+    """Return a hash of each row's set of columns, int64 (rows,): the sum of the numbers `drawn` for them."""
     alike = np.zeros(len(offsets) - 1, np.int64)
     for row in range(len(alike)):
         for edge in range(offsets[row], offsets[row + 1]):
@@ -177,8 +183,8 @@ def _alike(offsets: Counts, neighbours: Parts, drawn: Counts) -> Counts:
 
 @compiled
 def _join_neighbours(order: Counts, mark: Counts, sizes: Parts | Counts, largest: int, leader: Parts, most: int) -> int:
-    """Join pairs of rows that are neighbours in `order` and have the same mark, at most `most` pairs. Return their
-    number."""
+    """Join pairs of rows that are neighbours in `order` and have the same mark, up to `most` pairs. Return the number
+    of pairs."""
     at, joined = 0, 0
     while at + 1 < len(order) and joined < most:
         one, other = order[at], order[at + 1]
@@ -219,21 +225,21 @@ def _union(
     return at
 
 
-MAX_COARSEST_ROWS = 120  # of the smallest graph, whose halves are grown
-SHRINKS = 0.95  # clustering ends at a step that keeps more of the rows
-MIN_ROWS_PER_HALF = 15  # of the smallest graph
-TRIES = 12  # halves that are grown; the best one is refined further
-PASSES, PATIENCE = 4, 300  # of refinement, and the moves without a gain after which a pass ends
-PARTNERS = 4  # the parts with which each part is refined: those that share most with it
+MAX_COARSEST_ROWS = 120  # clustering ends when this many rows are left; halves are grown in that smallest graph
+SHRINKS = 0.95  # clustering ends when a step keeps more than this fraction of the rows
+MIN_ROWS_PER_HALF = 15  # limits the size of a cluster, so that each half of the smallest graph has this many rows
+TRIES = 12  # divisions of the smallest graph that are tried; the best is refined at the larger levels
+PASSES, PATIENCE = 4, 300  # maximum passes of refinement; a pass ends after PATIENCE moves without an improvement
+PARTNERS = 4  # each part is refined with this many others: those with which it shares most columns
 
 
 class _Given(NamedTuple):
-    """A graph to bisect, without columns of a single row, which no division can cut."""
+    """A graph to bisect. Columns that only one row touches are left out, because no division can cut them."""
 
     graph: Bipartite
     units: Counts  #: the weight of each column
-    sizes: Counts  #: of each row
-    sides: BothSides
+    sizes: Counts  #: the size of each row
+    sides: BothSides  #: the adjacency of `graph`
 
     @staticmethod
     def of(graph: Bipartite, sizes: Counts) -> _Given:
@@ -250,10 +256,10 @@ class _Given(NamedTuple):
 
 
 def bisect(graph: Bipartite, sizes: Counts, shares: Shares, loose: float, rng: np.random.Generator) -> Parts:
-    """Return the part of each row, int32 (rows,). There are at least as many rows as parts.
+    """Return the part of each row, int32 (rows,). The graph must have at least as many rows as parts.
 
-    `sizes` int64 (rows,) are the sizes of rows, `shares` float64 (parts,) the target fractions of the total size. Parts
-    exceed their share by at most the fraction `loose`, except if heavy rows do not fit.
+    `sizes` int64 (rows,) are the sizes of rows, `shares` float64 (parts,) the target fractions of the total size. A
+    part exceeds its share by at most the fraction `loose`, unless rows are too heavy to fit.
     """
     rows = np.zeros(graph.rows, np.int32)
     todo = [(np.arange(graph.rows), 0, len(shares))]
@@ -305,9 +311,10 @@ def _bisect_once(given: _Given, share: float, most: Counts, rng: np.random.Gener
 
 
 def refine_pairs(graph: Bipartite, sizes: Counts, rows: Parts, most: Counts) -> None:
-    """Refine pairs of parts by moving rows between them, in place, so that they touch fewer columns.
+    """Move rows between pairs of parts, in place, so that the parts touch fewer columns.
 
-    `rows` int32 (rows,) is the part of each row. No part exceeds its `most`, int64 (parts,), and none becomes empty.
+    `rows` int32 (rows,) is the part of each row, `most` int64 (parts,) the maximum size of each part. No part becomes
+    empty.
     """
     parts = len(most)
     common = _common(graph, rows, parts)

@@ -1,4 +1,4 @@
-"""Kernels of bisection: one half is grown, then rows move between halves, even at a loss, up to the best state."""
+"""Kernels of bisection: `grow` builds one half greedily, `refine_bisection` moves rows between the halves."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gridml.placement.bipartite import BothSides
 from gridml.placement.compiled import compiled
 
 Sides = NDArray[np.int8]
-OUT = -1  # the place of a row that is in no heap
+OUT = -1  # the `place` of a row that is in no heap
 
 
 @compiled
 def both_sides(offsets: Counts, neighbours: Parts, columns: int) -> BothSides:
-    """Return the same as `Bipartite.both_sides`. Bisection builds a thousand small graphs, for which scipy took a tenth
-    of the time of a placement."""
+    """Return the same as `Bipartite.both_sides`, but without scipy. Bisection divides about a thousand small graphs, on
+    which the overhead of scipy took a tenth of the time of a placement."""
     begins = np.zeros(columns + 1, np.int64)
     for column in neighbours:
         begins[column + 1] += 1
@@ -34,7 +34,7 @@ def both_sides(offsets: Counts, neighbours: Parts, columns: int) -> BothSides:
 
 @compiled
 def _before(one: int, other: int, gain: Counts, stamp: Counts) -> bool:
-    """The order of the heaps: by gain; of equal gains the row that was updated last comes first."""
+    """Return True if `one` is above `other` in a heap: it has the higher gain, or the same gain and a later stamp."""
     return bool(gain[one] > gain[other] or (gain[one] == gain[other] and stamp[one] > stamp[other]))
 
 
@@ -94,15 +94,15 @@ def _put(heap: Parts, counts: Counts, side: int, place: Parts, row: int, gain: C
 
 
 class Crossing(NamedTuple):
-    """The state of a pass. All arrays change in place."""
+    """The state of a pass, in which rows cross from one side to the other. All arrays change in place."""
 
-    side: Sides  #: of each row, 0 or 1, int8 (rows,)
-    inside: Parts  #: the rows of each side that touch a column, int32 (columns, 2)
-    gain: Counts  #: of each row if it crosses: the decrease of the cut, int64 (rows,)
-    stamp: Counts  #: the time of the last update of the gain, int64 (rows,)
+    side: Sides  #: the side of each row, 0 or 1, int8 (rows,)
+    inside: Parts  #: for each column, how many rows of each side touch it, int32 (columns, 2)
+    gain: Counts  #: the decrease of the cut if the row crosses to the other side, int64 (rows,)
+    stamp: Counts  #: the number of the last update of each row's gain, int64 (rows,)
     done: NDArray[np.bool_]  #: rows that do not move again in this pass
-    heaps: Parts  #: a heap of rows for each side, with the best move on top, int32 (2, rows)
-    counts: Counts  #: the rows in each heap, int64 (2,)
+    heaps: Parts  #: a heap of rows for each side, with the highest gain on top, int32 (2, rows)
+    counts: Counts  #: the number of rows in each heap, int64 (2,)
     place: Parts  #: the position of each row in its heap, or OUT, int32 (rows,)
 
 
@@ -124,7 +124,8 @@ def _crossing(columns: int, side: Sides) -> Crossing:
 
 @compiled
 def _cross(row: int, graph: BothSides, units: Counts, crossing: Crossing, time: int) -> int:
-    """Move a row to the other side and update the gains of rows that share columns with it. Return the time after."""
+    """Move a row to the other side and update the gains of the rows that share columns with it. `time` is the number of
+    updates so far; return its new value."""
     offsets, neighbours, begins, rows_of = graph
     side, inside, gain, stamp, done, heaps, counts, place = crossing
     a = side[row]
@@ -136,7 +137,7 @@ def _cross(row: int, graph: BothSides, units: Counts, crossing: Crossing, time: 
         inside[c, a] -= 1
         inside[c, b] += 1
         left, joined = inside[c, a], inside[c, b]
-        if not (joined <= 2 or left <= 1):  # no other row gains or loses by this column
+        if not (joined <= 2 or left <= 1):  # this column changes the gain of no other row
             continue
         for at in range(begins[c], begins[c + 1]):
             other = rows_of[at]
@@ -145,14 +146,14 @@ def _cross(row: int, graph: BothSides, units: Counts, crossing: Crossing, time: 
             change = 0
             if side[other] == a:
                 if joined == 1:
-                    change += unit  # b touches the column now, so others can follow for free
+                    change += unit  # b touches the column now, so a row that follows does not add it to b
                 if left == 1:
-                    change += unit  # the only row that keeps the column in a
+                    change += unit  # `other` is now the only row of a that touches the column
             else:
                 if joined == 2:
-                    change -= unit  # no longer the only row of b that touches it
+                    change -= unit  # `other` is no longer the only row of b that touches the column
                 if left == 0:
-                    change -= unit  # a would touch it again
+                    change -= unit  # a no longer touches the column, and would again if `other` crossed
             if change == 0:
                 continue
             gain[other] += change
@@ -171,7 +172,7 @@ def _cross(row: int, graph: BothSides, units: Counts, crossing: Crossing, time: 
 
 @compiled
 def _reckon(graph: BothSides, units: Counts, side: Sides, inside: Parts, gain: Counts, edge_of: Sides) -> int:
-    """Compute `inside` and `gain`, and `edge_of`, the rows with a column that both sides touch. Return the cut."""
+    """Compute `inside`, `gain`, and `edge_of`: 1 for each row with a column that both sides touch. Return the cut."""
     offsets, neighbours = graph.offsets, graph.neighbours
     inside[:] = 0
     for row in range(len(side)):
@@ -197,7 +198,8 @@ def _reckon(graph: BothSides, units: Counts, side: Sides, inside: Parts, gain: C
 
 @compiled
 def _ahead(side: int, load: Counts, most: Counts) -> float:
-    """Return the lead of a side over the other, relative to their `most`. In float: products can overflow int64."""
+    """Return a positive number if `side` is fuller than the other side, relative to the maximum size of each (`most`);
+    a negative number if it is less full. The products are floats, because they can overflow int64."""
     return float(load[side]) * float(most[1 - side]) - float(load[1 - side]) * float(most[side])
 
 
@@ -211,10 +213,12 @@ def refine_bisection(
     passes: int,
     patience: int,
 ) -> int:
-    """Lower the cut, the weight of columns that both sides touch (Fiduccia and Mattheyses, 1982). Return it.
+    """Lower the cut, the weight of the columns that both sides touch (Fiduccia and Mattheyses, 1982). Return the new
+    cut.
 
-    In a pass each row crosses at most once, in the order of gain, also at a loss; then the pass is rolled back to its
-    best state. It ends after `patience` moves without an improvement. `side` int8 (rows,) changes in place.
+    In a pass each row crosses at most once. The row with the highest gain crosses first, even if that gain is negative.
+    A pass ends after `patience` moves without an improvement, and is then rolled back to its best state. `side` int8
+    (rows,) changes in place. `most` int64 (2,) is the maximum size of each side.
     """
     rows = len(side)
     crossing = _crossing(len(units), side)
@@ -232,7 +236,7 @@ def refine_bisection(
         place[:] = OUT
         counts[:] = 0
         time = 0
-        # Only rows at the border can gain; all are needed if a side is too large.
+        # Only rows at the border can lower the cut. If a side is too large, all rows are candidates.
         for row in range(rows):
             if border[row] or over > 0:
                 stamp[row] = 0
@@ -297,8 +301,9 @@ def grow(
 ) -> Sides:
     """Grow one half greedily. Return the side of each row, int8 (rows,): 0 for the rows that were taken.
 
-    Rows are taken until their size is `wanted`: first the first of `order`, then always the row that adds least to the
-    cut, of all rows if `anywhere`, otherwise of the rows that share a column with one that was taken.
+    Rows are taken until their total size is about `wanted`. The first row of `order` is taken first, then always the
+    row that adds least to the cut. With `anywhere` all rows are candidates, otherwise only rows that share a column
+    with a row already taken.
     """
     rows = len(sizes)
     side = np.ones(rows, np.int8)
@@ -326,7 +331,7 @@ def grow(
             row = heaps[1, 0]
             _take(heaps[1], counts, 1, place, row, gain, stamp)
         done[row] = True
-        if load > 0 and load + sizes[row] - wanted > wanted - load:  # without the row the size is nearer
+        if load > 0 and load + sizes[row] - wanted > wanted - load:  # nearer to `wanted` without the row
             continue
         load += sizes[row]
         time = _cross(row, graph, units, crossing, time)

@@ -1,6 +1,7 @@
-"""The end of refinement: evens out parts if the largest one counts, and keeps the memory limit.
+"""The last steps of refinement: even out what parts touch, bring parts within their bounds, keep the memory limit.
 
-If the objective weighs work against traffic, several slacks are tried, and the best one is kept.
+Parts are evened out only if the largest part dominates the `Aim`, the objective that passes lower. If the objective
+depends on work and on traffic (Duan's product, or seconds), several slacks are tried, and the best result is kept.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from gridml.placement.refine import MAX_PUSHES, Touches, anneal, falling, fit, f
 from gridml.placement.refine_kernel import Aim, Bounds
 from gridml.placement.serving import served
 
-LEVELLING = Aim(8)  # while some parts exceed the memory limit
-STEEP = 4  # from this power on the aim is dominated by the largest part
-# The powers of the passes that even out parts; the last one is also used afterwards. Three or four passes leave a
-# largest memory that is 0.3 to 0.6% more, eight passes one that is 0.2% less. Powers of up to 256 change nothing.
+LEVELLING = Aim(8)  # the aim while some parts exceed the memory limit
+STEEP = 4  # from this power on, the largest part dominates an aim
+# The power of each pass that evens out parts; the last power is also used afterwards. Instead of these six passes,
+# three or four make the largest memory 0.3 to 0.6% higher, and eight 0.2% lower. Powers of up to 256 change nothing.
 EVENING = (12, 24, 48, 96, 96, 96)
-ROUNDS = 6  # of moving rows out of parts above the limit, and refining the result
-HEATS = np.array([1.0, 0.5, 0.0, 0.0])  # of the passes of such a refinement
-LOOSE = 0.03  # the fraction by which a part may differ from its share in these passes
+ROUNDS = 6  # maximum rounds that move rows out of parts above the memory limit and refine the result
+HEATS = np.array([1.0, 0.5, 0.0, 0.0])  # the heat of each pass with which a round refines (`Pass.heat`)
+LOOSE = 0.03  # maximum fraction by which a part's work differs from its share during all passes but the final ones
 MAX_BISECTIONS = 6  # steps of the search for the smallest feasible limit, which the error message names
 
 
 def bounds_of(graph: Bipartite, parts: int, options: Options, loose: float = 0.0) -> Bounds:
-    """Return the bounds of parts' work: at most (1 + slack) times their share plus a mean row, or (1 + `loose`) times
-    it if that is more."""
+    """Return the bounds of each part's work. The maximum is the part's share times 1 + the larger of slack and `loose`,
+    plus the work of a mean row."""
     mean_row = max(1, graph.work // graph.rows)
     return sizes(graph.work, parts, options.slack, loose, options.fractions, mean_row)
 
 
 def ends_of(graph: Bipartite, options: Options, parts: int) -> tuple[Bounds, Bounds | None]:
-    """Return the final bounds, and, if rows differ in work, wider bounds that are always feasible."""
+    """Return the final bounds. If rows differ in work, return also wider bounds, which can always be met."""
     if graph.row_weights is None:
         return bounds_of(graph, parts, options), None
     sure = sizes(graph.work, parts, options.slack, 0.0, options.fractions, graph.heaviest)
@@ -45,7 +46,7 @@ def ends_of(graph: Bipartite, options: Options, parts: int) -> tuple[Bounds, Bou
 
 
 def pace_of(graph: Bipartite, parts: int, options: Options) -> PartRates | None:
-    """Return the costs of parts if the objective is seconds, otherwise None."""
+    """Return the costs of columns and work in each part if the objective is seconds, otherwise None."""
     if options.objective != SECONDS or options.rates is None:
         return None
     shares = np.full(parts, 1 / parts) if options.fractions is None else options.fractions
@@ -53,8 +54,8 @@ def pace_of(graph: Bipartite, parts: int, options: Options) -> PartRates | None:
 
 
 def finish(tally: Touches, rng: np.random.Generator, graph: Bipartite, options: Options, aim: Aim) -> Touches:
-    """Return rows in parts within their bounds. If the objective depends on work, several slacks up to the allowed one
-    are tried."""
+    """Even out parts if the aim is steep, bring them within their bounds, and return the result. If the objective
+    depends on work, several slacks up to the allowed one are tried."""
     if aim.power >= STEEP:
         aim = _even_out(tally, rng, bounds_of(graph, len(tally.load), options, LOOSE), aim)
     slacks = [options.slack]
@@ -71,7 +72,7 @@ def finish(tally: Touches, rng: np.random.Generator, graph: Bipartite, options: 
 
 
 def _even_out(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim) -> Aim:
-    """Even out what parts touch by ever steeper aims. Return the last one."""
+    """Even out what parts touch, with an ever steeper aim. Return the last aim."""
     max_power = tally.max_power
     aims = [aim._replace(power=min(power, max_power)) for power in EVENING]
     for each in aims:
@@ -80,7 +81,7 @@ def _even_out(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim
 
 
 def _by_pace(tally: Touches, graph: Bipartite, options: Options) -> Touches:
-    """Renumber the parts: the part that touches most gets the number with the cheapest columns."""
+    """Renumber the parts so that the part that touches most gets the number with the lowest cost per column."""
     pace = pace_of(graph, len(tally.load), options)
     if pace is None:
         return tally
@@ -90,16 +91,16 @@ def _by_pace(tally: Touches, graph: Bipartite, options: Options) -> Touches:
 
 
 def best(tries: Sequence[Touches], graph: Bipartite, options: Options) -> int:
-    """Return the index of the best result by the objective. A single result is not evaluated."""
+    """Return the index of the result with the lowest value of the objective. A single result is not evaluated."""
     if len(tries) == 1:
         return 0
     return min(range(len(tries)), key=[_figure(each, graph, options) for each in tries].__getitem__)
 
 
 def within_memory(tally: Touches, graph: Bipartite, options: Options, aim: Aim) -> Touches:
-    """Return rows in parts that touch at most `options.memory`; rows that already do are returned as they are.
+    """Move rows until no part touches more than `options.memory`. If none does already, return `tally` itself.
 
-    Raises UsageError if none are found. The message names the smallest limit for which some are.
+    Raises UsageError if that fails. The message names the smallest limit that was found to be feasible.
     """
     if options.memory is None or tally.touched.max() <= options.memory:
         return tally
@@ -123,7 +124,7 @@ def within_memory(tally: Touches, graph: Bipartite, options: Options, aim: Aim) 
 
 
 def _keep_within(tally: Touches, graph: Bipartite, options: Options, limit: int, aim: Aim) -> Touches | None:
-    """Move rows out of parts that touch more than `limit`; None: some parts still do."""
+    """Return a copy in which no part touches more than `limit`; None if that fails."""
     tally, parts = tally.copy(), len(tally.load)
     rng = np.random.default_rng([options.seed, 3])
     loose = bounds_of(graph, parts, options, LOOSE)._replace(limit=limit)
@@ -141,7 +142,7 @@ def _keep_within(tally: Touches, graph: Bipartite, options: Options, limit: int,
 
 
 def _figure(tally: Touches, graph: Bipartite, options: Options) -> tuple[float, float]:
-    """Return the figure of the objective, and as a tie-breaker what all parts touch together."""
+    """Return the value of the objective, and, to break ties, the sum of what all parts touch."""
     parts, moved, everything = len(tally.load), tally.touched, float(tally.touched.sum())
     if options.objective == MEMORY:
         return float(tally.touched.max()), everything

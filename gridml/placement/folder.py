@@ -1,8 +1,9 @@
 """The folder of a saved placement: it is written atomically, with all of its files or not at all.
 
-In addition to the parts of rows and columns, it holds the numbers that rows and columns have in a list of edges, and
-the rows that were made of a general graph, because these cannot be derived from positions. `before` reads an earlier
-placement and matches it with the rows and columns of the present graph.
+The folder holds the part of each row and column. If the graph was read from a list of edges, it also holds the numbers
+by which the list names rows and columns. If rows were made from the edges or cliques of a general graph, it also holds
+the graph of these rows. Numbers and that graph cannot be derived from the positions of rows and columns. `before` reads
+an earlier placement and matches it with the rows and columns of the present graph.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ FILES = frozenset({ROWS, COLUMNS, QUALITY, ROW_NUMBERS, COLUMN_NUMBERS, MADE})
 
 @dataclass(frozen=True)
 class Names:
-    """The identities of rows and columns; None: they are the positions."""
+    """The identities of rows and columns."""
 
-    rows: Numbers | None = None  #: their numbers in the file, int64, ascending
-    columns: Numbers | None = None  #: their numbers in the file, int64, ascending
-    made: Bipartite | None = None  #: the graph, if its rows are edges or cliques of a general graph
+    rows: Numbers | None = None  #: the numbers that name rows in the file, int64, ascending; None: positions name them
+    columns: Numbers | None = None  #: the same for columns
+    made: Bipartite | None = None  #: the graph, only if its rows were made from edges or cliques of a general graph
 
 
 def check_free(folder: Path) -> None:
@@ -50,13 +51,13 @@ def check_free(folder: Path) -> None:
         raise UsageError(f"{folder} cannot be read: {error.strerror}. Name a folder.") from error
     if other := sorted(held - FILES):
         raise UsageError(
-            f"{folder} holds {other[0]} already; expected an empty folder, one with a placement, which is replaced, or "
-            "none. Name another --out."
+            f"{folder} holds {other[0]} already; expected an empty folder, or one that holds a placement "
+            "(which is replaced). Name another --out."
         )
 
 
 def save(folder: Path, placement: Placement, quality: str, names: Names | None = None) -> None:
-    """Save the parts of rows and columns, int32, the `quality`, and their `names`; an earlier placement is replaced.
+    """Save a placement, its `quality` (JSON), and the `names` of rows and columns. An earlier placement is replaced.
 
     Raises UsageError if the folder holds something else, and StorageError if it cannot be written.
     """
@@ -86,7 +87,7 @@ def save(folder: Path, placement: Placement, quality: str, names: Names | None =
 
 
 def _move(new: Path, there: Path, old: Path) -> None:
-    """Replace a folder. This takes two renames; if the second one fails, the first one is undone."""
+    """Replace the folder `there` by `new`. This takes two renames; if the second fails, the first is undone."""
     if not there.exists():
         new.rename(there)
         return
@@ -102,7 +103,7 @@ def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     with path.open("xb") as file:
         fill(file)
         file.flush()
-        # On disk before the rename, or a power cut could leave empty files under the final name.
+        # The data must be on disk before the rename, or a power cut could leave empty files under the final name.
         os.fsync(file.fileno())
 
 
@@ -122,14 +123,15 @@ _AGAIN = "Place the graph without --from."
 def before(root: Path, given: Numbered) -> Before:
     """Match the placement in a folder with the rows and columns of a graph.
 
-    Rows and columns of a list of edges match by number. Others match by position, and what follows the last one is new.
-    Raises UsageError if the folder holds no placement, or a placement of another graph.
+    Rows and columns of a list of edges are matched by number. In other formats they are matched by position, and those
+    after the last position of the earlier placement are new. Raises UsageError if the folder holds no placement, or a
+    placement of another graph.
     """
     placement = _placement(root)
     rows, columns = (_numbers(root, name) for name in (ROW_NUMBERS, COLUMN_NUMBERS))
     if (root / MADE).exists():
         raise UsageError(
-            f"{root} has rows that were made of a general graph's edges or cliques, which are not known again. {_AGAIN}"
+            f"{root} has rows that were made of a general graph's edges or cliques: they cannot be matched. {_AGAIN}"
         )
     if (columns is None) != (given.columns is None) or (rows is None) != (given.rows is None):
         one, other = ("numbers", "places") if rows is not None else ("places", "numbers")
@@ -156,15 +158,16 @@ def before(root: Path, given: Numbered) -> Before:
 
 
 def without(was: Before, lost: str, parts: int) -> Before:
-    """Renumber the former parts so that the `lost` ones, numbers separated by commas, come last: on `parts` parts they
-    are gone. Raises UsageError for other text, and if fewer than `parts` parts are left."""
+    """Renumber the former parts so that the lost parts come last; a placement on `parts` parts then drops them. `lost`
+    lists the numbers of the lost parts, separated by commas. Raises UsageError for other text, and if fewer
+    than `parts` parts are left."""
     numbers = [word.strip() for word in lost.split(",")]
     if not all(word.isdecimal() and len(word) < 10 for word in numbers):
         raise UsageError(f"the lost parts are {lost!r}; expected numbers, such as 3,7.")
     if parts > was.parts - len(numbers):
         raise UsageError(
-            f"{was.parts:,} parts without {len(numbers):,} are {was.parts - len(numbers):,}; expected at most as "
-            f"many, got -k {parts}."
+            f"{was.parts:,} parts without {len(numbers):,} are {was.parts - len(numbers):,}; expected -k to be "
+            f"at most that, got {parts}."
         )
     return was.with_last([int(word) for word in numbers])
 
@@ -223,7 +226,8 @@ def _damaged(path: Path, what: str) -> UsageError:
 
 
 def _known(parts: Parts, numbers: Numbers, wanted: Numbers) -> Parts:
-    """Return the part of each of the wanted numbers, −1 for numbers that were not placed."""
+    """Return the part of each `wanted` number, −1 if it was not placed. `numbers` are the numbers that were placed,
+    ascending, and `parts` the part of each."""
     if not len(numbers):
         return np.full(len(wanted), NEW, np.int32)
     at = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)

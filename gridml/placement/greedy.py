@@ -4,7 +4,7 @@ Greedy: rows come in random order, and each goes to the part that already touche
 PowerGraph's placement of edges (Gonzalez, Low, Gu, Bickson and Guestrin, OSDI 2012, section 5.2), applied to rows. It
 visits each row once. Ties go to the part with the fewest rows. Columns count by weight, rows by work.
 
-Random: rows are dealt out at random, an equal number or its share to each part.
+Random: rows are dealt out at random. Each part gets its share, or an equal number if there are no shares.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words, no_sets
 from gridml.placement.serving import serve, served
 
-# Parts grow together: a part may be ahead of the smallest by this fraction of an even share. A part further ahead would
-# touch most of anything, and take all rows until it is full.
+# A part takes a row only if it is ahead of the smallest part by less than this fraction of an even share, so that parts
+# grow together. Without this bound, a part ahead of the others would touch most columns of every row, and would take
+# all rows until it is full.
 AHEAD = 0.01
 
 
 class Greedy:
-    """At most two passes over the edges, and one bit per column and part."""
+    """Greedy placement, in at most two passes over the edges and with one bit of memory per column and part."""
 
     name = "greedy"
     supports = frozenset({SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, f"objective {TOTAL}"})
@@ -107,8 +108,8 @@ def _deal(
 
 
 class AtRandom:
-    """Rows at random, and columns too, like the published baselines. `served` assigns columns to parts that touch
-    them instead, which alone saves up to a third of the traffic. The objective is ignored."""
+    """Random placement of rows, and of columns too, as in the published baselines. With `served`, each column goes to a
+    part that touches it; this alone saves up to a third of the traffic. The objective is ignored."""
 
     supports = ALL_FEATURES - {MEMORY_LIMIT}
 

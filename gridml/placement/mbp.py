@@ -1,10 +1,11 @@
 """Multilevel bipartite partitioning: merges rows that share columns, places the rest, and refines level by level.
 
-Rows are merged level by level until few are left to place. Then each level is divided again, and rows at the borders
-move to better parts (Duan, Wang and Wu, see `tsh`). Only this and the improvements are known of their method. Choices
-made here: rows are merged in pairs, by the columns they share; the two-step heuristic places the coarsest level; a move
-must lower Σ |N(U_i)| without raising the largest of them. Between levels a part may be too large by the heaviest row of
-the level; at the end it is not. A memory limit moves rows out of the parts that touch more, last of all.
+Rows are merged level by level until few are left, and these are placed. Then merged rows are split again level by
+level, and rows at the borders of parts move to better parts (Duan, Wang and Wu, see `tsh`). Of their method, only this
+and its improvements over a random placement are known. Choices made here: rows are merged in pairs, by their shared
+columns; the two-step heuristic places the coarsest level; a move must lower Σ |N(U_i)| without raising the largest
+|N(U_i)|. On a level of merged rows, a part can exceed its bound by up to the work of the heaviest merged row. At the
+very end, rows move out of the parts that exceed the memory limit.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import DenseCounts, WeighedRows, dense_counts, enter, leave
 from gridml.placement.tsh import TshOptions, deal, infeasible, serve_greedily
 
-ALONE = -1  # the group of a row without a group
-MAX_COLUMN_ROWS = 100  # columns with more rows are ignored: they say little about similarity
+ALONE = -1  # the `group` of a row that is in no group yet
+MAX_COLUMN_ROWS = 100  # columns with more rows are ignored when rows are paired: they show little similarity
 NOWHERE = np.iinfo(np.int64).max  # the price of a row that fits into no other part
 
 
@@ -44,8 +45,9 @@ NOWHERE = np.iinfo(np.int64).max  # the price of a row that fits into no other p
 def pair(graph: BothSides, works: Counts, order: Ids, heaviest: int, group: Ids) -> int:
     """Write the group of each row, int32 (rows,), into `group`. Return the number of groups.
 
-    A row is paired with the free row of the highest score. A shared column of d rows scores 1/(d − 1), and the score is
-    divided by the work of the other row. No pair has more work than `heaviest`.
+    A row is paired with the unpaired row that has the highest score. The score is the sum of 1/(d − 1) over the columns
+    that both rows touch, divided by the work of the other row; d is the number of rows that touch the column. No pair
+    has more work than `heaviest`.
     """
     group[:] = ALONE
     shared = np.zeros(len(group), np.float64)
@@ -84,8 +86,9 @@ def pair(graph: BothSides, works: Counts, order: Ids, heaviest: int, group: Ids)
 def _target(
     row: int, graph: WeighedRows, most: Counts, extra: int, limit: int, counts: DenseCounts, added: Counts
 ) -> tuple[int, int, int]:
-    """Return the part with room to which a row brings the fewest columns, −1 if none has room; the weight of these
-    columns; and the weight that leaves its own part with it. `added` int64 (parts,) is scratch."""
+    """Find the best part to move a row to: of the other parts with room, the one to which the row adds the least weight
+    of touched columns. Return this part, −1 if no other part has room; the added weight; and the weight of columns that
+    the row's own part would no longer touch. `added` int64 (parts,) is scratch."""
     own, touched, load = counts.rows[row], counts.touched, counts.load
     added[:] = 0
     freed = 0
@@ -106,9 +109,9 @@ def _target(
 
 @compiled
 def improve(graph: WeighedRows, order: Ids, most: Counts, limit: int, counts: DenseCounts) -> int:
-    """Move each row, in order, to the part that minimises the total of touched columns; ties are decided by even loads.
-    Return the number of moves. No part gets heavier than `most`, int64 (parts,), or touches more than `limit`
-    columns."""
+    """Move each row, in order, to another part if that lowers the total of touched columns, or evens out loads at the
+    same total. Return the number of moves. No move makes a part heavier than `most`, int64 (parts,), or makes it touch
+    more than `limit` columns."""
     load = counts.load
     added = np.zeros(len(load), np.int64)
     moved = 0
@@ -123,9 +126,9 @@ def improve(graph: WeighedRows, order: Ids, most: Counts, limit: int, counts: De
 
 @compiled
 def even_out(graph: WeighedRows, most: Counts, extra: int, limit: int, counts: DenseCounts) -> int:
-    """Move rows out of parts that are heavier than `most`, int64 (parts,), or that touch more than `limit` columns, in
-    the order of the columns that they bring elsewhere. `extra` parts may be heavier by 1. Return the number of
-    moves."""
+    """Move rows out of parts that are heavier than `most`, int64 (parts,), or touch more than `limit` columns. Rows
+    whose move adds the fewest touched columns come first. Up to `extra` parts are allowed to be heavier by 1. Return
+    the number of moves."""
     touched, load = counts.touched, counts.load
     added = np.zeros(len(load), np.int64)
     price = np.full(len(counts.rows), NOWHERE, np.int64)
@@ -157,17 +160,17 @@ def even_out(graph: WeighedRows, most: Counts, extra: int, limit: int, counts: D
     return moved
 
 
-SHRINKS = 0.95  # a level that keeps more of the rows is not used: the one before is the coarsest
-LIGHT = 30  # a part has the weight of at least this many merged rows
-LEEWAY = 0.02  # of an even share: the excess that a part may have while rows move
+SHRINKS = 0.95  # merging ends when a step keeps more than this fraction of the rows; the result of that step is dropped
+LIGHT = 30  # the maximum work of a merged row is an even share divided by this, or 2 if that is more
+LEEWAY = 0.02  # while rows move, a part can exceed its bound by this fraction, or by the heaviest row if that is more
 
 
 @dataclass(frozen=True)
 class MbpOptions(TshOptions):
     """Options of multilevel bipartite partitioning. `sample` of the two-step heuristic is ignored."""
 
-    coarsest: int = 64  #: rows per part of the coarsest level, approximately
-    passes: int = 4  #: over each level, at most
+    coarsest: int = 64  #: merging stops at a level with at most this many rows per part
+    passes: int = 4  #: maximum number of passes over each level
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -182,7 +185,7 @@ class MergedLevel:
     """A graph whose rows are merged rows of the given graph."""
 
     graph: Bipartite
-    weight: Counts  #: the rows that each row stands for, or their work, int64 (rows,)
+    weight: Counts  #: the number of given rows that each row stands for, or their work, int64 (rows,)
 
     @staticmethod
     def of(graph: Bipartite) -> MergedLevel:
@@ -190,7 +193,7 @@ class MergedLevel:
 
 
 class Mbp:
-    """O(edges × parts) time for each pass over a level; O(columns × parts) memory."""
+    """Multilevel partitioning. O(edges × parts) time for each pass over a level; O(columns × parts) memory."""
 
     name = "mbp"
     supports = frozenset({SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT, f"objective {TOTAL}", f"objective {DUAN}"})
@@ -208,8 +211,8 @@ class Mbp:
 
 
 def _place(graph: Bipartite, parts: int, options: MbpOptions) -> tuple[Parts, Counts, int]:
-    """Return the part of each row, the columns that each part touches, and the number of levels. If a memory limit
-    cannot be kept, some parts touch more, or have more rows, than they may."""
+    """Return the part of each row, the number of columns that each part touches, and the number of levels. If a memory
+    limit cannot be kept, some parts touch more columns or have more rows than allowed."""
     rng = np.random.default_rng(options.seed)
     levels, groups = _coarsen(MergedLevel.of(graph), parts, options, rng)
     free = TshOptions(
@@ -227,7 +230,8 @@ def _place(graph: Bipartite, parts: int, options: MbpOptions) -> tuple[Parts, Co
 def _coarsen(
     level: MergedLevel, parts: int, options: MbpOptions, rng: np.random.Generator
 ) -> tuple[list[MergedLevel], list[Parts]]:
-    """Return the levels, finest first, and for each but the last the row of the next level that each row became."""
+    """Return the levels, finest first, and the groups of each level but the last. The group of a row is the row of the
+    next level that contains it."""
     heaviest = max(2, int(level.weight.sum()) // (parts * LIGHT))
     levels, groups = [level], []
     while level.graph.rows > parts * options.coarsest:
@@ -249,8 +253,8 @@ def _coarsen(
 def _refine(
     level: MergedLevel, rows: Parts, parts: int, options: MbpOptions, limit: int, rng: np.random.Generator
 ) -> Counts:
-    """Improve the parts of a level's rows, in place, then bring them within their bounds. Return the columns that each
-    part touches."""
+    """Improve the parts of a level's rows, in place, then bring the parts within their bounds. Return the number of
+    columns that each part touches."""
     weight = level.weight
     graph, counts = dense_counts(level.graph, weight, rows, parts)
     most, extra = _room(level, parts, options)
@@ -261,7 +265,7 @@ def _refine(
         order = rng.permutation(len(rows)).astype(np.int32)
         if not improve(graph, order, loose, int(counts.touched.max()), counts):
             break
-    # The limit comes last: the error message names the memory that is feasible without it.
+    # The limit is enforced last, because the error message names the memory that is feasible without it.
     for bound in (UNLIMITED, limit):
         while even_out(graph, most, extra, bound, counts):
             pass
@@ -269,8 +273,8 @@ def _refine(
 
 
 def _room(level: MergedLevel, parts: int, options: MbpOptions) -> tuple[Counts, int]:
-    """Return the maximum work of each part, and the number of parts that may have one more. A merged row may exceed the
-    maximum by its weight minus 1."""
+    """Return the maximum work of each part, and the number of parts that are allowed 1 more. The maximum includes the
+    work of the heaviest row minus 1, because merged rows cannot always be divided more evenly."""
     weight, weighted = level.weight, level.graph.row_weights is not None
     most, extra = room(int(weight.sum()), parts, options.slack, options.fractions, weighted=weighted)
     heaviest = int(weight.max())

@@ -1,17 +1,18 @@
-"""Multilevel placement: rows are clustered until few are left, these are placed, and every level is refined again.
+"""Multilevel placement: clusters rows until few are left, places these, and refines the placement at every level.
 
-A cluster moves at once where its rows, one after another, would have to pass through worse placements. Losses on the
-way are limited by the falling heat of refinement (simulated annealing). Large groups are found or lost in the smallest
-graph, so Parsa's placement is cooled slowly there, from a heat in proportion to what its mean row touches, several
-times.
+A cluster moves as a whole; if its rows moved one after another, the placements in between would be worse. Refinement
+also accepts moves that make the placement worse, by less and less as its heat falls (simulated annealing). Large groups
+of rows can only be found in the smallest graph. There Parsa's placement is annealed slowly, from a heat in proportion
+to the columns of a mean row. Unless the given graph is large, several placements by Parsa are annealed.
 
-Groups that hardly share columns, and pieces of a mesh, are found by recursive bisection (`bisection`). For the largest
-memory it is tried if the parts of the smallest graph share few columns, and kept if the aim prefers its result. For
-total traffic it is always tried. There, pairs of parts are also refined at every level, and the parts are coarsened and
-refined again (V-cycles) as long as that gains.
+Recursive bisection (`bisection`) finds groups that share hardly any columns, and pieces of a mesh. For total traffic it
+is always tried; for other objectives only if the parts of the smallest graph share few columns. Its result is kept if
+it is better by the aim. For total traffic, pairs of parts are also refined at every level, and the placed graph is
+coarsened within its parts and refined again (V-cycles).
 
-The result of `refined`, which costs at most a tenth on large graphs, is compared at the end: if most columns are
-touched by very many rows, clusters have little to go by. What was tried is in docs/notes/placement.md.
+At the end the result is compared with that of `refined`, and the better one is kept, because clustering finds little
+similarity if very many rows touch most columns. On large graphs `refined` adds at most a tenth to the time.
+Alternatives that were tried are listed in docs/notes/placement.md.
 """
 
 from __future__ import annotations
@@ -33,28 +34,29 @@ from gridml.placement.refine_kernel import Bounds
 from gridml.placement.refined import RefinedOptions, Variant, refinements, variants
 from gridml.placement.serving import serve
 
-MIN_ROWS_PER_PART, MIN_ROWS = 30, 240  # of the smallest graph
-SHRINKS = 0.9  # clustering ends at a step that keeps more of the rows
-HOT, COOL = 0.15, 0.02  # the first and the last heat of the smallest graph, in columns of its mean row
-WORK = 12  # cooling the smallest graph visits as many edges as 12 passes over the given graph
-MAX_PASSES = 40  # over the smallest graph
-GROWTH = 0.5  # a level's heat grows with this power of the mean size of its rows: larger rows have larger gains
-DEALT = 2  # Parsa's placements of the smallest graph; the best one is refined further
-# Larger given graphs have only one Parsa placement, and no larger level is bisected.
+MIN_ROWS_PER_PART, MIN_ROWS = 30, 240  # minimum rows of the smallest graph, per part and in total
+SHRINKS = 0.9  # clustering ends when a step keeps more than this fraction of the rows
+HOT, COOL = 0.15, 0.02  # the first and last heat of the smallest graph, as fractions of the columns of its mean row
+WORK = 12  # all passes over the smallest graph together visit at most this multiple of the given graph's edges
+MAX_PASSES = 40  # maximum passes that anneal the smallest graph
+GROWTH = 0.5  # a level's heat grows with this power of the mean size of its rows, because larger rows gain more
+DEALT = 2  # number of Parsa placements of the smallest graph that are annealed; the best is refined further
+# A given graph with more edges is annealed from one Parsa placement only. Levels with more edges are not bisected.
 LARGE_GRAPH_EDGES = 500_000
-# The smallest graph is bisected too if its parts touch less than this many times the columns there are: the first where
-# degrees differ by more than their mean, so that halves with equally many rows are uneven, the second elsewhere.
+# The smallest graph is bisected if its parts overlap little: the weights of the columns that they touch add up to less
+# than this multiple of the weight of all used columns. MAX_OVERLAP is for graphs whose row degrees have a standard
+# deviation above their mean: there halves with equally many rows touch very different numbers of columns.
 MAX_OVERLAP, MAX_OVERLAP_EVEN = 1.2, 1.6
 BISECTED_ROWS = 8  # a graph with fewer rows per part is not bisected
-COLD = np.zeros(4)  # heats of the passes over parts from bisection, which are only polished
-FULL_HEAT = 10  # shared columns of a mean row; with fewer the heat is less, because one column is much for such rows
-CYCLES, CYCLE_HEAT = 2, 0.3  # V-cycles, and their share of the heat
+COLD = np.zeros(4)  # heats of the passes that only polish parts, such as those from bisection
+FULL_HEAT = 10  # with fewer shared columns in a mean row the heat is lower, because one column is much for such rows
+CYCLES, CYCLE_HEAT = 2, 0.3  # number of V-cycles, and their heat as a fraction of the usual heat
 
 
 @dataclass(frozen=True)
 class MultilevelOptions(RefinedOptions):
-    """The options of `refined`, for all levels except the smallest, which is cooled from HOT to COOL. The default heat
-    is that of the given graph; it is less if rows have fewer than FULL_HEAT columns."""
+    """The options of `refined`. They do not apply to the smallest graph, which is annealed from HOT to COOL. `heat` is
+    the heat for the given graph; its default is lower if a mean row has fewer than FULL_HEAT shared columns."""
 
     passes: int = 12
 
@@ -87,7 +89,7 @@ class Level:
     """A graph whose rows are clusters of rows of the given graph."""
 
     graph: Bipartite
-    sizes: Parts | Counts  #: the rows of each cluster, int32 (rows,), or their work, int64
+    sizes: Parts | Counts  #: the number of rows in each cluster, int32 (rows,); with row weights their work, int64
     mean: float = 1.0  #: the mean size of a row of the given graph
 
     @staticmethod
@@ -109,15 +111,15 @@ class _Refiner:
 
     @property
     def total(self) -> bool:
-        """True if the aim is only the total of what parts touch."""
+        """True if the aim is only the sum of what parts touch, however uneven."""
         return self.variant.aim.power == 0
 
     def best(self, tried: Sequence[Touches]) -> Touches:
         return min(tried, key=lambda each: each.worth(self.variant.aim))
 
     def refined(self, level: Level, rows: Parts, price: NDArray[np.float64], heats: NDArray[np.float64]) -> Touches:
-        """Refine the parts of a level's rows, starting with these prices of places. For the total, also refine pairs of
-        parts."""
+        """Refine the parts of a level's rows, starting with these prices (`TouchCounts.price`). If the aim is the
+        total, refine also pairs of parts."""
         options = self.options
         tally = Touches.of(level.graph, rows, self.parts, level.sizes, options.fractions, self.variant.pace)
         tally.price[:] = price
@@ -141,7 +143,7 @@ class _Refiner:
         return self.refined(level, rows, np.zeros(self.parts), COLD)
 
     def up(self, levels: list[Level], became: list[Parts], tally: Touches, heat: float) -> Touches:
-        """Project parts of the smallest graph to each larger one, and refine them there."""
+        """Project the parts of the smallest graph to each larger graph in turn, and refine them there."""
         for level, to in zip(levels[-2::-1], became[::-1], strict=True):
             heats = falling(heat * (float(level.sizes.mean()) / level.mean) ** GROWTH, self.options.passes)
             tally = self.refined(level, tally.rows[to], tally.price, heats)
@@ -171,7 +173,8 @@ def _parted(levels: list[Level], became: list[Parts], of: _Refiner) -> Touches:
 
 
 def _smallest_parted(levels: list[Level], of: _Refiner) -> list[Touches]:
-    """Place the smallest graph by Parsa and cool the result slowly; several times if the given graph is small."""
+    """Place the smallest graph by Parsa and anneal the result slowly. Unless the given graph is large, do so DEALT
+    times. Return the results."""
     given, smallest, options = levels[0].graph, levels[-1].graph, of.options
     passes = min(MAX_PASSES, WORK * given.edges // max(1, smallest.edges))
     heats = smallest.edges / smallest.rows * np.geomspace(HOT, COOL, passes)
@@ -183,7 +186,8 @@ def _smallest_parted(levels: list[Level], of: _Refiner) -> list[Touches]:
 
 
 def _heat(graph: Bipartite, options: MultilevelOptions) -> float:
-    """Return the heat of the given graph: a loss of one column is large for rows with few columns."""
+    """Return the heat for the given graph. It is lower if rows have few shared columns, because then a loss of one
+    column is large."""
     if options.heat is not None:
         return options.heat
     times = np.bincount(graph.neighbours, minlength=graph.columns)
@@ -193,8 +197,8 @@ def _heat(graph: Bipartite, options: MultilevelOptions) -> float:
 def _levels(
     graph: Bipartite, parts: int, rng: np.random.Generator, rows: Parts | None = None
 ) -> tuple[list[Level], list[Parts]]:
-    """Return the graphs from the largest to the smallest, and the row of the next graph that each row became. With the
-    parts of `rows`, a cluster never spans two parts."""
+    """Return the graphs from the largest to the smallest, and for each graph but the last the cluster of each of its
+    rows, which is a row of the next graph. With `rows`, the part of each row, no cluster spans two parts."""
     levels, became = [Level.of(graph)], []
     fewest = max(parts * MIN_ROWS_PER_PART, MIN_ROWS)
     largest = max(1, graph.work // (fewest // 2 + 1))
@@ -209,7 +213,8 @@ def _levels(
 
 
 def _joined(rows: Parts, to: Parts) -> Parts:
-    """Return the parts of the clusters that rows became; a cluster never spans two parts."""
+    """Return the part of each cluster. `rows` is the part of each row, and `to` the cluster that it became; no cluster
+    spans two parts."""
     joined = np.empty(int(to.max()) + 1, np.int32)
     joined[to] = rows
     return joined

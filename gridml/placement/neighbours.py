@@ -1,7 +1,7 @@
 """The parts that touch each column, as bit sets and as counts of rows.
 
-The bit sets hold N(U_i) of all parts, with one word per column for up to 64 parts. The counts are a table of columns ×
-parts that is updated as rows move.
+The bit sets take one word per column for up to 64 parts. The counts are a table of columns × parts that is updated as
+rows move.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ def _add(offsets: NDArray[np.int64], neighbours: NDArray[np.int32], parts: Parts
 
 
 class WeighedRows(NamedTuple):
-    """A weighted graph as kernels take it."""
+    """A weighted graph in the form that kernels take."""
 
     offsets: Counts  #: int64 (rows + 1,)
     neighbours: Ids  #: int32 (edges,): row i touches neighbours[offsets[i]:offsets[i + 1]]
-    works: Counts  #: of each row, int64 (rows,)
-    sizes: Counts  #: of each column, int64 (columns,)
+    works: Counts  #: the work of each row, int64 (rows,)
+    sizes: Counts  #: the bytes of each column, int64 (columns,)
 
 
 class DenseCounts(NamedTuple):
     """The part of each row, and counts derived from it. All arrays change in place, only by `enter` and `leave`."""
 
     rows: Parts  #: the part of each row, −1 for none, int32 (rows,)
-    times: NDArray[np.int32]  #: the rows of a part that touch a column, int32 (columns, parts)
-    touched: Counts  #: |N(U_i)| in sizes of columns, int64 (parts,)
+    times: NDArray[np.int32]  #: the number of rows of a part that touch a column, int32 (columns, parts)
+    touched: Counts  #: |N(U_i)|, the bytes of the columns that each part touches, int64 (parts,)
     load: Counts  #: the work of each part's rows, int64 (parts,)
 
 
 def dense_counts(graph: Bipartite, works: Counts, rows: Parts, parts: int) -> tuple[WeighedRows, DenseCounts]:
-    """Count what the rows of each part touch. `rows` is the part of each row, −1 for none, and `works` int64 (rows,)
-    its work. The counts use the given array `rows` itself, and change it."""
+    """Count what the rows of each part touch. `works` int64 (rows,) is the work of each row. `rows` is the part of each
+    row, −1 for none; it is not copied, so it changes when rows move."""
     weighed = WeighedRows(graph.offsets, graph.neighbours, works, graph.sizes)
     times, touched = np.zeros((graph.columns, parts), np.int32), np.zeros(parts, np.int64)
     counts = DenseCounts(rows, times, touched, np.zeros(parts, np.int64))

@@ -1,14 +1,15 @@
 """Parsa: assigns rows block by block to the part to which they bring the fewest new columns.
 
 Li, Andersen and Smola, "Graph Partitioning via Parallel Submodular Approximation to Accelerate Distributed Machine
-Learning", 2015. Where the paper and its authors' code differ, this follows the code: parts take rows in turn. As
-printed, the part that touches the fewest columns takes the next row, which leaves some parts with 1.4 to 1.9 times as
-many rows as others. Of rows with equal cost the one with most columns is taken, of these the first. One block without a
-warm-up is Algorithm 1. If shares or works are unequal, the part with the least work for its share takes the next row.
-Columns count 1 each.
+Learning", 2015. Where the paper and its authors' code differ, this module follows the code: parts take rows in turn. In
+the paper the part that touches the fewest columns takes the next row, which gives some parts 1.4 to 1.9 times as many
+rows as others. If shares or works are unequal, the part with the least work relative to its share takes the next row.
+The cost of a row is the number of columns that it brings to the part. Of rows with equal cost the one with the most
+columns is taken; of several, the first. Columns count 1 each.
 
-One block is Algorithm 3, several are Algorithm 4: the next blocks are read by threads while others are assigned.
-Neighbour sets change only here, between blocks and in their order, so the threads do not affect the result.
+A single block is assigned by Algorithm 3, several blocks in parallel by Algorithm 4; one block without a warm-up is
+Algorithm 1. Threads read the next blocks while earlier ones are assigned. Neighbour sets are updated only by the main
+thread, between blocks and in the order of blocks, so the number of threads does not affect the result.
 """
 
 from __future__ import annotations
@@ -43,15 +44,16 @@ from gridml.placement.parsa_numbering import Block, forget, gather, keep, number
 from gridml.placement.serving import served
 
 Costs = NDArray[np.signedinteger[Any]]
-# Byte j of entry b, in memory order, is bit j of b: one addition increments eight counters of one byte each.
+# Entry b spreads the bits of b over eight bytes: byte j in memory is bit j of b. Added to a word of eight one-byte
+# counters, the entry increments the counters whose bit in b is set.
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 SPREAD: Words = _BITS.view(np.uint64).ravel()
-_FULL = 255  # columns after which counters of one byte must be emptied
+_FULL = 255  # the columns that a counter of one byte can count before it must be read and cleared
 
 
 def room_for_costs(parts: int, degrees: NDArray[np.int64]) -> Costs:
-    """Return an array (parts, rows) of the smallest type in which the cost of an assigned row stays above all
-    others."""
+    """Return an array (parts, rows) for costs, of the smallest type that works. The cost of an assigned row is set to
+    the largest number of the type, and decremented later like others; it must stay above all costs of free rows."""
     small = int(degrees.max(initial=0)) <= np.iinfo(np.int16).max // 2
     return np.empty((parts, len(degrees)), np.int16 if small else np.int32)
 
@@ -68,15 +70,16 @@ def deal(
     parts: Ids,
     fill: Fill | None = None,
 ) -> None:
-    """Assign the `rows` of a block, int32 (n,): write their parts into `parts`, which has all of the graph's rows.
+    """Assign the `rows` of a block, int32 (n,): write their parts into `parts`, which has an entry for each row of the
+    graph.
 
     Parts take turns from `first_part` on, or in the order of a `fill`. Of rows with equal cost a part takes the first.
     `touched` (m, words) are the parts that touch each of the block's columns, as bits; it is updated. `cost` (parts, n)
     is scratch, and `gone` the largest number that it can hold.
     """
-    # Costs are kept in an array, with a lower bound for each group of about √n rows. The least bound selects the group,
-    # and is corrected if its row is gone. Two linear searches over √n numbers are faster than the paper's list sorted
-    # by cost, in which every row moves whose cost falls.
+    # Costs are kept in an array, with a lower bound for each group of about √n rows. The group with the least bound is
+    # searched for a row of this cost; if that row was assigned before, the bound is corrected. Two linear searches over
+    # √n numbers are faster than the paper's list sorted by cost, in which a row moves whenever its cost falls.
     n, k = len(rows), len(cost)
     _first_costs(block, touched, spread, cost)
     shift = 4  # 2^shift rows per group, and about as many groups
@@ -175,8 +178,8 @@ def _count(touched: Words, column: int, spread: Words, counters: Words) -> None:
 class _Read:
     """A block that was read."""
 
-    rows: Ids  #: in descending order of degrees
-    degrees: NDArray[np.int64]  #: of these rows
+    rows: Ids  #: the rows of the block, in descending order of their degrees
+    degrees: NDArray[np.int64]  #: the number of columns that each of these rows touches
     block: Block
 
 
@@ -185,35 +188,36 @@ class _Dealt:
     """A block that was dealt out."""
 
     block: Block
-    touched: Words  #: the parts that touch its columns now, (m, words)
-    added: Shares | None  #: what it added to the load of parts, float64 (parts,); None: loads are not counted
+    touched: Words  #: the parts that touch each of the block's columns now, (m, words)
+    added: Shares | None  #: the work that the block added to each part, float64 (parts,); None: work is not counted
 
 
 class Dealer:
     """Deals out blocks of rows. The result is in `rows` int32 (rows,), and in `sets`, the parts that touch each column.
 
-    A block does not see what the `delay` blocks before it touch. Without a `fill` parts take rows in turn. With one,
-    each of the blocks in flight corrects an equal fraction of a part's deviation from its share.
+    A block is dealt out without knowing what the `delay` blocks before it touch. Without a `fill` parts take turns.
+    With a `fill`, each of the 1 + `delay` blocks in flight corrects an equal fraction of a part's deviation from its
+    share.
     """
 
     def __init__(self, graph: Bipartite, parts: int, threads: int, delay: int, fill: Fill | None = None) -> None:
         self.rows, self.sets = np.full(graph.rows, -1, np.int32), no_sets(graph.columns, parts)
         self._graph, self._parts = graph, parts
         self._threads, self._delay, self._fill = threads, delay, fill
-        self._load = np.zeros((2, parts))  # of each part, from warm-up blocks and from real ones
+        self._load = np.zeros((2, parts))  # the work of each part: that of warm-up blocks, and that of real blocks
         self._ahead = threads if threads > 1 else 0
         self._scratch: Queue[Words] = Queue()
         self._again: dict[int, _Read] = {}  # warm-up blocks by index, kept until they are dealt out again
 
     def deal_out(self, blocks: Sequence[Ids], warm_up: int) -> None:
-        """Deal out the first `warm_up` blocks as a warm-up, then all blocks. The rows of a block ascend."""
+        """Deal out the first `warm_up` blocks as a warm-up, then all blocks. The rows of a block must ascend."""
         steps = [*range(warm_up), *range(len(blocks))]
-        dropped = min(warm_up + self._delay, len(steps) - 1)  # after this step the sets hold nothing of the warm-up
-        only = dropped + self._delay  # the last step that starts before that
+        dropped = min(warm_up + self._delay, len(steps) - 1)  # after this step the warm-up is removed from the sets
+        only = dropped + self._delay  # the last step that can start while the warm-up is still in the sets
         reading: deque[Future[_Read]] = deque()
         dealing: deque[Future[_Dealt]] = deque()
-        group: list[_Dealt] = []  # of the warm-up, whose blocks are dealt out at once
-        begun: list[_Dealt] = []  # real blocks that are kept while something of the warm-up is left
+        group: list[_Dealt] = []  # the warm-up blocks of one round, which are dealt out in parallel
+        begun: list[_Dealt] = []  # the real blocks so far, kept until the warm-up is removed from the sets
         asked = finished = first_part = 0
         with ThreadPoolExecutor(self._threads) as threads:
 
@@ -289,7 +293,8 @@ class Dealer:
         return read
 
     def _deal(self, read: _Read, touched: Words, first_part: int, fill: Fill | None, *, only: bool) -> _Dealt:
-        """Deal out a block. Its `touched` then holds `only` its own rows, or also what was touched before."""
+        """Deal out a block. With `only`, the result's `touched` covers only the block's own rows; otherwise also what
+        was touched before."""
         cost = room_for_costs(self._parts, read.degrees)
         gone = np.iinfo(cost.dtype).max
         before = None if fill is None else fill.load.copy()
@@ -300,10 +305,10 @@ class Dealer:
 
 
 Rows = NDArray[np.int32]
-EDGES_PER_BLOCK = 1_200_000  # small enough for the caches
-EDGES_PER_READ = 16_000  # contiguous in a file
-MIN_BLOCKS = 3  # for each block in flight, because the first block has no neighbour sets to go by
-MAX_WARM_UP = 8  # blocks
+EDGES_PER_BLOCK = 1_200_000  # by default a block has at most about this many edges, so that it fits into the caches
+EDGES_PER_READ = 16_000  # edges that are contiguous in a mapped file and read together
+MIN_BLOCKS = 3  # default minimum per block in flight: the first blocks, without neighbour sets, are placed worse
+MAX_WARM_UP = 8  # default maximum of warm-up blocks, or one block and two rounds of blocks in flight if that is more
 
 
 @dataclass(frozen=True)
@@ -311,16 +316,19 @@ class ParsaOptions(Options):
     """Options of Parsa."""
 
     blocks: int | None = None
-    """Blocks of rows (b in the paper). None: as many as fit into caches, at least three for each block in flight."""
+    """Number of blocks of rows (b in the paper). None: so many that a block fits into the caches, and at least three
+    for each block in flight."""
     run: int | None = None
-    """Consecutive rows that are drawn together for a block. None: 1, or for a mapped graph as many as one read has."""
+    """Number of consecutive rows that are drawn together for a block. None: 1; for a mapped graph as many as one read
+    returns."""
     warm_up: int | None = None
-    """Blocks that are dealt out in advance (a), to start with the neighbour sets of good parts. None: eight at most, or
-    one block and two rounds of those in flight. Each round of 1 + τ blocks sees only what the round before left."""
+    """Number of blocks that are dealt out in advance (a in the paper), so that the real blocks start with the neighbour
+    sets of good parts. The first block is dealt out alone, then rounds of 1 + τ blocks; a round sees only what the
+    round before it touched. None: up to eight, or one block and two rounds if that is more."""
     delay: int | None = None
-    """Preceding blocks that a block does not see (τ), so that they can be dealt out in parallel. None: one less than
-    the threads. It changes the result."""
-    threads: int = 1  #: they do not change the result
+    """Number of preceding blocks whose result a block does not see (τ in the paper), so that all can run in parallel.
+    The delay changes the result. None: the number of threads minus 1."""
+    threads: int = 1  #: number of threads; for a given `delay` it does not change the result
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -331,12 +339,12 @@ class ParsaOptions(Options):
 
     @property
     def at_once(self) -> int:
-        """Blocks that can be in flight at once."""
+        """The number of blocks that can be in flight at once."""
         return 1 + (self.threads - 1 if self.delay is None else self.delay)
 
 
 class Parsa:
-    """Algorithm 3 for single blocks, Algorithm 4 for several in parallel, and Algorithm 2 for the columns."""
+    """Parsa: Algorithm 3 for single blocks, Algorithm 4 for several in parallel, and Algorithm 2 for the columns."""
 
     name = "parsa"
     supports = frozenset({SHARES, ROW_WEIGHTS})
@@ -364,8 +372,8 @@ def deal_out(graph: Bipartite, parts: int, options: ParsaOptions) -> tuple[Rows,
 
 
 def _blocks(graph: Bipartite, options: ParsaOptions) -> list[Rows]:
-    """Return the rows of each block, drawn at random, ascending, so that they are read in order. Raises UsageError if
-    a block would be too large."""
+    """Draw the rows of each block at random. The rows of a block ascend, so that they are read in order. Raises
+    UsageError if a block would be too large."""
     wanted = options.blocks or options.at_once * max(MIN_BLOCKS, -(-graph.edges // (EDGES_PER_BLOCK * options.at_once)))
     run = options.run
     if run is None:
@@ -379,7 +387,7 @@ def _blocks(graph: Bipartite, options: ParsaOptions) -> list[Rows]:
         if (edges := int((graph.offsets[rows + 1] - graph.offsets[rows]).sum())) > MAX_COUNT:
             raise UsageError(
                 f"a block of {len(rows):,} rows has {edges:,} edges; expected at most {MAX_COUNT:,}: ask for more "
-                "blocks, or for none."
+                "blocks, or set no number of blocks."
             )
         blocks.append(rows)
     return blocks

@@ -1,7 +1,7 @@
 """Renumbering of a block's columns, so that hot data stays in the processor's caches.
 
-Columns that several rows of the block share come first: only they can change the cost of another row. The others, each
-*alone* in its row, follow row by row.
+Columns that several rows of the block share come first. Only they can change the cost of other rows when a row is
+assigned. The other columns, called *alone* because a single row of the block touches them, follow row by row.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from gridml.placement.bipartite import Ids, Offsets
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words
 
-DIGIT = 12  # bits per round of radix sort, at most: a round writes to 2^DIGIT places in turn
+DIGIT = 12  # maximum bits per round of the radix sort: a round writes to up to 2^DIGIT different places
 
 
 class Block(NamedTuple):
     """n rows with m columns, s of which are shared by rows of the block."""
 
     begins: Offsets  #: offsets of rows into `inside`, int64 (n + 1,)
-    inside: Ids  #: the numbers of the rows' shared columns, int32
-    alone: Offsets  #: row i alone has the columns alone[i] up to alone[i + 1], int64 (n + 1,)
-    columns: Ids  #: the graph's columns, ascending, int32 (m,)
-    numbers: Ids  #: their numbers in this block, int32 (m,)
+    inside: Ids  #: the shared columns of each row, in the block's numbers, int32
+    alone: Offsets  #: only row i touches the columns numbered alone[i] to alone[i + 1] − 1, int64 (n + 1,)
+    columns: Ids  #: the block's columns, in the graph's numbers, ascending, int32 (m,)
+    numbers: Ids  #: the same columns, in the block's numbers, int32 (m,)
     first: Ids  #: offsets of shared columns into `sharing`, int32 (s + 1,)
     sharing: Ids  #: the rows that share column h are sharing[first[h]:first[h + 1]], int32
 
@@ -34,14 +34,15 @@ class Block(NamedTuple):
 def numbered(offsets: Offsets, neighbours: Ids, rows: Ids, columns: int, scratch: Words) -> Block:
     """Return a block of these rows, in this order.
 
-    `columns` is the number of the graph's columns, and `scratch` is uint64 (2, at least the edges of the rows).
+    `columns` is the number of columns of the graph. `scratch` is uint64 (2, n), where n is at least the number of edges
+    of the rows.
     """
-    # Edges are radix-sorted by column. A lookup table of all columns would be read at a random place for each edge.
+    # Edges are radix-sorted by column. The alternative, a lookup table of all columns, needs a random read per edge.
     n, edges = len(rows), 0
     for row in rows:
         edges += offsets[row + 1] - offsets[row]
     bits = 1
-    while columns - 1 >> bits > 0:  # without columns this is −1, which never shifts to a positive number
+    while columns - 1 >> bits > 0:  # also ends if there are no columns: −1 never shifts to a positive number
         bits += 1
     digits = (bits + DIGIT - 1) // DIGIT
     width = (bits + digits - 1) // digits
@@ -73,7 +74,7 @@ def numbered(offsets: Offsets, neighbours: Ids, rows: Ids, columns: int, scratch
 
 @compiled
 def _grouped(keys: NDArray[np.uint64], n: int) -> Block:
-    """Build the block from its edges, sorted by column."""
+    """Build the block of n rows from its edges, which are sorted by column."""
     low, edges = np.uint64(0xFFFFFFFF), len(keys)
     begins, alone = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
     shared = at = 0
@@ -138,7 +139,7 @@ def gather(block: Block, sets: Words) -> Words:
 
 @compiled
 def keep(block: Block, touched: Words, sets: Words) -> None:
-    """Add the parts that touch the block's columns to the sets."""
+    """Add the parts that touch the block's columns to the graph's `sets`."""
     for at in range(len(block.columns)):
         for word in range(sets.shape[1]):
             sets[block.columns[at], word] |= touched[block.numbers[at], word]
@@ -146,7 +147,7 @@ def keep(block: Block, touched: Words, sets: Words) -> None:
 
 @compiled
 def forget(block: Block, rows: Ids, parts: Ids, touched: Words) -> None:
-    """Reset `touched` to the parts of the block's rows. `parts` are those of all of the graph's rows."""
+    """Reset `touched` to what the block's own rows touch. `parts` is the part of each row of the graph."""
     touched[:] = np.uint64(0)
     for i in range(len(rows)):
         word, bit = parts[rows[i]] >> 6, np.uint64(1) << np.uint64(parts[rows[i]] & 63)

@@ -1,6 +1,6 @@
 """The quality of a placement compared with a random one: the content of `quality.json`.
 
-The costs are counted in the simplest way, independently of the methods, because they judge every method.
+The costs are counted in the simplest way, and without code of the methods, because they judge every method.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Counts = NDArray[np.int64]
 class Traffic:
     """The costs of each part, int64 (parts,). Columns count by weight."""
 
-    rows: Counts  #: |U_i|
-    work: Counts  #: of these rows
-    touched: Counts  #: |N(U_i)|
+    rows: Counts  #: |U_i|, the number of rows
+    work: Counts  #: the work of these rows
+    touched: Counts  #: |N(U_i)|, the weight of the columns that these rows touch
     travelling: Counts
     """The traffic to and from the part in a round: |N(U_i) \\ V_i| + Σ_{j≠i} |V_i ∩ N(U_j)| in a mesh (Li, Andersen and
     Smola, equation 3), |N(U_i)| in a star."""
@@ -67,18 +67,18 @@ class Traffic:
         return int(self.work.max()) * self.largest_traffic
 
     def seconds(self, rates: Rates) -> Floats:
-        """Predict the seconds of a round of each part, float64 (parts,)."""
+        """Predict the seconds that each part takes for a round, float64 (parts,)."""
         return rates.seconds(self.travelling, self.work)
 
     @property
     def balance(self) -> float:
-        """The largest quotient of a part's work and its share."""
+        """The largest ratio of a part's work to its share of all work."""
         return float((self.work / (self.shares * self.work.sum())).max()) if self.work.any() else 1.0
 
 
 def traffic(graph: Bipartite, placement: Placement, topology: str = MESH, shares: Shares | None = None) -> Traffic:
-    """Count the costs of a placement. Without `shares` the targets are equal. Raises ValueError for a placement of
-    another graph."""
+    """Count the costs of a placement. `shares` are the target fractions of all work; None: equal. Raises ValueError for
+    a placement of another graph."""
     k = placement.parts
     for name, given, count in (("rows", placement.rows, graph.rows), ("columns", placement.columns, graph.columns)):
         if given.shape != (count,) or (count and not (given.min() >= 0 and given.max() < k)):
@@ -114,13 +114,13 @@ def _touches(graph: Bipartite, rows: Parts, parts: int) -> Iterator[NDArray[np.b
 
 
 def improvement(before: float, after: float) -> float:
-    """Return the improvement over the figure of a random placement, in percent: 100·(before − after)/after."""
+    """Return the improvement in percent, 100·(before − after)/after; `before` is the figure of a random placement."""
     return 100.0 * (before - after) / after if after else float("inf") if before else 0.0
 
 
 @dataclass(frozen=True)
 class Quality:
-    """The costs of a placement, and of a random one."""
+    """The costs of a placement, compared with those of a random one."""
 
     method: str
     why: str
@@ -132,14 +132,14 @@ class Quality:
     weighted: frozenset[str]  #: ROW_WEIGHTS and COLUMN_WEIGHTS, if the graph has them
     placed: Traffic
     at_random: Traffic
-    seconds: float  #: of wall time for placing
-    peak_mb: float  #: the peak memory of the process up to then, including reading the graph, in 10⁶ bytes
+    seconds: float  #: the wall time of placing the graph
+    peak_mb: float  #: the peak memory of the process until the graph is placed, including reading it, in 10⁶ bytes
 
     @property
     def figures(self) -> dict[str, tuple[float, float]]:
-        """The published figures, of the placement and of a random one: the largest memory and the largest traffic of a
-        part, and the total traffic, in weights of columns. If requested, also Duan's product of work and traffic, and,
-        if rates are known, the seconds of a round."""
+        """Each figure of this placement, and of a random one. As in the publications: the largest memory of a part, the
+        largest traffic of a part, and the total traffic, in weights of columns. For the objective duan also the product
+        of work and traffic, and if rates are known, the seconds of a round."""
         both = self.placed, self.at_random
         found: dict[str, tuple[float, float]] = {
             "M_max": (both[0].largest_memory, both[1].largest_memory),
@@ -154,7 +154,7 @@ class Quality:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return each figure, its improvement over random in percent, and the figure of random."""
+        """Return each figure, its improvement over a random placement in percent, and the figure of the random one."""
         figures, options = self.figures, self.options
         return {
             "method": self.method,

@@ -1,6 +1,7 @@
-"""Refinement: passes over rows that move each row to the part where fewer columns are touched.
+"""Refinement: passes that move rows between parts so that the parts touch fewer columns.
 
-All methods share it: `Touches` keeps the counts, `anneal` runs the passes, and `fit` brings parts within their bounds.
+All methods that refine use this module: `Touches` holds the counts, `anneal` runs the passes, and `fit` brings parts
+within their bounds.
 """
 
 from __future__ import annotations
@@ -15,22 +16,23 @@ from gridml.placement.bipartite import Bipartite
 from gridml.placement.parsa import SPREAD
 from gridml.placement.refine_kernel import BITS, Aim, Bounds, Pass, TouchCounts, count, shared, sweep
 
-# A part with 1% more than its even share becomes dearer by 0.3% of the columns of a mean row in each pass.
+# After each pass, the price of a part that is 1% above its target size rises by 0.3% of a mean row's columns; see
+# `anneal`.
 RATE = 0.3
-RUN = 64  # consecutive rows in memory that are visited together
-MAX_EXPONENT = 600  # e to this power is a finite float64, with room for factors
-MAX_PUSHES = 12  # where rows of different sizes need not fit
+RUN = 64  # rows of a run: they are consecutive in memory, and a pass visits them one after another
+MAX_EXPONENT = 600  # e to this power is a finite float64, and so are moderate multiples of it
+MAX_PUSHES = 12  # maximum rounds of `fit` if rows differ in size, because then it can be impossible to fit them
 
 
 @dataclass(frozen=True)
 class Touches:
-    """The parts of rows, and the counts of what the parts touch."""
+    """The part of each row, and the counts of what each part touches."""
 
     counts: TouchCounts  #: the arrays change in place
     units: Counts | None  #: the weights of columns that several rows touch, int64; None: 1 each
     even: NDArray[np.float64]  #: the target size of each part, float64 (parts,)
-    unit: float  #: the mean weight of a column of a row
-    pace: PartRates | None = None  #: the costs of parts; None: they are equal
+    unit: float  #: the mean weight of a column, averaged over all edges
+    pace: PartRates | None = None  #: the costs of columns and work in each part; None: equal in all parts
 
     @staticmethod
     def of(
@@ -41,8 +43,8 @@ class Touches:
         shares: Shares | None = None,
         pace: PartRates | None = None,
     ) -> Touches:
-        """Count what parts touch. The given `rows` are copied. Without `sizes` a row's size is its weight. `shares` are
-        the target fractions of the total size; None: equal."""
+        """Count what parts touch. `rows`, the part of each row, is copied. Without `sizes` the size of a row is its
+        weight. `shares` are the target fractions of the total size; None: equal."""
         times = np.bincount(graph.neighbours, minlength=graph.columns).astype(np.int32)
         weights = graph.column_weights
         begins, inside, alone, degrees, weighed = shared(graph.offsets, graph.neighbours, times, weights)
@@ -78,7 +80,7 @@ class Touches:
 
     @property
     def touched(self) -> Counts:
-        """|N(U_i)|, int64 (parts,)."""
+        """|N(U_i)|, the weight of the columns that each part touches, int64 (parts,)."""
         return self.counts.touched
 
     @property
@@ -88,26 +90,27 @@ class Touches:
 
     @property
     def price(self) -> NDArray[np.float64]:
-        """The price of a place in each part, in columns per unit of a row's size, float64 (parts,)."""
+        """The price that a row pays in each part, in columns per unit of the row's size, float64 (parts,)."""
         return self.counts.price
 
     @property
     def part_costs(self) -> NDArray[np.float64]:
-        """The cost of each part, float64 (parts,): |N(U_i)|, or what that costs at the part's pace."""
+        """The cost of each part, float64 (parts,): |N(U_i)|; with a `pace`, its cost at the part's rates."""
         if self.pace is None:
             return self.touched.astype(np.float64)
         return self.pace.cost * self.touched + self.pace.fixed
 
     @property
     def max_power(self) -> int:
-        """The highest power of an `Aim` that cannot overflow a float, wherever the rows are."""
+        """The highest power of an `Aim` that cannot overflow a float, even if one part holds all rows."""
         all_in_one = float(self.touched.sum())
         if self.pace is not None:
             all_in_one = float(self.pace.cost.max()) * all_in_one + float(self.pace.fixed.max())
         return int(max_power(all_in_one / max(1.0, float(self.part_costs.mean()))))
 
     def worth(self, aim: Aim) -> float:
-        """The objective of passes, in columns of a part: the power mean of |N(U_i)|, plus `flat` times their mean."""
+        """Rate the present parts by an aim; lower is better. The result, in columns, is the power mean of the parts'
+        costs, plus `flat` times their mean."""
         part_costs = self.part_costs
         largest = max(1.0, float(part_costs.max()))
         mean = float(np.mean((part_costs / largest) ** (aim.power + 1)))
@@ -132,16 +135,18 @@ class Touches:
 
 
 def max_power(times: float) -> float:
-    """Return the highest power that cannot overflow a float if a part touches at most `times` the mean."""
+    """Return the highest power of an `Aim` that cannot overflow a float if no part touches more than `times` the
+    mean."""
     return float(MAX_EXPONENT / np.log(max(2.0, times)))
 
 
 def anneal(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim, heats: NDArray[np.float64]) -> None:
-    """Run a pass at each of the heats.
+    """Run one pass at each of the heats (`refine_kernel.Pass`).
 
-    Between passes, places in parts that fill up become dearer, and places in others cheaper. So rows with few columns
-    of their own replace rows with many, and sizes even out. Without prices all parts would soon be at their bounds, and
-    no row could move.
+    Each row pays its part a price in proportion to the row's size. After a pass, the prices of parts above their target
+    size rise, and those of the other parts fall. So a full part gives up a row that alone touches many of its columns,
+    and takes a row that shares its columns with others. Sizes even out. Without prices the parts would soon reach their
+    maximum sizes, and no row could move.
     """
     degree = len(tally.counts.inside) * tally.unit / max(1, tally.load.sum())
     for heat in heats:
@@ -150,15 +155,15 @@ def anneal(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim, h
 
 
 def falling(heat: float, passes: int) -> NDArray[np.float64]:
-    """Return the heats of passes, falling from `heat` towards 0, float64 (passes,)."""
+    """Return the heat of each pass, falling linearly from `heat` towards 0, float64 (passes,)."""
     return heat * (1 - np.arange(passes) / max(1, passes))
 
 
 def fit(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim, pushes: int | None = None) -> None:
-    """Move rows out of parts until every part is within `bounds`, at the least cost.
+    """Move rows out of parts until every part is within `bounds`; rows whose move loses least move first.
 
-    Rows of different sizes, and a limit of what parts touch, may not allow that: after `pushes` rounds the parts stay
-    as they are. Without `pushes` this ends only when all parts fit.
+    If rows differ in size, or if `bounds` limit what parts touch, there may be no solution: after `pushes` rounds the
+    parts stay as they are. Without `pushes` the function returns only when all parts fit.
     """
     push, done = 1.0, 0
     while ((tally.load > bounds.most) | (tally.touched > bounds.limit)).any() and done != pushes:
@@ -168,8 +173,8 @@ def fit(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim, push
 
 
 def fit_and_polish(tally: Touches, rng: np.random.Generator, bounds: Bounds, at_worst: Bounds | None, aim: Aim) -> None:
-    """Bring parts within `bounds`, then make up to two passes without heat there. Rows of different works need not fit
-    into `bounds`; they always fit into `at_worst`."""
+    """Bring parts within `bounds`, then run up to two passes without heat. If rows differ in work, this can fail; then
+    parts are brought within `at_worst`, which is always possible."""
     fit(tally, rng, bounds, aim, None if at_worst is None else MAX_PUSHES)
     if at_worst is not None:
         fit(tally, rng, at_worst, aim)
@@ -181,7 +186,8 @@ def fit_and_polish(tally: Touches, rng: np.random.Generator, bounds: Bounds, at_
 def sizes(
     work: int, parts: int, slack: float, loose: float = 0.0, shares: Shares | None = None, row: int = 1
 ) -> Bounds:
-    """Return the bounds of each part's work: at most (1 + slack) times its share plus a `row`, and at least 1."""
+    """Return the bounds of each part's work. The maximum is (1 + max(slack, loose)) times its share, plus the work of
+    one `row`. The minimum is 1, or with `loose` (1 − loose) times its share if that is more."""
     room = (1 + max(slack, loose)) * work
     most = (room / parts if shares is None else room * shares) + row
     even = work / parts if shares is None else work * shares

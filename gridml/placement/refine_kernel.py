@@ -1,8 +1,9 @@
-"""Kernels of refinement: count the rows of each part that touch a column, and move rows so that parts touch fewer.
+"""Kernels of refinement: count the rows of each part that touch a column, and move rows to lower what parts touch.
 
-A pass asks two things about every column of a row: which parts touch it, and is this row the only one of its part that
-does? Both are bits of one line of `state`, so the counts are only read when a row moves. The counts take no more memory
-than the graph: a column of fewer rows than parts keeps the part of each row, others a count for each part.
+For each column of a row a pass must know which parts touch the column, and whether this row is the only row of its part
+that touches it. Both are bits of the column's line of `state`, so the counts are only read when a row moves. The counts
+take no more memory than the graph: a column with fewer rows than parts stores the part of each row, any other column
+stores a count for each part.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ from gridml.placement.compiled import compiled
 
 Words = NDArray[np.uint64]
 Bits = NDArray[np.uint16]
-BITS = 16  # parts per word: the usual number of parts, and with 4 bytes per column the state stays in the caches
-_FULL = 255  # columns after which counters of one byte must be emptied
-_BENT = 0.03  # half the relative change of a weight by one move; above it the exact difference is computed
-_FAR = 12.0  # a loss of this many heats is never accepted, which saves the draw: 1 in 160,000 would be
+BITS = 16  # parts per word of `state`; the usual 16 parts take 4 bytes per column, which fit the caches
+_FULL = 255  # the columns that a counter of one byte can count before it must be read and cleared
+_BENT = 0.03  # the exact change is computed if a move changes a part's slope (`_slopes`) by over twice this fraction
+_FAR = 12.0  # losses above this multiple of the heat are rejected at once; a draw would accept 1 in 160,000
 
 
 class Rooms(NamedTuple):
     """The bounds of each part."""
 
-    least: Counts  #: of its size, int64 (parts,)
-    most: Counts  #: of its size, int64 (parts,)
-    limit: int  #: of what it touches
+    least: Counts  #: minimum size of each part, int64 (parts,)
+    most: Counts  #: maximum size of each part, int64 (parts,)
+    limit: int  #: maximum weight of the columns that any part touches
 
 
 class Bounds(NamedTuple):
-    """Bounds that can be the same for all parts."""
+    """The same bounds as `Rooms`, where one number can stand for all parts."""
 
-    least: int | Counts  #: of a part's size
-    most: int | Counts  #: of a part's size
-    limit: int = UNLIMITED  #: of what a part touches
+    least: int | Counts  #: minimum size of a part
+    most: int | Counts  #: maximum size of a part
+    limit: int = UNLIMITED  #: maximum weight of the columns that any part touches
 
     def of(self, parts: int) -> Rooms:
-        """Return the bounds of each of `parts` parts."""
+        """Return the bounds of each part; `parts` is the number of parts."""
         least, most = (np.full(parts, size, np.int64) for size in (self.least, self.most))
         return Rooms(least, most, self.limit)
 
@@ -47,37 +48,38 @@ class Bounds(NamedTuple):
 class Aim(NamedTuple):
     """The objective that passes lower: Σ N_i·(N_i / mean)^power / (power + 1) + flat·Σ N_i.
 
-    N_i is |N(U_i)|, or the part's cost with `PartRates`, and the mean is that at the start of a pass.
+    N_i is |N(U_i)|, the weight of the columns that part i touches; with `PartRates` it is the cost of part i. The mean
+    of N_i is taken at the start of a pass.
     """
 
-    power: int  #: the higher, the more the largest parts dominate
-    flat: float = 0.0  #: the weight of the plain sum, by which parts far below the largest count too
+    power: int  #: with a higher power the largest parts dominate more
+    flat: float = 0.0  #: the weight of the plain sum: with it, parts far below the largest count too
 
 
 class Pass(NamedTuple):
     """One pass over the rows."""
 
     order: Parts  #: the rows to visit, int32
-    heat: float  #: the scale of losses that are accepted at random, in weights of columns
-    push: float  #: the loss that is accepted to move a row out of a part beyond its bounds, in weights of columns
+    heat: float  #: temperature of annealing: a loss of x is accepted with probability e^(−x / heat), in column weights
+    push: float  #: the largest loss accepted to move a row out of a part that exceeds its bounds, in column weights
     seed: int
 
 
 class TouchCounts(NamedTuple):
-    """The graph without columns of a single row, and the counts of what parts touch while rows move."""
+    """The graph without the columns that only one row touches, and what each part touches while rows move."""
 
     begins: Counts  #: offsets of rows into `inside`, int64 (rows + 1,)
-    inside: Parts  #: the columns of rows, renumbered, int32 (edges,)
-    alone: Counts  #: the weight of columns that only this row touches, int64 (rows,)
-    sizes: Parts | Counts  #: of each row, as a share of its part's size, int32 or int64 (rows,)
+    inside: Parts  #: the columns of each row, renumbered, int32 (edges,)
+    alone: Counts  #: the weight of the columns that only this row touches, int64 (rows,)
+    sizes: Parts | Counts  #: the size that each row adds to its part, int32 or int64 (rows,)
     # All arrays below change in place, only by `sweep`.
     rows: Parts  #: the part of each row, int32 (rows,)
     starts: Counts  #: offsets of columns into `slots`, int64 (columns + 1,); constant
-    slots: Parts  #: see `count`, int32
-    state: Bits  #: see `count`, uint16 (columns, 2·words)
-    touched: Counts  #: |N(U_i)|, int64 (parts,)
+    slots: Parts  #: the counts or parts of each column, see `count`, int32
+    state: Bits  #: the bit sets of each column, see `count`, uint16 (columns, 2·words)
+    touched: Counts  #: |N(U_i)|, the weight of the columns that each part touches, int64 (parts,)
     load: Counts  #: the size of each part, int64 (parts,)
-    price: NDArray[np.float64]  #: of a place in each part, in columns per unit of a row's size, float64 (parts,)
+    price: NDArray[np.float64]  #: what a row pays to be in each part, in columns per unit of its size, float64 (parts,)
 
 
 @compiled
@@ -86,9 +88,9 @@ def shared(
 ) -> tuple[Counts, Parts, Counts, Parts, Counts]:
     """Remove the columns that a single row touches; `times` int32 (columns,) is the number of rows of each column.
 
-    Return offsets; columns, renumbered in the order of their first edge; the weight of the removed columns of each row,
-    int64 (rows,); the number of rows of each remaining column; and its weight, int64. Without `weights` int64
-    (columns,) each column counts 1, and the last result is empty.
+    Return five arrays: the offsets of rows; their columns, renumbered in the order of their first edge; the weight of
+    the columns removed from each row, int64 (rows,); the number of rows of each remaining column; and the weight of
+    each remaining column, int64. Without `weights` int64 (columns,) each column counts 1, and the last array is empty.
     """
     rows = len(offsets) - 1
     begins = np.empty(rows + 1, np.int64)
@@ -122,11 +124,11 @@ def shared(
 
 @compiled
 def count(begins: Counts, inside: Parts, parts: Parts, starts: Counts, slots: Parts, state: Bits, k: int) -> None:
-    """Fill `slots` and `state`, which are zeros at first, for rows that are in these parts.
+    """Fill `slots` and `state`, which must be zeros, from the part of each row; `k` is the number of parts.
 
-    Column c owns slots[starts[c]:starts[c + 1]]: k counts, or, if it has fewer than k rows, their parts in any order.
-    The first half of its `state` (columns, 2·words) has a bit for each part that touches it, the second half for each
-    part of which exactly one row does.
+    Column c owns slots[starts[c]:starts[c + 1]]. These are k counts of rows, one for each part; or, if the column has
+    fewer than k rows, the parts of its rows in any order. In line c of `state` (columns, 2·words), the first half has a
+    bit for each part that touches the column; the second half has a bit for each part of which only one row touches it.
     """
     words = state.shape[1] // 2
     filled = np.zeros(len(starts) - 1, np.int32)
@@ -149,7 +151,7 @@ def count(begins: Counts, inside: Parts, parts: Parts, starts: Counts, slots: Pa
 
 @compiled
 def shift(columns: Parts, a: int, b: int, starts: Counts, slots: Parts, state: Bits, k: int) -> None:
-    """Update `slots` and `state` for a row with these columns that moves from part `a` to part `b`, of `k`."""
+    """Update `slots` and `state` after a row with these columns has moved from part `a` to part `b` of `k` parts."""
     words = state.shape[1] // 2
     word_a, bit_a, word_b, bit_b = a >> 4, np.uint16(1 << (a & 15)), b >> 4, np.uint16(1 << (b & 15))
     for c in columns:
@@ -187,16 +189,19 @@ def sweep(
 ) -> int:
     """Visit each row of an order once and move it to its best part. Return the number of moves.
 
-    The gain of a move from part a to b is the decrease of the `aim` as a loses the columns that only this row touches
-    there, minus its increase as b gains those that it does not touch yet. A place costs the part's price times the
-    row's size. A row moves if its gain is positive; with `heat`, also at a loss of x with probability e^(−x / heat).
-    Out of a part with more than `most`, or that touches more than `limit`, it moves at a loss of up to `push`; with
-    `push` no other row moves. No part's load rises above its `most` or falls below its `least`, and none comes to touch
-    more than `limit`. A row whose columns no other part touches stays, unless its part is beyond its bounds. `units`
-    are the weights of columns; None: 1 each.
+    A move from part a to part b lowers the `aim`, because a no longer touches the columns that only this row touched
+    there. It also raises the `aim`, because b then touches columns of the row that b did not touch before. The gain is
+    the decrease minus the increase, plus the difference of prices: a row pays its part's price times its own size.
+
+    A row moves if its gain is positive; with `heat`, also at a loss of x with probability e^(−x / heat). A part exceeds
+    its bounds if its load is above `most` or it touches more than `limit`; rows leave it at a loss of up to `push`. If
+    `push` is not 0, no other rows move. A move never raises a load above `most`, lowers one below `least`, or makes a
+    part touch more than `limit`. A row whose columns no other part touches stays, unless its part exceeds its bounds.
+
+    `units` are the weights of columns; None: 1 each. `spread` is `parsa.SPREAD`.
     """
     # numba counts a reference each time an array is read from a tuple, so the tuple is unpacked once. `units` and
-    # `pace` are arguments of their own, because numba only drops branches on None for plain arguments.
+    # `pace` are separate arguments, because numba removes the branches of `is None` only for plain arguments.
     begins, inside, alone, sizes, rows, starts, slots, state, touched, load, price = of
     least, most, limit = rooms
     order, heat, push, seed = once
@@ -284,8 +289,9 @@ def sweep(
             continue
         near, brought = best, everything - present[best]
         if bend[near] * brought > _BENT:
-            # The move itself changes the weights of both parts: by first-order costs alone, a row of very many columns
-            # would go to and fro for ever. Exact costs are never lower, so only parts below this one are candidates.
+            # A move of very many columns changes the weights of both parts so much that, with approximate costs, the
+            # row would move back and forth for ever. Exact costs are never lower than approximate ones, so only parts
+            # whose approximate cost is at most the exact cost of this part are candidates.
             lowest = brought * plain[near] + rise(brought, touched[near], near, pace, mean, power) + price[near] * size
             for b in range(k):
                 if cost[b] <= lowest and b != near:
@@ -334,7 +340,8 @@ def _part_cost(touched: float, part: int, pace: PartRates | None) -> float:
 
 @compiled
 def _slopes(touched: int, part: int, pace: PartRates | None, mean: float, power: int) -> tuple[float, float]:
-    """Return the marginal cost of one more column for a part, and half its relative increase per column."""
+    """Return the increase of the aim, without its `flat` term, by one more column in a part, and half the relative
+    growth of that increase per column."""
     part_costs = _part_cost(touched, part, pace)
     weight, bend = (part_costs / mean) ** power, power / (2.0 * max(1.0, part_costs))
     if pace is None:
@@ -344,6 +351,6 @@ def _slopes(touched: int, part: int, pace: PartRates | None, mean: float, power:
 
 @compiled
 def rise(more: float, touched: int, part: int, pace: PartRates | None, mean: float, power: float) -> float:
-    """The exact increase of the aim if a part touches `more` columns."""
+    """Return the exact increase of the aim, without its `flat` term, if a part touches `more` additional columns."""
     before, after = _part_cost(touched, part, pace), _part_cost(touched + more, part, pace)
     return float((after * (after / mean) ** power - (before / mean) ** power * before) / (power + 1.0))

@@ -1,4 +1,4 @@
-"""Parsa's rows, refined: passes move rows to the parts where they leave fewer columns touched.
+"""Refined placement: rows are placed by Parsa, then passes move them so that parts touch fewer columns.
 
 The choices of passes, heats and powers are explained in docs/notes/placement.md.
 """
@@ -33,13 +33,13 @@ from gridml.placement.refine import Touches, anneal, falling
 from gridml.placement.refine_kernel import Aim
 from gridml.placement.serving import serve
 
-# The default aim and heat of each objective. A power of 4 is a compromise: with 6 the largest traffic is 3% more, with
-# 3 the largest memory is 1% more. `finishing.EVENING` evens parts out afterwards. The flat part of 0.1 lets parts that
-# are far below the largest save columns too; 1 would raise the largest memory.
+# The default aim and heat of each objective. A power of 4 is a compromise: with 6 the largest traffic is 3% higher,
+# with 3 the largest memory is 1% higher. `finishing.EVENING` evens out parts afterwards. With a `flat` of 0.1, parts
+# far below the largest save columns too; a `flat` of 1 would raise the largest memory.
 LEVEL, EVEN, PLAIN = (Aim(4, 0.1), 1.0), (Aim(2), 1.0), (Aim(0), 1.0)
 DEFAULT_AIMS = {MEMORY: LEVEL, TRAFFIC: EVEN, TOTAL: PLAIN, DUAN: EVEN, SECONDS: EVEN}
 ALTERNATIVES = {TRAFFIC: (LEVEL[0], PLAIN[0]), DUAN: (LEVEL[0],)}  # tried in addition to the default
-# In a star the traffic of a part is what it touches, so memory and traffic have the same aim.
+# In a star the traffic of a part is the columns that it touches, so memory and traffic have the same aim.
 DEFAULT_AIMS_IN_STAR = {**DEFAULT_AIMS, TRAFFIC: LEVEL, DUAN: LEVEL, SECONDS: LEVEL}
 
 
@@ -47,10 +47,11 @@ DEFAULT_AIMS_IN_STAR = {**DEFAULT_AIMS, TRAFFIC: LEVEL, DUAN: LEVEL, SECONDS: LE
 class RefinedOptions(Options):
     """Options of refinement."""
 
-    passes: int = 8  #: over all rows
-    heat: float | None = None  #: of the first pass, in columns of loss; falls to 0; None: by the objective
-    power: int | None = None  #: a whole number, see `refine_kernel.Aim`; None: by the objective
-    loose: float = 0.03  #: the share by which parts may differ between passes, in addition to the final `slack`
+    passes: int = 8  #: number of passes over all rows
+    heat: float | None = None  #: `Pass.heat` of the first pass, in columns; it falls to 0; None: by the objective
+    power: int | None = None  #: power of the `refine_kernel.Aim`, a whole number; None: by the objective
+    #: maximum deviation of a part from its share during the passes, as a fraction of the share, if `slack` is less
+    loose: float = 0.03
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +64,7 @@ class RefinedOptions(Options):
 
     @property
     def aim(self) -> Aim:
-        """The objective of the passes."""
+        """The aim of the passes."""
         usual, _ = self._usual
         return usual if self.power is None else Aim(int(self.power), usual.flat)
 
@@ -81,15 +82,15 @@ class Variant(NamedTuple):
     """One way to refine for an objective."""
 
     aim: Aim
-    pace: PartRates | None = None  #: the costs of parts; None: they are equal
+    pace: PartRates | None = None  #: the costs of columns and work in each part; None: equal in all parts
 
 
 def variants(graph: Bipartite, parts: int, options: RefinedOptions) -> list[Variant]:
     """Return the variants to try for the objective; the best result is kept.
 
-    For the largest traffic these are all three aims, because the best one depends on the graph, and for Duan's product
-    two. For seconds there are two if parts differ in speed: columns that avoid slow parts can be too many for the
-    others. All other objectives have one.
+    For the largest traffic all three aims are tried, because the best one depends on the graph, and for Duan's product
+    two. For seconds, if parts differ in speed, rows are refined with and without a `pace`: a pace keeps columns away
+    from slow parts, but can leave too many for the others. For all other objectives there is one variant.
     """
     tried = [Variant(options.aim)]
     pace = pace_of(graph, parts, options)
@@ -117,7 +118,8 @@ class Refined:
 
 
 def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list[Touches], list[Variant], str]:
-    """Return the results of refining Parsa's rows in each of the `variants`, these, and a description."""
+    """Refine Parsa's placement of the rows once for each of the `variants`. Return the results, the variants, and a
+    description."""
     dealt, _, why = deal_out(graph, parts, ParsaOptions(own.seed, own.slack, shares=own.shares))
     rng = np.random.default_rng([own.seed, 1])
     tried, wanted = [], variants(graph, parts, own)
@@ -129,7 +131,7 @@ def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list
         anneal(tally, rng, bounds, aim, falling(own.usual_heat, own.passes))
         if tally.worth(aim) < before:
             tally = finish(tally, rng, graph, own, aim)
-        if tally.worth(aim) >= before:  # heat lost more than it gained: accept only moves that gain
+        if tally.worth(aim) >= before:  # the heat lost more than it gained: accept only moves with a gain
             tally = finish(as_dealt(), rng, graph, own, aim)
         if tally.worth(aim) >= before:
             tally = as_dealt()

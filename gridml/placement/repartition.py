@@ -1,16 +1,17 @@
 """Repartitioning: places a graph again with few moves, after it has grown or the number of parts has changed.
 
-New rows and columns are placed against the parts as they were. With fewer parts, the last ones are gone, and their
-rows count as new. With more parts, each new one is cut out of an old one by Parsa, starting with the parts that touch
-most columns; then parts that are too large give up the rows that cost least elsewhere. A few passes move rows to where
-they leave fewer columns touched, if that is worth the cost of a move. At the end the number of columns that parts
-touch is evened out, as in refinement.
+Rows and columns start in their former parts; then new ones are added. If there are fewer parts than before, the parts
+with the highest numbers are removed, and their rows count as new. If there are more, Parsa cuts each additional part
+out of a former part, beginning with the parts that touch most columns. Parts that are too large then give up the rows
+that cost least elsewhere. A few passes move rows to parts where they cause fewer touched columns, if the gain exceeds
+the cost of a move. If the objective is memory, the last passes even out what parts touch, as in refinement.
 
-Columns keep the part that served them, or move to even out traffic. Sweeps are as in `serving`, but start from the
-former assignment and count the traffic of columns that stay. A part may serve a column that it does not touch. If two
-parts touch a column, the traffic is the same whichever of them serves it, so it stays.
+A column keeps the part that served it, or moves to even out traffic. The sweeps are those of `serving`, but start from
+the former assignment and count the traffic of columns that stay. If columns are not allowed to move, a part can serve a
+column that it does not touch. A column that exactly two parts touch stays, because its traffic is the same whichever of
+the two serves it.
 
-What was tried is in docs/notes/placement.md.
+Alternatives that were tried are listed in docs/notes/placement.md.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ def sweep_moves(
     """Visit each row of `order` once and move it to its best part. Return the number of moves.
 
     The gain of a move from part a to b is the decrease of Σ N_i·(N_i / mean)^`power` / (`power` + 1), where N_i is
-    |N(U_i)|: a loses the columns that only this row touches there, and b gains those that it does not touch yet. A row
-    whose `home` is a part, not −1, costs `fee` more in any other part. A row moves if its gain is positive. It leaves a
-    part with more work than `most` even at a loss of up to `push`, and without the fee. A row without a part (−1)
-    always goes to the best one. No part's work rises above its `most` or falls below its `least`.
+    |N(U_i)|: a loses the columns that only this row touches there, and b gains the columns of the row that it does not
+    touch yet. `home` is the former part of each row, −1 for none; a row costs `fee` more in any part but its home. A
+    row moves if its gain is positive. A row of a part with more work than `most` moves without the fee, and at a loss
+    of up to `push`. A row without a part (−1) always moves to the best part. A move never raises a part's work above
+    `most` or lowers it below `least`.
     """
     times, touched, load = counts.times, counts.touched, counts.load
     k, (least, most, _) = len(load), rooms
@@ -107,9 +109,9 @@ def keep_serving(
 ) -> Parts:
     """Return the part that serves each column, int32 (columns,).
 
-    `sets` are the parts that touch each column (`sets_of`), `before` the parts that served them, −1 for none, and
-    `weights` int64 (columns,). With `stay` every column with a former part keeps it; otherwise a column starts from
-    its former part if that touches it.
+    `sets` are the parts that touch each column (`sets_of`), `before` is the part that served each column, −1 for none,
+    and `weights` int64 (columns,) are the columns' weights. With `stay` every column that had a part keeps it.
+    Otherwise a column starts in its former part if that part still touches it.
     """
     offsets, touch = touching(sets, parts)
     times = np.diff(offsets)
@@ -134,7 +136,7 @@ def keep_serving(
 
 @compiled
 def _served_from_outside(offsets: Counts, touch: Parts, home: Parts) -> NDArray[np.bool_]:
-    """Return which columns are touched by parts, but not by the one that serves them, bool (columns,)."""
+    """Return True for each column that some part touches, but not the part that serves it, bool (columns,)."""
     outside = offsets[1:] > offsets[:-1]
     for column in range(len(home)):
         for at in range(offsets[column], offsets[column + 1]):
@@ -157,10 +159,12 @@ def _load(offsets: Counts, touch: Parts, home: Parts, weights: Weights | None, p
     return load
 
 
-COST = 0.1  # of a move, in columns of a mean row: higher costs save hardly any moves, but lose quality
-PASSES = 8
-RISE = 1.5  # the factor by which the accepted loss grows from pass to pass
-POWERS = {MEMORY: 6.0, TRAFFIC: 1.0, TOTAL: 0.0}  # of a part's weight, by objective (see `sweep_moves`)
+# Default cost of a move, as a fraction of a mean row's columns. A higher cost saves hardly any moves, and the quality
+# falls.
+COST = 0.1
+PASSES = 8  # maximum number of passes that move rows to better parts
+RISE = 1.5  # the factor by which the accepted loss grows from pass to pass while parts are too large
+POWERS = {MEMORY: 6.0, TRAFFIC: 1.0, TOTAL: 0.0}  # the `power` of `sweep_moves` for each objective
 NEW = -1  # the former part of a new row or column
 
 
@@ -168,9 +172,9 @@ NEW = -1  # the former part of a new row or column
 class Before:
     """The former parts of a graph's rows and columns."""
 
-    parts: int
-    rows: Parts  #: int32 (rows,), −1 for new ones
-    columns: Parts  #: int32 (columns,), −1 for new ones
+    parts: int  #: the former number of parts
+    rows: Parts  #: the former part of each row, −1 for new rows, int32 (rows,)
+    columns: Parts  #: the former part of each column, −1 for new columns, int32 (columns,)
 
     @staticmethod
     def of(placement: Placement, graph: Bipartite) -> Before:
@@ -185,7 +189,7 @@ class Before:
             if len(placed) > there:
                 raise UsageError(
                     f"{len(placed):,} {name} were placed before, and the graph has {there:,}; expected the same graph, "
-                    "or what has been added to it after its last row and column."
+                    "or rows and columns added to it at the end."
                 )
         rows, columns = np.full(graph.rows, NEW, np.int32), np.full(graph.columns, NEW, np.int32)
         rows[: len(placement.rows)], columns[: len(placement.columns)] = placement.rows, placement.columns
@@ -211,8 +215,8 @@ class RepartitionOptions(Options):
     """Options of repartitioning."""
 
     cost: float | None = None
-    """The gain that a move of a row must exceed, in weights of a mean row's columns. None: with the same number of
-    parts, rows only move out of parts that are too large, and columns stay; with another number, COST."""
+    """The gain that the move of a row must exceed, as a multiple of the weight of a mean row's columns. None: COST if
+    the number of parts has changed; otherwise rows only move out of parts that are too large, and columns stay."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -224,11 +228,11 @@ class RepartitionOptions(Options):
 class Moved:
     """Counts of moves between two placements."""
 
-    rows_before: int
-    rows_moved: int  #: of these, now on another part
-    rows_lost: int  #: of these, forced to move because their part is gone
-    columns_before: int
-    columns_moved: int  #: of these, now served by another part
+    rows_before: int  #: rows that had a part before
+    rows_moved: int  #: rows that had a part before and are now on another
+    rows_lost: int  #: rows that had to move because their part no longer exists
+    columns_before: int  #: columns that had a part before
+    columns_moved: int  #: columns that had a part before and are now served by another
 
     @staticmethod
     def between(before: Before, after: Placement) -> Moved:
@@ -264,7 +268,7 @@ class Repartition:
         if before.rows.shape != (graph.rows,) or before.columns.shape != (graph.columns,):
             raise UsageError(
                 f"{len(before.rows):,} rows and {len(before.columns):,} columns were placed before, and the graph has "
-                f"{graph.rows:,} and {graph.columns:,}; expected as many, −1 for those that are new."
+                f"{graph.rows:,} and {graph.columns:,}; expected equal numbers, −1 for new ones."
             )
         stay = own.cost is None and parts == before.parts
         weight = _weight(graph)
@@ -291,12 +295,12 @@ class Repartition:
 class _Rows:
     """The state of rows while they are placed."""
 
-    given: Bipartite
+    given: Bipartite  #: the graph to place
     options: RepartitionOptions
-    unit: float  #: the mean weight of a column of a row
-    home: Parts  #: the former part of each row, −1 for new ones
-    graph: WeighedRows
-    counts: DenseCounts  #: change in place
+    unit: float  #: the mean weight of a column, averaged over all edges
+    home: Parts  #: the former part of each row, −1 for new rows
+    graph: WeighedRows  #: `given` in the form that kernels take
+    counts: DenseCounts  #: the present part of each row; the arrays change in place
 
     @staticmethod
     def of(graph: Bipartite, before: Before, parts: int, options: RepartitionOptions, unit: float) -> _Rows:
@@ -306,7 +310,7 @@ class _Rows:
         return _Rows(graph, options, unit, home, *dense_counts(graph, graph.works, rows.copy(), parts))
 
     def placed(self, cost: float) -> Parts:
-        """Return the part of each row; a row outside of its home costs `cost` columns."""
+        """Return the part of each row. A row outside its home costs `cost`, in weights of columns."""
         given, options, rows, parts = self.given, self.options, self.counts.rows, len(self.counts.load)
         rng = np.random.default_rng([options.seed, 3])
         # With these bounds some part always has room for a row, even for the heaviest.
@@ -333,10 +337,10 @@ class _Rows:
     def _fit(
         self, rng: np.random.Generator, bounds: Bounds, cost: float, power: float, pushes: int | None = None
     ) -> None:
-        """Move rows out of parts with more than their `most`, in the order of what they cost elsewhere.
+        """Move rows out of parts with more work than `most`; rows that cost least elsewhere move first.
 
-        If moves are forbidden (an infinite cost), rows outside of their homes move first, as long as that is enough.
-        Rows of different works need not fit at all: after `pushes` rounds the parts stay as they are.
+        If `cost` is infinite, rows at home move only when no overfull part has other rows left. If rows differ in
+        work, it can be impossible to fit them: after `pushes` rounds the parts stay as they are.
         """
         push, done, guests_first = self.unit, 0, cost == np.inf
         rows, load = self.counts.rows, self.counts.load
@@ -356,13 +360,17 @@ class _Rows:
 
 
 def _weight(graph: Bipartite) -> int:
-    """Return the total weight of all edges: each column counts once for each row that touches it."""
+    """Return the total weight of all edges: a column's weight counts once for each row that touches it."""
     return graph.edges if graph.column_weights is None else int(graph.column_weights[graph.neighbours].sum())
 
 
 def _cut(graph: Bipartite, rows: Parts, before: int, parts: int, options: RepartitionOptions) -> Parts:
-    """Cut the additional parts out of the former ones. All are cut into equally many pieces; those that touch most for
-    their share into one more. The first piece keeps its part's number."""
+    """Cut the additional parts out of the former ones.
+
+    Every former part is cut into `parts` // `before` pieces. The parts that touch most columns, relative to their
+    shares, are cut into one more piece each, until there are `parts` pieces. The first piece keeps the number of its
+    part.
+    """
     shares = np.ones(parts) if options.fractions is None else options.fractions
     touched = np.zeros(before)
     for part in range(before):

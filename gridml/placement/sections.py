@@ -1,8 +1,8 @@
 """Sections of parts, and the overlap between parts.
 
-A section holds rows of a part that touch the same columns, so a piece of a section needs few columns. Each part is
-placed again by itself, by Parsa. Columns that several parts touch are then needed in some sections of a part, not in
-all of them. The overlap measures which parts are near each other.
+A section holds rows of one part that touch mostly the same columns, so any piece of it needs few columns. The sections
+of a part are found by Parsa, which places the part's rows by themselves. A column that several parts touch is then
+needed in some sections of a part, not in all. The overlap of two parts is the weight of the columns that both touch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from gridml.placement.serving import touching
 def sections(graph: Bipartite, rows: Parts, parts: int, each: int, seed: int) -> Parts:
     """Return the section of each row within its part, int32 (rows,) from 0 to `each` - 1.
 
-    Sections of a part differ by at most one row. A part with fewer than `each` rows is not divided.
+    The numbers of rows in the sections of a part differ by at most one. A part with fewer than `each` rows is not
+    divided.
     """
     section_of = np.zeros(graph.rows, np.int32)
     if each == 1:
@@ -37,9 +38,10 @@ def sections(graph: Bipartite, rows: Parts, parts: int, each: int, seed: int) ->
 def _compact(graph: Bipartite, numbers: Ids) -> Bipartite:
     """Return the graph with only the columns that its rows touch, renumbered. `numbers` (columns,) is scratch, which
     need not be cleared."""
-    # The edge that wrote last identifies its column: this finds the distinct columns without sorting.
+    # Each edge writes its index into the entry of its column, and the index that stays there identifies the column.
+    # This finds the distinct columns without sorting.
     touched = graph.neighbours
-    numbers[touched] = np.arange(len(touched), dtype=np.int32)  # of equal columns the last one wins
+    numbers[touched] = np.arange(len(touched), dtype=np.int32)  # of the edges to one column, the last one stays
     chosen = touched[numbers[touched] == np.arange(len(touched))]
     numbers[chosen] = np.arange(len(chosen), dtype=np.int32)
     return Bipartite(graph.offsets, numbers[touched], len(chosen))
@@ -49,8 +51,8 @@ Shared = NDArray[np.int64]
 
 
 def overlap(graph: Bipartite, rows: Parts, parts: int, weights: NDArray[np.int64]) -> Shared:
-    """Return the weight of columns that two parts both touch, int64 (parts, parts). The diagonal is what a single part
-    touches."""
+    """Return, for each two parts, the weight of the columns that both touch, int64 (parts, parts). The diagonal is the
+    weight of what each part touches."""
     offsets, touch = touching(sets_of(graph, rows, parts), parts)
     touched = csr_array((np.ones(len(touch), np.int64), touch, offsets), shape=(graph.columns, parts))
     weighed = csr_array((np.repeat(weights, np.diff(offsets)), touch, offsets), shape=(graph.columns, parts))

@@ -1,10 +1,10 @@
-"""Assignment of columns to the parts that serve them (Li, Andersen and Smola, Algorithm 2), swept until it is stable.
+"""Serving: chooses the part that serves each column (Li, Andersen and Smola, Algorithm 2), in repeated sweeps.
 
 A column that only one part touches causes no traffic if that part serves it. A column that d ≥ 2 parts touch costs the
-serving part d − 1, and each of the others 1. So the total does not depend on the choice, only the balance does: a sweep
-gives each column to the part that touches it and has the least traffic without it. Two or three sweeps are enough in
-practice. Columns count by weight, the heaviest come first, and if parts differ in speed, the part that would finish
-first is taken (`PartRates`).
+serving part d − 1, and each of the other parts 1. So the choice changes only the balance, not the total. A sweep visits
+each column and compares the parts that touch it: the part with the least traffic, not counting this column, serves it.
+Sweeps end when no column moves; two or three are enough in practice. Columns count by weight, and the heaviest come
+first. If parts differ in speed (`PartRates`), the part that would finish first serves the column.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gridml.placement.bipartite import Bipartite, Weights
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words, sets_of
 
-SWEEPS = 20  # at most
-LISTED = 3 << 20  # the columns up to which the lists of parts are built once for all sweeps, to bound memory
-PIECE = 1 << 19  # of more columns, lists are built for this many at a time, in each sweep
+SWEEPS = 20  # maximum number of sweeps
+LISTED = 3 << 20  # for up to this many columns, the lists of touching parts are built once for all sweeps
+PIECE = 1 << 19  # with more columns, every sweep builds the lists again, this many at a time, to bound memory
 
 
 def serve(graph: Bipartite, rows: Parts, parts: int, seed: int, pace: PartRates | None = None) -> Parts:
@@ -31,8 +31,8 @@ def serve(graph: Bipartite, rows: Parts, parts: int, seed: int, pace: PartRates 
 def served(
     sets: Words, parts: int, seed: int, weights: Weights | None = None, pace: PartRates | None = None
 ) -> tuple[Parts, NDArray[np.int64]]:
-    """Like `serve`, from the parts that touch each column (`sets_of`) and the weights of columns, int64 (columns,).
-    Return also the traffic of each part, int64 (parts,)."""
+    """Like `serve`, given `sets`, the parts that touch each column (`sets_of`), and the weights of columns, int64
+    (columns,). Return also the traffic of each part, int64 (parts,)."""
     home, shared = _alone(sets)  # columns of a single part cause no traffic
     np.random.default_rng(seed).shuffle(shared)
     if weights is not None:
@@ -62,7 +62,8 @@ def deal_unused(home: Parts, parts: int) -> None:
 
 @compiled
 def _alone(sets: Words) -> tuple[Parts, Parts]:
-    """Return the part of each column that a single part touches, −1 for others, and the columns of several parts."""
+    """Return, for each column, the only part that touches it, or −1 if none or several do; and the columns that several
+    parts touch."""
     home, shared = np.full(len(sets), -1, np.int32), np.empty(len(sets), np.int32)
     count = 0
     for column in range(len(sets)):
@@ -85,7 +86,8 @@ def _alone(sets: Words) -> tuple[Parts, Parts]:
 
 @compiled
 def touching(sets: Words, parts: int) -> tuple[NDArray[np.int64], Parts]:
-    """Return the parts that touch each column, as offsets int64 (columns + 1,) into parts int32, ascending."""
+    """Return the parts that touch each column as lists: the offsets of columns, int64 (columns + 1,), and the parts,
+    int32, ascending in each list."""
     offsets = np.empty(len(sets) + 1, np.int64)
     offsets[0] = 0
     for column in range(len(sets)):
@@ -119,8 +121,8 @@ def sweep(
     home: Parts,
     load: NDArray[np.int64],
 ) -> int:
-    """Give each column, in order, to the part that touches it (see `touching`) and has the least traffic without it.
-    Return the number of moves.
+    """Visit each column in order. Of the parts that touch it (see `touching`), give it to the one with the least
+    traffic, not counting this column. Return the number of moves.
 
     `home` int32 (columns,) is the part that serves each column, −1 for none yet, and `load` int64 (parts,) the traffic
     of each part; both change in place. With `pairs_stay`, columns of two parts keep their home, since their traffic is
@@ -130,7 +132,7 @@ def sweep(
     for column in range(len(home)):
         first, last = offsets[column], offsets[column + 1]
         once = 1 if weights is None else weights[column]
-        extra = (last - first - 2) * once  # of the serving part, on top of the 1 of every part that touches the column
+        extra = (last - first - 2) * once  # traffic of the serving part beyond that of the other parts that touch it
         before = home[column]
         if pairs_stay and before >= 0 and last - first == 2:
             continue

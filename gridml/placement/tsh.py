@@ -2,17 +2,18 @@ r"""The two-step heuristic: places rows first, then columns.
 
 Duan, Wang and Wu, "Minimizing Training Time of Distributed Machine Learning by Reducing Data Communication", IEEE
 Transactions on Network Science and Engineering, 2021. The paper itself was not available. Known facts: data are
-partitioned first and parameters second, each by a sequential greedy; a step takes α = 1 or 2 data vertices (TSH-1,
-TSH-2) out of β candidates; the objective is the training time max |D_i| · max communication, under a limit θ of what a
-worker holds; and the improvements over random. Choices made here:
+partitioned first and parameters second, each by a sequential greedy algorithm; a step takes α = 1 or 2 data vertices
+(TSH-1, TSH-2) out of β candidates; the objective is the training time max |D_i| · max communication, under a limit θ on
+what a worker holds; and the improvements over a random placement. Choices made here:
 
-- A step is that of the part with the fewest rows, of these the one that touches the fewest columns. So parts are even,
-  which leaves the largest traffic to minimise. With unequal shares it is the part with the least work for its share.
-- The cost of a step is the number of columns that are new to the part, for two rows |N(u) ∪ N(w) \ N(U_i)|.
-- TSH-1 takes the cheapest waiting row, TSH-2 the best pair of the β cheapest. With β random candidates thousands were
-  needed for the same quality. `sample` restricts both to random rows.
-- Columns count 1 each. A column that a single part touches is served by it. The others follow, those that most parts
-  touch first, each to the part that touches it and has the least traffic so far.
+- The part with the fewest rows takes the next step; of several, the part that touches the fewest columns. So parts have
+  equally many rows, and only the largest traffic is left to minimise. If shares are unequal, the part with the least
+  work relative to its share takes the next step.
+- The cost of a step is the number of columns that are new to the part; for two rows, |N(u) ∪ N(w) \ N(U_i)|.
+- TSH-1 takes the cheapest waiting row, TSH-2 the best pair of the β cheapest rows. With random candidates instead, β
+  had to be in the thousands for the same quality. `sample` limits both to a random sample of rows at a time.
+- Columns count 1 each. A column that a single part touches is served by that part. Every other column is served by the
+  part with the least traffic so far among the parts that touch it; columns that most parts touch come first.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ from gridml.placement.neighbours import Words, no_sets, sets_of
 from gridml.placement.serving import deal_unused, touching
 
 COST, BEFORE, AFTER = 0, 1, 2  # fields of an entry, see `_all_waiting`
-NO_ROW = -1  # also: no part
+NO_ROW = -1  # no row; as a part: no part
 
 
 class PartRoom(NamedTuple):
     """The bounds of parts."""
 
-    most: Counts  #: work, int64 (parts,)
-    shares: Shares  #: target fractions, float64 (parts,); the part with the least work for its share is next
-    limit: int  #: columns that a part may touch
+    most: Counts  #: maximum work of each part, int64 (parts,)
+    shares: Shares  #: target fractions of all work, float64 (parts,)
+    limit: int  #: maximum number of columns that any part touches
 
 
 class Dealt(NamedTuple):
@@ -78,11 +79,12 @@ def deal_by_steps(
     dealt: Dealt,
     parts: Parts,
 ) -> int:
-    """Write the part of each row, int32 (rows,), into `parts`, −1 if it fits nowhere. Return what is left of `extra`.
+    """Write the part of each row, int32 (rows,), into `parts`; −1 if it fits nowhere. Return what is left of `extra`.
 
-    A step takes the row with the fewest new columns for the part, or the best pair of the `candidates` cheapest rows. A
-    part is open until it has its `room` of work (`works`, int64 (rows,)), and `extra` parts until they have one more.
-    Parts start with what they were `dealt` before. Rows of equal cost are initially taken in the given order.
+    A `step` of 1 takes the row with the fewest new columns for the part, a `step` of 2 the best pair of the
+    `candidates` cheapest rows. A part takes rows until their `works`, int64 (rows,), reach the maximum of its `room`;
+    `extra` parts are allowed 1 more. `dealt` is the state of the parts from earlier calls. While costs are unchanged,
+    rows of equal cost are taken in the given order.
     """
     offsets, neighbours, column_offsets, rows_of = graph
     most, shares, limit = room
@@ -95,7 +97,8 @@ def deal_by_steps(
     mark = np.full(len(column_offsets) - 1, NO_ROW, np.int32)
     cheapest = np.empty(candidates, np.int32)
     taken = np.empty(2, np.int32)
-    closed = np.zeros(k, np.bool_)  # by the limit, for good: costs of a part fall only when it takes a row
+    # Parts that the limit closes stay closed, because a part's costs fall only when it takes a row.
+    closed = np.zeros(k, np.bool_)
     left = count
     while left:
         part, least_filled = NO_ROW, 0.0
@@ -199,10 +202,10 @@ def deal_by_steps(
 
 @compiled
 def _all_waiting(graph: BothSides, order: Ids, sets: Words, parts: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the lists of waiting rows: int32 (parts, rows, 3), the cost of a row and its neighbours in its list, and
-    int32 (parts, costs), the first row of each list."""
-    # For each part, a row is in the list of its cost. Lists are doubly linked, so a row changes its list in constant
-    # time. The memory is O(parts × rows), independent of the number of edges.
+    """Return the lists of waiting rows: the entries of rows, int32 (parts, rows, 3), with the cost of a row, the row
+    before it and the row after it in its list; and the first row of each list, int32 (parts, costs)."""
+    # Each part has a list of rows for each cost. Lists are doubly linked, so a row changes its list in constant time.
+    # The memory is O(parts × rows), independent of the number of edges.
     offsets, neighbours, _, _ = graph
     count, deepest = len(offsets) - 1, 0
     for row in range(count):
@@ -227,9 +230,9 @@ def _all_waiting(graph: BothSides, order: Ids, sets: Words, parts: int) -> tuple
 class TshOptions(Options):
     """Options of the two-step heuristic."""
 
-    step: int = 2  #: rows that a step takes, 1 or 2 (α)
-    candidates: int = 32  #: the cheapest rows, of which a pair is chosen (β)
-    sample: int | None = None  #: random rows that are dealt out together, sample by sample; None: all at once
+    step: int = 2  #: number of rows that a step takes, 1 or 2 (α)
+    candidates: int = 32  #: number of cheapest rows from which a pair is chosen (β)
+    sample: int | None = None  #: number of rows that are drawn at random and dealt out at a time; None: all rows
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -242,7 +245,8 @@ class TshOptions(Options):
 
 
 class Tsh:
-    """O(parts × edges) time, plus the square of the candidates' edges; O(parts × rows) memory."""
+    """The two-step heuristic. O(parts × edges) time, plus the square of the candidates' edges; O(parts × rows)
+    memory."""
 
     name = "tsh"
     supports = frozenset({SHARES, ROW_WEIGHTS, MEMORY_LIMIT, f"objective {DUAN}"})
@@ -258,11 +262,11 @@ class Tsh:
 
 
 def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> tuple[Parts, Counts]:
-    """Return the part of each row, −1 if the memory limit left it none, and the number of columns that each part
-    touches.
+    """Return the part of each row, −1 if no part had room within the memory limit, and the number of columns that each
+    part touches.
 
-    `weight` int64 (rows,) is the number of rows that each row stands for, or their work. A row of more than 1 may
-    exceed the bound of its part by its weight minus 1.
+    `weight` int64 (rows,) is the number of rows that each row stands for, or their work. A part can exceed its bound by
+    up to the weight of its last row minus 1.
     """
     order = np.random.default_rng(options.seed).permutation(graph.rows).astype(np.int32)
     dealt = Dealt(no_sets(graph.columns, parts), np.zeros(parts, np.int64), np.zeros(parts, np.int64))
@@ -274,7 +278,7 @@ def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> t
     sample = options.sample or graph.rows
     for first in range(0, graph.rows, sample):
         drawn = order[first : first + sample]
-        # All rows at once need no subgraph. A sample gets one, with its rows in the order in which they were drawn.
+        # For a sample, a subgraph is made whose rows are in the order in which they were drawn.
         whole = len(drawn) == graph.rows
         some, numbers = (graph, np.arange(graph.rows)) if whole else (graph.only(drawn), drawn)
         turns = drawn if whole else np.arange(len(drawn), dtype=np.int32)
@@ -286,7 +290,7 @@ def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> t
 
 
 def infeasible(graph: Bipartite, parts: int, options: TshOptions, reached: Counts) -> UsageError:
-    """Return the error for a memory limit that cannot be kept; `reached` is what the parts touch without a limit."""
+    """Return the error for a memory limit that cannot be kept; `reached` is what each part touches without a limit."""
     least, limit = least_memory(graph, parts), options.memory
     assert limit is not None, "there is one to keep"
     return UsageError(
@@ -297,8 +301,8 @@ def infeasible(graph: Bipartite, parts: int, options: TshOptions, reached: Count
 
 
 def serve_greedily(graph: Bipartite, rows: Parts, parts: int) -> Parts:
-    """Return the part that serves each column, int32 (columns,), by one greedy pass: first the columns of a single
-    part, then those that most parts touch. Columns that no row touches are dealt out in turn."""
+    """Choose the part that serves each column, int32 (columns,), in one greedy pass. Columns that a single part touches
+    come first, then those that most parts touch. Columns that no row touches are dealt out in turn."""
     offsets, touch = touching(sets_of(graph, rows, parts), parts)
     sizes = graph.sizes
     load = np.bincount(touch, np.repeat(sizes, np.diff(offsets)), parts).astype(np.int64)
@@ -321,5 +325,5 @@ def _serve(offsets: Counts, touch: Parts, order: Parts, sizes: Counts, load: Cou
         for at in range(first + 1, last):
             if load[touch[at]] < load[best]:
                 best = touch[at]
-        load[best] += (last - first - 2) * sizes[column]  # it serves the others, and no longer fetches the column
+        load[best] += (last - first - 2) * sizes[column]  # `best` serves the other parts, and need not fetch the column
         home[column] = best

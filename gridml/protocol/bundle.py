@@ -1,4 +1,4 @@
-"""Bundles: a small message and tensors in one safetensors payload, the only thing that master and workers exchange.
+"""Bundles: a small message and tensors in one safetensors payload. Master and workers exchange nothing else.
 
 A payload is a valid safetensors file whose metadata holds the message as JSON. Its SHA-256 travels with it (in the file
 name), so that a truncated or altered payload is detected before it is parsed. Nothing in a payload is ever executed:
@@ -38,6 +38,7 @@ _DTYPES = {
 }
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 _INT32 = np.iinfo(np.int32)
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
 FILLER = "filler/"  # prefix of tensors that only pad the payload
 MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 
@@ -48,12 +49,12 @@ def encode(message: Mapping[str, Any], tensors: Mapping[str, Array], aligned: Co
 
 
 def pieces(message: Mapping[str, Any], tensors: Mapping[str, Array], aligned: Container[str] = ()) -> Pieces:
-    """Return what `encode` does as pieces that share memory with contiguous arrays.
+    """Return the payload of `encode` as pieces. Contiguous arrays are not copied: the pieces share their memory.
 
-    Arrays named in `aligned` begin at multiples of `ALIGNMENT_BYTES` of the payload.
+    Arrays named in `aligned` begin at byte offsets that are multiples of `ALIGNMENT_BYTES`.
     """
     # Not safetensors' own writer: it copies every array twice.
-    header: dict[str, Any] = {"__metadata__": {"gridml": json.dumps(message, separators=(",", ":"))}}
+    header: dict[str, Any] = {"__metadata__": {"gridml": _to_json(message)}}
     arrays: list[Piece] = []
     end = 0
     # Larger items first, so that every array begins at a multiple of its item size.
@@ -67,7 +68,7 @@ def pieces(message: Mapping[str, Any], tensors: Mapping[str, Array], aligned: Co
         begin, end = end, end + values.nbytes
         header[name] = {"dtype": _NAMES[values.dtype], "shape": tensor.shape, "data_offsets": (begin, end)}
         arrays.append(values.reshape(-1).view(np.uint8).data)
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text = _to_json(header).encode()
     text += b" " * (-(8 + len(text)) % (ALIGNMENT_BYTES if aligned else 8))
     return Pieces([len(text).to_bytes(8, "little") + text, *arrays])
 
@@ -88,8 +89,8 @@ def decode(payload: Payload | Arrived, max_header: int = MAX_HEADER_BYTES) -> tu
 
 
 def opened(payload: Piece, max_header: int = MAX_HEADER_BYTES) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return what `decode` does, with arrays on the payload's own memory, writable only if the payload is."""
-    # Not safetensors' own reader: it copies every tensor, 100 MB for each push of a replica of 100 MB.
+    """Decode without copying: as `decode`, but the arrays share the payload's memory and are writable only if it is."""
+    # Not safetensors' own reader: it copies every tensor, that is 100 MB for each push of a replica of 100 MB.
     try:
         length = int.from_bytes(payload[:8], "little")
         if length > max_header:
@@ -105,7 +106,7 @@ def opened(payload: Piece, max_header: int = MAX_HEADER_BYTES) -> tuple[dict[str
 
 
 def plain_tensors(payload: bytes) -> dict[str, Array]:
-    """Return the arrays of any safetensors file; bfloat16, which NumPy lacks, as float32.
+    """Return the arrays of any safetensors file. Those in bfloat16, which NumPy lacks, become float32.
 
     Raises ValueError for any other file.
     """
@@ -123,10 +124,10 @@ def plain_tensors(payload: bytes) -> dict[str, Array]:
 
 
 def _tensors(header: Mapping[str, Any], data: NDArray[np.uint8]) -> dict[str, Array]:
-    """Return the arrays of a header, ordered by offset, on the memory of `data`.
+    """Return the arrays of a header, ordered by offset. They share the memory of `data`.
 
-    Raises ValueError, or another of `_DECODE_ERRORS` for values of a wrong type, unless the arrays cover `data` without
-    gap or overlap, as safetensors requires.
+    Raises ValueError unless the arrays cover `data` without gap or overlap, as safetensors requires. Raises any of
+    `_DECODE_ERRORS` for values of a wrong type.
     """
     tensors, covered = {}, 0
     for name, of in sorted(header.items(), key=lambda item: (item[1]["data_offsets"], item[0])):
@@ -165,38 +166,37 @@ _DECODE_ERRORS = (KeyError, AttributeError, TypeError, ValueError, OverflowError
 
 
 def digest(payload: Payload | Piece) -> str:
-    """Return the SHA-256 of a payload in hexadecimal; for a received one, that of the bytes as they arrived."""
+    """Return the SHA-256 of a payload in hexadecimal. For a received payload: the hash of the bytes as they arrived."""
     return payload.sha256 if isinstance(payload, Pieces | Received) else Pieces([payload]).sha256
 
 
-def write_atomic(path: Path, payload: Payload, *, durable: bool = True, durable_name: bool = True) -> None:
+def write_atomic(path: Path, payload: Payload, *, durable: bool = True) -> None:
     """Write a file atomically: temporary name, fsync, rename. Pieces are hashed while they are written.
 
-    `durable_name` makes the name survive a power cut as well, which costs a second fsync. Without `durable` the content
-    does not survive either; use that for files that can be rebuilt. Raises OSError, and leaves no temporary file.
+    `durable` makes content and name survive a power cut, by one fsync each; set it to False for files that can be
+    rebuilt. Raises OSError, and leaves no temporary file.
     """
-    _write(path, lambda: path, payload, durable=durable, durable_name=durable_name)
+    _write(path, lambda: path, payload, durable=durable)
 
 
 def write_secret(path: Path, text: str) -> None:
     """Write a file atomically with mode 0600. Raises OSError."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)
-    # The mode is set on creation: a later chmod would leave a moment in which others can read the file.
+    # The mode is set on creation: with a later chmod, others could read the file for a moment.
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     temporary.replace(path)
 
 
-def write_named(
-    name: Callable[[str], Path], payload: Payload, *, durable: bool = True, durable_name: bool = True
-) -> None:
-    """Write a file as `write_atomic` does, under a name derived from its SHA-256, which is known once it is written."""
+def write_named(name: Callable[[str], Path], payload: Payload) -> None:
+    """Write a file as `write_atomic` does, but not durably. `name` returns its path for its SHA-256, which is known
+    once it is written. The temporary name is derived from `name("")`."""
     pieces = in_pieces(payload)
-    _write(name(""), lambda: name(pieces.sha256), pieces, durable=durable, durable_name=durable_name)
+    _write(name(""), lambda: name(pieces.sha256), pieces, durable=False)
 
 
-def _write(working: Path, path: Callable[[], Path], payload: Payload, *, durable: bool, durable_name: bool) -> None:
+def _write(working: Path, path: Callable[[], Path], payload: Payload, *, durable: bool) -> None:
     temporary = working.with_name(f".{working.name}.{os.getpid()}.tmp")
     try:
         with _new(temporary) as file:
@@ -209,7 +209,7 @@ def _write(working: Path, path: Callable[[], Path], payload: Payload, *, durable
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    if durable and durable_name:
+    if durable:
         sync_folder(working.parent)
 
 

@@ -17,7 +17,7 @@ from gridml.protocol.push import NOTHING, PushContent, ReplicaPart, decode, enco
 
 
 class MalformedPush(ValueError):
-    """A sync with a valid message and invalid tensors: the push is refused, and the reply gives the reason."""
+    """The message of a sync is valid, its tensors are not. The push is refused, and the reply gives the reason."""
 
     def __init__(self, sync: Sync, reason: str) -> None:
         super().__init__(reason)
@@ -31,7 +31,7 @@ class Codec(ABC):
     def read(self, payload: Arrived, max_header: int = MAX_HEADER_BYTES) -> tuple[Sync, PushContent]:
         """Return the sync of a payload, checked against its bounds, and the tensors sent with it.
 
-        Raises ValueError for an invalid sync; its subclass MalformedPush where only the tensors are invalid.
+        Raises MalformedPush, a ValueError, if only the tensors are invalid, and ValueError for an invalid message.
         """
 
     @abstractmethod
@@ -58,7 +58,7 @@ class BundleCodec(Codec):
 class InProcessPayload(bytes):
     """An empty payload that carries its message as an object."""
 
-    message: object  # of any type: simulated attackers put anything here
+    message: object  # a Sync or a Reply; simulated attackers may put anything here
 
 
 def in_process_payload(message: object) -> InProcessPayload:

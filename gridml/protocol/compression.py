@@ -2,17 +2,18 @@
 
     d = p − b        in blocks: s = max|d|/L        q = round(d/s) ∈ [−L, L]        the master takes p̂ = b + s·q
 
-One float32 s per block; L = 127 in blocks of 256 (`int8`), L = 7 in blocks of 64 (`int4`, two levels per byte). Both
-ends compute p̂ by the same operations, so they agree to the last bit. Block-wise: Dettmers, Lewis, Shleifer,
-Zettlemoyer, "8-bit optimizers via block-wise quantization" (arXiv 2110.02861), section 2.1; the
-levels here are evenly spaced.
+Here b is the tensor that the push was trained from, p the trained tensor, s the scale of a block (one float32), q its
+levels, and p̂ the tensor that the master receives. `int8` has L = 127 in blocks of 256 elements; `int4` has L = 7 in
+blocks of 64, two levels per byte. Both ends compute p̂ by the same operations, so they agree to the last bit. Block-wise
+quantisation is that of Dettmers, Lewis, Shleifer, Zettlemoyer, "8-bit optimizers via block-wise quantization" (arXiv
+2110.02861), section 2.1, but the levels here are evenly spaced.
 
 The rounding error p − p̂ is not lost: the worker continues from p and measures its next step from p̂, so the error is
 part of that step. This is the error feedback of Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent"
-(Interspeech 2014), and of Karimireddy, Rebjock, Stich, Jaggi (arXiv 1901.09847), algorithm 2, where the memory is a
-separate tensor.
+(Interspeech 2014) and of Karimireddy, Rebjock, Stich, Jaggi (arXiv 1901.09847), algorithm 2; in these papers a
+separate tensor remembers the error.
 
-Replies may carry weights in bfloat16 if pushes carry steps: a step is measured from the worker's rounded copy, so the
+If pushes carry steps, replies can carry weights in bfloat16. A step is measured from the worker's rounded copy, so the
 rounding of replies never reaches the master.
 """
 
@@ -29,8 +30,8 @@ from gridml.errors import UsageError
 Array = NDArray[Any]
 Codes = NDArray[np.uint8]
 
-MIN_STEP_ELEMENTS = 64  # below that the tensor's header and scale cost more than compression saves
-_AT_ONCE = 1 << 16  # elements that are converted together: they fit into a processor's cache
+MIN_STEP_ELEMENTS = 64  # a smaller tensor is sent by value: header and scale would cost more than compression saves
+_AT_ONCE = 1 << 16  # elements that are converted together, so that they fit into a processor's cache
 
 
 @final
@@ -39,7 +40,7 @@ class StepFormat:
     """Encoding of a step as uint8 (bytes,): the scales of all blocks, little-endian float32, then the levels."""
 
     name: str
-    levels: int  # L
+    levels: int  # L: a level is between −L and L
     block: int  # elements per scale
     packed: int  # levels per byte
 
@@ -48,7 +49,7 @@ class StepFormat:
         return 4 * -(-size // self.block) + -(-size // self.packed)
 
     def pack(self, step: Array) -> Codes | None:
-        """Encode a floating-point step of any shape; None where it is not finite or exceeds float32."""
+        """Encode a floating-point step of any shape. Return None if it is not finite or exceeds float32."""
         line = np.ravel(step)
         codes = np.zeros(self.nbytes(line.size), np.uint8)
         scales, levels = self._split(codes, line.size)
@@ -60,14 +61,14 @@ class StepFormat:
                     return None
                 scales[start // self.block :][: len(scale)] = scale
                 inverse = np.where(scale > 0, 1 / scale, 0)[:, None]
-                inverse[~np.isfinite(inverse)] = 0  # 1 / scale overflows: the step waits until it has grown
+                inverse[~np.isfinite(inverse)] = 0  # 1 / scale overflows: so small a step is left for a later push
                 rounded = np.rint(blocks * inverse).clip(-self.levels, self.levels).astype(np.int8)
                 self._put(levels, start, rounded.reshape(-1)[: line.size - start])
         return codes
 
     def taken(self, codes: Codes, base: Array) -> Array:
-        """Return p̂ for a step from `base`, in the shape and dtype of `base`. It may be infinite. Raises ValueError for
-        codes of another dtype or length."""
+        """Return p̂ for a step from `base`, in the shape and dtype of `base`. Its values can be infinite. Raises
+        ValueError for codes of another dtype or length."""
         if codes.dtype != np.uint8 or codes.shape != (self.nbytes(base.size),):
             raise ValueError(
                 f"a step in {self.name} is {codes.dtype} {codes.shape}; expected uint8 ({self.nbytes(base.size)},) for "
@@ -113,14 +114,14 @@ def _in_blocks(line: Array, block: int) -> Array:
 @final
 @dataclass(frozen=True)
 class TensorStep:
-    """A compressed step of a tensor from the base of a push."""
+    """A compressed step: the change of a tensor since the base of a push."""
 
     form: StepFormat
     codes: Codes
 
 
 def bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return finite values as bfloat16 bits, rounded to nearest even, or towards zero where that would overflow."""
+    """Return finite values as bfloat16 bits. They are rounded to nearest even, or towards zero if that overflows."""
     bits = values.view(np.uint32)
     rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
     overflows = rounded & np.uint32(0x7F800000) == 0x7F800000

@@ -1,10 +1,11 @@
 """Untrusted input: text made printable and short, bounds on message fields, and files that others can write.
 
-Text from a worker, its log or a batch system may hold anything. The sender truncates it, and so does the receiver. A
-bound is a function that returns the validated value, or raises ValueError with the reason.
+Text from a worker, its log or a batch system can contain anything. Both the sender and the receiver truncate it.
 
-A file that others can write may be a link, a FIFO, a device, a folder, or a sparse file of terabytes. It is read
-without following links, without blocking, and up to a limit.
+A bound is a function that checks a value: it returns the checked value, or raises ValueError with the reason.
+
+A path that others can write can be a link, a FIFO, a device, a folder, or a sparse file of terabytes. Such a file is
+read without following links, without blocking, and only if its size is within a limit.
 """
 
 from __future__ import annotations
@@ -14,24 +15,32 @@ import errno
 import itertools
 import os
 import reprlib
+import secrets
 import stat
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from gridml.errors import advice
 from gridml.protocol.payload import Received
 
-MAX_NAME_CHARS = 128  # of a worker, a process, a kind of machine, a tensor in an error message
+MAX_NAME_CHARS = 128  # of the name of a worker, a process, a kind of machine, or a tensor in an error message
 MAX_MESSAGE_CHARS = 2_000  # of an error message or a note
 MAX_TRACEBACK_CHARS = 20_000
-_NOTE = 64  # characters reserved for the note that replaces the omitted middle
+_NOTE = 64  # characters reserved for the note that replaces the middle of a long text
 
 
 def printable(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
     r"""Return `text` as at most `limit` printable characters; `limit` is at least 64.
 
     Characters that do not print (terminal escapes, lone surrogates, bidirectional controls) become escapes such as
-    `\x1b`; newlines and tabs stay. Longer text loses its middle, replaced by a note of its length. Idempotent.
+    `\x1b`; newlines and tabs stay. Longer text loses its middle; a note gives the length of what is left out.
+    Idempotent.
     """
     text = _shortened(text, limit)
     if text.isprintable():
@@ -40,13 +49,21 @@ def printable(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
     return _shortened(shown, limit)
 
 
+def one_line(text: str, limit: int = sys.maxsize) -> str:
+    r"""Return `text` printable on one line, with newlines and tabs as `\n` and `\t`, so that no view shows a part of it
+    as a line of the master's own. `limit` is as for `printable`, and applies before newlines and tabs are replaced."""
+    return printable(text, limit).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def described(error: BaseException) -> str:
-    """Return the type and the message of an error, printable. An error whose `str` raises is described by its type."""
+    """Return the type and the message of an error as printable text. For a known mistake in a program, the text also
+    says what to write instead. An error whose `str` raises is described by its type."""
     try:
         message = str(error)
     except Exception as another:
         message = f"(its message is unavailable: {type(another).__name__})"
-    return printable(f"{type(error).__name__}: {message}")
+    text = printable(f"{type(error).__name__}: {message}")
+    return text + advice(error, text)
 
 
 def _shortened(text: str, limit: int) -> str:
@@ -61,7 +78,7 @@ Bound = Callable[[Any], Any]
 
 MAX_INTEGER = 2**53 - 1  # exact in JSON, SQLite and floats
 MAX_DURATION_S = 1e9  # 31 years
-MIN_VERTEX_S = 1e-12  # training time of a vertex; a claim of less is rejected
+MIN_VERTEX_S = 1e-12  # minimum training time of a vertex; a claim of less is rejected
 TICK_S = 1e-9  # the resolution of a clock; anything shorter counts as 0
 
 
@@ -77,7 +94,7 @@ def integer(least: int = 0) -> Bound:
 
 
 def seconds(value: Any) -> float:
-    """Bound a duration in seconds: 0, or at least one tick of a clock."""
+    """Bound a duration in seconds. A duration of less than one tick of a clock becomes 0."""
     if type(value) not in (int, float) or not 0 <= value <= MAX_DURATION_S:  # false for NaN
         raise unexpected(value, f"seconds from 0 to {MAX_DURATION_S:g}")
     return float(value) if value >= TICK_S else 0.0
@@ -91,7 +108,7 @@ def boolean(value: Any) -> bool:
 
 
 def text(limit: int = MAX_NAME_CHARS) -> Bound:
-    """Bound text, which is made printable and truncated to `limit` characters."""
+    """Bound text: make it printable and truncate it to `limit` characters."""
 
     def take(value: Any) -> str:
         if type(value) is not str:
@@ -102,7 +119,7 @@ def text(limit: int = MAX_NAME_CHARS) -> Bound:
 
 
 def list_of(each: Bound, most: int, what: str = "") -> Bound:
-    """Bound lists of at most `most` values, each bounded by `each`; error messages call them `what`."""
+    """Bound lists of at most `most` values, each bounded by `each`. Error messages call the values `what`."""
 
     def take(value: Any) -> tuple[Any, ...]:
         if type(value) not in (list, tuple) or len(value) > most:
@@ -143,7 +160,6 @@ def unexpected(value: Any, expected: str) -> ValueError:
 
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_MOVED = itertools.count()  # makes the temporary names of moved folders unique within this process
 FOREIGN_ERRNOS = frozenset(
     {
         errno.ELOOP,
@@ -159,7 +175,7 @@ FOREIGN_ERRNOS = frozenset(
         errno.ENAMETOOLONG,
     }
 )
-"""Errors caused by the file that another user put there; all other errors are faults of this machine or its disk."""
+"""Errors that a file put there by another user can cause. All other errors are faults of this machine or its disk."""
 
 
 class ForeignFile(ValueError):
@@ -169,14 +185,14 @@ class ForeignFile(ValueError):
 def read_regular(path: Path, longest: int) -> bytes:
     """Return the content of a regular file of at most `longest` bytes.
 
-    Raises FileNotFoundError where no file exists, ForeignFile for an unusable one, which is not read, and OSError for a
+    Raises FileNotFoundError if there is no file, ForeignFile for an unusable file, which is not read, and OSError for a
     fault of this machine or its disk.
     """
     return bytes(receive_regular(path, longest))
 
 
 def receive_regular(path: Path, longest: int) -> Received:
-    """Return what `read_regular` does, hashed while it is read. Raises the same errors."""
+    """Return the content as `read_regular` does, but hashed while it is read. Raises the same errors."""
     with _opened(path) as (handle, size):
         if size > longest:
             raise ForeignFile(f"{path.name} has {size:,} bytes, expected at most {longest:,}")
@@ -196,6 +212,29 @@ def read_end(path: Path, longest: int) -> bytes:
         return bytes(content)
 
 
+def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Read the header of a .npy file: (shape, dtype). A damaged one raises ValueError, or whatever else numpy's parser
+    raises."""
+    version = npy.read_magic(file)
+    shape, _, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)
+    if dtype.itemsize == 0 or min(shape, default=0) < 0:
+        raise ValueError(f"its header says {dtype} of shape {shape}; expected lengths from 0, and items of some bytes")
+    return shape, dtype
+
+
+def map_array(path: Path) -> NDArray[Any]:
+    """Return the array of a .npy file, memory-mapped read-only.
+
+    The header is read before the file is mapped: numpy divides by zero for a negative length with items of no bytes,
+    which ends the process. Raises OSError if the file cannot be read; a damaged header raises ValueError, or whatever
+    else numpy's parser raises.
+    """
+    with path.open("rb") as file:
+        read_npy_header(file)
+    mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return mapped
+
+
 def remove(path: Path) -> None:
     """Remove a file, a link (not its target) or, as far as possible, a folder. A missing path is no error.
 
@@ -206,13 +245,13 @@ def remove(path: Path) -> None:
     except OSError as error:
         if error.errno not in FOREIGN_ERRNOS:
             raise
-        with contextlib.suppress(OSError):
-            _remove_tree(path)
+        for _ in removal(path, path.parent):
+            pass
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, int]]:
-    """Yield (descriptor, bytes) of a regular file, opened without following a link and without blocking."""
+    """Yield (descriptor, size in bytes) of a regular file, opened without following a link and without blocking."""
     try:
         handle = os.open(path, _FLAGS)
     except OSError as error:
@@ -228,25 +267,40 @@ def _opened(path: Path) -> Iterator[tuple[int, int]]:
         os.close(handle)
 
 
-def _remove_tree(path: Path) -> None:
-    """Remove a folder with its content."""
-    # Subfolders are moved next to it first, so that a deep tree exhausts neither the stack nor the descriptors.
-    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        names = [path.name]
-        while names:
-            name = names.pop()
-            folder = os.open(name, _FLAGS | os.O_DIRECTORY, dir_fd=parent)
-            try:
-                with os.scandir(folder) as entries:
-                    for entry in [*entries]:
-                        if entry.is_dir(follow_symlinks=False):
-                            names.append(f".removed.{os.getpid()}.{next(_MOVED)}")
-                            os.rename(entry.name, names[-1], src_dir_fd=folder, dst_dir_fd=parent)
-                        else:
-                            os.unlink(entry.name, dir_fd=folder)
-            finally:
-                os.close(folder)
-            os.rmdir(name, dir_fd=parent)
-    finally:
-        os.close(parent)
+def removal(path: Path, into: Path) -> Iterator[None]:
+    """Remove a folder with its content, as far as possible: one entry in each step, so that a caller can go on later.
+
+    Before the first step the folder is moved into `into`, a folder on the same disk. Subfolders are moved there when
+    they are found, so that a deep tree exhausts neither the stack nor the descriptors.
+    """
+    with contextlib.suppress(OSError):
+        parent = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            names = [_moved_name()]
+            os.rename(path, names[0], dst_dir_fd=parent)
+            while names:
+                name = names.pop()
+                folder = os.open(name, _FLAGS | os.O_DIRECTORY, dir_fd=parent)
+                try:
+                    while entries := _some_entries(folder):
+                        for entry in entries:
+                            if entry.is_dir(follow_symlinks=False):
+                                names.append(_moved_name())
+                                os.rename(entry.name, names[-1], src_dir_fd=folder, dst_dir_fd=parent)
+                            else:
+                                os.unlink(entry.name, dir_fd=folder)
+                            yield
+                finally:
+                    os.close(folder)
+                os.rmdir(name, dir_fd=parent)
+        finally:
+            os.close(parent)
+
+
+def _moved_name() -> str:
+    return f".removed.{secrets.token_hex(8)}"  # random, because another process may have left such folders
+
+
+def _some_entries(folder: int) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return [*itertools.islice(entries, 1024)]  # a folder can have more entries than fit into memory

@@ -6,7 +6,6 @@ Field names are part of the wire format.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,8 +30,8 @@ from gridml.protocol.foreign import (
 )
 
 MAX_PUSH_INTERVAL_S = 30.0  # a slow f pushes by the clock, which bounds the work that a kill loses
-NO_PUSH = 2**40  # of Pace.push_every, more vertices than any chunk has: push only at the end of a lease
-MAX_CACHED, CACHED_DIGITS = 256, 16  # chunk payloads that a sync names; digits of each SHA-256
+NO_PUSH = 2**40  # as Pace.push_every: push only at the end of a lease (no chunk has that many vertices)
+MAX_CACHED, CACHED_DIGITS = 256, 16  # chunk payloads that a sync names; digits of the SHA-256 that name each
 MAX_LOGGED, MAX_LOGGED_NAME_CHARS = 32, 64  # names of logged values in a push; characters of a name
 MAX_LOGGED_MEAN = 1e40  # more than a float32 holds
 
@@ -40,9 +39,9 @@ MAX_LOGGED_MEAN = 1e40  # more than a float32 holds
 class Verdict(StrEnum):
     """The outcome of a push."""
 
-    MERGED = "merged"  # merged and credited in the version that the reply names
-    REPEATED = "repeated"  # was merged before, and not merged again
-    REFUSED = "refused"  # not merged, and never will be: the worker drops the work
+    MERGED = "merged"  # merged and credited; the version of the reply includes it
+    REPEATED = "repeated"  # was merged before, so it is not merged again
+    REFUSED = "refused"  # never merged: the worker drops the work
 
 
 class Logged(NamedTuple):
@@ -61,15 +60,15 @@ class Push(NamedTuple):
     sequence: int  # counts the pushes of the lease from 1
     base: int  # the replica version that the push was trained from
     upto: int  # the position up to which the lease is now trained
-    vertices: int  # newly trained since the last push
+    vertices: int  # trained since the last push of the lease
     logged: tuple[Logged, ...] = ()
 
 
 class Copies(NamedTuple):
-    """Module tensors that a worker still has after its last lease: the vertices that `lease` touched, in `version`."""
+    """Module tensors that a worker still holds after its last lease."""
 
-    lease: int
-    version: int
+    lease: int  # they are of the module vertices that this lease touched
+    version: int  # replica version that the tensors certainly include
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Failure:
     lease: int
     term: int
     message: str
-    traceback: str  # of the user's code; empty where f did not raise
+    traceback: str  # of the user's code; empty if f did not raise
     first: int  # position of the first vertex of the batch on which f raised, else -1
     last: int  # position of its last vertex, else -1
 
@@ -88,24 +87,24 @@ class Sync(NamedTuple):
     """A message from a worker. The tensors of its push are in the same bundle."""
 
     worker: str
-    process: str = ""  # distinguishes the processes of one worker; the reply returns it
+    process: str = ""  # distinguishes the processes of one worker; the reply repeats it
     have: int = -1  # the replica version of the worker; -1 for none
-    holds: tuple[int, ...] = ()  # ids of the leases in hand and ahead
-    heard: str = ""  # `Reply.answer` of the last reply that the worker took
-    copies: Copies | None = None  # only where it holds no lease
-    wants: bool = False  # a lease
-    leaving: bool = False  # the last message of this process
+    holds: tuple[int, ...] = ()  # ids of the leases in hand (in training) and ahead (not begun yet)
+    heard: str = ""  # `Reply.answer` of the last reply that the worker has handled
+    copies: Copies | None = None  # sent only by a worker that holds no lease
+    wants: bool = False  # the worker asks for a lease
+    leaving: bool = False  # this is the last message of this process
     push: Push | None = None
     failure: Failure | None = None
     trained: int = 0  # vertices in the life of this process
     train_s: float = 0.0  # seconds of training in the life of this process
-    push_s: float = 0.0  # for which the last push kept the worker from training
-    travel_s: float = 0.0  # from sending the last push to its reply
+    push_s: float = 0.0  # seconds of training that the last push cost
+    travel_s: float = 0.0  # seconds from sending the last push to its reply
     kind: str = ""  # of machine, such as "x86_64 avx2"
-    begun: int = 0  # chunks in the life of this process
+    begun: int = 0  # chunks begun in the life of this process
     begun_vertices: int = 0  # of the last chunk
-    begin_s: float = 0.0  # from the last lease to its first batch
-    end_s: float = 0.0  # for which the worker waited at the end of the lease before
+    begin_s: float = 0.0  # seconds that it took to begin the last chunk
+    end_s: float = 0.0  # seconds between the last batch of the previous lease and the beginning of the next
     cached: tuple[str, ...] | None = None  # first CACHED_DIGITS of the SHA-256 of cached chunks; sent with `wants`
     note: str = ""  # for the user: one line for each thing that the worker could not do and continued without
 
@@ -122,10 +121,10 @@ class Lease:
     chunk: str  # name of the chunk file that holds the rows
     sha256: str  # of that file
     afresh: bool = False  # start from the replica in the reply, with new optimiser state
-    fewest: int = 1  # vertices of a batch, at least
-    untrained: int = 0  # the last vertices, which are credited without training
-    #: The module vertices that the lease touches, by type; None where the program has fewer than two. A worker keeps
-    #: the module vertices of the leases that it names in `Sync.holds`, and no others.
+    fewest: int = 1  # minimum vertices of a batch
+    untrained: int = 0  # number of vertices at the end of the lease that are credited without training
+    #: The module vertices that the lease touches, by type; None if the program has fewer than two. A worker keeps the
+    #: module vertices of the leases in `Sync.holds`, and no others.
     modules: Mapping[str, Sequence[int]] | None = None
 
 
@@ -134,42 +133,42 @@ class Pace:
     """The progress of the run, and how often to push."""
 
     live: int = 1  # workers that hold leases
-    credited: int = 0  # vertices of the run, in the version of the reply
-    total: int = 1  # vertices of the run
-    push_every: int = 512  # vertices
+    credited: int = 0  # vertices that are credited in the version of the reply
+    total: int = 1  # vertices of the run, over all epochs
+    push_every: int = 512  # a push is due after this many vertices, or after `push_s` if that comes first
     compress: str = NONE  # a format of `gridml.protocol.compression`
-    push_s: float = MAX_PUSH_INTERVAL_S  # a push is due after this time, if that is sooner than `push_every`
-    per_epoch: int = 0  # vertices; 0 where the run has one epoch
+    push_s: float = MAX_PUSH_INTERVAL_S  # seconds since the last push after which the next one is due
+    per_epoch: int = 0  # vertices of an epoch; 0 if the run has one epoch
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Tensors of a reply that are in a file which the master has already published like a chunk."""
+    """Tensors of a reply that are in a published file instead of the bundle. The worker fetches it like a chunk."""
 
     name: str  # of the published file
-    sha256: str
-    tensors: Sequence[str]  # the names of those that belong to the reply
+    sha256: str  # of the file
+    tensors: Sequence[str]  # names of the tensors in the file that belong to the reply
 
 
 class Reply(NamedTuple):
-    """The answer to a sync. The newest replica is in the same bundle, or `stored`, unless the worker has it."""
+    """The answer to a sync. The newest replica is in the same bundle or in `stored`, unless the worker has it."""
 
-    version: int
+    version: int  # of the replica that the worker has after this reply
     pace: Pace = Pace()
     verdict: Verdict | None = None  # on the push of the sync
     reason: str = ""  # of a refusal
-    fast_forward: bool = False  # the version is exactly the pushed replica
+    fast_forward: bool = False  # the replica of this version is exactly the pushed one
     lease: Lease | None = None  # in addition to those that the worker holds
-    stop_at: int | None = None  # the new end of the pushed lease, where it was shortened
-    drop_optimiser: bool = False  # the refused work has tainted its state
+    stop_at: int | None = None  # the new end of the pushed lease, if the master has shortened it
+    drop_optimiser: bool = False  # reset the optimisers: the refused work has tainted their state
     forget_rows: bool = False  # the worker's row cache is full: keep the rows of the chunk in hand only
     #: (lease, position) for leases whose rows arrive in parts: batches that begin before the position may be trained.
     ready: tuple[tuple[int, int], ...] = ()
     moments: bool = False  # the next push is to include the moments of the optimisers
-    answer: str = ""  # identifies this reply, as a sync may be answered more than once; echoed in `Sync.heard`
-    leave: bool = False  # no work is left
-    wait_s: float = 0.1  # before the worker asks for a lease again
-    process: str = ""  # of the sync
+    answer: str = ""  # identifies this reply, as a sync may be answered more than once; `Sync.heard` repeats it
+    leave: bool = False  # the worker should leave
+    wait_s: float = 0.1  # seconds until the worker asks for a lease again
+    process: str = ""  # repeats that of the sync
     stored: Stored | None = None
 
 
@@ -180,7 +179,7 @@ def to_json(message: Sync | Reply) -> dict[str, Any]:
         if isinstance(part, Push | Copies):
             parts[name] = part._asdict()
         elif isinstance(part, Failure | Lease | Pace | Stored):
-            parts[name] = dataclasses.asdict(part)
+            parts[name] = dict(vars(part))  # dataclasses.asdict would copy every list, which takes as long as a merge
     return parts
 
 
@@ -212,7 +211,7 @@ def reply_from(message: dict[str, Any]) -> Reply:
 
 # A worker may send anything, so every field of a Sync has a bound.
 _DIGITS = re.compile(rf"[0-9a-f]{{{CACHED_DIGITS}}}")
-MAX_HELD_LEASES = 256  # of a sync; an honest worker holds two: one in hand and one ahead
+MAX_HELD_LEASES = 256  # in one sync; an honest worker holds two: one in hand and one ahead
 
 
 def _logged(value: object) -> tuple[Logged, ...]:
@@ -244,7 +243,7 @@ _OF_TYPE: dict[type, Bound] = {int: integer(), float: seconds, bool: boolean, st
 
 
 def _bounds(of: type, **own: Bound) -> dict[str, Bound]:
-    """Return a bound for every field: its own, else that of its type."""
+    """Return a bound for every field of a class: the one in `own`, else that of the field's type."""
     return {name: own.get(name) or _OF_TYPE[kind] for name, kind in get_type_hints(of).items()}
 
 

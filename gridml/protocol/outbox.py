@@ -1,10 +1,11 @@
-"""The outbox: a file in the worker's folder that keeps an unanswered push beyond the process; and names of attempts.
+"""The outbox keeps an unanswered push beyond the end of its process: a file in the worker's folder.
 
-A back end that transfers files copies the outbox when the job is evicted with grace or saves itself. The next attempt
-of the job finds it in its folder and delivers the push before it trains. At the end of the job it is copied to the run
-directory, for the next master.
+A back end that transfers files copies the outbox when the job is evicted with a grace period, or exits with status
+`SAVED`. The next attempt of the job finds the outbox in its folder and delivers the push before it trains. At the end
+of the job the outbox is copied to the run directory, for the next master.
 
-Each attempt of a job is a worker of its own. Job `w7` is first worker `w7`, then `w7.1`, `w7.2`.
+This module also names attempts. Each start of a job is a worker of its own: job `w7` runs first as worker `w7`, then as
+`w7.1`, `w7.2`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from gridml.protocol.messages import Push, Sync, sync_from, to_json
 from gridml.protocol.payload import Pieces
 from gridml.protocol.push import PushContent, decode, encode
 
-SAVED = 85  # exit status of a worker that asks for its outbox to be transferred, and to be started again
-MAX_OUTBOX_BYTES = 1 << 30  # of all workers of a run: a batch system's file transfer is no place for many replicas
+SAVED = 85  # exit status of a worker that asks for two things: transfer its outbox, and start it again
+MAX_OUTBOX_BYTES = 1 << 30  # of all workers of a run together: a batch system's file transfer is not made for replicas
 _NUMBER = integer(1)
 FILE = "outbox.push"  # in the worker's folder; empty when no push is unanswered
 
@@ -31,7 +32,7 @@ FILE = "outbox.push"  # in the worker's folder; empty when no push is unanswered
 class UnansweredPush:
     """A sync with a push that has no reply yet."""
 
-    number: int  # of the message
+    number: int  # of the message, from 1
     sync: Sync
     content: PushContent  # the tensors of the push
 
@@ -42,7 +43,7 @@ class UnansweredPush:
 
     @property
     def payload(self) -> Pieces:
-        """The message as it would have been sent; shares memory with `content`."""
+        """The message as it is sent. Shares memory with `content`."""
         return bundle.pieces(to_json(self.sync), encode(self.content))
 
 
@@ -52,7 +53,7 @@ def share(workers: int) -> int:
 
 
 def write(path: Path, unanswered: UnansweredPush, longest: int = sys.maxsize) -> None:
-    """Save a push of at most `longest` bytes. Raises OSError, also for a longer one."""
+    """Save a push. Raises OSError if it has more than `longest` bytes or cannot be written."""
     message = {"number": unanswered.number, "sync": to_json(unanswered.sync)}
     content = bundle.pieces(message, encode(unanswered.content))
     if len(content) > longest:
@@ -61,8 +62,8 @@ def write(path: Path, unanswered: UnansweredPush, longest: int = sys.maxsize) ->
 
 
 def read(path: Path, longest: int = sys.maxsize, max_header: int = MAX_HEADER_BYTES) -> UnansweredPush | None:
-    """Return the saved push. None where none is saved, the file is damaged, or is not a regular file of at most
-    `longest` bytes."""
+    """Return the saved push; None if none is saved, or if the file is damaged, not regular or longer than `longest`
+    bytes."""
     try:
         message, tensors = bundle.opened(receive_regular(path, longest), max_header)
         unanswered = UnansweredPush(_NUMBER(message["number"]), sync_from(message["sync"]), decode(tensors))
@@ -87,11 +88,11 @@ def job_of(worker: str) -> str:
 
 
 def is_attempt(worker: str, job: str) -> bool:
-    """Return whether a worker name is exactly that of an attempt of a job."""
+    """Return whether a worker is an attempt of this job, by its exact name."""
     return worker == worker_name(job, attempt_of(worker)) and job.isalnum()
 
 
 def attempt_of(worker: str) -> int:
-    """Return the number of the worker's attempt: how often its job was started before."""
+    """Return the number of the worker's attempt, which is the number of earlier starts of its job."""
     number = worker.partition(".")[2]
     return int(number) if number.isdecimal() else 0

@@ -1,11 +1,11 @@
-"""Payloads of carriers, arrays aligned as torch aligns its own, and detection of network disks.
+"""Payloads of carriers, arrays aligned as torch aligns tensors, and detection of network disks.
 
-A payload to send is bytes, or pieces on the memory of arrays, hashed while they are read. A received payload is hashed
-while it arrives.
+A payload to send is bytes, or pieces that share the memory of arrays and are hashed while they are read. A received
+payload is hashed while it arrives.
 
 Alignment matters for reproducibility: kernels of matrix products and sums split their loops by the address of an
-operand, so the same rows at another alignment may round differently. Everything that f reads is aligned like a tensor
-that torch has just allocated, whatever chunk and batch it comes from.
+operand, so the same rows at another alignment can be rounded differently. Therefore everything that f reads, in every
+chunk and batch, is aligned like a tensor that torch has just allocated.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Array = NDArray[Any]
 
 
 Piece = bytes | bytearray | memoryview
-BLOCK = 1 << 20  # bytes that are hashed and then written, while they are in the processor's cache
+BLOCK = 1 << 20  # bytes that are hashed and written together, while they are in the processor's cache
 
 
 @final
 class Pieces:
-    """A payload of several buffers, so that the replica in it need not be copied into one.
+    """A payload of several buffers, so that the arrays of a replica need not be copied into one.
 
-    It has `len` bytes and may be read more than once; the arrays must not change in between. Its SHA-256 is computed
-    during the first complete read.
+    `len` returns its length in bytes. It can be read more than once, but the arrays must not change in between. Its
+    SHA-256 is computed during the first complete read.
     """
 
     __iter__ = None  # with `__len__` alone, `*payload` would iterate over single bytes
@@ -59,8 +59,8 @@ class Pieces:
         return self._sha256
 
     def blocks(self, size: int = BLOCK, start: int = 0) -> Iterator[memoryview]:
-        """Yield the payload from byte `start` on, in blocks of `size` bytes; the last may be shorter. Only pieces
-        shorter than a block are copied."""
+        """Yield the payload from byte `start` on, in blocks of `size` bytes; the last block may be shorter. Blocks
+        within one piece are not copied."""
         hashed = hashlib.sha256() if self._sha256 is None and not start else None
         for block in self._cut(size, start):
             if hashed is not None:
@@ -96,7 +96,7 @@ class Received(bytearray):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.received = 0  # bytes; the buffer beyond them is not valid yet
+        self.received = 0  # number of received bytes; the rest of the buffer is not valid yet
         self._hashed = hashlib.sha256()
 
     @property
@@ -110,7 +110,7 @@ class Received(bytearray):
         return self._hashed.hexdigest()
 
     def take(self, part: Piece) -> None:
-        """Append the next bytes. Raises ValueError for more than are missing."""
+        """Append the next bytes. Raises ValueError for more bytes than are missing."""
         if len(part) > self.missing:
             raise ValueError(f"{len(part):,} bytes came, expected at most {self.missing:,}")
         self[self.received : self.received + len(part)] = part
@@ -118,8 +118,8 @@ class Received(bytearray):
         self.received += len(part)
 
     def read(self, handle: int) -> None:
-        """Read from an open file, at its position, until nothing is missing or the file ends; then call `end`. Raises
-        OSError."""
+        """Read from the current position of an open file until nothing is missing or the file ends, then call `end`.
+        Raises OSError."""
         with memoryview(self) as memory:
             while part := os.readv(handle, [memory[self.received : self.received + BLOCK]]) if self.missing else 0:
                 self._hashed.update(memory[self.received : self.received + part])
@@ -132,7 +132,7 @@ class Received(bytearray):
 
 
 Payload = bytes | Pieces
-Arrived = bytes | bytearray  # a received payload; a `Received` where it was hashed on arrival
+Arrived = bytes | bytearray  # a received payload; one that was hashed on arrival is a `Received`
 
 
 def in_pieces(payload: Payload) -> Pieces:
@@ -145,7 +145,7 @@ DEVICE_ALIGNMENT_BYTES = 512  # of torch's device allocators, at most
 
 
 def aligned_empty(shape: Sequence[int], dtype: DTypeLike) -> Array:
-    """Return an uninitialised aligned array; numpy itself aligns to 16 bytes only."""
+    """Return an uninitialised array, aligned to `ALIGNMENT_BYTES`; numpy itself aligns to 16 bytes only."""
     of = np.dtype(dtype)
     nbytes = int(np.prod(shape, dtype=np.int64)) * of.itemsize
     memory = np.empty(nbytes + ALIGNMENT_BYTES, np.uint8)
@@ -154,7 +154,7 @@ def aligned_empty(shape: Sequence[int], dtype: DTypeLike) -> Array:
 
 
 def is_aligned(values: Array) -> bool:
-    """Return whether an array is aligned; an empty one is."""
+    """Return whether an array is aligned. An empty array counts as aligned."""
     return not values.size or _address(values) % ALIGNMENT_BYTES == 0
 
 
@@ -178,7 +178,7 @@ def aligned_rows(column: Array, rows: NDArray[np.int64]) -> Array:
 
 
 def aligned_tensor(tensor: Any) -> Any:
-    """Return a tensor itself if it is aligned in its memory, host or device, else a copy."""
+    """Return the tensor itself if it is aligned, else a copy. Host and device tensors have their own alignment."""
     if tensor.device.type == "cpu":
         begins = tensor.data_ptr() % ALIGNMENT_BYTES == 0
     else:
@@ -197,14 +197,14 @@ MOUNTS = Path("/proc/mounts")
 
 
 def network_disk(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """Return the kind of network file system that a path is on; None for a local disk, or where it is unknown."""
+    """Return the kind of network file system that a path is on; None for a local disk, or if the kind is unknown."""
     try:
-        lines = mounts.read_text().splitlines()
+        lines = mounts.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return None
     here, file_system = path.resolve(), ""
     mounted = [line.split(" ", 3) for line in lines if line.count(" ") > 1]
     for _, point, kind, *_ in sorted(mounted, key=lambda parts: len(parts[1])):
         if here.is_relative_to(point.replace("\\040", " ")):
-            file_system = kind  # the innermost mount wins, and of several at one place the last
+            file_system = kind  # the innermost mount wins; of several mounts at one path, the last
     return file_system if _NETWORK.fullmatch(file_system) else None

@@ -1,17 +1,17 @@
-"""The tensors of a push and of a reply: their values, and the only code that writes and parses their names.
+"""The tensors of a push and of a reply. Only this module writes and parses their names.
 
-A bundle holds flat named tensors. Their names:
+A bundle holds tensors by name, without nesting. Their names:
 
     Type/index/field/parameter    a tensor of a module vertex
     @int8/NAME, @int4/NAME        uint8 (bytes,): the step of such a tensor from the push's base, compressed
     @bf16/NAME                    uint16: the upper halves of such a tensor, in a reply
-    @moments/ENTRY/NAME           uint16 of its shape, or float32 (): what optimisers remember of such a tensor
-    @rows/Type                    ids (n,) of rows of a replicated type, with its fields
-    @ids/Type                     ids (n,) of local vertices, with the fields that f changed
-    Type/field                    (n, *shape), a field of the rows that `@rows/Type` or `@ids/Type` names
+    @moments/ENTRY/NAME           an entry of the optimiser's state for such a tensor: uint16 (bfloat16 bits) in the
+                                  tensor's shape, or float32 ()
+    @rows/Type                    ids (n,) of rows of a replicated type; all fields of the rows follow as Type/field
+    @ids/Type                     ids (n,) of local vertices; the fields that f changed follow as Type/field
+    Type/field                    (n, *shape), a field of the rows in `@rows/Type` or `@ids/Type`
 
-Ids are int32 where they fit, else int64. Only the structure is checked here; the master checks the values against the
-graph.
+Ids are int32 if they fit, else int64. This module checks the structure; the master checks the values against the graph.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RowValues:
     fields: Mapping[str, Array]  # by name, each (n, *shape)
 
     def take(self, positions: Ids | slice) -> RowValues:
-        """Return the rows at `positions` of this object, which are not ids."""
+        """Return the rows at `positions`, which count from 0 in this object and are not ids."""
         return RowValues(self.ids[positions], {name: values[positions] for name, values in self.fields.items()})
 
 
@@ -55,13 +55,13 @@ Fields = Mapping[str, RowValues]  # fields of local vertices, by type name
 class ReplicaPart:
     """A part of the replica: some module vertices and some rows."""
 
-    modules: Mapping[VertexKey, ModuleTensors] = field(default_factory=dict)  # changed tensors only
+    modules: Mapping[VertexKey, ModuleTensors] = field(default_factory=dict)  # by vertex: its changed tensors
     rows: Mapping[str, RowValues] = field(default_factory=dict)  # by type
     short: Collection[str] = ()  # names of float32 tensors that are sent in bfloat16
     moments: Mapping[str, Array] = field(default_factory=dict)  # optimiser state of weights, by "entry/NAME"
 
     def __bool__(self) -> bool:
-        """Return whether it holds any tensor or row; moments do not count."""
+        """Return whether this part holds any tensor or row; moments do not count."""
         return bool(self.modules or self.rows)
 
     def updated(self, newer: ReplicaPart) -> ReplicaPart:
@@ -78,16 +78,17 @@ Steps = Mapping[VertexKey, Mapping[str, TensorStep]]  # of module vertices, by f
 class PushContent:
     """The tensors of a sync."""
 
-    replica: ReplicaPart = field(default_factory=ReplicaPart)  # the trained part that is sent by value
+    replica: ReplicaPart = field(default_factory=ReplicaPart)  # trained tensors and rows that are sent by value
     fields: Fields = field(default_factory=dict)  # changed fields of local vertices
-    steps: Steps = field(default_factory=dict)  # the trained part that is sent as compressed steps
+    steps: Steps = field(default_factory=dict)  # trained tensors that are sent as compressed steps
 
 
-NOTHING = PushContent()  # of a sync without a push
+NOTHING = PushContent()  # the content of a sync without a push
 
 
 def module_key(name: str) -> VertexKey | None:
-    """Return the vertex that a tensor name refers to, None for an array field. Raises ValueError for other names."""
+    """Return the module vertex that a tensor name refers to; None for the name of an array field. Raises ValueError for
+    any other name."""
     parts = name.split("/", 2)
     if len(parts) == 3 and parts[1].isdecimal():
         return parts[0], int(parts[1])
@@ -128,7 +129,7 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
     steps: dict[VertexKey, dict[str, TensorStep]] = {}
     moments: dict[str, Array] = {}
     for name, tensor in tensors.items():
-        if len(name) > MAX_TENSOR_NAME_CHARS or not name.isprintable():  # error messages quote them
+        if len(name) > MAX_TENSOR_NAME_CHARS or not name.isprintable():  # error messages quote names
             raise ValueError(f"a tensor is called {printable(repr(name), MAX_NAME_CHARS)}; expected a name that prints")
         prefix = _ROWS if name.startswith(_ROWS) else _IDS if name.startswith(_IDS) else None
         if prefix is not None:
@@ -189,7 +190,7 @@ def decode_replica(tensors: Mapping[str, Array]) -> ReplicaPart:
 def _row_values(type_name: str, ids: Array, fields: dict[str, Array]) -> RowValues:
     if ids.dtype not in (np.int32, np.int64) or ids.ndim != 1:
         raise ValueError(f"the ids of {type_name} are {ids.dtype} {ids.shape}; expected int32 or int64 (n,)")
-    if not ((ids[1:] > ids[:-1]).all() or len(np.unique(ids)) == len(ids)):  # sorting only where needed
+    if not ((ids[1:] > ids[:-1]).all() or len(np.unique(ids)) == len(ids)):  # np.unique sorts, so only if needed
         raise ValueError(f"the ids of {type_name} name a row twice; expected each once")
     for name, values in fields.items():
         if values.ndim < 1 or len(values) != len(ids):
@@ -200,7 +201,7 @@ def _row_values(type_name: str, ids: Array, fields: dict[str, Array]) -> RowValu
 
 
 def encode_patch(pushes: Sequence[Fields]) -> dict[str, Array]:
-    """Return the local fields of several pushes as named tensors, in order."""
+    """Return the local fields of several pushes as named tensors. Each name begins with the index of its push."""
     return {f"{i}/{name}": t for i, fields in enumerate(pushes) for name, t in _encode_rows(_IDS, fields).items()}
 
 

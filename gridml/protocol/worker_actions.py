@@ -17,34 +17,34 @@ class Content(Enum):
     """The tensors to send with a sync."""
 
     NOTHING = auto()
-    SNAPSHOT = auto()  # the last snapshot, and the changed fields of its rows
+    SNAPSHOT = auto()  # the last snapshot, and the fields of its rows that f changed
     OUTBOX = auto()  # the unanswered push of an earlier process of the job
 
 
 class Use(Enum):
     """The use of a replica that came with a reply."""
 
-    KEEP = auto()  # nothing was trained in between: the next chunk starts from it
-    REBASE = auto()  # what was trained since the last snapshot is rebased onto it
+    KEEP = auto()  # keep it for the next chunk: nothing was trained since the last snapshot
+    REBASE = auto()  # take it, and apply to it the changes of the training since the last snapshot
     DROP = auto()  # discard it, and any replica that was kept before
 
 
 class Reason(Enum):
-    """The reason for which a worker leaves."""
+    """The reason why a worker leaves."""
 
-    DISMISSED = auto()  # the master asked it to
-    CHUNKS_DONE = auto()  # it has trained the number of chunks that it was started for
+    DISMISSED = auto()  # the master has sent `leave`
+    CHUNKS_DONE = auto()  # it has trained as many chunks as it was started for
     EVICTED = auto()  # the machine is being reclaimed
-    MAILBOX_CLOSED = auto()  # the master has given it up
-    SAVING = auto()  # its push is unanswered, and is saved where it outlives the machine
-    NO_ANSWER = auto()  # it has waited for `MAX_WAIT_S`
+    MAILBOX_CLOSED = auto()  # the master has given this worker up and removed its mailbox
+    SAVING = auto()  # its push is unanswered and is saved in the outbox, which outlives the machine
+    NO_ANSWER = auto()  # no reply came within `MAX_WAIT_S`
 
 
 # --- actions
 
 
 class BeginChunk(NamedTuple):
-    """Fetch the chunk of `lease` and begin it from the kept replica. Report Began, ChunkFailed, or TrainingFailed where
+    """Fetch the chunk of `lease` and begin it from the kept replica. Report Began or ChunkFailed, or TrainingFailed if
     this machine lacks a file that the chunk refers to."""
 
     lease: Lease
@@ -56,18 +56,18 @@ class Train(NamedTuple):
     lease: Lease
     start: int
     stop: int
-    due: int  # row at which the next push is due,
-    due_s: float  # or time, whichever comes first
-    overdue: bool  # a push is due, and waits only for the reply to the last one
-    live: int  # workers that train
-    credited: int  # vertices of the run that are credited, or trained here
-    total: int  # vertices of the run
-    per_epoch: int
-    version: int  # of the replica that the training is based on
+    due: int  # the next push is due at this row, or at `due_s` if that comes first
+    due_s: float  # time at which the next push is due
+    overdue: bool  # a push is due already, but must wait for the reply to the last push
+    live: int  # workers that hold leases
+    credited: int  # vertices credited at the last reply, plus those trained here since; at most `total`
+    total: int  # vertices of the run, over all epochs
+    per_epoch: int  # vertices of an epoch
+    version: int  # version of the replica that the training is based on
 
     @property
     def share(self) -> float:
-        """The credited share of the run, 0 to 1."""
+        """`credited` as a share of the run, 0 to 1."""
         return self.credited / self.total
 
 
@@ -79,7 +79,7 @@ class EndChunk(NamedTuple):
 
 class TakeSnapshot(NamedTuple):
     """Copy the replica, and the changed fields of the rows [start, stop), for the next push. Report Copied, or
-    TrainingFailed where a failure of f only shows now (devices work asynchronously)."""
+    TrainingFailed if f had failed before, unnoticed because devices work asynchronously."""
 
     lease: Lease
     start: int
@@ -87,28 +87,29 @@ class TakeSnapshot(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send `sync` with its content; report Replied when there is a reply, MailboxClosed when there will be none."""
+    """Send `sync` with its content. Later report Replied, or MailboxClosed if no reply will come."""
 
     sync: Sync
     content: Content
 
 
 class Adopt(NamedTuple):
-    """Use the replica of the last reply, if it had one; reset the optimisers where their state may be tainted."""
+    """Use the replica of the last reply, if it had one."""
 
     use: Use
-    live: int
-    forget_optimisers: bool = False
+    live: int  # workers that hold leases
+    forget_optimisers: bool = False  # reset the optimisers, whose state is based on dropped work
 
 
 class KeepOnly(NamedTuple):
-    """Release all module vertices but these. No lease in hand or ahead touches others, and their training is merged."""
+    """Keep these module vertices and release all others, because no lease in hand or ahead touches the others. The
+    training of the others is merged already."""
 
     modules: frozenset[VertexKey]
 
 
 class Wait(NamedTuple):
-    """Do nothing for `seconds`, or until an event."""
+    """Do nothing for `seconds`, or until an event comes."""
 
     seconds: float
 
@@ -159,15 +160,15 @@ class Began(NamedTuple):
 
 
 class ChunkFailed(NamedTuple):
-    """The chunk is unavailable: its lease has ended in between, or the file is damaged."""
+    """The chunk is unavailable: its lease has ended by now, or the file is damaged."""
 
 
 class Trained(NamedTuple):
     """Rows before `stop` are trained."""
 
     stop: int
-    whole: bool = True  # no component is cut at `stop`, so a push may end there
-    gathering: bool = False  # gradients are accumulated for a later step, so a push should not end there yet
+    whole: bool = True  # a push that ends at `stop` cuts no component (local vertices that edges connect)
+    is_accumulating: bool = False  # gradients wait for an optimiser step, so a push should not end at `stop`
 
 
 class TrainingFailed(NamedTuple):
@@ -179,18 +180,21 @@ class TrainingFailed(NamedTuple):
 class Copied(NamedTuple):
     """The snapshot was taken."""
 
+    #: Seconds after TakeSnapshot in which the device still trained. They do not count as cost of the snapshot.
+    trained_s: float = 0.0
+
 
 class Replied(NamedTuple):
     """The reply to the sync under way."""
 
     reply: Reply
-    brings: bool = False  # a replica
-    carry_s: float = 0.0  # CPU time of sending the last push and decoding its reply
-    travel_s: float = 0.0  # from sending the last push to its reply
+    brings: bool = False  # a replica came with the reply
+    carry_s: float = 0.0  # CPU seconds of sending the last push and decoding its reply
+    travel_s: float = 0.0  # seconds from sending the last push to its reply
 
 
 class Evicted(NamedTuple):
-    """The machine is being reclaimed. May be reported repeatedly."""
+    """The machine is being reclaimed. Can be reported repeatedly."""
 
 
 class MailboxClosed(NamedTuple):

@@ -1,14 +1,14 @@
 """The worker's protocol as a state machine: events in, actions out, without I/O, clock or thread.
 
-The driver asks for the next action, performs it, and reports the outcome, each time with the time of its own clock. The
-machine derives the costs that it reports to the master from those times. Replies and evictions are reported between two
-actions.
+The driver asks for the next action, performs it, and reports the outcome. Each call passes the time of the driver's
+clock; from these times the state machine derives the costs that it reports to the master. The driver reports replies
+and evictions between two actions.
 
 Exact credit rests on these invariants:
-- A push covers whole batches of one lease, from the end of the last push of that lease.
+- A push covers whole batches of one lease, and begins where the last push of that lease ended.
 - The next sync is sent only after the reply to the last one, so at most one push is under way.
-- The work of a refused push is dropped, and trained again under another lease: the next sync holds no lease and no
-  version.
+- The work of a refused push is dropped. The next sync names no lease and no version, so the master assigns the work
+  again.
 - Nothing is sent after Leave.
 """
 
@@ -45,8 +45,12 @@ from gridml.protocol.worker_actions import (
     Wait,
 )
 
-GOODBYE_TIMEOUT_S = 5.0  # for which an evicted worker waits for a reply
-MAX_WAIT_S = 1800.0  # for which a worker waits for a reply: an idle machine should go to another job
+GOODBYE_TIMEOUT_S = 5.0  # an evicted worker waits this long for a reply
+# If a worker waited for a lease longer than this share of the duration of the lease before, it asks for the next lease
+# already at half of this one. Shorter waits are accepted, because a lease that comes early is trained on an older
+# replica.
+MAX_WAITING = 0.1
+MAX_WAIT_S = 1800.0  # a worker that is not evicted waits this long at most, because another job could use the machine
 
 
 @dataclass(frozen=True)
@@ -54,29 +58,30 @@ class WorkerOptions:
     """The identity and the limits of a worker."""
 
     worker: str
-    kind: str = ""  # of its machine
-    chunks: int | None = None  # after which it leaves
-    patience_s: float = math.inf  # for which it waits idle for the reply to a push, before it saves the push and leaves
+    kind: str = ""  # of its machine, such as "x86_64 avx2"
+    chunks: int | None = None  # the worker leaves after this many chunks; None: no limit
+    patience_s: float = math.inf  # after waiting idle so long for the reply to a push, the worker saves it and leaves
 
 
 @dataclass(slots=True)
 class _Work:
-    """A lease in training. Always pushed <= at."""
+    """A lease in training. Rows count from its start. Always pushed <= at."""
 
     lease: Lease
-    count: int  # rows of the lease; fewer once it was shortened
+    count: int  # rows of the lease; fewer after a reply has shortened it
     at: int = 0  # rows [0, at) are trained
-    pushed: int = 0  # rows [0, pushed) were sent,
-    sequence: int = 0  # in this many pushes
-    whole: bool = True  # `at` cuts no component
-    gathering: bool = False  # gradients of rows before `at` wait for a step that follows later rows
-    shortened: bool = False  # by a reply
+    pushed: int = 0  # rows [0, pushed) were sent
+    sequence: int = 0  # number of pushes sent so far
+    whole: bool = True  # a push that ends at `at` cuts no component (local vertices that edges connect)
+    is_accumulating: bool = False  # gradients of rows before `at` have not been used by an optimiser step yet
+    shortened: bool = False  # a reply has moved the end of the lease
+    begun_s: float = 0.0
     ended_s: float = 0.0  # time of the last batch
 
     @property
     def tainted(self) -> bool:
-        """True if the master shortened the lease where no batch of this worker can end. The rows beyond belong to
-        another worker, so the work cannot be pushed."""
+        """True if the master shortened the lease to a row at which no batch of this worker can end. The rows after
+        that row belong to another worker, so the work cannot be pushed."""
         return self.at > self.count or (self.shortened and 0 < self.count - self.at < self.lease.fewest)
 
 
@@ -86,71 +91,75 @@ class _PendingSync:
 
     sync: Sync
     work: _Work | None  # the work that it pushes
-    trained: int  # vertices in the life of the process when it was sent
-    waiting_s: float | None = None  # time since which the worker has only waited for the reply,
-    leaving_s: float | None = None  # and since which it has done so evicted
+    trained: int  # vertices that the process had trained when the sync was sent
+    waiting_s: float | None = None  # time at which the worker began to wait idle for the reply
+    leaving_s: float | None = None  # time at which the worker, evicted, began to wait for the reply
 
 
 @final
 class WorkerState:
     """The state of one worker process. Mutated only by `handle` and `next_action`.
 
-    `undelivered` is the unanswered push of an earlier process of the same job. It is sent before anything else, and
-    merged unless another worker has trained the same positions.
+    `undelivered` is the unanswered push of an earlier process of the same job. It is sent before anything else. The
+    master merges it unless another worker has trained the same positions.
     """
 
     def __init__(self, options: WorkerOptions, now_s: float, undelivered: Push | None = None) -> None:
-        self.answered = False  # whether any reply came
-        self.trained = 0  # vertices in the life of this process
+        self.answered = False  # True after the first reply
+        self.trained = 0  # vertices trained in the life of this process
         self.undelivered = undelivered
         self._options = options
         self._chunks_left = math.inf if options.chunks is None else options.chunks
         self._pace = Pace()
         self._version = -1  # of the replica
         self._heard = ""  # `Reply.answer` of the last reply
-        self._copies: Copies | None = None  # after the last push with a reply
-        self._ahead: deque[Lease] = deque()  # leases not begun yet, in the order of their replies
-        self._ready: dict[int, int] = {}  # by lease: the position before which batches may begin; absent: no limit
-        self._work: _Work | None = None  # the lease in hand
-        self._beginning: Lease | None = None  # of a BeginChunk without an event yet
-        # At most one of these two is set: the work goes from a snapshot to its push.
+        self._copies: Copies | None = None  # module tensors still held after the last answered push
+        self._ahead: deque[Lease] = deque()  # the leases ahead: assigned, not begun yet; in the order of their replies
+        self._ready: dict[int, int] = {}  # by lease id: batches must begin before this position; no entry: anywhere
+        self._work: _Work | None = None  # the lease in hand: begun, not ended yet
+        self._beginning: Lease | None = None  # BeginChunk was returned for this lease; no event has answered it yet
+        # At most one of these two is set: first a snapshot of the work is taken, then the work is pushed.
         self._to_copy: _Work | None = None
         self._to_push: _Work | None = None
-        self._under_way: _PendingSync | None = None
-        self._adopt: Adopt | None = None
-        self._keep_only: KeepOnly | None = None
-        self._failure: Failure | None = None  # to report
+        self._under_way: _PendingSync | None = None  # the sync that has no reply yet
+        self._adopt: Adopt | None = None  # the next action, if set
+        self._keep_only: KeepOnly | None = None  # the next action after `_adopt`, if set
+        self._failure: Failure | None = None  # to report in the next sync
         self._evicted = False
-        self._reason: Reason | None = None  # to leave; the first one is kept
-        self._ask_again_s = now_s  # before this time the master has no lease
+        self._reason: Reason | None = None  # the first reason to leave; None: the worker stays
+        self._ask_again_s = now_s  # the worker asks for no lease before this time: the master has none
+        self._has_waited = False  # the worker waited for the lease in hand longer than `MAX_WAITING` allows
+        self._lease_s = 0.0  # seconds that the last lease took
+        self._gives_ahead = True  # False if the last push within a lease asked for another lease and got none
         self._pushed_s = now_s  # time of the last push
-        self._action_s = now_s  # time of the last action
-        self._counted = 0  # of `trained`, the vertices that `_pace.credited` includes
-        self._ended_s: float | None = None  # time of the last lease's end, until the next one is begun
+        self._action_s = now_s  # time at which the last action was returned; its duration counts from here
+        self._counted = 0  # `trained` when the last answered sync was sent: `_pace.credited` cannot include later rows
+        self._ended_s: float | None = None  # time of the last batch of the last lease; None once the next one begins
         self._sync = Sync(options.worker, kind=options.kind)  # the fields that every sync repeats: identity and costs
         self._train_s = 0.0  # as in Sync
-        self._copy_s = self._carry_s = 0.0  # time of the last snapshot; CPU time of the last push
+        self._copy_s = self._carry_s = 0.0  # seconds that the last snapshot took; CPU seconds of sending the last push
 
     # --- events
 
     def handle(self, event: Event, now_s: float) -> None:
-        """Handle an event at `now_s`. Valid are the events that the last action asks for, Replied while a sync is under
-        way, and Evicted and MailboxClosed at any time."""
+        """Handle an event at `now_s`. Valid events: those that the last action asks for; Replied while a sync is under
+        way; Evicted and MailboxClosed at any time."""
         if isinstance(event, Trained):
             self._handle_trained(event, now_s)
         elif isinstance(event, Replied):
             self._handle_reply(event, now_s)
         elif isinstance(event, Copied):
             self._to_push, self._to_copy = self._to_copy, None
-            self._copy_s = now_s - self._action_s
+            self._copy_s = now_s - self._action_s - event.trained_s
+            self._train_s += event.trained_s
         elif isinstance(event, Began):
             self._handle_begun(now_s)
         elif isinstance(event, ChunkFailed):
-            self._beginning = None  # so the next sync no longer holds the lease
+            self._beginning = None  # the next sync does not name the lease, so the master assigns it again
         elif isinstance(event, TrainingFailed):
             self._failure = event.failure
-            self._beginning = None  # where the chunk itself could not be begun
-            self._work, self._to_copy = self._to_copy or self._work, None  # where the snapshot showed the failure
+            self._beginning = None  # the failed action may have been BeginChunk,
+            self._work, self._to_copy = self._to_copy or self._work, None  # or TakeSnapshot: its work is dropped too
         elif isinstance(event, Evicted):
             self._evicted = True
         elif isinstance(event, MailboxClosed):
@@ -162,12 +171,12 @@ class WorkerState:
         self.trained += trained.stop - work.at
         self._train_s += now_s - self._action_s
         work.at, work.whole, work.ended_s = trained.stop, trained.whole, now_s
-        work.gathering = trained.gathering
+        work.is_accumulating = trained.is_accumulating
 
     def _handle_begun(self, now_s: float) -> None:
         lease, self._beginning = self._beginning, None
         assert lease is not None, "a chunk is begun only after BeginChunk"
-        self._work = _Work(lease, lease.stop - lease.start)
+        self._work = _Work(lease, lease.stop - lease.start, begun_s=now_s)
         self._chunks_left -= 1
         self._sync = self._sync._replace(
             begun=self._sync.begun + 1, begun_vertices=self._work.count, begin_s=now_s - self._action_s
@@ -182,6 +191,8 @@ class WorkerState:
         self._version, self._pace, self._counted = reply.version, reply.pace, answered.trained
         self._heard = reply.answer
         self._ready.update(reply.ready)
+        if answered.sync.wants and answered.work is not None and answered.work is self._work:
+            self._gives_ahead = reply.lease is not None
         if reply.lease is not None:
             self._ahead.append(reply.lease)
         elif answered.sync.wants and answered.sync.push is None:
@@ -189,13 +200,13 @@ class WorkerState:
             self._measure_end(now_s)  # the wait for work is no cost of a chunk
         if self.undelivered is not None:
             self.undelivered = None
-            self._drop()  # the lease and the replica of this reply were for the earlier process
+            self._drop()  # the lease and the replica of this reply belong to the earlier process
         elif answered.sync.failure is not None or reply.verdict is Verdict.REFUSED:
             failed = answered.sync.failure is not None
             self._failure = None if failed else self._failure
             self._drop(forget_optimisers=failed or reply.drop_optimiser)
         else:
-            if (push := answered.sync.push) is not None:  # the version that its copies have for certain
+            if (push := answered.sync.push) is not None:  # record the version that the held tensors certainly include
                 self._copies = Copies(push.lease, reply.version if reply.fast_forward else push.base)
             if replied.brings and not answered.sync.leaving:  # a goodbye has no snapshot to rebase on
                 use = Use.KEEP if self._work is None else Use.REBASE
@@ -205,15 +216,16 @@ class WorkerState:
                 answered.work.shortened = True
             self._keep_leased()
         if reply.lease is not None and reply.lease.afresh:
-            self._copies = None  # replaced by those of an older version
+            self._copies = None  # the reply replaces the held tensors by those of an older version
         if reply.leave:
             self._leave(Reason.DISMISSED)
         elif answered.sync.leaving:
             self._leave(Reason.EVICTED if self._evicted else Reason.CHUNKS_DONE)
 
     def _keep_leased(self) -> None:
-        """Release the module vertices that no held lease touches, where all held leases name theirs. The master relies
-        on no others, as it knows the leases from `Sync.holds`."""
+        """Release the module vertices that no held lease touches. Does nothing unless every held lease lists its module
+        vertices. The master knows the held leases from `Sync.holds`, and expects the worker to have their module
+        vertices, but no others."""
         held = [*self._ahead] if self._work is None else [self._work.lease, *self._ahead]
         touched = [lease.modules for lease in held if lease.modules is not None]
         if not held or len(touched) < len(held):
@@ -221,13 +233,13 @@ class WorkerState:
         self._keep_only = KeepOnly(
             frozenset((name, index) for each in touched for name in each for index in each[name])
         )
-        self._copies = None  # they may be among the released vertices
+        self._copies = None  # some of these copies may have been released now
 
     def _drop(self, *, forget_optimisers: bool = False) -> None:
-        """Drop the replica and all leases, because they are based on work that will not be credited.
+        """Drop the replica and all leases: they are based on work that will not be credited.
 
-        The next sync holds no lease and no version, so the master assigns the leases again from their last credit, to
-        this worker or to another.
+        The next sync names no lease and no version. So the master assigns the leases again, to this worker or another,
+        from the last credited position of each.
         """
         self._work = None
         self._ahead.clear()
@@ -278,15 +290,15 @@ class WorkerState:
                 return self._copy(work)  # the reply brings the rows of the next batches
             if ready:
                 return self._train(work, now_s)
-            self._drop()  # the reply did not bring the missing rows
+            self._drop()  # there was nothing to push, and the last reply did not bring the missing rows
             return self.next_action(now_s)
         if self._under_way is not None:
-            return self._wait(now_s)  # that push may be refused, which drops the lease
+            return self._wait(now_s)  # the push under way may be refused; then this lease is dropped
         if work.tainted:
             self._drop()
             return self.next_action(now_s)
         self._ready.pop(work.lease.id, None)
-        self._work, self._ended_s = None, work.ended_s
+        self._work, self._ended_s, self._lease_s = None, work.ended_s, work.ended_s - work.begun_s
         if work.pushed < work.at:
             self._to_copy = work  # the next chunk is begun while this push is under way
         return EndChunk(work.lease)
@@ -308,22 +320,35 @@ class WorkerState:
     def _measure_end(self, now_s: float) -> None:
         if self._ended_s is not None:
             self._sync = self._sync._replace(end_s=now_s - self._ended_s)
+            self._has_waited = now_s - self._ended_s > MAX_WAITING * self._lease_s
             self._ended_s = None
 
     def _push_is_due(self, work: _Work, now_s: float) -> bool:
         every = self._pace.push_every
-        if work.at == work.pushed or not work.whole or (work.gathering and not self._is_late(every, now_s)):
+        if work.at == work.pushed or not work.whole or (work.is_accumulating and not self._is_late(every, now_s)):
             return False
-        nearly_done = work.count - work.at < every // 2  # then one push at the end is enough
+        if self._has_none_ahead(work) and 2 * work.at >= work.count:
+            return True
+        nearly_done = work.count - work.at < every // 2  # if so, one push at the end of the lease is enough
         return (work.at - work.pushed >= every and not nearly_done) or now_s >= self._due_s(every)
 
+    def _has_none_ahead(self, work: _Work) -> bool:
+        """Return whether no lease is ahead although the worker had to wait too long for the lease in hand.
+
+        If so, a push at half of this lease asks for the next one. In later leases that is not needed: the push at the
+        end of each lease asks for another lease while the next one is trained.
+        """
+        idle = self._has_waited and not self._ahead and self._under_way is None and self._chunks_left > 0
+        return idle and self._gives_ahead and not work.sequence and self._pace.push_every < NO_PUSH
+
     def _is_late(self, every: int, now_s: float) -> bool:
-        """Return whether a push must not wait longer for an optimiser step, as a kill would lose too much work. The
-        accumulated gradients are then stepped early; a single worker never does, to match a plain loop."""
+        """Return whether a push must stop waiting for an optimiser step, because a kill would lose too much work. Then
+        the optimiser steps early, with the gradients accumulated so far. Always False for a single worker, which must
+        match a plain loop."""
         return self._pace.live > 1 and now_s >= self._due_s(every) + self._pace.push_s
 
     def _due_s(self, every: int) -> float:
-        """Return the time at which a push is due, whatever number of vertices is trained."""
+        """Return the time at which a push is due, however few vertices are trained by then."""
         return self._pushed_s + self._pace.push_s if every < NO_PUSH else math.inf
 
     def _train(self, work: _Work, now_s: float) -> Train:
@@ -334,6 +359,8 @@ class WorkerState:
             due_s = math.inf
         if overdue or due <= work.at or stop - due < every // 2:
             due = stop
+        if 2 * work.at < work.count and self._has_none_ahead(work):
+            due = min(due, (work.count + 1) // 2)
         pace = self._pace
         credited = min(pace.total, pace.credited + self.trained - self._counted)
         per_epoch = pace.per_epoch or pace.total
@@ -346,7 +373,7 @@ class WorkerState:
         return TakeSnapshot(work.lease, work.pushed, work.at)
 
     def _push(self, work: _Work, now_s: float) -> Send:
-        """Push the training since the last push, whose snapshot was taken."""
+        """Push what was trained since the last push. The snapshot has been taken."""
         lease, self._to_push = work.lease, None
         work.sequence += 1
         push = Push(lease.id, lease.term, work.sequence, self._version, lease.start + work.at, work.at - work.pushed)
@@ -359,28 +386,30 @@ class WorkerState:
         return send
 
     def _wants_ahead(self, work: _Work) -> bool:
-        """Return whether a push asks for a lease. One should be ahead whenever another ends, so that the worker never
-        waits for a reply. Where this push ends its lease, the lease ahead is about to begin and does not count."""
+        """Return whether a push asks for a lease. Whenever a lease ends, the next one should be here already, so that
+        the worker need not wait for a reply. If this push ends its lease, the first lease ahead does not count: it is
+        about to begin."""
         ahead = len(self._ahead)
         ready = ahead - (work.at >= work.count)
         return ready < 1 and self._chunks_left > ahead
 
     def _say_goodbye(self) -> Action:
-        """On eviction push what is trained, if a push may end there; else only say goodbye, as grace time is short."""
+        """On eviction push what is trained, if a push can end there. Otherwise only send a goodbye message: the grace
+        period is too short to train more."""
         work = self._work
         if work is not None and work.whole and work.pushed < work.at <= work.count:
             return self._copy(work)
         return self._send(self._sync._replace(leaving=True))
 
     def _wait(self, now_s: float) -> Action:
-        """Wait for the reply up to a limit, then leave."""
+        """Wait for the reply, and leave when the time limit is reached."""
         under_way = self._under_way
         assert under_way is not None
         if under_way.waiting_s is None:
             under_way.waiting_s = now_s
         until_s, reason = under_way.waiting_s + MAX_WAIT_S, Reason.NO_ANSWER
         patient_s = under_way.waiting_s + self._options.patience_s
-        if under_way.work is not None and patient_s < until_s:  # an undelivered push is saved already
+        if under_way.work is not None and patient_s < until_s:  # a push from the outbox (no work) is saved already
             until_s, reason = patient_s, Reason.SAVING
         if self._evicted:
             if under_way.leaving_s is None:

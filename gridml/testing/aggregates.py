@@ -22,19 +22,19 @@ from gridml.testing.contracts import expect, require
 Arrays = dict[str, NDArray[Any]]
 
 DTYPES = ("float16", "float32", "float64", "int64", "uint8", "bool")
-TOLERANCE = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-12}  # relative error of one rounded operation and a sum
+TOLERANCE = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-12}  # relative; covers one rounded operation and a sum
 FRESH = Merge(version=9, base=9, vertices=64, credited_by_others=0, live=1)  # the only worker, on the newest version
-STALE = Merge(version=9, base=4, vertices=64, credited_by_others=192, live=3)  # five versions behind two others
-NAMES = ("w.running_mean", "w.running_var", "scalar", "none")  # a rule may look up the mean that belongs to a variance
-SHAPES = ((3, 5), (3, 5), (), (0, 2))  # of NAMES: two matrices, a scalar, and a tensor without elements
+STALE = Merge(version=9, base=4, vertices=64, credited_by_others=192, live=3)  # five versions old; two other workers
+NAMES = ("w.running_mean", "w.running_var", "scalar", "none")  # a rule can read a running mean to merge the variance
+SHAPES = ((3, 5), (3, 5), (), (0, 2))  # shapes of NAMES: two matrices, a scalar, and a tensor without elements
 
 
 class FlatResult(NamedTuple):
     """A merge result with tensors and buffers in one dictionary."""
 
     tensors: Arrays
-    sumsq: float
-    not_finite: str | None
+    sumsq: float  #: sum of squares of the step p - b, over float tensors
+    not_finite: str | None  #: a tensor with NaN or infinity; None: all are finite
 
 
 class FlatRules:
@@ -68,12 +68,12 @@ class FlatRules:
 
 
 class Case(NamedTuple):
-    """One push to merge: the rules, and the tensors of the master (with buffers), the replica and the base."""
+    """One push to merge."""
 
     rules: FlatRules
-    master: Arrays
-    replica: Arrays
-    base: Arrays
+    master: Arrays  #: v, with buffers
+    replica: Arrays  #: p
+    base: Arrays  #: b, the version that the replica was trained from
 
 
 def make_case(rule: Aggregate, dtype: str, seed: int = 0) -> Case:
@@ -134,6 +134,7 @@ def dtype_and_shape_are_kept_and_inputs_left_alone(rule: Aggregate, dtype: str) 
             require(not shared, f"the result of {name} shares no memory with an input")
         for before, after in zip(inputs, (master, replica, base), strict=True):
             require(same(before, after), "no input of a merge is written")
+        # Only steps of floats count in the sum of squares.
         _expect_sum(
             result.sumsq, squared_distance(replica, base) if dtype in TOLERANCE else 0.0, TOLERANCE.get(dtype, 0)
         )
@@ -143,7 +144,7 @@ def results_are_written_to_given_arrays(rule: Aggregate, dtype: str) -> None:
     """A merge writes into the arrays of `out`, whose earlier content has no influence."""
     rules, master, replica, base = make_case(rule, dtype)
     fresh = rules.merge(master, replica, base, STALE).tensors
-    room = {name: np.full_like(array, 1) for name, array in master.items()}
+    room = {name: np.full_like(array, 1) for name, array in master.items()}  # zeros would hide a rule that adds to them
     result = rules.merge(master, replica, base, STALE, out=room)
     for name in master:
         require(result.tensors[name] is room[name], f"the result of {name} is written to the given array")
@@ -154,7 +155,7 @@ def untrained_tensors_stay_bit_identical(rule: Aggregate, dtype: str) -> None:
     """A replica equal to its base leaves the master's value unchanged, at any staleness."""
     rules, master, _, _ = make_case(rule, dtype)
     frozen = {name: master[name] for name in NAMES}
-    # Many merges at different weights: a rounding error of one would add up and become visible.
+    # Many merges at different weights, so that their rounding errors would add up and become visible.
     for credited_by_others in range(0, 900, 37):
         result = rules.merge(master, copied(frozen), copied(frozen), Merge(2, 1, 64, credited_by_others, 5))
         expect(result.sumsq, 0.0, "the sum of squares of no step")
@@ -173,6 +174,7 @@ def a_flush_empties_the_buffers_and_leaves_inputs_alone(rule: Aggregate, dtype: 
     flushed = rules.flush(merged, live=4)
     require(same(before, merged), "no input of a flush is written")
     if flushed is not None:
+        # `master` has one entry per name in NAMES, plus the rule's buffers.
         require(len(master) > len(NAMES), "a rule without buffers has nothing to flush")
         for name in flushed:
             expect(flushed[name].dtype, merged[name].dtype, f"a flush keeps the dtype of {name}")
@@ -209,7 +211,7 @@ def replicas_that_are_not_finite_are_reported(rule: Aggregate, dtype: str) -> No
         for scale in (1.0, 0.5):
             for merge in (FRESH, STALE):
                 rules, master, replica, base = make_case(rule, dtype)
-                replica["w.running_var"][2, 4] = bad
+                replica["w.running_var"][2, 4] = bad  # the last element, which a check of blocks might miss
                 result = rules.merge(master, replica, base, merge, scale=scale)
                 expect(result.not_finite, "w.running_var", f"the tensor of a replica that holds {bad} is reported")
                 require(not math.isfinite(result.sumsq), f"a sum of squares with {bad} is not finite")
@@ -234,7 +236,7 @@ def huge_replicas_never_make_the_master_infinite(rule: Aggregate, dtype: str) ->
 
 
 def scale_is_the_same_as_a_shorter_step(rule: Aggregate, dtype: str) -> None:
-    """A scaled replica is read as b + scale·(p−b), a contribution unscaled; the sum of squares is not scaled."""
+    """A scaled replica is read as b + scale·(p−b). A contribution and the sum of squares are not scaled."""
     for merge in (FRESH, STALE):
         for scale in (0.25, 0.9):
             rules, master, replica, base = make_case(rule, dtype)

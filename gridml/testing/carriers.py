@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridml.carriers.base import Heartbeat, MasterMailboxes, WorkerMailbox
+from gridml.carriers.base import Heartbeat, MasterMailboxes, Message, WorkerMailbox
 from gridml.protocol import bundle
 from gridml.protocol.payload import Pieces
 from gridml.testing.contracts import expect, expect_error, require
@@ -28,6 +28,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "altered": lambda payload: bytes([payload[0] ^ 1]) + payload[1:],
     "grown": lambda payload: payload + b"\0",
 }
+MANY = 20  # damaged syncs
 PAYLOADS = (b"", b"\0", bytes(range(256)) * 4096)  # empty, a zero byte, and a megabyte of every byte value
 
 
@@ -36,7 +37,7 @@ class CarrierPair:
     """Both ends of a carrier, without open mailboxes."""
 
     master: MasterMailboxes
-    #: makes the mailbox of a worker, "w1" or "w2", that the master has opened
+    #: returns the worker's end of a mailbox, "w1" or "w2", that the master has opened
     worker: Callable[[str], WorkerMailbox]
     #: alters the only copy of a payload in transit or published, as a torn write or a broken connection would
     damage: Callable[[bytes, Callable[[bytes], bytes]], None]
@@ -61,8 +62,10 @@ def damage_in_files(root: Path) -> Callable[[bytes, Callable[[bytes], bytes]], N
 
 
 def a_sync_is_collected_and_its_reply_received(pair: CarrierPair) -> None:
-    """Each end receives what the other sends, and nothing before that."""
+    """Each end receives what the other sends, and nothing before that. A wait for it ends by itself."""
     with _worker(pair) as worker:
+        pair.master.wait(0.001)
+        worker.wait(0.001, time.sleep)
         expect(_collected(pair), [], "nothing is collected before it is sent")
         expect(worker.receive(1), None, "there is no reply before a sync")
         worker.send(1, b"hello")
@@ -197,6 +200,7 @@ def mailboxes_are_separate(pair: CarrierPair) -> None:
     with _worker(pair) as worker, _worker(pair, "w2") as other:
         worker.send(1, b"mine")
         other.send(1, b"theirs")
+        # Sorted, because the contract leaves the order of workers open.
         expect(
             sorted(_collected(pair)), [("w1", 1, b"mine"), ("w2", 1, b"theirs")], "a sync is collected as its sender's"
         )
@@ -206,15 +210,34 @@ def mailboxes_are_separate(pair: CarrierPair) -> None:
 
 
 def a_damaged_sync_is_not_delivered_and_can_be_sent_again(pair: CarrierPair) -> None:
-    """A damaged sync is ignored and can be sent again."""
+    """A damaged sync is reported once, without its payload, and can be sent again."""
     with _worker(pair) as worker:
         for number, (damage, alter) in enumerate(DAMAGES.items(), 1):
             worker.send(number, b"precious")
             pair.damage(b"precious", alter)
-            expect(_collected(pair), [], f"a sync that was {damage} is not collected")
+            (message,) = _damaged(pair)
+            expect((message.worker, message.number), ("w1", number), f"a sync that was {damage} is its sender's")
+            expect(_collected(pair), [], f"a sync that was {damage} is reported once")
             worker.send(number, b"precious")
             expect(_collected(pair), [("w1", number, b"precious")], f"a sync that was {damage} can be sent again")
-            pair.master.discard("w1", number)
+            pair.master.discard("w1", number)  # the next `damage` needs the only copy of the payload
+
+
+def damaged_syncs_in_number_hold_up_nobody(pair: CarrierPair) -> None:
+    """Each of many damaged syncs is reported once; another worker's sync is collected beside the first of them."""
+    with _worker(pair) as worker, _worker(pair, "w2") as other:
+        for number in range(1, MANY + 1):
+            worker.send(number, b"%d times precious" % number)
+            pair.damage(b"%d times precious" % number, DAMAGES["truncated"])
+        other.send(1, b"honest")
+        first = pair.master.collect()
+        honest = [message.payload for message in first if message.worker == "w2"]
+        expect(honest, [b"honest"], "a sync beside damaged ones is collected at the first look")
+        pair.master.discard("w2", 1)
+        reported = [message.number for message in first if message.is_damaged]
+        for _ in range(MANY):
+            reported += [message.number for message in _damaged(pair)]
+        expect(sorted(reported), [*range(1, MANY + 1)], "each damaged sync is reported once")
 
 
 def a_damaged_reply_counts_as_none(pair: CarrierPair) -> None:
@@ -284,7 +307,7 @@ def the_last_heartbeat_is_read(pair: CarrierPair) -> None:
     with _worker(pair) as worker:
         expect(pair.master.heartbeat("w1"), None, "a worker that never beat has no heartbeat")
         worker.beat(3, 64)
-        worker.beat(4, 1 << 40)
+        worker.beat(4, 1 << 40)  # vertices may need more than 32 bits
         _await_heartbeat(pair, lambda heartbeat: heartbeat[:2] == (4, 1 << 40), "the last heartbeat is seen")
 
 
@@ -374,6 +397,7 @@ CHECKS: tuple[Callable[[CarrierPair], None], ...] = (
     a_reply_to_another_number_is_not_received,
     mailboxes_are_separate,
     a_damaged_sync_is_not_delivered_and_can_be_sent_again,
+    damaged_syncs_in_number_hold_up_nobody,
     a_damaged_reply_counts_as_none,
     a_published_chunk_is_fetched_until_it_is_retracted,
     a_shared_file_is_fetched_until_it_is_retracted,
@@ -398,6 +422,13 @@ def _worker(pair: CarrierPair, name: str = "w1") -> Iterator[WorkerMailbox]:
         yield mailbox
     finally:
         mailbox.close()
+
+
+def _damaged(pair: CarrierPair) -> list[Message]:
+    """Return the collected messages, all of which must be damaged."""
+    messages = pair.master.collect()
+    require(all(each.is_damaged and not each.payload and each.problem for each in messages), f"damaged: got {messages}")
+    return messages
 
 
 def _collected(pair: CarrierPair) -> list[tuple[str, int, bytes]]:

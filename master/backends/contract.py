@@ -3,8 +3,9 @@
     def test_my_backend(tmp_path):
         check_backend(lambda: MyHarness(tmp_path))
 
-A `Harness` creates the back end, and workers with given behaviours. Each function of `CHECKS` is one law: it takes a
-fresh harness and raises ContractBroken. A test parametrised with them names the law that fails.
+A `Harness` creates the back end, and workers with given behaviours. Each function in `CHECKS` checks one law of the
+contract on a fresh harness. It raises ContractBroken if the back end breaks the law. A test that is parametrised with
+`CHECKS` names the broken law.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from gridml.errors import RunError, UsageError
 from gridml.testing.contracts import expect, expect_error, require
 from master.state.jobs import Backend, JobEvent, State
 
-MACHINES = 2  # of a harness
-LIMIT_S = 60.0  # of each wait
-SEQUENCES, STEPS = 10, 12  # random sequences that `check_backend` plays, and their maximum length
+MACHINES = 2  # machines of a harness
+LIMIT_S = 60.0  # maximum duration of each wait
+SEQUENCES, STEPS = 10, 12  # number of random sequences that `check_backend` plays; maximum number of steps in each
 
 
 class Behaviour(StrEnum):
@@ -43,18 +44,20 @@ SHELL: dict[Behaviour, str] = {
     Behaviour.LEAVES: "trap 'exit 0' TERM; echo settled; sleep 600 & wait",
     Behaviour.STAYS: "trap '' TERM; echo settled; exec sleep 600",
 }
-"""/bin/sh programs with these behaviours; they print "settled" once they handle signals as described."""
+"""A /bin/sh program for each behaviour. A program that does not end by itself prints "settled" once it handles SIGTERM
+as its behaviour requires."""
 
 Step = Behaviour | tuple[str, int, float] | str
-"""A worker to submit, ("cancel", number of the worker, grace in seconds), "poll", or "take" for all machines."""
+"""A Behaviour submits a worker that has it; ("cancel", number of the worker, grace in seconds) cancels a worker; "poll"
+polls; "take" evicts every running worker."""
 
 
 class Harness(ABC):
     """One back end under test, with `MACHINES` machines."""
 
-    patience_s: ClassVar[float] = 0.0  # wait for an event at a "poll" in a sequence of steps
-    graceful: ClassVar[bool | None] = True  # `graceful` of an eviction with grace; None if the back end cannot know it
-    avoids: ClassVar[bool] = True  # the back end supports `avoid`
+    patience_s: ClassVar[float] = 0.0  # maximum time that a "poll" step waits for an event
+    graceful: ClassVar[bool | None] = True  # expected `JobEvent.graceful` of a cancel with grace; None: unknown
+    avoids: ClassVar[bool] = True  # the back end supports `Backend.avoid`
     backend: Backend
 
     @abstractmethod
@@ -106,14 +109,14 @@ class Watch:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Poll until `condition` holds. Raises ContractBroken after `LIMIT_S`."""
-        limit_s = time.monotonic() + LIMIT_S
+        deadline_s = time.monotonic() + LIMIT_S
         while not condition():
-            require(time.monotonic() < limit_s, f"did not happen within {LIMIT_S} s; events: {self.events}")
+            require(time.monotonic() < deadline_s, f"did not happen within {LIMIT_S} s; events: {self.events}")
             self.harness.rest()
             self.poll()
 
     def until_news(self, limit_s: float) -> None:
-        """Poll at least once, until there is an event or the limit has passed."""
+        """Poll at least once, until there is a new event or `limit_s` seconds have passed."""
         count, end_s = len(self.events), time.monotonic() + limit_s
         self.poll()
         while len(self.events) == count and time.monotonic() < end_s:
@@ -158,7 +161,8 @@ def closing(harness: Harness) -> Iterator[Harness]:
 
 
 def check_steps(harness: Harness, steps: Sequence[Step]) -> None:
-    """Play steps, then close: each worker must have one end, and none a process. Raises ContractBroken."""
+    """Play the steps, then close the back end. Raises ContractBroken unless every worker ends once and leaves
+    no process."""
     watch, submitted = Watch(harness), 0
     with closing(harness):
         for step in steps:
@@ -192,7 +196,7 @@ def _random_steps(seed: int) -> list[Step]:
 
 
 def a_worker_that_leaves_with_status_0_has_finished(harness: Harness) -> None:
-    """FINISHED comes with status 0 and the machine, and without any grace."""
+    """The event FINISHED has exit status 0 and the machine, and is not graceful."""
     watch = Watch(harness)
     harness.submit("w1", Behaviour.FINISHES)
     end = watch.until_ended("w1")
@@ -201,7 +205,7 @@ def a_worker_that_leaves_with_status_0_has_finished(harness: Harness) -> None:
 
 
 def a_worker_that_crashes_is_lost(harness: Harness) -> None:
-    """LOST carries the exit status, as a number and in its detail."""
+    """The event LOST has the exit status twice: as a number, and in its detail."""
     watch = Watch(harness)
     harness.submit("w1", Behaviour.CRASHES)
     end = watch.until_ended("w1")
@@ -210,7 +214,7 @@ def a_worker_that_crashes_is_lost(harness: Harness) -> None:
 
 
 def submit_returns_before_anything_starts(harness: Harness) -> None:
-    """The first event is QUEUED, and the next poll returns it."""
+    """The first event is QUEUED, and the first poll after the submission returns it."""
     watch = Watch(harness)
     harness.submit("w1", Behaviour.HANGS)
     watch.poll()
@@ -218,7 +222,7 @@ def submit_returns_before_anything_starts(harness: Harness) -> None:
 
 
 def a_worker_waits_until_a_machine_is_free(harness: Harness) -> None:
-    """It gets the machine of the worker that ended."""
+    """A worker waits while all machines are taken, and gets the machine of the first worker that ends."""
     watch = Watch(harness)
     workers = [f"w{number}" for number in range(MACHINES + 1)]
     for worker in workers:
@@ -232,7 +236,7 @@ def a_worker_waits_until_a_machine_is_free(harness: Harness) -> None:
 
 
 def a_machine_taken_away_is_an_eviction(harness: Harness) -> None:
-    """Even if the worker then leaves with status 0; afterwards the machines take other workers."""
+    """The worker is EVICTED even if it then leaves with status 0. Afterwards the machines take other workers."""
     watch = Watch(harness)
     workers = [f"w{number}" for number in range(MACHINES)]
     for worker in workers:
@@ -249,7 +253,7 @@ def a_machine_taken_away_is_an_eviction(harness: Harness) -> None:
 
 
 def cancel_with_grace_lets_a_worker_leave(harness: Harness) -> None:
-    """SIGTERM comes first, and is enough for a worker that handles it."""
+    """SIGTERM comes first, and ends a worker that does not ignore it."""
     watch = Watch(harness)
     for behaviour in (Behaviour.LEAVES, Behaviour.HANGS):
         harness.submit(behaviour.value, behaviour)
@@ -259,7 +263,7 @@ def cancel_with_grace_lets_a_worker_leave(harness: Harness) -> None:
 
 
 def cancel_with_grace_ends_a_worker_that_stays(harness: Harness) -> None:
-    """SIGKILL comes after the grace."""
+    """SIGKILL comes after the grace, and ends a worker that ignores SIGTERM."""
     watch = Watch(harness)
     harness.submit("w1", Behaviour.STAYS)
     watch.until_settled("w1")
@@ -268,7 +272,7 @@ def cancel_with_grace_ends_a_worker_that_stays(harness: Harness) -> None:
 
 
 def cancel_without_grace_ends_a_worker_at_once(harness: Harness) -> None:
-    """This holds for workers that handle SIGTERM and for those that ignore it."""
+    """A worker ends at once whether it handles SIGTERM or ignores it."""
     watch = Watch(harness)
     for behaviour in (Behaviour.LEAVES, Behaviour.STAYS):
         harness.submit(behaviour.value, behaviour)
@@ -279,7 +283,7 @@ def cancel_without_grace_ends_a_worker_at_once(harness: Harness) -> None:
 
 
 def cancel_ends_a_worker_that_waits(harness: Harness) -> None:
-    """A worker without a machine ends without having run."""
+    """A worker that waits for a machine ends, and never runs."""
     watch = Watch(harness)
     for number in range(MACHINES + 1):
         harness.submit(f"w{number}", Behaviour.HANGS)
@@ -290,7 +294,7 @@ def cancel_ends_a_worker_that_waits(harness: Harness) -> None:
 
 
 def cancel_of_an_unknown_or_ended_worker_is_ignored(harness: Harness) -> None:
-    """It is no error and makes no event."""
+    """Such a cancel is no error and makes no event."""
     watch = Watch(harness)
     harness.submit("w1", Behaviour.FINISHES)
     watch.until_ended("w1")
@@ -313,7 +317,7 @@ def a_second_cancel_changes_nothing_but_the_grace(harness: Harness) -> None:
 
 
 def a_name_can_be_used_once(harness: Harness) -> None:
-    """The name is refused while its worker lives, and afterwards."""
+    """A name is refused while its worker lives, and after the worker has ended."""
     watch = Watch(harness)
     harness.submit("w1", Behaviour.FINISHES)
     with expect_error(UsageError, "the name of a living worker is refused", "w1"):
@@ -324,7 +328,7 @@ def a_name_can_be_used_once(harness: Harness) -> None:
 
 
 def a_machine_that_is_avoided_takes_no_worker(harness: Harness) -> None:
-    """It takes workers again once it is no longer avoided. Workers that run there continue."""
+    """Workers that run on an avoided machine continue. The machine takes new workers once it is no longer avoided."""
     if not harness.avoids:
         return
     watch = Watch(harness)
@@ -365,7 +369,7 @@ def close_ends_all_and_leaves_no_process(harness: Harness) -> None:
 
 
 def close_without_workers_is_harmless(harness: Harness) -> None:
-    """There are no events."""
+    """A back end that never had a worker closes, and has no events."""
     harness.backend.close()
     expect(harness.backend.poll(), [], "the events of a back end without workers")
 
@@ -387,7 +391,7 @@ CHECKS: tuple[Callable[[Harness], None], ...] = (
     close_ends_all_and_leaves_no_process,
     close_without_workers_is_harmless,
 )
-"""The laws, one function each."""
+"""One function for each law of the contract."""
 
 
 def _expect_graceful(harness: Harness, end: JobEvent) -> None:

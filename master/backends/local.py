@@ -4,8 +4,8 @@ Every worker leads a session of its own: Ctrl-C at the master's terminal does no
 killed with it. SIGTERM goes to the worker alone, which has a push to finish; SIGKILL goes to its whole process group,
 as when a machine is taken away. Signals are sent only to processes not yet waited for, whose pids cannot be reused.
 
-Workers call `gridml.engine.parent.die_with_parent`. The kernel ties that to the thread that forks, so `poll` must be
-called from a thread that lives as long as the master.
+Workers call `gridml.engine.parent.die_with_parent`. The kernel then kills a worker when the thread that forked it ends,
+so `poll` must be called from a thread that lives as long as the master.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from gridml.errors import RunError, StorageError, UsageError
 from master.backends.script import PlannedLife, Script
 from master.state.jobs import Backend, JobEvent, State, in_words
 
-_REAP_S = 0.01  # from SIGKILL to the next poll; processes end in less
+_REAP_S = 0.01  # from SIGKILL to the next poll; processes end sooner
+MAX_LOAD = 2.0  # processes per core, above which the machine counts as overloaded
 _STOPS = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
 
 
@@ -44,8 +45,8 @@ class _Slot:
     """A slot of the script, which holds one worker at a time."""
 
     number: int
-    life: PlannedLife | None  # of its next worker; None if the slot never opens again
-    hosted: int = 0  # workers so far, the current one included
+    life: PlannedLife | None  # planned life of its next worker; None if the slot never opens again
+    hosted: int = 0  # number of its workers so far, including the current one
     taken: bool = False  # a worker runs in it
 
 
@@ -70,8 +71,8 @@ def classify(code: int, ending: Ending | None) -> tuple[State, bool, str]:
     `code` is the exit status, or minus the signal that ended the process.
     """
     how = in_words(code)
-    # After SIGTERM any end is an eviction. A worker that was due for SIGKILL and ended otherwise was faster than the
-    # signal, and ended by itself.
+    # After SIGTERM any end is an eviction. A worker that was to get SIGKILL, but whose end shows no SIGKILL, was faster
+    # than the signal: it ended by itself.
     if ending is not None and ending.graceful:
         return State.EVICTED, True, "SIGTERM, then SIGKILL" if code == -signal.SIGKILL else f"SIGTERM, left with {how}"
     if ending is not None and code == -signal.SIGKILL:
@@ -79,12 +80,24 @@ def classify(code: int, ending: Ending | None) -> tuple[State, bool, str]:
     return (State.FINISHED if code == 0 else State.LOST), False, how
 
 
+def overload(load: float, cores: int) -> str:
+    """Return the beginning of an advice, which says that the machine's load makes its workers slow, or "".
+
+    `load` is the mean number of processes that run or wait for one of the machine's `cores`.
+    """
+    if load <= MAX_LOAD * cores:
+        return ""
+    return f"This machine has {cores} cores and a load of {load:.0f}, which makes workers slow: end other programs. "
+
+
 class Local(Backend):
     """One process per submitted worker while the script has an open slot; the others stay queued.
 
     `command` returns the argument list for a worker's name. stdout and stderr of a worker go to `logs`/<worker>.log.
-    Workers compute with `threads` threads, so that several share a machine fairly. `clock` gives the seconds in events;
-    the script's clock starts with the back end. Raises StorageError if the log folder cannot be created.
+    Workers compute with `threads` threads, so that several share a machine fairly. With `from_message` the duration of
+    a planned life counts from the worker's first message: starting a process takes real time, which no script can speed
+    up. `clock` gives the seconds in events. The script's clock starts with the back end. Raises StorageError if the log
+    folder cannot be created.
     """
 
     name = "local"
@@ -96,6 +109,7 @@ class Local(Backend):
         logs: Path,
         *,
         threads: int = 1,
+        from_message: bool = False,
         clock: Callable[[], float] = time.monotonic,
         close_grace_s: float = 2.0,
     ) -> None:
@@ -118,6 +132,7 @@ class Local(Backend):
         self._clock = clock
         self._start_s = clock()
         self._close_grace_s = close_grace_s
+        self._from_message = from_message
         self._slots = [_Slot(number, script.life(number, 0)) for number in range(script.slots)]
         self._queue: deque[str] = deque()  # workers without a slot, in order of submission
         self._jobs: dict[str, _Job] = {}  # running workers, by name; each in a slot of its own
@@ -153,7 +168,7 @@ class Local(Backend):
     def _check_stopped(self, job: _Job) -> None:
         """Report a worker that a signal has stopped or continued since the last poll."""
         machine = self._script.machine(job.slot.number)
-        with contextlib.suppress(ChildProcessError):  # it has ended since `_reap`, and the next one reports it
+        with contextlib.suppress(ChildProcessError):  # the worker has ended since `_reap`; the next `_reap` reports it
             while (changed := os.waitid(os.P_PID, job.process.pid, _STOPS)) is not None:
                 stopped = changed.si_code == os.CLD_STOPPED
                 if stopped != job.stopped:
@@ -181,8 +196,18 @@ class Local(Backend):
         self._slots += [_Slot(number, self._script.life(number, 0, self._now())) for number in more]
 
     def avoid(self, machines: Collection[str]) -> None:
-        """As in the contract: their slots stay empty."""
+        """As in the contract. The slots of these machines stay empty."""
         self._avoided = frozenset(machines)
+
+    def reported(self, worker: str) -> None:
+        """As in the contract. Begin a life that counts from the first message."""
+        if self._from_message and (job := self._jobs.get(worker)) is not None:
+            job.ends_s = job.life.ends_s(self._now())
+
+    @property
+    def longer_lives(self) -> str:
+        slower = overload(os.getloadavg()[0], os.cpu_count() or 1)
+        return f"{slower}Give a smaller --speedup, a longer --lifetime, or fewer --workers"
 
     def close(self) -> None:
         """Cancel every job with `close_grace_s` of real time, and wait for the ends; `poll` still reports them."""
@@ -197,15 +222,6 @@ class Local(Backend):
             self._reap(self._now())
             if self._jobs:
                 time.sleep(_REAP_S)
-
-    def next_change_s(self) -> float | None:
-        """Return the seconds until `poll` has work for the script, 0 or more; None if it only waits for workers."""
-        now = self._now()
-        changes = [self._next_poll_s(job, now) for job in self._jobs.values()]
-        if self._queue:
-            changes += [life.opens_s for slot, life in self._open_slots(now) if not self._is_avoided(slot)]
-        planned = [change for change in changes if change is not None]
-        return max(0.0, min(planned) - now) if planned else None
 
     def exhausted(self) -> str | None:
         """As in the contract: a script ends when all its machines are gone. Avoided machines are not gone."""
@@ -223,17 +239,12 @@ class Local(Backend):
     def _now(self) -> float:
         return self._clock() - self._start_s
 
-    def _next_poll_s(self, job: _Job, now: float) -> float | None:
-        if job.killed:
-            return now + _REAP_S
-        return job.ends_s if job.ending is None else job.ending.kill_s
-
     def _open_slots(self, now: float) -> Iterator[tuple[_Slot, PlannedLife]]:
         """Yield the free slots and their next lives, which begin now or later."""
         for slot in self._slots:
             if slot.taken or slot.life is None:
                 continue
-            if slot.life.closes_s is not None and slot.life.closes_s <= now:  # it passed without a worker
+            if slot.life.closes_s is not None and slot.life.closes_s <= now:  # this life passed without a worker
                 slot.life = self._script.life(slot.number, slot.hosted, now)
             if slot.life is not None:
                 yield slot, slot.life
@@ -265,15 +276,19 @@ class Local(Backend):
             return
         slot.taken = True
         slot.hosted += 1
-        job = _Job(worker, slot, life, process, now, life.ends_s(now))
+        from_message = self._from_message and life.duration_s is not None
+        until_message = replace(life, duration_s=None) if from_message else life
+        job = _Job(worker, slot, life, process, now, until_message.ends_s(now))
         self._jobs[worker] = job
         first = "SIGTERM" if life.graceful else "SIGKILL"
         plan = "no end" if job.ends_s is None else f"{first} after {job.ends_s - now:.1f} s"
+        if from_message:
+            plan = f"{first} {life.duration_s:.1f} s after its first message"
         detail = f"life {slot.hosted} of {machine}, planned: {plan}"
         self._record(worker, State.RUNNING, machine, detail, pid=process.pid)
 
     def _end(self, job: _Job, now: float, grace_s: float, *, cancelled: bool = False) -> None:
-        """Signal a worker to end, unless it has ended already; then the next `_reap` reports how."""
+        """Signal a worker to end. If it has ended already, do nothing: the next `_reap` reports how it ended."""
         if _has_ended(job.process):
             return
         job.ending = Ending(now + grace_s, graceful=grace_s > 0, cancelled=cancelled)

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from master.backends.script import Script
 
 DEFAULT_GRACE_S = 120.0
-MIN_GRACE_S = 2.0  # of real time
-MIN_LIFE_S = 1.0  # mean, of real time: a worker takes half of that to start
-MAX_PROCESSES = 4096  # workers of one machine
+MIN_GRACE_S = 2.0  # in real time
+MIN_LIFE_S = 1.0  # minimum mean life, in real time; fetching and training one chunk takes half of this
+MAX_PROCESSES = 4096  # workers on this machine
 MAX_SPEEDUP = 10**6
-# -P, and gridml first: a user's own remote.py in the working directory or on PYTHONPATH must not shadow gridml's.
+# With `-P` and gridml imported first, no remote.py in the working directory or on PYTHONPATH shadows gridml's package.
 _BEGIN = "import sys, gridml; sys.argv[0] = 'gridml-worker'; from remote.worker import main; sys.exit(main())"
 WORKER = ("-P", "-c", _BEGIN)
 
@@ -37,12 +37,12 @@ class LocalOptions(BackendOptions):
     """The options of the local back end."""
 
     lifetime: str | None = option(
-        None, "How long workers live before they are killed: normal(45m,10m), exponential(1h).", FIRST
+        None,
+        "Lifetime of workers from their first message, after which they are killed: normal(45m,10m), exponential(1h).",
+        FIRST,
     )
-    trace: Path | None = option(
-        None, "A file of lines milliseconds,add|remove,node: when machines come and go.", FAILURES
-    )
-    speedup: float = option(1.0, "Let the times of --lifetime or --trace pass so much faster.", FAILURES)
+    trace: Path | None = option(None, "Trace file of machines, with lines milliseconds,add|remove,node.", FAILURES)
+    speedup: float = option(1.0, "Factor by which the times of --lifetime or --trace pass faster.", FAILURES)
     threads: int = 1  # per worker
 
     def __post_init__(self) -> None:
@@ -69,18 +69,18 @@ class LocalPlugin(BackendPlugin):
     options = LocalOptions
     command = Command(
         verb="run",
-        help="Train a program on workers of this machine, and show how it goes.",
+        help="Train a program on workers of this machine, and show the progress.",
         example='gridml run examples/mnist.py --workers 4 --lifetime "normal(45m,10m)" --speedup 300',
         workers=None,
-        workers_help="Worker processes at once; 2, or with --trace what the trace has.",
-        seed_help="Decides the order of vertices, first values and who is killed when.",
+        workers_help="Number of concurrent worker processes. Default: 2; with --trace, as in the trace.",
+        seed_help="Random seed of the vertices' order, initial values and kills.",
     )
 
     def make(self, settings: Settings, directory: RunDirectory) -> Backend:
         from master.backends.local import Local
 
-        threads = LocalOptions.among(settings.options).threads
-        return Local(worker_command(settings, directory), script(settings), directory.logs, threads=threads)
+        threads, command = LocalOptions.among(settings.options).threads, worker_command(settings, directory)
+        return Local(command, script(settings), directory.logs, threads=threads, from_message=True)
 
     def workers(self, options: BackendOptions) -> int:
         from master.backends.simulated_plugin import max_at_once, read_trace
@@ -95,39 +95,30 @@ class LocalPlugin(BackendPlugin):
                 "machine. Give as many as it has cores."
             )
         script(settings)
-        if (asked := parse_device(settings.device)).kind == CUDA:  # others are known once the program is loaded
+        # Other devices than CUDA are checked once the program is loaded.
+        if (asked := parse_device(settings.device)).kind == CUDA:
             try:
                 find_device(asked)
-            except NoDeviceError as error:  # here the user's mistake; in a worker it is one of its machine
+            except NoDeviceError as error:  # here it is the user's mistake; in a worker, a fault of the machine
                 raise UsageError(str(error)) from None
 
 
 def script(settings: Settings) -> Script:
     """Create the script of the workers' machines. Raises UsageError for an invalid lifetime or trace."""
-    from chunk_model.lifetime import LifetimeError
-    from chunk_model.parse import parse
-    from master.backends.script import Replay, ScriptedLives, Steady
-    from master.backends.simulated_plugin import read_trace
+    from master.backends.script import ScriptedLives
+    from master.backends.simulated_plugin import script_of
 
     options = LocalOptions.among(settings.options)
-    # A worker's last push takes real time, which the speed-up does not shorten.
+    # A worker's start and its last push take real time, which the speed-up does not shorten.
     grace_s = max(DEFAULT_GRACE_S, MIN_GRACE_S * options.speedup)
-    if options.trace is not None:
-        return Replay(read_trace(options.trace), settings.seed, grace_s=grace_s, speedup=options.speedup)
-    if options.lifetime is None:
-        return Steady(settings.workers)
-    try:
-        lifetime = parse(options.lifetime)
-    except LifetimeError as error:
-        raise UsageError(f"--lifetime: {error}") from error
-    life_s = lifetime.mean() / options.speedup
-    if life_s < MIN_LIFE_S:
+    made = script_of(options.lifetime, options.trace, settings, grace_s=grace_s, speedup=options.speedup)
+    if isinstance(made, ScriptedLives) and (life_s := made.lifetime.mean() / options.speedup) < MIN_LIFE_S:
         raise UsageError(
             f"--lifetime {options.lifetime} lasts {life_s:.3g} s on average with --speedup {options.speedup:g}; "
             f"expected at least {MIN_LIFE_S:g} s, or no worker trains before it is killed. Give longer lives, or a "
             "smaller --speedup."
         )
-    return ScriptedLives(settings.workers, lifetime, settings.seed, grace_s=grace_s, speedup=options.speedup)
+    return made
 
 
 def worker_command(settings: Settings, directory: RunDirectory) -> Callable[[str], list[str]]:

@@ -33,7 +33,7 @@ def make(settings: Settings, directory: RunDirectory) -> Backend:
 
 
 def read_settings(root: Path, sha256: str | None) -> Settings:
-    """Read the settings of the run in `root`; `sha256` is the ledger's.
+    """Read the settings of the run in `root`; `sha256` is their digest according to the ledger.
 
     Raises LedgerError if they are damaged, unreadable or invalid.
     """
@@ -62,21 +62,26 @@ def _restoring(run: RunDirectory, sha256: str | None) -> str:
     )
 
 
-def settings_of(root: Path) -> Settings | None:
-    """Return the settings of a run, None if they or the back end's package are missing on this machine.
+def current_settings(root: Path) -> Settings:
+    """Read the settings of the run in `root`. Raises LedgerError as `read_settings` does, or without a run."""
+    with opened(root) as ledger:
+        sha256 = read_facts(ledger).get("settings")
+    return read_settings(root, sha256)
 
-    Commands such as `status` must work without them.
+
+def settings_of(root: Path) -> Settings | None:
+    """Return the settings of a run; None if they cannot be read, or if the back end's package is missing here.
+
+    Commands such as `status` must work without settings.
     """
     try:
-        with opened(root) as ledger:
-            sha256 = read_facts(ledger).get("settings")
-        return read_settings(root, sha256)
+        return current_settings(root)
     except GridmlError:
         return None
 
 
 def batch_of(root: Path) -> BatchSystem | None:
-    """Return the batch system of a run's back end, None if it has none, or is missing on this machine."""
+    """Return the batch system of a run's back end; None without one, or if the back end is missing on this machine."""
     settings = settings_of(root)
     return None if settings is None else BACKENDS.find(settings.backend).batch
 

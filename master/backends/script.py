@@ -1,11 +1,12 @@
 """Scripts: the planned lives and deaths of machines, as pure functions that a back end plays.
 
-A script has *slots*, which hold one worker at a time. `life(slot, k, free_s)` plans the slot's k-th worker: when it may
-start, how long it lives and how it ends. It depends only on its arguments and the script's settings, so the same seed
-gives the same failures whatever the workers do, and the local and the simulated back end can play the same script.
+A script has *slots*, each of which holds one worker at a time. `life(slot, k, free_s)` plans the slot's k-th worker:
+its earliest start, how long it lives, and how it ends. The plan depends only on these arguments and the script's
+settings. So the same seed gives the same failures whatever the workers do, and the local and the simulated back end can
+play the same script.
 
-All times are seconds on the script's clock, which starts at 0 with the back end. Settings are real durations, which are
-divided by `speedup`.
+All times are seconds on the script's clock, which starts at 0 with the back end. Durations in settings are divided by
+`speedup`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class PlannedLife:
     opens_s: float  # earliest start
     duration_s: float | None = None  # from the worker's start; None: unlimited
     closes_s: float | None = None  # None: never
-    graceful: bool = False  # SIGTERM first, and SIGKILL after `grace_s`; otherwise SIGKILL at once
+    graceful: bool = False  # True: SIGTERM, and SIGKILL after `grace_s`; False: SIGKILL at once
     grace_s: float = 0.0
 
     def ends_s(self, began_s: float) -> float | None:
@@ -52,7 +53,7 @@ class Script(ABC):
         """The number of slots, open or not."""
 
     def grown(self, workers: int) -> Script:
-        """Return the script with slots for `workers` workers, if their number is a choice. Lives of the others stay."""
+        """Return the script with at least `workers` slots, if their number can be chosen. Existing lives stay."""
         return self
 
     def machine(self, slot: int) -> str:
@@ -61,9 +62,10 @@ class Script(ABC):
 
     @abstractmethod
     def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife | None:
-        """Return the life of the k-th worker (from 0) of a slot free since `free_s`; None if it never opens again.
+        """Return the life of the k-th worker (from 0) of a slot free since `free_s`; None if the slot never
+        opens again.
 
-        `opens_s` is at least `free_s`, and `closes_s`, where given, is after `opens_s`.
+        `opens_s` is at least `free_s`, and `closes_s`, if given, is after `opens_s`.
         """
 
 
@@ -96,16 +98,16 @@ class Steady(_Chosen):
 class ScriptedLives(_Chosen):
     """Machines with random lives, drawn from `lifetime` and counted from the start of each worker.
 
-    Graceful ends are distributed evenly and not at random: the first n lives of a slot hold n·share graceful ones to
-    within one, and so do the first n lives of all slots together.
+    Graceful ends are distributed evenly and not at random: of the first n lives of a slot n·share end gracefully, give
+    or take one. The same holds for the first n lives of all slots together.
     """
 
     lifetime: Lifetime
     seed: int = 0
-    graceful_share: float = 0.5  # of the lives; these end with SIGTERM and `grace_s`, the others with SIGKILL
+    graceful_share: float = 0.5  # share of the lives that end with SIGTERM and `grace_s`; the others end with SIGKILL
     grace_s: float = 120.0
     gap_s: float = 0.0  # mean of the exponential time for which a slot is closed between two lives
-    #: slots, the last ones, that open after a tenth to a half of a mean life; None: a quarter, from four workers on
+    #: number of slots (the last ones) that open only after 0.1 to 0.5 of a mean life; None: a quarter, rounded down
     late: int | None = None
     speedup: float = 1.0
 
@@ -145,11 +147,11 @@ class ScriptedLives(_Chosen):
 
 @dataclass(frozen=True)
 class Replay(Script):
-    """The nodes of a trace as slots: open while the node was present, and losing their worker when it was removed."""
+    """The nodes of a trace as slots. A slot is open while its node is present; its worker ends with the node's stay."""
 
     trace: tuple[TraceEvent, ...]  # as validated by `chunk_model.traces`
     seed: int = 0
-    graceful_share: float = 0.5  # of the removals, distributed evenly, whether or not a worker was in the slot
+    graceful_share: float = 0.5  # share of all removals, distributed evenly, whether or not the slot has a worker
     grace_s: float = 120.0
     speedup: float = 1.0
 
@@ -178,7 +180,7 @@ class Replay(Script):
 
     @cached_property
     def _stays(self) -> dict[str, list[PlannedLife]]:
-        """By node, in order of first appearance: its stays in order."""
+        """The stays of each node, in order. Nodes are in order of first appearance."""
         offset = float(np.random.default_rng([self.seed, _KIND]).random())
         removals = itertools.count()
         stays: dict[str, list[PlannedLife]] = {}
@@ -195,7 +197,7 @@ class Replay(Script):
 
 
 def _dealt(k: int, share: float, offset: float) -> bool:
-    """Return whether the k-th of a sequence (from 0) is chosen: the first n hold ⌊n·share + offset⌋ chosen ones."""
+    """Return whether the k-th of a sequence (from 0) is chosen; of the first n, ⌊n·share + offset⌋ are."""
     return math.floor((k + 1) * share + offset) > math.floor(k * share + offset)
 
 

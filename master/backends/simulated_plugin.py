@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from chunk_model import traces
 from chunk_model.traces import TraceError, TraceEvent
@@ -14,7 +16,10 @@ from master.state.options import FAILURES, FIRST, SIMULATE, WORKERS, Described, 
 from master.store.rundir import RunDirectory
 from master.store.settings import CommandOptions, Settings
 
-MACHINES = 100  # the default
+if TYPE_CHECKING:
+    from master.backends.script import Script
+
+MACHINES = 100  # default number of simulated machines
 
 
 @dataclass(frozen=True)
@@ -31,35 +36,36 @@ class SimulationOptions:
 
     cost: str = option(
         "t_x=0.01,t_s=5,push=0.1",
-        "Seconds: t_x trains a vertex; t_c copies one; t_s, t_e start and end a chunk; push; boot; wait.",
+        "Seconds: t_x to train a vertex, t_c to copy one, t_s, t_e to start and end a chunk; push; boot; wait.",
         FIRST,
         metavar="t_x=S,...",
     )
-    vertices: int | None = option(None, "Vertices of an epoch, without a program; otherwise 100,000.", FIRST)
+    vertices: int | None = option(None, "Vertices of an epoch, without a program. Default: 100,000.", FIRST)
     lifetime: str | None = option(
-        None, "How long machines live: normal(45m,10m), weibull(0.7,2h); otherwise for ever.", FIRST
+        None, "Lifetime of machines: normal(45m,10m), weibull(0.7,2h). Default: unlimited.", FIRST
     )
-    trace: Path | None = option(None, "Machines that came and went (Bamboo's format).", FAILURES)
+    trace: Path | None = option(None, "Trace file of machines (Bamboo's format).", FAILURES)
     chunks_per_job: int = option(0, "Chunks after which a worker leaves; 0: never.", WORKERS)
-    fast: float = option(0.0, "Share of the machines that are faster, those with AVX say.", WORKERS)
-    fast_factor: float = option(4.0, "How many times as fast they are.", WORKERS)
+    fast: float = option(0.0, "Share of faster machines, such as those with AVX.", WORKERS)
+    fast_factor: float = option(4.0, "Speed of the faster machines, relative to the others.", WORKERS)
     spread: float = option(0.0, "Standard deviation of the logarithm of all speeds.", WORKERS)
-    late: int = option(0, "Machines that come later, within half a mean life.", WORKERS)
-    grace_share: float = option(0.5, "Share of the evictions that come with a warning.", FAILURES)
-    storm_every: str | None = option(None, "Take many machines at one instant, so often on average: 20m.", FAILURES)
+    late: int = option(0, "Machines that start later, within half a mean life.", WORKERS)
+    grace_share: float = option(0.5, "Share of evictions with a warning.", FAILURES)
+    storm_every: str | None = option(None, "Mean time between storms, which take many machines at once: 20m.", FAILURES)
     storm_share: float = option(0.3, "Share of the machines that a storm takes.", FAILURES)
     faults: str | None = option(
-        None, "Faults of messages: chances lose, repeat, tear, flip, and the longest delay in seconds.", FAILURES
+        None, "Faults of messages: probabilities lose, repeat, tear, flip, and the longest delay in seconds.", FAILURES
     )
-    travel: str = option("0", "How long a message takes to the master, and an answer back: 0.5s.", FAILURES)
-    crash_every: str | None = option(None, "Kill the master so often on average: 30m.", FAILURES)
-    turn: str = option("0.05", "How often the master looks for messages, in seconds.", FAILURES)
+    travel: str = option("0", "Travel time of a message to the master, and of an answer back: 0.5s.", FAILURES)
+    crash_every: str | None = option(None, "Mean time between kills of the master: 30m.", FAILURES)
+    turn: str = option("0.05", "Polling interval of the master for messages, in seconds.", FAILURES)
 
 
 def simulate_options() -> list[Described]:
     """Return all options of `gridml simulate`: its own, and the shared ones that apply."""
     common = [*described(Settings, SIMULATE), *described(CommandOptions, SIMULATE)]
-    return [*described(SimulationOptions), *(e.changed(default=MACHINES) if e.name == "workers" else e for e in common)]
+    own: dict[str, dict[str, Any]] = {"workers": {"default": MACHINES}, "as_json": {"help": "Print JSON."}}
+    return [*described(SimulationOptions), *(each.changed(**own.get(each.name, {})) for each in common)]
 
 
 class SimulatedPlugin(BackendPlugin):
@@ -69,7 +75,7 @@ class SimulatedPlugin(BackendPlugin):
     options = SimulatedOptions
 
     def make(self, settings: Settings, directory: RunDirectory) -> Backend:
-        raise UsageError(f"{directory.root} was simulated, and cannot go on. Play it again with gridml simulate.")
+        raise UsageError(f"{directory.root} was simulated and cannot be resumed. Simulate it again: gridml simulate.")
 
 
 def read_trace(path: Path) -> tuple[TraceEvent, ...]:
@@ -84,8 +90,24 @@ def read_trace(path: Path) -> tuple[TraceEvent, ...]:
 
 def max_at_once(events: tuple[TraceEvent, ...]) -> int:
     """Return the maximum number of nodes present at once in a trace."""
-    present = most = 0
-    for event in events:
-        present += 1 if event.joined else -1
-        most = max(most, present)
-    return most
+    return max(accumulate((1 if event.joined else -1 for event in events), initial=0))
+
+
+def script_of(
+    lifetime: str | None, trace: Path | None, settings: Settings, late: int | None = None, **how: float
+) -> Script:
+    """Return the script of a run's machines; `how` are arguments of `Replay` and `ScriptedLives`. Raises UsageError for
+    an invalid lifetime or trace."""
+    from chunk_model.lifetime import LifetimeError
+    from chunk_model.parse import parse
+    from master.backends.script import Replay, ScriptedLives, Steady
+
+    if trace is not None:
+        return Replay(read_trace(trace), settings.seed, **how)
+    if lifetime is None:
+        return Steady(settings.workers)
+    try:
+        lives = parse(lifetime)
+    except LifetimeError as error:
+        raise UsageError(f"--lifetime: {error}") from error
+    return ScriptedLives(settings.workers, lives, settings.seed, late=late, **how)

@@ -1,12 +1,14 @@
 """Index of the rows of local vertices in chunk payloads that workers may have cached, in bounded memory and on disk.
 
-A worker names the payloads in its cache whenever it asks for work (`gridml.caching.chunk_cache`), and a chunk borrows
-rows only from those. If such a payload is gone or damaged when the chunk is begun, the worker cannot begin it, and does
-not name the payload when it asks again. Rows of forgotten payloads are sent again.
+A worker names the payloads in its cache whenever it asks for work (`gridml.caching.chunk_cache`). A chunk borrows rows
+only from these payloads: it names their places there instead of carrying them. If such a payload is gone or damaged
+when the worker begins the chunk, the worker asks again without naming it. Rows of payloads that the index has dropped
+are sent again.
 
 The index is also kept on disk for the next master of the run. A file holds the ids of the rows of one payload, in
-order, and the fields that came with them. Its name contains the payload's SHA-256 and its own, which detects a file
-torn by a power cut. No file is essential: where one is missing, or cannot be written, rows are sent again.
+order, and the fields that came with them. Its name contains the SHA-256 of the payload, and the SHA-256 of the file
+itself, which detects a file torn by a power cut. No file is essential: if a file is missing or cannot be written, rows
+are sent again.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ MIN_BORROWED_ROWS = 16  # fewer rows are not worth opening a payload
 class Carried:
     """The rows of one table in a payload."""
 
-    sha256: str  # of the payload
+    sha256: str  # SHA-256 of the payload
     ids: NDArray[np.int64]  # ascending
     at: NDArray[np.int32]  # position of each row in the payload
 
@@ -105,8 +107,10 @@ class Carried:
 
 
 def borrow(ids: Ids, cached: Sequence[Carried]) -> tuple[Borrowed | None, str]:
-    """Return (which rows `ids` (n,) of a chunk's table to borrow from which of its worker's `cached` payloads, the
-    reason). The newest payload comes first. None where no payload is worth opening."""
+    """Return (the rows of a chunk's table to borrow, the reason); None if no payload is worth opening.
+
+    `ids` (n,) are the rows of the table, `cached` the payloads that the worker has, the newest first.
+    """
     source, at = np.full(len(ids), OWN, np.int16), np.zeros(len(ids), np.int32)
     payloads: list[str] = []
     missing = np.argsort(ids, kind="stable")  # sorted, because ordered lookups take a third of the time
@@ -129,19 +133,19 @@ def borrow(ids: Ids, cached: Sequence[Carried]) -> tuple[Borrowed | None, str]:
     return Borrowed(tuple(payloads), source, at), f"the worker has {borrowed:,} of {len(ids):,} rows"
 
 
-MAX_BYTES = 64 << 20  # of ids and positions: five million rows
+MAX_BYTES = 64 << 20  # bytes of ids and positions in memory: five million rows
 
 
 class CarriedPayloads:
-    """The index of payloads of `graph`, by the digits that workers name them with."""
+    """The index of payloads of `graph`, by the digits of their SHA-256 with which workers name them."""
 
     def __init__(self, graph: Graph, files: CarriedFiles, max_bytes: int = MAX_BYTES) -> None:
         self._graph = graph
         self._files = files
         self._read = False  # whether the files of earlier masters were read
         self._most = max_bytes
-        self._payloads: OrderedDict[str, Mapping[str, Carried]] = OrderedDict()  # oldest first; by table
-        self._nbytes = 0  # of all `_payloads`
+        self._payloads: OrderedDict[str, Mapping[str, Carried]] = OrderedDict()  # by digits, then table; oldest first
+        self._nbytes = 0  # bytes of all `_payloads`
 
     def add(self, sha256: str, chunk: Chunk) -> None:
         """Add the payload of a chunk, if it carries rows."""
@@ -167,7 +171,7 @@ class CarriedPayloads:
         for sha256, ids, fields in self._files.read():
             if all(name in self._graph.tables and names == self._fields(name) for name, names in fields.items()):
                 self._remember(sha256, ids)
-            else:  # the program has switched between arrays and rows of a file
+            else:  # the types or fields of the program have changed
                 self._files.remove(sha256)
 
     def _fields(self, type_name: str) -> tuple[str, ...]:
@@ -182,7 +186,7 @@ class CarriedPayloads:
         self._nbytes += _nbytes(tables)
         while self._nbytes > self._most:
             digits, oldest = next(iter(self._payloads.items()))
-            self._files.remove(next(iter(oldest.values())).sha256)  # the same for all tables of a payload
+            self._files.remove(next(iter(oldest.values())).sha256)  # all tables of a payload have the same SHA-256
             self._forget(digits)
 
     def _forget(self, digits: str) -> None:

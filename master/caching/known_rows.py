@@ -1,6 +1,6 @@
 """The rows of array fields that each worker is known to have, and in which version.
 
-A worker keeps the rows of its chunks (`gridml.caching.row_cache`), so a reply omits those that it has. The rows of a
+A worker keeps the rows of its chunks (`gridml.caching.row_cache`), so a reply omits the rows that it has. The rows of a
 reply count as known, in the version of the reply, once the worker's next message acknowledges it. Rows that the master
 merged exactly as they were pushed are not sent back either.
 """
@@ -19,9 +19,9 @@ from gridml.protocol.push import RowValues
 
 Array = NDArray[Any]
 
-MAX_WORKER_BYTES = 1 << 29  # of the rows that a worker keeps, about
-MAX_KNOWN_BYTES = 1 << 28  # of the master's records of those rows, for all workers together
-UNKNOWN = -1  # the version of a row that a worker lacks; lower than that of any change
+MAX_WORKER_BYTES = 1 << 29  # approximate bytes of the rows that a worker keeps
+MAX_KNOWN_BYTES = 1 << 28  # bytes of the master's records of those rows, for all workers together
+UNKNOWN = -1  # the version of a row that a worker lacks; lower than the version of any change
 _NONE: Ids = np.empty(0, np.int64)
 
 
@@ -51,7 +51,7 @@ class KnownRows:
         return {type_name: len(rows.ids) for type_name, rows in self._rows.items()}
 
     def add(self, rows: Touched, version: int) -> None:
-        """Record that the worker has these rows, ids ascending, as of `version`."""
+        """Record that the worker has these rows in `version`; their ids ascend."""
         for type_name, ids in rows.items():
             known = self._rows.get(type_name)
             if known is None:
@@ -90,22 +90,22 @@ class LeaseRows(NamedTuple):
 class RowsHeld:
     """The rows of one worker. Mutated only by `acknowledge`, `clear` and `master.sync.rows`."""
 
-    answer: str = ""  # the last reply, as in `Reply.answer`
-    known: KnownRows = field(default_factory=KnownRows)  # of acknowledged replies
-    answered: list[LeaseRows] = field(default_factory=list)  # of the last reply, not acknowledged yet,
-    version: int = UNKNOWN  # in this version
-    promised: dict[int, int] = field(default_factory=dict)  # by lease: the position up to which it may be trained
+    answer: str = ""  # identifier of the last reply, as in `Reply.answer`
+    known: KnownRows = field(default_factory=KnownRows)  # rows of acknowledged replies
+    answered: list[LeaseRows] = field(default_factory=list)  # rows of the last reply, not acknowledged yet
+    version: int = UNKNOWN  # version of the rows in `answered`
+    promised: dict[int, int] = field(default_factory=dict)  # by lease: up to this position it can be trained
 
     def clear(self) -> None:
-        """Forget everything: the worker may have no rows."""
+        """Forget everything, because the worker may have lost its rows."""
         self.known.clear()
         self.answered.clear()
 
     def acknowledge(self, heard: bool, named: Container[int], as_pushed: Touched, version: int) -> None:
-        """Handle the worker's next message. If it has `heard` the last reply, it has the reply's rows of the leases
-        that it has `named`, and those pushed rows that `version` took unchanged (`as_pushed`). Other pushed rows have
-        changed, so they count as missing."""
-        if not heard:  # also where this message is a duplicate that was answered before
+        """Handle the worker's next message. `heard` says that it acknowledges the last reply. If so, the worker has the
+        reply's rows of the leases `named` in the message, and the pushed rows that `version` took unchanged
+        (`as_pushed`). Its other pushed rows are outdated, so they count as missing."""
+        if not heard:  # also if this message is a duplicate that was answered before
             self.clear()
         for lease in self.answered:
             if lease.lease in named:
@@ -115,22 +115,22 @@ class RowsHeld:
             self.known.add(as_pushed, version)
 
     def is_too_much(self, row_bytes: Mapping[str, int], live: int) -> bool:
-        """Return whether the rows exceed the memory of a worker, or their records the share of one of `live` workers;
-        `row_bytes` is the size of a row by type."""
+        """Return whether the rows exceed the memory of a worker, or their records here the share of one of `live`
+        workers; `row_bytes` is the size of a row by type."""
         nbytes = sum(count * row_bytes[name] for name, count in self.known.counts().items())
         return nbytes > MAX_WORKER_BYTES or self.known.nbytes > MAX_KNOWN_BYTES // max(1, live)
 
 
 def taken_rows(pushed: Mapping[str, RowValues], merged: Mapping[str, RowValues]) -> tuple[Touched, Touched]:
-    """Return (the merged rows of a push, those of them that the master took unchanged), ids ascending."""
+    """Return (the merged rows of a push, the rows among them that the master took unchanged), ids ascending."""
     ids = {type_name: np.sort(rows.ids) for type_name, rows in merged.items()}
     alike = {type_name: np.sort(rows.ids[_alike(rows, pushed[type_name])]) for type_name, rows in merged.items()}
     return ids, alike
 
 
 def keep_latest_writes(pushed: Sequence[Touched], as_pushed: Sequence[Touched]) -> list[Touched]:
-    """Return, for each of several pushes merged in order into one version, its rows `as_pushed` that no later push
-    changed."""
+    """Return, for each push, its rows `as_pushed` that no later push changed. The pushes were merged into one version,
+    in this order."""
     kept: list[dict[str, Ids]] = [{} for _ in pushed]
     for type_name in {type_name for rows in pushed for type_name in rows}:
         changed = [rows.get(type_name, _NONE) for rows in pushed]

@@ -1,1 +1,1 @@
-"""What the submit host computes with the user's own code after an epoch, in a process that may fail."""
+"""Evaluation: runs the user's own code on the submit host after an epoch, in a process that may fail."""

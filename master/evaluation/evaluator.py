@@ -1,7 +1,6 @@
-"""Evaluation on the submit host, with the user's own code.
+"""Evaluators: compute the metrics of a version, BatchNorm's statistics, and the FLOPs of one vertex.
 
-It computes the metrics of a version, BatchNorm's statistics, and the arithmetic of one vertex. `tail_mean` is the
-mean over the versions in the tail of an epoch.
+They run the user's own code on the submit host. `tail_mean` averages the last versions of an epoch, its tail.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gridml.protocol.push import VertexKey
 from master.evaluation.metrics import evaluate, flops_per_vertex, graph_from_version, needs_graph
 from master.evaluation.recalibration import Recalibration, has_statistics, with_statistics
 from master.store.rundir import RunDirectory
-from master.store.settings import Settings
+from master.store.settings import RunSettings
 from master.store.spec import RunSpec
 from master.store.versions import ReplicaState, Versions
 
@@ -37,21 +36,23 @@ Array = NDArray[Any]
 def tail_mean(
     state: ReplicaState, tail: Sequence[tuple[int, str | None]], versions: Versions, program: Program
 ) -> ReplicaState:
-    """Return a version with means over it and a tail's versions, (number, SHA-256), oldest first, in place of its
-    weights. The oldest counts once, the next twice, and so on. One that cannot be read is left out.
+    """Return the version `state` with its weights averaged with those of earlier versions, the `tail`.
 
-    Weights are those tensors of modules that are averaged as they are merged, but no tables of embeddings: the moves of
-    their rows add up, and what is averaged only lies further back. All else is the version's own.
+    `tail` has (number, SHA-256) of each version, oldest first. The oldest counts once, the next twice, and so on; the
+    version itself counts most. A version that cannot be read is left out.
+
+    Only module tensors that merging also averages are averaged here, and embedding tables are not: merging adds up the
+    steps of a table's rows, so a mean would only be an older state. All other tensors are the version's own.
     """
     earlier: list[Mapping[VertexKey, VertexState]] = []
     for version, sha256 in tail:
-        with contextlib.suppress(DamagedError, OSError):  # nothing else depends on it
+        with contextlib.suppress(DamagedError, OSError):  # nothing but this mean needs the earlier versions
             earlier.append(versions.mapped(version, sha256).modules)
     if not earlier:
         return state
     modules, types = dict(state.modules), program.types()
     for key, vertex in state.modules.items():
-        declared = types.get(key[0])  # f does not reach what evaluate alone takes, and nobody trains it
+        declared = types.get(key[0])  # None for a type that only evaluate uses, which is never trained
         if declared is None or declared.has_own_rule:
             continue
         tables = tables_of(declared, key[1])
@@ -65,8 +66,10 @@ def tail_mean(
 
 
 def _mean(values: Sequence[Array]) -> Array:
-    """The mean of values, oldest first, which count 1, 2, 3, ... times; of values that stand still that value."""
+    """Return the mean of values, oldest first, with weights 1, 2, 3, ...; the mean of equal values is exactly their
+    value."""
     newest = values[-1]
+    # A computed mean of equal values can differ in the last bit, but frozen weights must not change.
     if all(np.array_equal(value, newest) for value in values[:-1]):
         return newest
     whole, mean = len(values) * (len(values) + 1) // 2, np.zeros(newest.shape, np.float64)
@@ -80,45 +83,45 @@ Statistics = Mapping[VertexKey, Mapping[str, NDArray[Any]]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A version of the replica as the ledger names it: the one that an epoch, counted from 0, ended with, and those in
-    that epoch's `tail`, (number, SHA-256), over which its weights are to be averaged. Where pushes were `averaged`, its
-    running statistics are to be gathered anew; where they cannot be, it is taken as it is, for those that it has are of
-    its own weights. `share`, `step` and `steps` are evaluate's to know.
-    """
+    """A version to evaluate, as the ledger names it. Field names are keys of the messages to the evaluation process."""
 
-    epoch: int
-    version: int
-    sha256: str | None
+    epoch: int  # from 0
+    version: int  # the last one of the epoch
+    sha256: str | None  # of the version's file
+    #: True: the replica is a mean of pushes, so its running statistics are recomputed. If that fails, the version is
+    #: evaluated as it is, without `tail`, because its statistics belong to its own weights.
     averaged: bool = False
+    # Progress of the run, for the program's evaluate: fields of `Progress`.
     share: float = 1.0
     step: int = 0
     steps: int = 1
-    tail: tuple[tuple[int, str | None], ...] = ()
+    tail: tuple[tuple[int, str | None], ...] = ()  # (number, SHA-256) of earlier versions to include in the mean
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Subject:
-        """The subject of which `asdict` made a message."""
+        """Return the subject that `asdict` turned into a message."""
         return cls(**{**message, "tail": tuple((version, sha256) for version, sha256 in message["tail"])})
 
     @property
     def progress(self) -> Progress:
-        """How far the run was, as evaluate is told."""
+        """The progress of the run, as an argument of evaluate."""
         return Progress(self.epoch, self.version, self.share, self.step, self.steps)
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What evaluate said, why the version was `not_recalibrated` though it should have been, and (topic, text) of what
-    a person should hear."""
+    """The result of an evaluation."""
 
-    metrics: Metrics
-    not_recalibrated: str | None = None
-    events: list[tuple[str, str]] = field(default_factory=list)
+    metrics: Metrics  # returned by evaluate
+    not_recalibrated: str | None = None  # reason why the statistics could not be recomputed
+    events: list[tuple[str, str]] = field(default_factory=list)  # (topic, text) to record
 
 
 class Evaluator(ABC):
-    """Computes one thing at a time, of versions that the ledger keeps as long. `limit_s` is how long it may take where
-    that can be enforced."""
+    """Computes one request at a time. The version that a request names is not deleted until the request is done.
+
+    `limit_s` is the time limit of a request, if the implementation can enforce one.
+    """
 
     @abstractmethod
     def evaluate(self, subject: Subject, limit_s: float) -> Evaluated:
@@ -127,25 +130,26 @@ class Evaluator(ABC):
 
     @abstractmethod
     def statistics(self, subject: Subject, limit_s: float) -> tuple[Statistics, str | None]:
-        """Return the running statistics of a version, gathered anew, and no reason; or none, and why. Raises
-        DamagedError, UserCodeError when a module cannot be made."""
+        """Return (recomputed running statistics of a version, None), or ({}, reason why there are none). Raises
+        DamagedError, and UserCodeError when a module cannot be made."""
 
     @abstractmethod
     def flops(self, subject: Subject, chunk: Chunk, limit_s: float) -> float | None:
-        """Return the floating-point operations of f on one vertex of a chunk; None where they cannot be counted."""
+        """Return the floating-point operations of f on one vertex of a chunk; None if they cannot be counted."""
 
-    def prepare(self) -> None:  # noqa: B027  # what computes here is ready
-        """Get ready beside the run, so that the first evaluation need not wait for it. Idempotent."""
+    def prepare(self) -> None:  # noqa: B027  # optional: InlineEvaluator has nothing to prepare
+        """Start up in parallel with the run, so that the first evaluation need not wait. Idempotent."""
 
-    def close(self) -> None:  # noqa: B027  # what computes here has nothing to end
-        """End at once what is being computed, and compute nothing more. Idempotent."""
+    def close(self) -> None:  # noqa: B027  # optional: InlineEvaluator has nothing to end
+        """Cancel the request under way, and accept none from now on. Idempotent."""
 
 
 class InlineEvaluator(Evaluator):
-    """Computes in this process. `graph` is only asked for where a version does not do."""
+    """Computes in this process, without a time limit. `graph` is called only for requests that need more than a
+    version."""
 
     def __init__(
-        self, settings: Settings, program: Program, graph: Callable[[], Graph], directory: RunDirectory
+        self, settings: RunSettings, program: Program, graph: Callable[[], Graph], directory: RunDirectory
     ) -> None:
         self._settings = settings
         self._program = program
@@ -154,7 +158,7 @@ class InlineEvaluator(Evaluator):
 
     @staticmethod
     def of(spec: RunSpec, directory: RunDirectory) -> InlineEvaluator:
-        """Return one for a run whose graph is there: of simulations and tests."""
+        """Return an evaluator for a run whose graph is in memory, as in simulations and tests."""
         return InlineEvaluator(spec.settings, spec.program, lambda: spec.graph, directory)
 
     @cached_property
@@ -166,6 +170,7 @@ class InlineEvaluator(Evaluator):
         state, problem = tail_mean(version, subject.tail, self._versions, self._program), None
         if subject.averaged and has_statistics(state):
             statistics, problem = self._recalibration.gather((subject.version, subject.tail), state)
+            # Without statistics, the version is evaluated instead of the mean: see `Subject.averaged`.
             state = with_statistics(state, statistics) if problem is None else version
         graph = self._graph() if needs_graph(self._program) else graph_from_version(self._program, state)
         metrics = evaluate(self._program, graph, state, self._settings.program, subject.progress)

@@ -1,5 +1,4 @@
-"""What the submit host computes with the user's own code: the metrics of a version, and the arithmetic of one
-vertex."""
+"""Metrics: calls the user's evaluate on a version of the replica, and counts the FLOPs of one vertex."""
 
 from __future__ import annotations
 
@@ -30,17 +29,17 @@ from master.store.versions import ReplicaState
 
 Array = NDArray[Any]
 
-# Bounds of one evaluation: the ledger keeps all of it, and people read it.
+# Bounds of an evaluation's result, which the ledger keeps whole: metrics, numbers in a list, characters of a name.
 MAX_METRICS, MAX_NUMBERS, MAX_NAME_CHARS = 1_000, 10_000, 128
-WHOLE = Progress(share=1.0)
-ADVICE = "The training is kept; mend evaluate and resume the run --with-changes."
+WHOLE = Progress(share=1.0)  # the progress of a finished run
+ADVICE = "The training is kept; fix evaluate and resume the run --with-changes."
 
 
 def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path, at: Progress = WHOLE) -> Metrics:
-    """Call the program's evaluate on what a version holds; numbers, or lists of numbers, by name. `at` says how far the
-    run was.
+    """Call the program's evaluate on a version, and return its metrics: numbers or lists of numbers by name. `at` is
+    the progress of the run.
 
-    Raises UserCodeError with the user's traceback when it fails, ProgramError when it returns something else.
+    Raises UserCodeError with the user's traceback if evaluate fails, ProgramError if its result is no such dict.
     """
     if program.evaluate is None:
         return {}
@@ -53,15 +52,16 @@ def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path, 
         metrics = program.evaluate(*arguments)
     except Interruption:
         raise
-    except BaseException as error:  # a run that ends with the status of SystemExit would pass for a success
+    except BaseException as error:  # also SystemExit, whose status could make the run look like a success
         raise UserCodeError(f"evaluate failed: {described(error)}. {ADVICE}", user_traceback(error, source)) from error
     return _plain_metrics(metrics)
 
 
 def _plain_metrics(metrics: Any) -> Metrics:
-    """Return what evaluate returned as JSON has it. Raises ProgramError for what is no dict of numbers by name."""
+    """Convert the result of evaluate to JSON types. Raises ProgramError unless it is a dict of numbers by name."""
     if not isinstance(metrics, dict):
-        raise ProgramError(f"evaluate returned {type(metrics).__name__}; expected a dict of numbers by name. {ADVICE}")
+        wanted = 'expected a dict of numbers by name, as in return {"accuracy": 0.98}'
+        raise ProgramError(f"evaluate returned {type(metrics).__name__}; {wanted}. {ADVICE}")
     if len(metrics) > MAX_METRICS:
         raise ProgramError(f"evaluate returned {len(metrics):,} metrics; expected at most {MAX_METRICS:,}. {ADVICE}")
     for name in metrics:
@@ -73,8 +73,8 @@ def _plain_metrics(metrics: Any) -> Metrics:
         mode, _, bare = name.partition(":")
         if mode in get_args(Mode) and bare:
             raise ProgramError(
-                f"evaluate returned a metric called {name!r}; expected {bare!r}: {mode}: is said where the program "
-                f'goes by it, as in keep="best:{name}". {ADVICE}'
+                f"evaluate returned a metric called {name!r}; expected {bare!r}: {mode}: belongs where the program "
+                f'refers to it, as in keep="best:{name}". {ADVICE}'
             )
     return {name: _plain(name, value) for name, value in metrics.items()}
 
@@ -94,16 +94,15 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _without_gradient(value: Any) -> Any:
-    """Return a tensor's numbers, also of one that needs a gradient, lies on a device or is in a format that numpy does
-    not know; anything else as it is."""
-    if not hasattr(value, "detach"):
+    """Return a tensor detached, on the CPU and in a dtype of numpy; any other value unchanged."""
+    if not hasattr(value, "detach"):  # instead of isinstance, which would import torch
         return value
     value = value.detach().cpu()
-    return value.double() if value.is_floating_point() else value
+    return value.double() if value.is_floating_point() else value  # numpy has no bfloat16
 
 
 def _argument(name: str, hint: Any, graph: Graph, state: ReplicaState, *, torch: bool) -> Any:
-    """Return a vertex, or a Batch of all vertices of a type, holding a version's values."""
+    """Return an argument of evaluate with a version's values: the vertex of a type, or a Batch of all its vertices."""
     batched = typing.get_origin(hint) is Batch
     cls = typing.get_args(hint)[0] if batched else hint
     if not (isinstance(cls, type) and issubclass(cls, Vertex) and describe(cls).name in graph.tables):
@@ -122,15 +121,15 @@ def _argument(name: str, hint: Any, graph: Graph, state: ReplicaState, *, torch:
         modules.evaluation_mode()
         return [modules.vertex(i) for i in range(table.count)] if batched else modules.vertex(0)
     ids, columns = np.arange(table.count, dtype=np.int64), _columns(table, state)
-    rows = Rows(table.type, ids, columns, frozenset(), torch=torch, aligned=False)  # all of them: no copy of that
+    rows = Rows(table.type, ids, columns, frozenset(), torch=torch, aligned=False)  # rows of all vertices, not copied
     rows.ragged = table.ragged
     return Batch._over(rows, slice(0, table.count)) if batched else cls._view(rows, 0)
 
 
 def _columns(table: Table, state: ReplicaState) -> dict[str, Array]:
-    """Return a type's arrays: replicated ones of the version, local ones as they are.
+    """Return a type's arrays: those of the version for a replicated type, those of the graph for a local one.
 
-    What f may change is copied, since the run goes on with it.
+    Local fields that f can change are copied, because evaluate may write to them, and the run still needs their values.
     """
     if not table.type.replicated:
         mutable = table.type.mutable
@@ -139,12 +138,12 @@ def _columns(table: Table, state: ReplicaState) -> dict[str, Array]:
 
 
 def needs_graph(program: Program) -> bool:
-    """Whether the program's evaluate wants vertices that are in no version, but in the graph."""
+    """Return whether evaluate has an argument of local vertices, which are only in the graph, not in a version."""
     return any(not vertex_type.replicated for vertex_type in _argument_types(program))
 
 
 def graph_from_version(program: Program, state: ReplicaState) -> Graph:
-    """Return of the graph what a version tells: how many there are of the replicated types that evaluate wants."""
+    """Return a graph with only the replicated types among evaluate's arguments. Their counts come from a version."""
     graph = Graph()
     for vertex_type in _argument_types(program):
         if vertex_type.name in state.changed:
@@ -153,7 +152,7 @@ def graph_from_version(program: Program, state: ReplicaState) -> Graph:
 
 
 def _argument_types(program: Program) -> list[VertexType]:
-    """The types of evaluate's arguments."""
+    """Return the vertex types of evaluate's arguments."""
     hints = typing.get_type_hints(program.evaluate) if program.evaluate is not None else {}
     hints.pop("return", None)
     classes = [typing.get_args(hint)[0] if typing.get_origin(hint) is Batch else hint for hint in hints.values()]
@@ -161,7 +160,8 @@ def _argument_types(program: Program) -> list[VertexType]:
 
 
 def flops_per_vertex(program: Program, chunk: Chunk, state: ReplicaState) -> float | None:
-    """Return the floating-point operations of f on one vertex, counted by torch over a batch; None where it cannot."""
+    """Return the floating-point operations of f per vertex, which torch counts while f trains the chunk; None if f
+    fails or the count is 0."""
     from torch.utils.flop_counter import FlopCounterMode
 
     engine, _ = start_engine(program, chunk, state)
@@ -172,7 +172,7 @@ def flops_per_vertex(program: Program, chunk: Chunk, state: ReplicaState) -> flo
 
 
 def first_chunk(program: Program, graph: Graph, count: int) -> Chunk:
-    """Return the chunk of so many of the first vertices, and of all that is connected with them."""
+    """Return the chunk of the first `count` vertices, extended to whole connected components."""
     driver = program.update.driver.__name__
     parts = None if program.bsp else components(graph)
     units = None if parts is None else parts.units[driver]
@@ -184,8 +184,7 @@ def first_chunk(program: Program, graph: Graph, count: int) -> Chunk:
 def start_engine(
     program: Program, chunk: Chunk, state: ReplicaState, device: Device | None = None, *, trial: bool = False
 ) -> tuple[Engine, ReplicaPart]:
-    """Return an engine, for a `trial` or not, that stands on a version and has begun a chunk, and what of the version
-    that touches."""
+    """Return (an engine that has begun a chunk from a version, the part of the version that the chunk touches)."""
     start = state.part(chunk.touched())
     engine = Engine(program, device, trial=trial)
     engine.begin(chunk)

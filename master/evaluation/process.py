@@ -1,7 +1,7 @@
-"""The process in which the user's evaluate runs: it answers one request of its master after the other.
+"""The evaluation process: runs the user's evaluate, and answers the requests of its master one by one.
 
-It loads the program as the run keeps it. The graph is made anew only where something needs more than a version.
-Requests and answers are bundles; what it prints goes where its master says.
+It loads the run's saved copy of the program. It builds the graph only when a request needs more than a version.
+Requests and answers are bundles. Standard output and error go to the file that the master opened.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.engine.parent import die_with_parent
 from gridml.errors import DamagedError, GridmlError, StorageError, UserCodeError
@@ -31,10 +29,11 @@ from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.protocol import bundle
 from master.evaluation.evaluator import InlineEvaluator, Subject
+from master.store.local_fields import open_base
 from master.store.rundir import RunDirectory
-from master.store.settings import Settings
+from master.store.settings import RunSettings
 
-OOM_SCORE_ADJ = "500"  # where the machine runs out of memory, of at most 1000
+OOM_SCORE_ADJ = "500"  # of at most 1000; when memory runs out, the kernel kills this process before the master
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,15 +47,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--parent", required=True, type=int, help="process id to die with")
     options = parser.parse_args(argv)
     die_with_parent(options.parent)
-    faulthandler.enable()  # a signal that ends it leaves the lines that it was at
+    faulthandler.enable()  # prints the stack on a fatal signal, which the master then quotes
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     memory = options.memory if most == resource.RLIM_INFINITY else min(options.memory, most)
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
-    service = _Service(Settings(options.program, seed=options.seed), RunDirectory(options.root), memory)
+    service = _Service(RunSettings(options.program, seed=options.seed), RunDirectory(options.root), memory)
     channel = Connection(options.channel)
-    os.register_at_fork(after_in_child=channel.close)  # what evaluate starts must not hold it open
+    os.register_at_fork(after_in_child=channel.close)  # else a child that evaluate forks could keep it open
     service.prepare()
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
@@ -69,18 +68,18 @@ def main(argv: list[str] | None = None) -> int:
 class _Service:
     """Answers requests about one run."""
 
-    def __init__(self, settings: Settings, directory: RunDirectory, memory: int) -> None:
+    def __init__(self, settings: RunSettings, directory: RunDirectory, memory: int) -> None:
         self._settings = settings
         self._directory = directory
         self._memory = memory
 
     def prepare(self) -> None:
-        """Load the program; what is wrong with it is said where it is asked for."""
+        """Load the program before the first request. If that fails, the first request reports the error."""
         with contextlib.suppress(GridmlError):
             _ = self._program
 
     def answer(self, request: bytes) -> bytes:
-        """Return what a request asks for, or the error that is meant for a person."""
+        """Return the answer to a request, or the error to report."""
         message, tensors = bundle.decode(request)
         try:
             return bundle.encode(*self._compute(message, tensors))
@@ -92,7 +91,7 @@ class _Service:
         self._load_fields()
         if message["task"] == "evaluate":
             evaluated = self._evaluator.evaluate(subject, limit_s)
-            metrics = json.dumps(evaluated.metrics)  # with NaN, which a bundle's own message cannot have
+            metrics = json.dumps(evaluated.metrics)  # as text, because the message of a bundle rejects NaN
             return {"metrics": metrics, "problem": evaluated.not_recalibrated}, {}
         if message["task"] == "statistics":
             statistics, problem = self._evaluator.statistics(subject, limit_s)
@@ -118,7 +117,7 @@ class _Service:
         if loaded.uses_torch:
             import torch
 
-            torch.set_num_threads(1)  # others live on an access point, and here workers; evaluate may say otherwise
+            torch.set_num_threads(1)  # the machine is shared with workers and other users; evaluate may set more
             import_dynamo_lazily()
         return loaded
 
@@ -138,14 +137,14 @@ class _Service:
         return graph
 
     def _load_fields(self) -> None:
-        """Have the graph, where there is one, hold what f has made of its fields: the master makes files of them
-        anew."""
+        """If the graph was built, map the newest values of the fields that f changes into it. The master writes new
+        files of these fields at the end of each epoch."""
         for table in self._graph.local if "_graph" in vars(self) else ():
             for name in table.type.mutable if table.count else ():
                 path = self._directory.fields / f"{table.type.name}.{name}.npy"
-                table.columns[name] = np.load(path, mmap_mode="r")
+                table.columns[name] = open_base(path, table.columns[name])
 
 
 def _is_out_of_memory(cause: BaseException | None) -> bool:
-    """Whether memory was asked for that could not be had; torch says so in words."""
+    """Return whether an allocation failed. Torch raises a RuntimeError, which only its text identifies."""
     return isinstance(cause, MemoryError) or "allocate memory" in str(cause) or "enough memory" in str(cause)

@@ -1,9 +1,10 @@
-"""Running statistics of BatchNorm, gathered anew for a replica that is evaluated or kept.
+"""Recalibration: recomputes BatchNorm's running statistics for a replica that is evaluated or kept.
 
-Merged statistics are those of other parameters: of the replicas that were averaged, each seen while it moved. So some
-two thousand rows, drawn by the run's seed, go through f in training mode without any step, and the means of what its
-layers see take their place (Izmailov et al. 2018, arXiv:1803.05407, section 3.2; Wu and Johnson 2021, arXiv:2105.07576,
-section 3). Workers are given the merged ones: in training mode nothing depends on them.
+Merged statistics do not fit the merged weights, because each worker measured them with the weights of its own replica
+while it trained. So about two thousand random rows, drawn from the run's seed, pass through f in training mode without
+an optimiser step. The means over these batches replace the merged statistics (Izmailov et al. 2018, arXiv:1803.05407,
+section 3.2; Wu and Johnson 2021, arXiv:2105.07576, section 3). Workers keep the merged statistics, which nothing reads
+in training mode.
 """
 
 from __future__ import annotations
@@ -33,29 +34,25 @@ from master.store.versions import ReplicaState
 
 Array = NDArray[Any]
 
-MIN_ROWS, BATCH_LIMITS = 2_048, (10, 100)  # that are enough, and how many batches they may be
+#: Minimum number of rows to use; (minimum, maximum) number of batches, which takes precedence over MIN_ROWS.
+MIN_ROWS, BATCH_LIMITS = 2_048, (10, 100)
 
 
 class Recalibration:
-    """Gathers the statistics of one program's replica. The newest ones are remembered."""
+    """Recomputes the statistics of one program's replica."""
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
         self._driver = spec.program.update.driver.__name__
+        #: (version, its statistics) of the last call, because an evaluated version is often kept, too
         self._newest: tuple[Hashable, dict[VertexKey, dict[str, Array]]] | None = None
 
-    def apply(self, version: Hashable, state: ReplicaState) -> tuple[ReplicaState, str | None]:
-        """Return a version with statistics of its own, and no reason; or as it was merged, and why.
-
-        `state` is not changed, nor are the graph and the random numbers of the process. Raises UserCodeError when a
-        module cannot be made.
-        """
-        statistics, problem = self.gather(version, state)
-        return with_statistics(state, statistics) if statistics else state, problem
-
     def gather(self, version: Hashable, state: ReplicaState) -> tuple[dict[VertexKey, dict[str, Array]], str | None]:
-        """Return a version's running means and variances by vertex and name, and no reason; or none, and why. Raises
-        as `apply` does. `version` says which one it is."""
+        """Return (a version's running means and variances by vertex and name, None), or ({}, reason).
+
+        `version` identifies `state`. Changes neither `state` nor the graph nor the random numbers of the process.
+        Raises UserCodeError when a module cannot be made.
+        """
         if not has_statistics(state):
             return {}, None
         if self._newest is None or self._newest[0] != version:
@@ -64,7 +61,7 @@ class Recalibration:
             try:
                 self._newest = version, self._gather(state)
             except BatchFailed as failed:
-                if isinstance(failed.__cause__, KeyboardInterrupt):  # of a person
+                if isinstance(failed.__cause__, KeyboardInterrupt):  # Ctrl-C is not a failure of f
                     raise KeyboardInterrupt from failed
                 return {}, f"{failed}: {described(failed.__cause__ or failed)}"
             except ArithmeticError as error:
@@ -74,7 +71,7 @@ class Recalibration:
         return self._newest[1], None
 
     def _gather(self, state: ReplicaState) -> dict[VertexKey, dict[str, Array]]:
-        """Return running means and variances by vertex and name. Raises BatchFailed, and ArithmeticError where one is
+        """Return the running means and variances by vertex and name. Raises BatchFailed, and ArithmeticError if any is
         not finite."""
         import torch
 
@@ -90,9 +87,9 @@ class Recalibration:
             for chunk in self._chunks(size):
                 engine.begin(chunk)
                 rows = state.part(_rows_of(chunk, state)).rows
-                ends = [*range(size, chunk.count - size + 1, size), chunk.count]  # several in a large component
+                ends = [*range(size, chunk.count - size + 1, size), chunk.count]  # several if a component is large
                 for start, stop in pairwise([0, *ends]):
-                    engine.restart(ReplicaPart(kept, rows))  # whatever f did to them
+                    engine.restart(ReplicaPart(kept, rows))  # f may have changed these values without an optimiser
                     engine.train(start, stop, 1.0)
         engine.pull()
         gathered = {
@@ -105,8 +102,8 @@ class Recalibration:
         return gathered
 
     def _chunks(self, size: int) -> Iterator[Chunk]:
-        """Cut the batches one by one, so that only one of them is in memory. A last one that is not full is left
-        out: its statistics would count as much as those of the others."""
+        """Yield the batches one by one, so that only one is in memory. An incomplete last batch is left out, because
+        its statistics would count as much as those of a full batch."""
         order, graph = self._order, self._spec.graph
         start, stop = 0, order.boundary(size)
         for _ in range(min(max(BATCH_LIMITS[0], math.ceil(MIN_ROWS / size)), BATCH_LIMITS[1])):
@@ -121,7 +118,8 @@ class Recalibration:
 
     @cached_property
     def _order(self) -> EpochOrder:
-        """Rows in a random order, whatever that of the epochs is: those of one class may stand together there."""
+        """The rows in random order, even if epochs are not shuffled, because the original order may group rows by
+        class."""
         count = self._spec.graph.tables[self._driver].count
         units = None if self._parts is None else self._parts.units[self._driver]
         return EpochOrder(count, self._spec.settings.seed, 0, "all", units)
@@ -132,12 +130,12 @@ def _rows_of(chunk: Chunk, state: ReplicaState) -> dict[str, NDArray[np.int64]]:
 
 
 def has_statistics(state: ReplicaState) -> bool:
-    """Whether a version holds any running means or variances."""
+    """Return whether a version has any running means or variances."""
     return any(is_statistic(name) for vertex in state.modules.values() for name in vertex.tensors)
 
 
 def with_statistics(state: ReplicaState, statistics: Mapping[VertexKey, Mapping[str, Array]]) -> ReplicaState:
-    """Return a version with these in place of its own."""
+    """Return a version with `statistics` in place of its own."""
     modules = {
         key: VertexState({**vertex.tensors, **statistics.get(key, {})}, vertex.buffers)
         for key, vertex in state.modules.items()

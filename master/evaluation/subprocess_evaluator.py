@@ -1,9 +1,7 @@
-"""The user's evaluate in a process of its own, with a limit of memory and of time.
+"""Subprocess evaluator: runs the user's evaluate in a process of its own, with limits of memory and time.
 
-Whatever becomes of that process, the master lives on, and what was taken for it is given back. The process is kept
-from one epoch to the next, so that what evaluate loads once is loaded once. It dies with the thread that started
-it. How long evaluate may take, how much memory it may use, and whether it is tried again when its process dies are
-pure decisions.
+The master survives a crash of that process. The process stays alive between epochs, so that evaluate loads its data
+only once. The process dies with the thread that started it. The functions that decide on limits and retries are pure.
 """
 
 from __future__ import annotations
@@ -37,37 +35,38 @@ from master.state.jobs import in_words
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 
-MIN_LIMIT_S, MAX_LIMIT_S = 3600.0, 7 * 86400.0  # that an evaluation may take, however short or long the epochs are
-LIMIT_EPOCHS = 10  # the limit is as long as this many epochs took
-MEMORY_SHARE = 0.5  # of the machine's memory
-MAX_TRIES = 2  # of one evaluation: a signal or a lack of memory may have killed the first by chance
+MIN_LIMIT_S, MAX_LIMIT_S = 3600.0, 7 * 86400.0  # bounds of the time limit
+LIMIT_EPOCHS = 10  # the time limit is this many times the duration of the epoch
+MEMORY_SHARE = 0.5  # the memory limit as a share of the machine's memory
+MAX_TRIES = 2  # tries of one evaluation, because a signal or a lack of memory can be a matter of chance
 
 
 def limit_s(epoch_s: float) -> float:
-    """Seconds that the evaluation of an epoch may take that lasted so long."""
+    """Return the time limit for the evaluation of an epoch that took `epoch_s`."""
     return min(max(MIN_LIMIT_S, LIMIT_EPOCHS * epoch_s), MAX_LIMIT_S)
 
 
 def max_memory(machine: int) -> int:
-    """Bytes of data that the process may have on a machine with so many bytes of memory, on which others live, too."""
+    """Return the memory limit in bytes on a machine with `machine` bytes of memory, which it shares with others."""
     return round(MEMORY_SHARE * machine)
 
 
 def should_retry(deaths: int) -> tuple[bool, str]:
-    """Whether an evaluation is tried again whose process has ended so many times before it had an answer."""
+    """Return whether to retry an evaluation whose process has died `deaths` times, and why."""
     if deaths < MAX_TRIES:
         return True, "it is tried once more"
     return False, f"{deaths} times in a row"
 
 
-LOG = "evaluate.log"  # what evaluate prints, among the logs of workers
-MAX_LINES = 20  # of its output that a message quotes
-# -P, and gridml first: a user's own master.py in the working directory, or on PYTHONPATH, must not be taken for ours.
+LOG = "evaluate.log"  # the file of what evaluate prints, in the folder of the workers' logs
+MAX_LINES = 20  # lines of output that are recorded after an evaluation
+# -P and the import of gridml before master keep a user's own master.py, in the working directory or on PYTHONPATH, from
+# replacing this package.
 _COMMAND = ("-P", "-c", "import sys, gridml; from master.evaluation.process import main; sys.exit(main())")
 
 
 class _NoAnswer(Exception):
-    """There is no answer: why, and what the process printed last."""
+    """A request without an answer, with the last output of the process."""
 
     def __init__(self, why: str, last_output: str) -> None:
         super().__init__(why)
@@ -75,35 +74,36 @@ class _NoAnswer(Exception):
 
 
 class _TimedOut(_NoAnswer):
-    """The process was ended because it had no answer in time."""
+    """The request exceeded its time limit, and the process was killed."""
 
 
 class _Died(_NoAnswer):
-    """The process ended before it had an answer."""
+    """The process died during the request."""
 
 
 @dataclass
 class _Child:
-    """The process, and what requests go through. It has printed `reported` bytes that are known."""
+    """The evaluation process."""
 
     process: subprocess.Popen[bytes]
-    channel: Connection
-    reported: int
+    channel: Connection  # carries requests and answers
+    reported: int  # bytes at the start of the log file that were already recorded, or are older than this process
 
     def end(self) -> int:
-        """End it at once, and all that it started; return its exit status, or minus the signal."""
+        """Kill the process and its children. Return its exit status, or the negative number of the signal."""
         self.channel.close()
         self.kill()
         return self.process.wait()
 
     def kill(self) -> None:
-        """End it, and what it started in the session that it leads. Idempotent."""
+        """Kill the process and its children, which are in the session that it leads. Idempotent."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def wait_for_answer(self, limit_s: float) -> bool:
-        """Wait for an answer, or for the process to end. Processes that evaluate began may hold the channel open."""
+        """Wait for an answer, or for the end of the process. Return False after `limit_s` without either."""
+        # The end of the channel is not enough, because children of evaluate may hold the channel open.
         ended = os.pidfd_open(self.process.pid)
         try:
             return bool(wait([self.channel, ended], limit_s))
@@ -112,15 +112,15 @@ class _Child:
 
 
 class SubprocessEvaluator(Evaluator):
-    """Computes in a process that may have `memory` bytes of data, by default a share of the machine's."""
+    """Computes in a child process with at most `memory` bytes of data; None: `MEMORY_SHARE` of the machine's memory."""
 
     def __init__(self, spec: RunSpec, directory: RunDirectory, memory: int | None = None) -> None:
         self._settings = spec.settings
         self._directory = directory
         self._memory = max_memory(machine_memory()) if memory is None else memory
-        self._child: _Child | None = None
-        self._lock = Lock()
-        self._closed = False
+        self._child: _Child | None = None  # replaced only while holding `_lock`
+        self._lock = Lock()  # held during a request
+        self._closed = False  # `close` sets it without the lock, so as not to wait for a request under way
 
     def evaluate(self, subject: Subject, limit_s: float) -> Evaluated:
         events: list[tuple[str, str]] = []
@@ -146,7 +146,7 @@ class SubprocessEvaluator(Evaluator):
         try:
             payload = np.frombuffer(chunk.encode(), np.uint8)
             message, _ = self._request("f for its operations", request, {"chunk": payload}, limit_s)
-        except (_NoAnswer, GridmlError):  # nothing depends on it
+        except (_NoAnswer, GridmlError):  # the number only appears in the report, so no error is raised
             return None
         return None if message["flops"] is None else float(message["flops"])
 
@@ -158,7 +158,7 @@ class SubprocessEvaluator(Evaluator):
         self._closed = True
         child = self._child
         if child is not None:
-            child.kill()  # who waits for its answer, and holds the lock, sees its end
+            child.kill()  # ends a request that waits for its answer, and so frees the lock
         with self._lock:
             if self._child is not None:
                 self._child.end()
@@ -167,7 +167,7 @@ class SubprocessEvaluator(Evaluator):
     def _request_with_retry(
         self, what: str, request: Mapping[str, Any], limit_s: float, events: list[tuple[str, str]]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Ask, and once more if the process dies. Raises UserCodeError when that does not help."""
+        """Return the answer to a request; if the process dies, retry. Raises UserCodeError if no answer comes."""
         for deaths in count(1):
             try:
                 answer = self._request(what, request, {}, limit_s)
@@ -186,7 +186,7 @@ class SubprocessEvaluator(Evaluator):
     def _request(
         self, what: str, request: Mapping[str, Any], tensors: Mapping[str, Any], limit_s: float
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the answer to a request. Raises the error that it is, _Died, and _TookTooLong."""
+        """Return the answer to a request. Raises _Died, _TimedOut, and the error that an answer reports."""
         with self._lock:
             child = self._running_child()
             try:
@@ -207,10 +207,10 @@ class SubprocessEvaluator(Evaluator):
         return message, values
 
     def _running_child(self) -> _Child:
-        """Return the process, started if there is none. Raises RunError once this is closed."""
+        """Return the evaluation process; start one if none runs. Raises RunError after `close`."""
         if self._child is None and not self._closed:
             self._child = self._start_child()
-        if self._closed or self._child is None:  # asked again: who closes may have come before there was one to kill
+        if self._closed or self._child is None:  # checked again, because `close` may have run before the process began
             raise RunError("nothing is evaluated any more: the run has ended.")
         return self._child
 
@@ -233,12 +233,12 @@ class SubprocessEvaluator(Evaluator):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C at the terminal is the master's to handle
+                start_new_session=True,  # so that only the master gets the Ctrl-C of a terminal
             )
         return _Child(process, Connection(ours.detach()), reported)
 
     def _new_output(self) -> list[str]:
-        """Return the last lines of what the process printed since this was last asked."""
+        """Return the last lines of the output since the last call."""
         child = self._child
         if child is None:
             return []
@@ -247,11 +247,11 @@ class SubprocessEvaluator(Evaluator):
         return [line for line in lines if line.strip()][-MAX_LINES:]
 
     def _last_output(self, since: int) -> str:
-        """Return the end of what the process printed from `since` on: where it was when a signal ended it."""
+        """Return the end of the output from byte `since`: after a fatal signal, the stack of the process."""
         return self._log_since(since)[0].strip()
 
     def _log_since(self, since: int) -> tuple[str, int]:
-        """Return the end of what was printed from byte `since` on, and the byte that is next."""
+        """Return (the end of the output from byte `since`, the length of the whole log in bytes)."""
         with (self._directory.logs / LOG).open("rb") as log:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(since, end - MAX_TRACEBACK_CHARS))
@@ -259,12 +259,12 @@ class SubprocessEvaluator(Evaluator):
 
 
 def machine_memory() -> int:
-    """Return the bytes of memory that this machine has."""
+    """Return the memory of this machine in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _decode_error(message: Mapping[str, Any]) -> GridmlError:
-    """Return the error that an answer tells of."""
+    """Return the error in an answer."""
     kind: type[GridmlError] = getattr(errors, message["error"])
     if issubclass(kind, DamagedError):
         return kind(message["text"], Path(message["file"]))

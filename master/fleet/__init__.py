@@ -1,1 +1,1 @@
-"""The workers of a run, from submission to their end."""
+"""Workers of a run, from submission to end."""

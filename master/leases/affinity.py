@@ -1,6 +1,6 @@
-"""Partition affinity: prefers to lease a worker ranges of the part of a placed graph whose rows it already has.
+"""Partition affinity: leases each worker ranges of one part of a placed graph, the part whose rows it already has.
 
-When its own part is used up, it gets ranges of the part that shares most rows with it.
+A worker whose own part is used up gets ranges of the part that shares most rows with it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from master.leases.policy import SMALLEST, choose_span
+from master.leases.policy import MIN_CHUNK_BATCHES, choose_span
 from master.state.lease_records import LeaseState
 from master.state.spans import Span
 from master.state.worker_records import WorkerRecord, WorkerTable
@@ -31,9 +31,9 @@ class PartFacts:
 def rank_parts(facts: PartFacts) -> list[int]:
     """Return the parts, best first.
 
-    A worker stays in its own part. When nothing is left there, it goes to the nearest part, preferring parts without a
-    worker. A new worker goes to the part without a worker that has the most left; if there is none, to the part with
-    the most left per worker.
+    A worker stays in its own part. When nothing is left there, it goes to the nearest part (most rows in common) that
+    has no worker; if there is none, to the nearest part. A new worker goes to the part without a worker that has the
+    most left; if there is none, to the part with the most left per worker.
     """
     others, left = facts.others, facts.left
     parts = range(len(others))
@@ -53,7 +53,7 @@ def why(facts: PartFacts, part: int) -> str:
 
 
 def settles(facts: PartFacts, part: int) -> bool:
-    """Return whether a part becomes the home of a worker that is leased from it; otherwise the worker only helps there.
+    """Return whether a part becomes the home of a worker that gets a lease there; otherwise it only helps there.
 
     A worker moves only when its own part is used up, and only to a part with fewer workers. So workers that help at
     the end of an epoch return to the part whose rows they have.
@@ -67,11 +67,11 @@ def settles(facts: PartFacts, part: int) -> bool:
 
 def helper_size(size: int, free: int, others: int, batch: int) -> tuple[int, str | None]:
     """Return (chunk size, reason) for a worker that helps in a part of which `free` vertices are left and where
-    `others` are at home. The reason is None if `size` stays.
+    `others` workers are at home. The reason is None if `size` stays.
 
     A helper gets at most an equal share in whole batches, because it must fetch rows that the others already have.
     """
-    share = max(SMALLEST * batch, -(-free // ((others + 1) * batch)) * batch)
+    share = max(MIN_CHUNK_BATCHES * batch, -(-free // ((others + 1) * batch)) * batch)
     return (share, f"an equal share with the {others} at home there") if others and share < size else (size, None)
 
 
@@ -119,7 +119,7 @@ class PartitionAffinity:
         """Return (span to lease from, reason, chosen part): as `choose_span`, but within an epoch the parts come in
         the order of `rank_parts`."""
         others = self._workers.others_by_part(record, self._parts.count)
-        near = self._shared[record.assignment.part or 0]  # a new worker has no near part: `rank_parts` ignores it
+        near = self._shared[record.assignment.part or 0]  # for a new worker `rank_parts` ignores `near`
         facts = PartFacts(record.assignment.part, others, self._ledger.free_spans.left(), near)
         spans = spans_by_part(self._ledger.spans, self._borders, rank_parts(facts))
         span, reason = choose_span(spans, newest_epoch, reserved, allowed)
@@ -132,4 +132,4 @@ class PartitionAffinity:
         """Restore the home part of a worker from a lease that an earlier master granted."""
         record = self._workers.get(lease.worker)
         if record is not None:
-            self._workers.settle(record, self._parts.part_of(lease.start))
+            self._workers.assign_part(record, self._parts.part_of(lease.start))

@@ -31,13 +31,13 @@ class Chunks:
         self._epochs = epochs
         self._mailboxes = mailboxes
         self._copying = copying  # measures seconds and bytes of each chunk, for chunk sizing
-        # In files, so that the next master knows which rows workers have cached.
+        # The index is in files, so that the next master knows which rows workers have cached.
         self._payloads = CarriedPayloads(spec.graph, CarriedFiles(folder))
 
     def publish(self, lease: LeaseState, cached: Sequence[str] | None = None) -> int:
         """Cut and publish the chunk of a lease; return its size in bytes.
 
-        Rows in payloads that the worker has `cached` are left out. None: the worker caches nothing.
+        `cached` names the payloads in the worker's cache, whose rows are left out; None: the worker has no cache.
         """
         if not self._mailboxes.carries_chunks:
             lease.footprint = Footprint("", {}, {})
@@ -46,7 +46,7 @@ class Chunks:
         payload = chunk.encode()
         sha256 = bundle.digest(payload)
         self._mailboxes.publish(_name(lease), payload)
-        # Borrowed rows count, too: the limit on a chunk is for the memory that the worker needs for all of it.
+        # Borrowed rows count, too: the limit on a chunk bounds the memory that the worker needs for the whole chunk.
         self._copying.cut(chunk.count, len(payload) + _borrowed_bytes(chunk, self._spec.graph))
         if cached is not None:
             self._payloads.add(sha256, chunk)

@@ -28,7 +28,7 @@ class StoppingFacts:
     """Evaluations of a run, as far as early stopping depends on them."""
 
     values: Sequence[tuple[int, float]]  # (epoch from 0, metric) of each evaluation, oldest first
-    pending: int  # evaluations of epochs that have begun which are not done yet
+    pending: int  # evaluations of begun epochs that are not done yet
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class BestSoFar:
 
     best: float  # NaN if no evaluation was a number
     epoch: int  # from 0; -1 if there is none
-    without: int  # evaluations since then that were not better
+    without: int  # evaluations since the best one that were not better
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def best_so_far(facts: StoppingFacts, wanted: EarlyStopping) -> BestSoFar:
 
 
 def trend(facts: StoppingFacts, wanted: EarlyStopping) -> Trend | None:
-    """Return the line through the last 2 * patience + 1 evaluations; None if none of the last `patience` is finite, or
-    fewer than two are.
+    """Return the line through the last 2 * patience + 1 evaluations; None if fewer than two of these are finite, or
+    none of the last `patience` is.
     """
     newest = [value for _, value in facts.values[-(2 * wanted.patience + 1) :]]
     # Fractions: a constant metric has slope 0 exactly, and no rounding error passes for progress.
@@ -77,8 +77,8 @@ def trend(facts: StoppingFacts, wanted: EarlyStopping) -> Trend | None:
 
 
 def should_stop(facts: StoppingFacts, wanted: EarlyStopping) -> tuple[bool, str]:
-    """Return (whether the run has trained enough, reason): the last `patience` evaluations did not improve on the best
-    one, and their trend does not improve either."""
+    """Return (whether the run has trained enough, reason). It has if the last `patience` evaluations did not improve on
+    the best one, and the trend does not improve either."""
     now = best_so_far(facts, wanted)
     metric = wanted.goal.metric
     if now.without < wanted.patience:
@@ -96,9 +96,9 @@ def should_stop(facts: StoppingFacts, wanted: EarlyStopping) -> tuple[bool, str]
 
 
 def can_begin_epoch(facts: StoppingFacts, wanted: EarlyStopping) -> tuple[bool, str]:
-    """Return (whether another epoch may begin, reason). It may not while a pending evaluation could end the run.
+    """Return (whether another epoch can begin, reason). It cannot while a pending evaluation could end the run.
 
-    Once patience has run out and only the trend keeps the run going, any pending evaluation could.
+    Once patience has run out and only the trend keeps the run going, any pending evaluation could end it.
     """
     now = best_so_far(facts, wanted)
     if now.without + facts.pending < wanted.patience:
@@ -112,7 +112,7 @@ def can_begin_epoch(facts: StoppingFacts, wanted: EarlyStopping) -> tuple[bool, 
 def _as_float(exact: Fraction) -> float:
     try:
         return float(exact)
-    except OverflowError:  # of metrics near the largest float
+    except OverflowError:  # for metrics near the largest float
         return math.inf if exact > 0 else -math.inf
 
 
@@ -122,7 +122,7 @@ class EarlyStopper:
     def __init__(self, wanted: EarlyStopping, ledger: Ledger) -> None:
         self._wanted = wanted
         self._ledger = ledger
-        # (evaluations read, version of the newest). If it equals the ledger's, `_values` and `_enough` are up to date.
+        # (evaluations read, version of the newest). `_values` and `_enough` are up to date if this equals the ledger's.
         self._read: tuple[int, int] | None = None
         self._values: list[tuple[int, float]] = []
         self._enough: str | None = None
@@ -134,7 +134,7 @@ class EarlyStopper:
         return self._enough
 
     def can_follow(self, epoch: int, due: Callable[[int], bool]) -> bool:
-        """Return whether another epoch may begin after `epoch`; `due` returns whether an epoch is evaluated."""
+        """Return whether another epoch can begin after `epoch`; `due` returns whether an epoch is evaluated."""
         self._refresh()
         pending = sum(due(at) for at in self._ledger.epochs_without_metrics(epoch))
         return can_begin_epoch(StoppingFacts(self._values, pending), self._wanted)[0]
@@ -145,9 +145,8 @@ class EarlyStopper:
         if newest == self._read:
             return
         values = ((epoch, self._wanted.goal.find(metrics)) for epoch, _, metrics in self._ledger.evaluations())
-        self._values = [
-            (epoch, value) for epoch, value in values if value is not None
-        ]  # an edited program may have lacked it
+        # A value is None if another version of the program lacked the metric.
+        self._values = [(epoch, value) for epoch, value in values if value is not None]
         stop, reason = should_stop(StoppingFacts(self._values, 0), self._wanted)
         self._enough, self._read = reason if stop else None, newest
 
@@ -156,10 +155,11 @@ Ids = NDArray[np.int64]
 
 
 class Epochs:
-    """Epochs of one run. Raises ProgramError if f has nothing to run on, or a component is larger than a chunk."""
+    """Epochs of one run. Raises ProgramError if f has nothing to run on, or a component is larger than the `chunk` that
+    the user chose."""
 
-    def __init__(self, spec: RunSpec, ledger: Ledger) -> None:
-        program, graph, settings = spec.program, spec.graph, spec.settings
+    def __init__(self, spec: RunSpec, ledger: Ledger, chunk: int | None) -> None:
+        program, graph = spec.program, spec.graph
         self.driver = program.driving(graph)
         self.vertex_count = graph.tables[self.driver].count  # driving vertices in an epoch
         self.components = None if program.bsp else components(graph)
@@ -169,17 +169,17 @@ class Epochs:
             ledger.divide(spec.placement.borders)
         self._spec = spec
         self._ledger = ledger
-        self.epochs_requested = settings.epochs or program.epochs  # upper bound; early stopping may end the run sooner
+        self.epochs_requested = spec.epochs  # upper bound; early stopping can end the run sooner
         self._stopping = None if program.early_stopping is None else EarlyStopper(program.early_stopping, ledger)
         # Positions of an epoch before `trained` are trained, in batches of at least `min_batch` vertices. Positions
-        # from there on (an incomplete last batch with drop_last) are credited without training.
+        # from `trained` on (an incomplete last batch with drop_last) are credited without training.
         self.trained, self.min_batch = self._batches()
         self._orders: dict[int, EpochOrder] = {}
         self._changes_local = any(table.type.mutable for table in graph.local)  # f changes local vertices
-        if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
+        if self._units is not None and chunk is not None and self._units.largest > chunk:
             raise ProgramError(
                 f"a connected component has {self._units.largest:,} {self.driver} vertices, more than the chunk of "
-                f"{settings.chunk:,}; components are never cut. Make chunks larger, or replicate what connects them."
+                f"{chunk:,}; components are never cut. Make chunks larger, or replicate what connects them."
             )
 
     def _batches(self) -> tuple[int, int]:
@@ -229,7 +229,7 @@ class Epochs:
         """Return the end of a lease of about `size` vertices at the beginning of a span. It cuts no component, and
         leaves no rest that is too small to lease."""
         stop = self.order(span.epoch).boundary(min(span.start + size, span.stop))
-        # Parts of a placed graph do not end at a multiple of the batch, so a short rest would be a lease of its own.
+        # Parts of a placed graph do not end at a multiple of the batch; a short rest would become a lease of its own.
         crumb = self._parts is not None and span.stop - stop < self._spec.program.update.window
         return span.stop if crumb or self.is_too_short(stop, span.stop) else stop
 
@@ -251,7 +251,7 @@ class Epochs:
         return self.order(epoch).vertices(start, stop)
 
     def cuts_component(self, epoch: int, position: int) -> str | None:
-        """Return the reason if credit must not end at a position; None if it may."""
+        """Return the reason why credit must not end at a position; None if it is allowed to."""
         whole = self.order(epoch).boundary(position)
         return None if whole == position else f"a push up to {position} cuts the component that ends at {whole}"
 
@@ -267,7 +267,7 @@ class Epochs:
         self._ledger.open_epoch(0, self.vertex_count, now)
 
     def open_next(self, now: float) -> int:
-        """Open the next epoch if all of this one is leased and no barrier prevents it; return the newest."""
+        """Open the next epoch if all vertices of the newest are leased and `_can_open` allows it. Return the newest."""
         newest, closed = self._ledger.newest_epoch()
         if not self._ledger.spans and newest + 1 < self.epoch_count and self._can_open(newest, closed=closed):
             newest += 1
@@ -277,17 +277,17 @@ class Epochs:
     @property
     def is_sequential(self) -> bool:
         """True if an epoch opens only after the one before is closed: fully credited, and flushed by its merge rules.
-        The reply with the first lease of an epoch then brings that version or a later one."""
+        The reply with the first lease of an epoch then brings the version at that close, or a later one."""
         return self._spec.program.bsp or self._changes_local or not self._spec.program.overlap
 
     def is_followed(self, epoch: int) -> bool:
-        """Return whether vertices of the next epoch may be trained before this one ends."""
+        """Return whether vertices of the next epoch can be trained before this one ends."""
         if epoch + 1 >= self.epoch_count or self.is_sequential:
             return False
         return self._stopping is None or self._stopping.can_follow(epoch, self.is_evaluated)
 
     def _can_open(self, newest: int, *, closed: bool) -> bool:
-        """At most two epochs are open at once; one if epochs are sequential."""
+        """Return whether the next epoch can open. At most two are open at once; one if epochs are sequential."""
         if self._stopping is not None and not self._stopping.can_follow(newest, self.is_evaluated):
             return False
         bsp = self._spec.program.bsp

@@ -14,7 +14,7 @@ from master.leases.affinity import PartChoice, helper_size, settles
 from master.leases.policy import ChunkFacts, SpeedFacts
 from master.state.spans import Span
 
-MAX_LEASES_PER_WORKER = 2  # it trains one while the chunk of the next is fetched
+MAX_LEASES_PER_WORKER = 2  # a worker trains one while it fetches the chunk of the next
 
 
 class FreeRange(NamedTuple):
@@ -24,9 +24,9 @@ class FreeRange(NamedTuple):
     why: str  # the reason for this span
     chunk: ChunkFacts
     speeds: SpeedFacts
-    uncredited: int  # vertices of the epoch
-    own: int  # of them, in leases that this worker holds
-    alone: bool  # no other worker holds a lease
+    uncredited: int  # vertices of the epoch that are not credited
+    own: int  # how many of the `uncredited` are in leases of this worker
+    alone: bool  # True if no other worker holds a lease
     home: PartChoice | None = None  # only in placed runs
 
 
@@ -35,16 +35,16 @@ class GrantFacts:
     """A worker that asks for a lease, and the work that is available for it."""
 
     now: float  # seconds of the run's clock
-    names: int  # leases that its message names
-    holds: int  # leases that it holds by the ledger
-    idle_until_s: float | None  # end of its wait for faster workers; None: it has not waited yet
-    assigned: tuple[Span, str] | None = None  # (range that it must train for a spot check, reason)
-    ground: FreeRange | str | None = None  # or the reason why nothing is free; None if it has enough already
+    names: int  # leases that the worker's message names
+    holds: int  # leases that the worker holds by the ledger
+    idle_until_s: float | None  # end of the worker's wait for faster workers; None: no wait yet
+    assigned: tuple[Span, str] | None = None  # (range that the worker must train for a spot check, reason)
+    ground: FreeRange | str | None = None  # str: why no range is free; None: the worker has enough leases
 
 
 def is_full(names: int, holds: int, *, ahead: bool, early: bool) -> bool:
-    """Return whether a worker has enough leases. With `ahead` it may hold one more than it trains, but not too `early`:
-    rows that come with a grant are as of the grant."""
+    """Return whether a worker has enough leases. With `ahead` it is allowed one more than it trains, but not too
+    `early`: a grant brings rows as they are at that time, and they would be stale when they are used."""
     return (names > 0 and not ahead) or early or holds >= MAX_LEASES_PER_WORKER
 
 
@@ -52,10 +52,10 @@ class Grant(NamedTuple):
     """The outcome of a request for work."""
 
     span: Span | None = None  # None: no lease is granted
-    size: int = 0  # vertices from the start of the span; components and batches may change it a little
+    size: int = 0  # vertices from the start of the span; components and batches can change it a little
     settles: int | None = None  # the part that becomes the worker's home
-    idle_until_s: float | None = None  # it is left without work until then
-    should_steal: bool = False  # it would idle: try to take work from a straggler, then decide again
+    idle_until_s: float | None = None  # time until which the worker is left without work
+    should_steal: bool = False  # the worker would idle: try to take work from a straggler, then decide again
 
 
 def grant(facts: GrantFacts) -> tuple[Grant, str]:
@@ -97,11 +97,11 @@ def grant(facts: GrantFacts) -> tuple[Grant, str]:
 
 
 def _most(ground: FreeRange) -> tuple[int | None, str]:
-    """Return (vertices that a worker can train while the others train the rest, reason); None: no limit."""
+    """Return (vertices that a worker can train while the others train the rest, or None for no limit; reason)."""
     speeds, own = ground.speeds, ground.own
     if ground.alone:
         return None, "no other worker is active"
     if speeds.rate is None:
         return None, "it has not trained yet"
     left, batch = ground.uncredited - own, ground.chunk.batch
-    return policy.most(left, speeds.rate, speeds.others, speeds.others_rate, batch, held=own)
+    return policy.max_vertices(left, speeds.rate, speeds.others, speeds.others_rate, batch, held=own)

@@ -20,6 +20,7 @@ from master.state.spans import Span
 from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
+from master.store.settings import SizeSettings
 from master.store.spec import RunSpec
 
 
@@ -27,11 +28,18 @@ class Leases:
     """Leases of one run. Methods that change the ledger must be called inside its transaction."""
 
     def __init__(
-        self, spec: RunSpec, ledger: Ledger, workers: WorkerTable, mailboxes: MasterMailboxes, events: Events
+        self,
+        spec: RunSpec,
+        sizes: SizeSettings,
+        ledger: Ledger,
+        workers: WorkerTable,
+        mailboxes: MasterMailboxes,
+        events: Events,
     ) -> None:
-        self.epochs = Epochs(spec, ledger)
+        self.epochs = Epochs(spec, ledger, sizes.chunk)
         batch, vertex_bytes = spec.program.update.window, bytes_each(spec.graph, self.epochs.driver)
-        self.sizing = ChunkSizing(spec.settings, self.epochs.vertex_count, batch, vertex_bytes)
+        many = spec.settings.facts.chunks_per_job != 1
+        self.sizing = ChunkSizing(sizes, self.epochs.vertex_count, batch, vertex_bytes, many=many)
         self.chunks = Chunks(spec, self.epochs, mailboxes, self.sizing.measures.copying, ledger.path.parent / "carried")
         self._affinity = None if spec.placement is None else PartitionAffinity(spec.placement, ledger, workers)
         self._stealing = WorkStealing(self.epochs, ledger, workers, self.sizing, mailboxes, events, self._reassign)
@@ -40,16 +48,16 @@ class Leases:
         self._ledger = ledger
         self._workers = workers
         self._mailboxes = mailboxes
-        self.chunk_bytes = spec.settings.chunk_bytes  # upper bound for a chunk, in bytes
+        self.chunk_bytes = sizes.chunk_bytes  # upper bound for a chunk, in bytes
 
     @property
     def ahead(self) -> bool:
-        """True if a worker may get its next lease while it trains one. With BSP the next chunk depends on this one."""
+        """True if a worker can get its next lease while it trains one; not with BSP: a chunk depends on the last."""
         return not self._spec.program.bsp
 
     def _is_early(self, record: WorkerRecord, sync: Sync) -> bool:
-        """Return whether the next lease is better granted later: rows of array fields come with a grant and would be
-        stale. The reply to the last push but one is early enough."""
+        """Return whether the next lease is better granted later, because rows of array fields come with a grant and
+        would be stale when they are used. The reply to the last push but one is early enough."""
         lease = None if sync.push is None else self._ledger.leases.get(sync.push.lease)
         return self._has_rows and lease is not None and lease.left > 2 * record.assignment.push_every
 
@@ -61,10 +69,10 @@ class Leases:
     def grant(
         self, record: WorkerRecord, sync: Sync, now: float, assigned: tuple[Span, str] | None = None
     ) -> LeaseState | None:
-        """Return a lease for a worker that wants one; None if there is none, or it may get none for now.
+        """Return a lease for a worker that wants one; None if nothing is free, or the worker must not get any for now.
 
-        Leases that its message no longer names are ended first. With `assigned` (range, reason) it gets that range as
-        soon as it holds no lease.
+        Leases that the worker's message no longer names are ended first. With `assigned` (range, reason) the worker
+        gets that range as soon as it holds no lease.
         """
         avoided = now < record.faults.avoided_until_s
         record.assignment.cached = sync.cached
@@ -94,7 +102,7 @@ class Leases:
     ) -> None:
         """End a lease and free its uncredited rest.
 
-        Until `reserved_until_s` the rest is reserved: the next attempt of the job may still deliver it, trained.
+        Until `reserved_until_s` the rest is reserved, because the next attempt of the job can still push it.
         """
         self._close(lease)
         lease.reserved_until_s = reserved_until_s
@@ -113,13 +121,13 @@ class Leases:
             self._affinity.recall(lease)
 
     def reopen(self, lease: LeaseState, upto: int, worker: str) -> None:
-        """Reopen an ended lease: `worker` delivered its work up to `upto`, which was not leased again."""
+        """Reopen an ended lease: `worker` delivered its work up to `upto`, and that range was not leased again."""
         self._ledger.reopen(lease, upto, worker)
         self.chunks.survey(lease)
         self._ledger.leases.expect(lease)
 
     def _close(self, lease: LeaseState) -> None:
-        # Its last heartbeat shows work that no push brought: the report counts that as lost.
+        # The holder's last heartbeat shows work that no push brought. The report counts it as wasted.
         heartbeat = self._mailboxes.heartbeat(lease.worker)
         if heartbeat is not None and heartbeat.lease == lease.id:
             lease.trained = max(lease.trained, min(heartbeat.upto, lease.stop) - lease.start)
@@ -130,17 +138,17 @@ class Leases:
         self._ledger.end_lease(lease, now, because, reassigned=True)
 
     def _release_unnamed(self, sync: Sync, now: float, *, again: bool) -> LeaseState | None:
-        """End the leases that a worker no longer names; return one whose grant was lost, if it may have it `again`."""
-        unheard = None
+        """End the leases that a worker no longer names; return one whose grant was lost, if `again` permits it."""
+        lost = None
         held = self._ledger.leases.of(sync.worker)
         for lease in [lease for lease in held.values() if lease.id not in sync.holds]:
             if sync.push is not None and lease.id == sync.push.lease:
                 continue
-            if again and sync.wants and lease.sequence == 0 and unheard is None:
-                unheard = lease  # the reply that granted it was lost: the same lease again costs no second chunk
+            if again and sync.wants and lease.sequence == 0 and lost is None:
+                lost = lease  # the reply that granted it was lost: the same lease again costs no second chunk
             else:
                 self.end(lease, now, "the worker released it")
-        return unheard
+        return lost
 
     def _facts(self, record: WorkerRecord, sync: Sync, now: float, assigned: tuple[Span, str] | None) -> GrantFacts:
         names, holds, ground = len(sync.holds), len(self._ledger.leases.of(record.name)), None
@@ -165,7 +173,7 @@ class Leases:
         if span is None:
             return why
         epoch, held = span.epoch, leases.of(record.name)
-        left, workers = self._ledger.free_spans.count(epoch), max(self.live, self._workers.asked)
+        left, workers = self._ledger.free_spans.count(epoch), max(self.live, self._workers.target)
         sized = self.sizing.facts(record, now, left, workers, followed=self.epochs.is_followed(epoch))
         own = sum(lease.left for lease in held.values() if lease.epoch == epoch)
         alone = self.live == (1 if held else 0)
@@ -183,7 +191,7 @@ class Leases:
             return None
         record.assignment.idle_until_s = None
         if grant.settles is not None:
-            self._workers.settle(record, grant.settles)
+            self._workers.assign_part(record, grant.settles)
         lease = self._ledger.lease(grant.span, self.epochs.lease_stop(grant.span, grant.size), record.name, now, reason)
         self._stealing.grant(lease, now)
         self._ledger.worker_sent(record.name, self.chunks.publish(lease, record.assignment.cached), now)

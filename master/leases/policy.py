@@ -21,10 +21,10 @@ class Holding:
     rate: float  # vertices per second of its holder
     push_every: int = 0  # vertices between two pushes
     since_s: float = 0.0  # seconds since its last credit
-    at: int | None = None  # position in its holder's last heartbeat, if any
-    before: int = 0  # vertices that its holder trains before this lease
-    delay_s: float = 0.0  # seconds beside training until all of it is credited
-    times_reassigned: int = 0  # how often its range was taken from a holder before
+    at: int | None = None  # position in the holder's last heartbeat, if any
+    before: int = 0  # vertices that the holder trains before this lease
+    delay_s: float = 0.0  # seconds, in addition to those of training, until all of the lease is credited
+    times_reassigned: int = 0  # how often the range was taken from a holder before
     travel_s: float = 0.0  # seconds from a push to its reply
     failures: int = 0  # workers on which f failed in this range
 
@@ -34,35 +34,35 @@ class Holding:
 
 
 SHARE = 8  # chunks per worker and epoch while lifetimes are unknown
-SMALLEST = 4  # batches in a chunk at least; below that the round trip shows in throughput
+MIN_CHUNK_BATCHES = 4  # with fewer batches in a chunk, round trips lower the throughput
 
 
 @dataclass(frozen=True)
 class ChunkFacts:
     """Input of `chunk_size`. Counts are vertices."""
 
-    left: int  # of the epoch, not leased yet
-    workers: int  # that share them
-    batch: int  # the program's own
+    left: int  # vertices of the epoch that are not leased yet
+    workers: int  # number of workers that share `left`
+    batch: int  # vertices in a batch of the program
     wanted: int | None  # --chunk, if given
     per_epoch: int
-    speed: float = 1.0  # the worker's, relative to the mean: shares are equal in time
+    speed: float = 1.0  # the worker's speed relative to the mean: shares are equal in time
     sized: tuple[int, str] | None = None  # (size, reason) by the chunk model, once lifetimes are known
-    around: int = 0  # that it could train in the overhead of one chunk
-    idle: int = 0  # the part of `around` in which it trains nothing else either
-    #: between two of its pushes; 0 if the user set the interval, which may be far from the best one
+    around: int = 0  # vertices that the worker could train during the overhead of one chunk
+    idle: int = 0  # the part of `around` in which the worker does not train another chunk either
+    #: vertices between two pushes of the worker; 0 if the user set the interval, which may be far from the best one
     interval: int = 0
-    followed: bool = False  # vertices of the next epoch may be trained before this one ends
-    largest: int = 2**62  # by the bytes that a chunk may have
+    followed: bool = False  # vertices of the next epoch can be trained before this one ends
+    largest: int = 2**62  # upper bound of the chunk, from the maximum bytes of a chunk
 
 
 class SpeedFacts(NamedTuple):
     """Measured speeds, in vertices per second."""
 
-    rate: float | None  # this worker's; None until any worker has trained
+    rate: float | None  # of this worker; None until any worker has trained
     others: int  # number of other workers that were measured
-    others_rate: float  # of the others together
-    total: float  # of all workers together
+    others_rate: float  # sum over the others
+    total: float  # sum over all workers
 
 
 def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
@@ -78,11 +78,11 @@ def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
     share = facts.speed / max(1, workers)
     own = math.ceil(facts.per_epoch * share)
     if facts.sized is not None:
-        usual, reason = max(SMALLEST * batch, facts.sized[0]), facts.sized[1]
+        usual, reason = max(MIN_CHUNK_BATCHES * batch, facts.sized[0]), facts.sized[1]
     else:
         parts = _parts(own, facts.idle)
         usual, reason = max(
-            (max(SMALLEST * batch, own // parts), f"1/{parts} of a worker's share of the epoch"),
+            (max(MIN_CHUNK_BATCHES * batch, own // parts), f"1/{parts} of a worker's share of the epoch"),
             # A chunk ends with a push: a smaller one would push more often than the push budget allows.
             (facts.interval, "one push interval"),
             key=lambda choice: choice[0],
@@ -91,8 +91,8 @@ def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
     bound, ends = math.ceil(left * share / 2), f"the epoch ends: half of {left:,} left among {workers} workers"
     if facts.followed:
         bound, ends = own, f"its share of {facts.per_epoch:,} among {workers} workers"
-    # Below its overhead a smaller chunk only adds overhead.
-    least = max(SMALLEST * batch, around)
+    # A chunk that trains for less time than its overhead takes does not pay.
+    least = max(MIN_CHUNK_BATCHES * batch, around)
     chosen = usual
     if max(bound, least) < usual and workers > 1:
         chosen, reason = bound, ends
@@ -120,15 +120,15 @@ def _whole_batches(count: int, left: int, batch: int) -> int:
     return left if left - whole < batch else whole
 
 
-def most(
+def max_vertices(
     uncredited: int, rate: float, others: int, others_rate: float, batch: int, *, held: int = 0
 ) -> tuple[int | None, str]:
-    """Return (most vertices to lease a slow worker so that the epoch does not wait for it, in whole batches, reason).
-    None: no limit; 0: nothing.
+    """Return (maximum vertices of a slow worker's lease, in whole batches, reason): with more, the epoch would wait for
+    the worker. None: no limit; 0: nothing.
 
     The worker trains `rate` vertices per second, `others` train `others_rate` together, and `held` vertices are in its
-    leases already. Without it the others need uncredited/others_rate seconds; if one of them took n vertices more, it
-    would be n/(mean rate) later. The worker must need no longer than that for held + n.
+    leases already. Without the worker, the others need uncredited/others_rate seconds. If one of them took n vertices
+    more, it would end n/(mean rate) later. The worker must train held + n vertices in that time.
     """
     if others < 1 or rate <= 0 or others_rate <= 0:
         return None, "no other worker was measured"
@@ -144,8 +144,8 @@ IDLE, IDLE_S = 3.0, 10.0
 
 
 def idle_s(uncredited: int, rate: float) -> float:
-    """Return the seconds that a slow worker may be left without work while the others train `uncredited` vertices at
-    `rate`. A bound, because rates are as workers report them: if they are wrong, the run must go on."""
+    """Return the maximum seconds that a slow worker is left without work while the others train `uncredited` vertices
+    at `rate`. The wait is bounded because workers report rates: if these are wrong, the run must go on."""
     return IDLE_S + IDLE * uncredited / max(rate, 1e-9)
 
 
@@ -156,7 +156,7 @@ def choose_span(
     allowed: Callable[[Span], bool] = lambda span: True,
 ) -> tuple[Span | None, str]:
     """Return (span to lease from, reason): the first allowed span of the oldest epoch. Spans that are `reserved` or
-    kept for a spot check come last in their epoch: another worker may still deliver them.
+    kept for a spot check come last in their epoch, because another worker may still deliver them.
 
     `spans` are ordered by epoch, and within an epoch by preference (by start unless vertices are placed). Epochs after
     `newest_epoch` are not open yet. Spans for which `allowed` is false are left for other workers.
@@ -219,18 +219,19 @@ def cut(
 
 
 def late_s(held: Holding) -> float:
-    """Return the seconds by which a lease is overdue, by its holder's rate and delay since its last credit; negative
-    before it is due."""
+    """Return the seconds by which a lease is overdue; negative before it is due. It is due when its holder should be
+    done at its rate and delay, counted from the last credit."""
     return held.since_s - held.delay_s - (held.before + held.left) / max(held.rate, 1e-9)
 
 
-PATIENCE = 0.25  # an overdue lease is checked again when it is overdue by this share more
+PATIENCE = 0.25  # an overdue lease is checked again once it is overdue by this share more
 
 
 def expected_s(held: Holding) -> float:
     """Return the seconds until a lease is expected to be fully credited; always finite.
 
-    An overdue lease is extended in proportion, so it does not stay first in the order and hide others.
+    The expected end of an overdue lease is postponed in proportion to its delay, so that the lease does not stay first
+    in the order and hide others.
     """
     late = late_s(held)
     if not math.isfinite(late):  # the delay is nonsense: expect the training time alone
@@ -238,21 +239,23 @@ def expected_s(held: Holding) -> float:
     return max(-late, PATIENCE * late)
 
 
-OVERTAKEN = 3.0  # a lease is reassigned if its holder needs this many times as long as the other worker,
-OVERTAKEN_S = 1.0  # and that saves at least this many seconds
+# A lease is reassigned only if its holder needs MIN_SPEEDUP times as long as the other worker, and if that saves
+# MIN_SAVED_S seconds.
+MIN_SPEEDUP = 3.0
+MIN_SAVED_S = 1.0
 
 
 def reassign(holdings: Sequence[Holding], rate: float, delay: Delay) -> tuple[int | None, str]:
     """Return (lease, reason) for the lease to end and to grant again to an idle worker, which trains `rate` vertices
     per second with its own `delay`; None if that does not pay.
 
-    The idle worker starts at the last credit, the holder continues from its last heartbeat. An overdue holder is taken
-    to be overdue by as much again. What the old holder pushes later is rejected, so credits stay exact.
+    The idle worker starts at the last credit, while the holder continues from its last heartbeat. An overdue holder is
+    expected to need at least as long again as it is overdue. Its later pushes are rejected, so credits stay exact.
     """
     best: tuple[float, float, float, Holding] | None = None
     for held in holdings:
-        # A range whose next failure may end the run stays with its holder. Otherwise workers could take an endless f
-        # from one another for ever, and it would never count as a failure.
+        # A range whose next failure may end the run stays with its holder. If f never ends on such a range, workers
+        # would otherwise take it from one another for ever, and no failure would be counted.
         if held.left <= 0 or held.failures >= MAX_TRIES - 1:
             continue
         its_rate = max(held.rate, 1e-9)
@@ -267,7 +270,7 @@ def reassign(holdings: Sequence[Holding], rate: float, delay: Delay) -> tuple[in
     reason = (
         f"its worker needs {own_s:.3g} s more for {held.left} vertices, another {another_s:.3g} s from its last credit"
     )
-    if won_s >= OVERTAKEN_S and own_s > OVERTAKEN * _dearer(held) * another_s:
+    if won_s >= MIN_SAVED_S and own_s > MIN_SPEEDUP * _dearer(held) * another_s:
         return held.lease, f"leased a second time: {reason}"
     return None, f"lease {held.lease} stays: {reason}"
 

@@ -1,9 +1,9 @@
 """Chunk sizing: chooses chunk sizes and push intervals from measured costs and lifetimes of workers.
 
 Sizes are chosen again when there are notably more observations, on a thread beside the master's loop, and each change
-is an event. They are seconds of training, so a machine four times as fast gets four times the vertices. Until lifetimes
-are known, chunks are 1/8 of a worker's share of the epoch (`master.leases.policy`), and pushes follow the merge rule
-(`gridml.engine.pace`).
+is an event. Sizes are in seconds of training, so a machine four times as fast gets four times the vertices. Until
+lifetimes are known, chunks are 1/8 of a worker's share of the epoch (`master.leases.policy`), and pushes follow the
+merge rule (`gridml.engine.pace`).
 
 A chunk size maximises goodput, or follows one of the paper's two formulas, for comparison. The paper's sizes hold for a
 chunk that counts only when it ends (`--no-push`).
@@ -25,7 +25,7 @@ from master.state.spans import Delay
 from master.state.worker_records import WorkerRecord
 from master.store.journal import Events
 from master.store.rundir import EventFacts
-from master.store.settings import GAUSSIAN, GOODPUT, MAX_COUNT, PAPER, Settings
+from master.store.settings import GAUSSIAN, GOODPUT, MAX_COUNT, PAPER, SizeSettings
 from master.telemetry.measures import Measures
 
 if TYPE_CHECKING:
@@ -58,16 +58,17 @@ def paper_chunk(rule: str, lifetime: Lifetime, costs: Costs, most: int) -> tuple
     return chunk, f"{chunk:,} vertices have the least TotalTime for lives of {lifetime} (the paper's search)."
 
 
-FIRST_DEATHS = 3  # deaths before the first fit,
-FIRST_EXPOSURE_S = 600.0  # or seconds lived by all workers together
+# The first fit comes after FIRST_DEATHS deaths, or after FIRST_EXPOSURE_S seconds lived by all workers together.
+FIRST_DEATHS = 3
+FIRST_EXPOSURE_S = 600.0
 MORE_DEATHS, MORE_EXPOSURE = 1.25, 2.0  # factors by which deaths or exposure must grow before the next fit
-APART_S = 15.0  # seconds between two fits at least, so sizes change a few times a minute at most
-NOTABLE = 1.1  # a size that changes by a smaller factor stays,
-STAYS = 0.99  # and so does one with this share of the best goodput: goodput is flat around its maximum
-KNOWN_DEATHS = 10  # independent deaths; a kind with fewer takes the fit of all workers
+APART_S = 15.0  # between two fits, so sizes change at most a few times a minute
+NOTABLE = 1.1  # a size that would change by a smaller factor stays
+STAYS = 0.99  # a size with this share of the best goodput stays: goodput is flat around its maximum
+KNOWN_DEATHS = 10  # a kind of worker with fewer independent deaths takes the fit of all workers
 # Shares of the master's one core that merging and granting may take.
 MERGING, GRANTING = 0.5, 0.25
-# No mixtures: their fit takes a hundred times as long. No normal law: a Weibull law fits such lives as well.
+# No mixtures: their fit takes a hundred times as long. No normal law: a Weibull law fits normal lives just as well.
 FAMILIES = ("exponential", "weibull", "lognormal", "kaplan_meier")
 
 
@@ -82,12 +83,12 @@ class SeenLives:
 
 @dataclass(frozen=True)
 class KindFacts:
-    """One kind of worker."""
+    """Measurements of workers on one kind of machine."""
 
     name: str  # "" for all workers together
     costs: Costs
     lives: Observations
-    travel_s: float = 0.0  # from a push to its reply
+    travel_s: float = 0.0  # seconds from a push to its reply
 
 
 @dataclass(frozen=True)
@@ -95,14 +96,14 @@ class SizingFacts:
     """Input of `size`."""
 
     kinds: Sequence[KindFacts]  # all workers together come first
-    vertices: int  # of an epoch
-    workers: int  # that share them
+    vertices: int  # vertices of an epoch
+    workers: int  # number of workers that share them
     batch: int
     many: bool  # a worker trains chunk after chunk, not one per job
-    merge_s: float = 0.0  # of the master, per push
-    grant_s: float = 0.0  # of the master, per lease, whatever its size
+    merge_s: float = 0.0  # seconds of the master per push
+    grant_s: float = 0.0  # seconds of the master per lease, whatever its size
     largest: int | None = None  # vertices that a chunk may have; None: no limit
-    sizes: Sizes = field(default_factory=dict)  # in force
+    sizes: Sizes = field(default_factory=dict)  # the sizes in force
     expected: str | None = None  # the law that the user expects, as text, until enough lives were observed
     rule: str = GOODPUT  # one of `chunk_rules`
 
@@ -113,8 +114,8 @@ class Size:
 
     chunk_s: float  # seconds of training in a chunk
     push_s: float  # seconds of training between two pushes
-    chunk: int  # vertices that a typical worker trains in `chunk_s`,
-    push_every: int  # and in `push_s`
+    chunk: int  # vertices that a typical worker trains in `chunk_s`
+    push_every: int  # vertices that a typical worker trains in `push_s`
     why: str
 
 
@@ -181,7 +182,7 @@ def size(facts: SizingFacts) -> tuple[Sizes, str]:
                 selected, lives = pooled, facts.kinds[0].lives
             push_least_s = max(kind.travel_s, merging_s(facts.workers, facts.merge_s))
             work = Work(
-                vertices=max(1, round(facts.vertices * typical_s / exec_s)),  # as if all were of this kind
+                vertices=max(1, round(facts.vertices * typical_s / exec_s)),  # as if all workers were of this kind
                 workers=facts.workers,
                 batch=facts.batch,
                 largest=None if facts.largest is None else max(facts.largest, facts.batch),
@@ -192,13 +193,13 @@ def size(facts: SizingFacts) -> tuple[Sizes, str]:
             choice = choose(law, costs, work)
             chunk, reason = choice.chunk, f"{choice.reason} {' '.join(choice.warnings)}".rstrip()
             before = facts.sizes.get(kind.name)
-            # The master's load must not ask for more than an epoch has, or than a chunk may carry.
+            # Sizes that relieve the master are bounded by the epoch's vertices, and by those that a chunk may have.
             highest_s = exec_s * min(work.vertices or 1, work.largest or math.inf)
             least_s = min(facts.workers * facts.grant_s / GRANTING, highest_s)
             if facts.rule != GOODPUT:
                 most = max(facts.batch, round(highest_s / exec_s))
                 chunk, reason = paper_chunk(facts.rule, selected.lifetime, costs, most)
-                choice = choose(law, costs, replace(work, largest=max(chunk, facts.batch)))  # for how often it pushes
+                choice = choose(law, costs, replace(work, largest=max(chunk, facts.batch)))  # for the push interval
             elif before is not None and before.chunk_s >= least_s and before.push_s >= push_least_s:
                 old = max(1, round(before.chunk_s / exec_s))
                 push = min(old, max(1, round(before.push_s / exec_s)))
@@ -230,31 +231,6 @@ def is_notable(old: Sizes, new: Sizes) -> tuple[bool, str]:
     return False, "no size changes by more than a tenth"
 
 
-def push_interval(
-    ruled: int, sized: Size | None, rate: float, batch: int, live: int, merge_s: float
-) -> tuple[int, str]:
-    """Return (vertices between two pushes, reason), in whole batches.
-
-    The worker trains `rate` vertices per second. `ruled` is the interval by the merge rule and the push budget. Short
-    lives make it shorter, the master's time for the pushes of `live` workers makes it longer.
-    """
-
-    def whole(seconds: float) -> int:
-        return max(1, round(seconds * rate / batch)) * batch
-
-    if rate <= 0:
-        return ruled, "as the merge rule and the push budget want; nothing is known of lifetimes"
-    least = whole(merging_s(live, merge_s))
-    if least > ruled:
-        return least, f"{span(least / rate)} of work: the master merges no faster"
-    if sized is None:
-        return ruled, "as the merge rule and the push budget want; nothing is known of lifetimes"
-    wanted = max(least, whole(sized.push_s))
-    if wanted < ruled:
-        return wanted, f"{span(wanted / rate)} of work: workers do not live for longer pushes to pay"
-    return ruled, "as the merge rule and the push budget want; goodput would do with fewer"
-
-
 def span(seconds: float) -> str:
     """Return a duration as text, such as "4.5 min"."""
     for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
@@ -264,21 +240,26 @@ def span(seconds: float) -> str:
 
 
 class ChunkSizing:
-    """Sizes of one run. `vertices` per epoch, `batch` of the program, `vertex_bytes`: estimate of a vertex's bytes in a
-    chunk until chunks were measured."""
+    """Chunk sizes and push intervals of one run.
 
-    def __init__(self, settings: Settings, vertices: int, batch: int, vertex_bytes: float = 0.0) -> None:
+    `vertices`: in an epoch; `batch`: vertices in a batch of the program; `vertex_bytes`: estimated bytes of a vertex in
+    a chunk, used until chunks were measured.
+    """
+
+    def __init__(
+        self, settings: SizeSettings, vertices: int, batch: int, vertex_bytes: float = 0.0, *, many: bool
+    ) -> None:
         self.measures = Measures(vertex_bytes)
         self._settings = settings
         self._vertices = vertices
         self._batch = batch
-        self._many = settings.facts.chunks_per_job != 1
+        self._many = many
         self._wanted = settings.chunk is None or settings.push_every is None
         self._sizes: Sizes = {}
         self._last: SeenLives | None = None
         self._fit: Future[tuple[Sizes, str]] | None = None
         self._because = ""  # reason of the last fit
-        # (time, by kind: (delay until a credit, seconds around a chunk)). A cache for one moment, see `delays`.
+        # (time, (delay until a credit, seconds around a chunk) by kind): a cache for that time, see `delays`
         self._delays: tuple[float, dict[str, tuple[Delay, float]]] = 0.0, {}
         self._refused = ""  # reason why no size can be chosen, if an event has reported it
 
@@ -321,12 +302,13 @@ class ChunkSizing:
         )
         return chunk, SpeedFacts(rate, speeds.count - (own is not None), total - (own or 0.0), total)
 
-    def push_every(self, record: WorkerRecord, ruled: int, batch: int, live: int, merge_s: float) -> tuple[int, str]:
-        """Return (vertices between two pushes, reason); `ruled` is by the merge rule and the push budget."""
-        return push_interval(ruled, self._of(record), self.rate(record) or 0.0, batch, live, merge_s)
+    def max_interval_s(self, record: WorkerRecord) -> float:
+        """Return the seconds of training between two pushes that the lifetimes of workers allow; infinity: unknown."""
+        sized = self._of(record)
+        return math.inf if sized is None else sized.push_s
 
     def interval(self, record: WorkerRecord) -> int:
-        """Return the vertices between two pushes: as the user set, or as the last reply had; 0 before it."""
+        """Return the vertices between two pushes: set by the user, or by the last reply; 0 before the first reply."""
         return self._settings.push_every or record.assignment.push_every
 
     def rate(self, record: WorkerRecord) -> float | None:

@@ -31,7 +31,7 @@ class TakenRanges:
 
     @property
     def epochs(self) -> list[int]:
-        """Epochs that have such ranges."""
+        """Epochs in which ranges were taken."""
         return list(self._ranges)
 
     def add(self, span: Span, times: int) -> None:
@@ -61,7 +61,7 @@ class TakenRanges:
         ranges = self._ranges.get(span.epoch)
         if ranges is None or span.count <= 0:
             return []
-        first = max(0, ranges.bisect_right(span.start) - 1)  # the last that begins before it may reach into it
+        first = max(0, ranges.bisect_right(span.start) - 1)  # the last range that begins before may reach into the span
         met = []
         for start in ranges.islice(first):
             if start >= span.stop:
@@ -79,7 +79,7 @@ End = Callable[[LeaseState, float, str], None]  # (lease, time in seconds, reaso
 
 
 class WorkStealing:
-    """Finds stragglers among the leases of one run. Call its methods inside the ledger's transaction."""
+    """Finds stragglers among the leases of one run. Methods must be called inside the ledger's transaction."""
 
     def __init__(
         self,
@@ -108,7 +108,8 @@ class WorkStealing:
     def steal(self, record: WorkerRecord, batches: tuple[int, int], now: float) -> bool:
         """Take part or all of a straggler's lease for an idle worker; return whether anything was freed.
 
-        `batches`: vertices in a batch of one worker alone, and of each of those that hold a lease now.
+        `batches` are the vertices in a batch of a worker that trains alone, and in a batch of each worker that holds a
+        lease now.
         """
         if now < self._look_again_s:
             return False
@@ -125,8 +126,8 @@ class WorkStealing:
         self.place(lease, now)
 
     def credit(self, lease: LeaseState, now: float) -> None:
-        """Restart the clock of all leases of a worker when a push is merged: it trains them in turn, so the others
-        could not have been credited earlier."""
+        """Restart the clock of all leases of a worker when a push is merged: the worker trains them in turn, so its
+        other leases could not have been credited earlier."""
         for held in self._ledger.leases.of(lease.worker).values():
             held.since_s = now
 
@@ -154,9 +155,8 @@ class WorkStealing:
         rate, delay = self._sizing.rate(record), self._sizing.delay(record)
         if rate is None:
             return False
-        number, _ = policy.reassign(
-            holdings, rate, delay
-        )  # without heartbeats: too pessimistic, so checked again below
+        # Without heartbeats this is too pessimistic about the holders, so the choice is checked again below.
+        number, _ = policy.reassign(holdings, rate, delay)
         if number is None:
             return False
         lease = self._ledger.leases[number]
@@ -176,10 +176,10 @@ class WorkStealing:
     def _look(self, record: WorkerRecord, now: float) -> list[Holding]:
         """Return a few leases of other workers, among them those that are most overdue or farthest from done.
 
-        Each one is also sorted in again by what is known now, so the next search sees others. Leases of ranges that
-        this worker may not have are left out.
+        The expected ends of these leases are updated, so they can move in the order, and the next search sees others.
+        Leases of ranges that this worker must not get are left out.
         """
-        leases = self._ledger.leases.ends(self._ledger.leases.of(record.name))
+        leases = self._ledger.leases.steal_candidates(self._ledger.leases.of(record.name))
         holdings = [self._holding(lease, now) for lease in leases]
         for lease, holding in zip(leases, holdings, strict=True):
             self._ledger.leases.expect(lease, now + policy.expected_s(holding))

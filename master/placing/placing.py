@@ -1,9 +1,9 @@
 """Placement of a run's vertices, once, before the run begins: vertices that touch the same rows go to one worker.
 
-A worker needs the replicated rows that its vertices touch. The graph that is placed is bipartite: the vertices that
-f runs on, and the rows of arrays that they touch, type by type. Pure functions decide whether vertices are placed, by
-which method, on how many parts, and whether the result is worth keeping. `plan_placement` applies the same rules to a
-program without placing anything.
+A worker needs the replicated rows that its vertices touch. The graph to place is bipartite: one side has the vertices
+that f runs on, the other side has the rows that these vertices touch, grouped by type. Pure functions decide whether
+vertices are placed, by which method, on how many parts, and whether the result is worth keeping. `plan_placement`
+applies the same rules to a program without placing anything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gridml.model.graph import Edges, Graph
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.model.vertex import describe
-from master.leases.policy import SMALLEST
+from master.leases.policy import MIN_CHUNK_BATCHES
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.settings import AUTO, NO_PLACEMENT, Settings, check_placement
 from master.store.spec import RunSpec, Shared, save, shuffle_of
@@ -33,34 +33,34 @@ if TYPE_CHECKING:
     from gridml.placement.bipartite import Bipartite
 
 
-MAX_PARTS = 64  # choosing one of them for a worker takes microseconds
-MAX_SECTIONS = 4  # of a part: more save more bytes if workers push often, but the loss falls more slowly
-# Only for auto: with fewer chunks in a part, other workers could not help its worker at the end of an epoch.
+MAX_PARTS = 64  # choosing a part for a worker takes only microseconds up to this number of parts
+MAX_SECTIONS = 4  # per part; more sections would save more bytes if workers push often, but slow the fall of the loss
+# Applies to auto only. With fewer chunks in a part, other workers could not help the part's worker at an epoch's end.
 MIN_CHUNKS_PER_PART = 4
-MIN_ROW_BYTES = 1_000_000  # fewer are sent to a worker in a tenth of a second at 100 Mbit/s, so auto places nothing
-MIN_SAVED_SHARE = 0.05  # of the bytes that random parts touch
-MAX_VERTICES = 2**31 - 1  # also of rows: placement numbers both by int32
+MIN_ROW_BYTES = 1_000_000  # auto places nothing below it: at 100 Mbit/s, all rows are sent in less than 0.1 s
+MIN_SAVED_SHARE = 0.05  # auto keeps a placement that saves at least this fraction of the bytes that random parts touch
+MAX_VERTICES = 2**31 - 1  # for vertices and for rows, because placement numbers each of them in int32
 
 
 @dataclass(frozen=True)
 class PlacingFacts:
     """The facts that decide the placement of a run.
 
-    Edges and rows of a type do not count if it has a single vertex, or if all edges lead to one vertex.
+    `edges`, `rows` and `row_bytes` leave out a type that has a single row, and a field whose edges all lead to one row.
     """
 
     requested: str  #: auto, none or the name of a method
-    workers: int
-    vertices: int  #: that f runs on
-    edges: int  #: from these vertices to rows of array fields
-    rows: int
-    row_bytes: int  #: of all rows together
-    chunk: int  #: vertices of a chunk, at least
-    fewest: int  #: vertices that are worth a message
-    shuffled: bool = True  #: False: an epoch keeps the graph's order
-    connected: bool = False  #: vertices have edges to each other
-    drop_last: bool = False  #: f skips an epoch's last batch
-    modules: bool = False  #: f also trains modules
+    workers: int  #: the number of workers that the run requests
+    vertices: int  #: the number of vertices that f runs on
+    edges: int  #: the number of edges from these vertices to rows of array fields
+    rows: int  #: the number of rows of array fields
+    row_bytes: int  #: the bytes of all these rows together
+    chunk: int  #: the requested number of vertices per chunk; `fewest` if none was requested
+    fewest: int  #: the minimum number of vertices per chunk; a smaller chunk is not worth a message
+    shuffled: bool = True  #: False: an epoch visits vertices in the graph's order
+    connected: bool = False  #: True: vertices have edges to each other
+    drop_last: bool = False  #: True: f skips an epoch's last batch
+    modules: bool = False  #: True: f also trains modules
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ class PlacementChoice:
 
     method: str
     parts: int
-    sections: int  #: of each part
+    sections: int  #: the number of sections in each part
 
 
 def choose(facts: PlacingFacts) -> tuple[PlacementChoice | None, str]:
-    """Decide how vertices are placed; None: they are not. Return the reason too.
+    """Decide how vertices are placed, and why; None: they are not placed.
 
-    There is one part for each requested worker, because a worker keeps one part, and fewer if parts would have too few
-    chunks. A part is divided into sections unless an epoch keeps the graph's order. A method that was requested by
-    name is used wherever it can be.
+    There is one part for each requested worker, because a worker keeps one part. The number of parts is lower if parts
+    would have too few chunks, or if more than MAX_PARTS workers are requested. A part is divided into sections unless
+    an epoch visits vertices in the graph's order. A method requested by name is used unless placement is impossible.
     """
     if facts.requested == NO_PLACEMENT:
         return None, "no placement was requested"
@@ -112,7 +112,8 @@ def choose(facts: PlacingFacts) -> tuple[PlacementChoice | None, str]:
 
 
 def worth_keeping(requested: str, placed_bytes: float, chance_bytes: float) -> tuple[bool, str]:
-    """Decide whether parts that touch `placed_bytes` of rows are worth keeping, compared with random parts; and why."""
+    """Decide whether a placement is worth keeping, and why. `placed_bytes` is the mean bytes of rows that a part of the
+    placement touches, `chance_bytes` the mean for random parts."""
     saved = 1 - placed_bytes / chance_bytes if chance_bytes else 0.0
     if requested == AUTO and saved < MIN_SAVED_SHARE:
         return False, f"parts would touch only {saved:.0%} fewer bytes of rows than at random"
@@ -125,12 +126,13 @@ class Side:
 
     type: str
     edges: Edges
-    count: int  #: rows of the type
-    row_bytes: int  #: of one row
+    count: int  #: the number of rows of the type
+    row_bytes: int  #: the bytes of one row
 
 
 def sides_of(graph: Graph, driver: str) -> Iterator[Side]:
-    """Yield the edges that decide which rows a vertex needs. Edges that all lead to one row decide nothing."""
+    """Yield the edges that decide which rows a vertex needs. Edges that all lead to one row decide nothing, and are
+    left out."""
     table = graph.tables[driver]
     for name, edges in table.edges.items():
         to = graph.tables[describe(table.type.target(name)).name]
@@ -142,10 +144,11 @@ def sides_of(graph: Graph, driver: str) -> Iterator[Side]:
 def facts_of(
     program: Program, graph: Graph, sides: Sequence[Side], *, requested: str, workers: int, chunk: int | None = None
 ) -> PlacingFacts:
-    """Collect the facts that `choose` needs. `chunk` is the requested size of chunks; None: it is chosen later."""
+    """Collect the facts that `choose` needs. `chunk` is the requested number of vertices per chunk; None: it is chosen
+    later."""
     types = {side.type: side for side in sides}.values()
     connected = (not describe(table.type.target(name)).replicated for table in graph.local for name in table.edges)
-    fewest = max(SMALLEST * (program.update.batch or 1), program.min_actual_batch)
+    fewest = max(MIN_CHUNK_BATCHES * (program.update.batch or 1), program.min_actual_batch)
     return PlacingFacts(
         requested=requested,
         workers=workers,
@@ -191,10 +194,10 @@ def random_part_bytes(graph: Bipartite, weights: NDArray[np.int64], parts: int, 
     return float(np.diag(overlap(graph, dealt, parts, weights)).mean())
 
 
-MAX_PLACE_S = 10.0  # for which auto may delay the start of a run
-LONG_EDGES = 5_000_000  # from here on placement takes some seconds, and is announced
-#: The facts of the event of a run whose vertices are not placed: the same keys, so that readers need no special case.
-#: The facts of the event of a run whose vertices are not placed: the same keys, so that readers need no special case.
+MAX_PLACE_S = 10.0  # the time that auto may spend on a placement, during which the run does not start
+LONG_EDGES = 5_000_000  # placing a graph of at least this many edges takes some seconds, and is announced
+#: The facts of the event if vertices are not placed. Their keys are those of a placement, so readers need no special
+#: case.
 NOT_PLACED: EventFacts = dict.fromkeys(
     ("method", "parts", "sections", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes")
 )
@@ -214,28 +217,34 @@ class _Candidate:
 
     method: str
     placement: Placement
-    shared: Shared  #: bytes of rows that two parts both touch, int64 (parts, parts); the diagonal: one part alone
+    shared: (
+        Shared  #: bytes of rows that parts i and j both touch, int64 (parts, parts); [i, i]: all that part i touches
+    )
 
     @property
     def part_bytes(self) -> float:
-        """Mean bytes of rows that a part touches."""
+        """The mean bytes of rows that a part touches."""
         return float(np.diag(self.shared).mean())
 
 
 def place(
-    spec: RunSpec, directory: RunDirectory, notify: Callable[[str, EventFacts], None], *, durable: bool
+    spec: RunSpec,
+    chunk: int | None,
+    directory: RunDirectory,
+    notify: Callable[[str, EventFacts], None],
+    *,
+    durable: bool,
 ) -> tuple[RunSpec, PlacementReport | None]:
-    """Place the vertices of a run before it begins, if that pays, and keep the placement in its directory.
+    """Place the vertices of a run before it begins, if that pays, and save the placement in the run's directory.
 
-    Return the spec with the placement, and a report; None: placement is off, or none was requested and no vertex leads
-    to rows of arrays. `notify` is called before a placement that takes long. Raises OSError.
+    Return the spec with the placement, and a report. The report is None if placement is off, or if it is auto and no
+    vertex leads to rows of arrays. `chunk` is the number of vertices per chunk that the user requested, if any.
+    `notify` is called before a placement that takes long. Raises OSError.
     """
     directory.placement.unlink(missing_ok=True)  # left by a failed start
     driver = spec.program.driving(spec.graph)
     requested, sides = spec.settings.placement or spec.program.placement, [*sides_of(spec.graph, driver)]
-    facts = facts_of(
-        spec.program, spec.graph, sides, requested=requested, workers=spec.settings.workers, chunk=spec.settings.chunk
-    )
+    facts = facts_of(spec.program, spec.graph, sides, requested=requested, workers=spec.settings.workers, chunk=chunk)
     chosen, reason = choose(facts)
     if chosen is None:
         if requested == NO_PLACEMENT or (requested == AUTO and not sides):
@@ -289,9 +298,11 @@ def _placed(
 
 
 def methods_of(chosen: PlacementChoice, graph: Bipartite) -> list[str]:
-    """Return the names of the methods to try: for auto, the best one that fits into the time, and Parsa.
+    """Return the names of the methods to try: the requested one; for auto the best one that MAX_PLACE_S allows, and
+    Parsa.
 
-    Auto's best method is not the best on every graph, and trying Parsa too adds at most a tenth to the time.
+    Auto tries Parsa too, because the other method is not better on every graph and Parsa adds at most a tenth to the
+    time.
     """
     from gridml.placement import auto
 
@@ -303,7 +314,8 @@ def methods_of(chosen: PlacementChoice, graph: Bipartite) -> list[str]:
 def _best(
     graph: Bipartite, weights: NDArray[np.int64], chosen: PlacementChoice, seed: int
 ) -> tuple[_Candidate, list[_Candidate]]:
-    """Place a graph by each method; return the placement whose parts touch the fewest bytes of rows, and the others."""
+    """Place a graph by each of the methods. Return the placement whose parts touch the fewest bytes of rows, and the
+    others."""
     from gridml.placement.auto import find
     from gridml.placement.base import Options
     from gridml.placement.sections import overlap
@@ -317,7 +329,8 @@ def _best(
 
 
 def _in_chain(placement: Placement, shared: Shared) -> tuple[NDArray[np.int32], Shared]:
-    """Renumber parts so that neighbours in number share many rows. Return the parts, and what they share."""
+    """Renumber the parts so that consecutive parts share many rows. Return the new part of each vertex, and the
+    reordered `shared`."""
     from gridml.placement.sections import chain
 
     order = chain(shared)
@@ -331,18 +344,18 @@ SEED = 0  # the default seed of a run
 class PlannedPlacement:
     """The placement that a run would make."""
 
-    workers: int  #: of the run
+    workers: int  #: the number of workers of the run
     reason: str
-    methods: tuple[str, ...] = ()  #: that would be tried; empty: vertices are not placed
+    methods: tuple[str, ...] = ()  #: the methods that would be tried; empty: vertices are not placed
     parts: int = 0
-    place_s: float | None = None  #: expected CPU seconds of all methods; None: a method was never measured
-    row_bytes: int = 0  #: of all rows together
-    chance_bytes: float = 0.0  #: that a part touches on average if vertices are dealt out at random; 0: not computed
-    least_bytes: float = 0.0  #: that a part touches on average at least, in any placement; 0: not computed
+    place_s: float | None = None  #: expected CPU seconds of all methods; None: unknown, or vertices are not placed
+    row_bytes: int = 0  #: the bytes of all rows together
+    chance_bytes: float = 0.0  #: mean bytes that a part touches if vertices are placed at random; 0: not computed
+    least_bytes: float = 0.0  #: lower bound of the mean bytes that a part touches in any placement; 0: not computed
 
     @property
     def most_saved(self) -> float | None:
-        """Upper bound of the share of `chance_bytes` that a placement can save; None: not computed."""
+        """The upper bound of the share of `chance_bytes` that a placement can save; None: not computed."""
         return 1 - self.least_bytes / self.chance_bytes if self.chance_bytes else None
 
 
@@ -350,12 +363,12 @@ class PlannedPlacement:
 class Planned:
     """A program's vertices, and their placement."""
 
-    vertices: int  #: that f runs on
-    placement: PlannedPlacement | None  #: None: placement is off, or no vertex leads to rows of arrays
+    vertices: int  #: the number of vertices that f runs on
+    placement: PlannedPlacement | None  #: None: placement is off, or it is auto and no vertex leads to rows of arrays
 
 
 def plan_placement(file: Path, workers: int | None) -> Planned:
-    """Load a program, build its graph, and decide as a run with `workers` would; None: the default number.
+    """Load a program, build its graph, and plan the placement of a run with `workers`; None: the default number.
 
     Raises GridmlError for a program that cannot be run.
     """

@@ -30,11 +30,11 @@ class RunLives:
     """Lives and costs of a run's workers."""
 
     observations: Observations
-    exec_s: float | None  #: t_x, seconds to train a vertex as measured by the workers; None before any was trained
-    many: bool  #: a worker takes several chunks, one after another
+    exec_s: float | None  #: t_x: measured seconds to train a vertex; None before the first vertex is trained
+    many: bool  #: a worker trains several chunks, one after another
     workers: int
-    vertices: int | None  #: of an epoch; None before the first has begun
-    push: PushCosts | None = None  #: cost of a push; None before one was answered
+    vertices: int | None  #: vertices of an epoch; None before the first epoch begins
+    push: PushCosts | None = None  #: cost of a push; None before the first push was answered
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class LifetimeEstimate:
     """A distribution of lifetimes, and where it comes from."""
 
     lifetime: Lifetime
-    origin: str  #: source, in words
-    observations: Observations | None = None  #: the lives it was fitted to; None: it was given as a distribution
-    selected: Selected | None = None  #: result of the fit
-    run: RunLives | None = None  #: set if the lives are those of a run
+    origin: str  #: description of the source
+    observations: Observations | None = None  #: lives that the distribution was fitted to; None: not fitted but given
+    selected: Selected | None = None  #: result of the fit; None: not fitted but given
+    run: RunLives | None = None  #: set if the lives are from a run's ledger
 
 
 def estimate_lifetime(source: LifetimeSource) -> LifetimeEstimate:
-    """Return the distribution of a source, or the one that fits its lives best.
+    """Return the distribution that a source gives, or the distribution that fits the source's lives best.
 
     Raises UsageError unless exactly one source is given and readable, LedgerError for a run that cannot be read.
     """
@@ -83,10 +83,10 @@ def estimate_lifetime(source: LifetimeSource) -> LifetimeEstimate:
 def expected_lifetime(
     lifetime: str | None, trace: Path | None, *, speedup: float = 1.0, rule: str = GOODPUT
 ) -> str | None:
-    """Return the expected distribution of lifetimes as text that `parse` reads: as given or fitted to a trace, with all
-    lives divided by `speedup`. None if neither is given.
+    """Return, as text that `parse` reads, the given distribution of lifetimes or the distribution fitted to a trace.
+    All lives are divided by `speedup`. Returns None if neither a distribution nor a trace is given.
 
-    Raises as `estimate_lifetime` does, and UsageError for a distribution that the chunk `rule` cannot use.
+    Raises the errors of `estimate_lifetime`, and UsageError for a distribution that the chunk `rule` cannot use.
     """
     if lifetime is None and trace is None:
         return None
@@ -103,11 +103,12 @@ def expected_lifetime(
 
 
 def run_lives(root: Path, now: float | None = None) -> RunLives:
-    """Return the lives of a run's workers from its ledger, at `now` (seconds since 1970) if the run is in progress.
+    """Return the lives of a run's workers from its ledger. In a run in progress, lives are observed until `now`
+    (seconds since 1970).
 
-    A worker dies when its machine is taken away, when it crashes, or when it falls silent; a silent one counts as alive
-    until its last credit. A worker that still lives, that was ended by the master, or whose work was done is censored.
-    Raises LedgerError if the run cannot be read, UsageError if it has had no workers.
+    A worker dies when its machine is taken away, when it crashes, or when it falls silent; a silent worker counts as
+    alive until its last credit. The life of a worker is censored if the worker still lives, was ended by the master, or
+    ended because its work was done. Raises LedgerError if the run cannot be read, UsageError if no worker has started.
     """
     with opened(root) as connection:
         return _run_lives(connection, root, read_settings(root, read_facts(connection).get("settings")), now)
@@ -122,7 +123,7 @@ def _run_lives(db: sqlite3.Connection, root: Path, settings: Settings, now: floa
     rows = db.execute(f"SELECT {columns} FROM workers WHERE started_s IS NOT NULL ORDER BY started_s").fetchall()
     if not rows:
         raise UsageError(f"--run: no worker of {root} has started yet. Try again later, or give --lifetime.")
-    # Seconds lived, whether it died, and its end in seconds of the run; by worker, in start order.
+    # For each worker, in order of start: seconds lived, whether it died, seconds from the run's start to its end.
     lasted, ended, until = [], [], []
     for worker, state, cancelled, detail, started_s, first_sync_s, ended_s in rows:
         end_s, dead = clock.end_s if ended_s is None else ended_s, False

@@ -1,9 +1,9 @@
-"""Measurement of a master's time per push on this machine, and of the number of workers that it allows.
+"""Measurement of a master's time per push on this machine, which limits the number of workers.
 
-Each measured push takes the steps of a real one: read from a mailbox on disk, SHA-256, base version, merge, durable
-write of the new version, and an answer with the whole replica or, for a large one, with the name of the published
-version file. Not measured, because small for a large replica: the ledger, the gate's state, and any carrier but a
-directory.
+Each measured push takes the steps of a real one: the master reads it from a mailbox on disk, checks SHA-256 sums, loads
+the base version, merges, writes the new version durably, and answers. The answer holds a small replica itself, or the
+name of the version file in which a large one is published. Not measured, because their cost is small beside a large
+replica: the ledger, the state of the gate (which admits pushes), and carriers other than a directory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from master.sync.replies import sends_file
 
 TENSORS = 16  # tensors of the replica
 MEMORY, DISK = 8, 4  # memory and disk space that a measurement needs, in multiples of the replica
-REPEATS, MAX_MEASURING_S = 5, 5.0  # pushes to measure; fewer if they take longer than this together
+REPEATS, MAX_MEASURING_S = 5, 5.0  # pushes to measure after a warm-up, and the time after which no other one starts
 STALE = Merge(version=2, base=1, vertices=1, credited_by_others=3, live=4)
 KEY = ("Replica", 0)
 
@@ -41,9 +41,9 @@ KEY = ("Replica", 0)
 class MasterLoad:
     """The cost of a push for a master."""
 
-    bytes_down: int  #: size of the answer
+    bytes_down: int  #: bytes that the worker receives: the answer, or the version file that it names
     bytes_up: int  #: size of the push
-    push_s: float  #: the master's time
+    push_s: float  #: seconds that the master spends on the push
 
     def max_workers(self, interval_s: float) -> int:
         """Return how many workers may push once per `interval_s`, if the master spends half of its time merging."""
@@ -54,7 +54,7 @@ def measure(nbytes: int, compress: str = NONE, notify: Callable[[str], None] = l
     """Measure pushes of a float32 replica of `nbytes` (at least 4) in a temporary folder.
 
     This takes seconds, and a multiple of `nbytes` in memory and on disk; `notify` is called with a message first.
-    Raises UsageError if there is too little of either.
+    Raises UsageError if memory or disk space is too small.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if MEMORY * nbytes > memory:
@@ -76,7 +76,7 @@ def measure(nbytes: int, compress: str = NONE, notify: Callable[[str], None] = l
 
 def _measured(folder: Path, nbytes: int, compress: str) -> MasterLoad:
     random = np.random.default_rng(0)
-    # Equal parts of the replica, as tensors; a replica of a few bytes has fewer.
+    # Elements of each tensor: the replica in `TENSORS` equal parts; a replica of a few bytes has fewer tensors.
     sizes = [len(part) for part in np.array_split(np.empty(max(1, nbytes // 4), np.bool_), TENSORS) if len(part)]
     tensors = {f"Replica/0/model/{i}": random.standard_normal(size, np.float32) for i, size in enumerate(sizes)}
     state = ReplicaState(modules={KEY: VertexState(tensors)})
@@ -108,7 +108,8 @@ def _measured(folder: Path, nbytes: int, compress: str) -> MasterLoad:
 def _answer(mailboxes: DirectoryMailboxes, number: int, path: Path, merged: VertexState) -> int:
     """Answer a push as a master does. Return the bytes that the worker receives, in the answer or as a version file."""
     file_bytes, brings = path.stat().st_size, sum(tensor.nbytes for tensor in merged.tensors.values())
-    if sends_file(brings, file_bytes, rows=False, short=False)[0] and mailboxes.share(f"version-{number:08d}", path):
+    sends, _ = sends_file(brings, file_bytes, rows=False, short=False, near=False)
+    if sends and mailboxes.share(f"version-{number:08d}", path):
         mailboxes.answer("w1", number, bundle.pieces({}, {}))
         mailboxes.retract(f"version-{number - 1:08d}")
         return file_bytes
@@ -126,7 +127,7 @@ def _content(tensors: dict[str, NDArray[np.float32]], compress: str) -> PushCont
     steps = {}
     for name, tensor in pushed.items():
         codes = form.pack(tensor - tensors[name])
-        assert codes is not None  # None is for steps that are not finite
+        assert codes is not None  # `pack` returns None only for steps that are not finite
         steps[name] = TensorStep(form, codes)
     return PushContent(ReplicaPart(), steps={KEY: steps})
 

@@ -5,24 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
-from master.state.options import FIRST, FROM_1, check_bounds, option
+from master.state.options import FIRST, FROM_1, check_bounds, option, parse_bytes, parse_seconds
 
 Seconds = TypeVar("Seconds", float, float | None)
 _TIMES, _LIVES = "Cost of the work", "Lifetimes of machines (give one)"
 
 
-def _read(unit: str, flag: str, text: str) -> Any:
-    """Return the value of an option's text, in seconds or bytes. Raises UsageError."""
-    from master.store import settings  # here, because the import takes a third of a second
-
-    return settings.parse_seconds(flag, text) if unit == "seconds" else settings.parse_bytes(flag, text)
-
-
 def _time(default: Seconds, name: str, help: str) -> Seconds:
     """Return an option for a time in seconds, given as text that may have a unit."""
-    return option(default, help, _TIMES, metavar="S", kind=str, read=partial(_read, "seconds", f"--{name}"))
+    return option(default, help, _TIMES, metavar="S", kind=str, read=partial(parse_seconds, f"--{name}"))
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ class PlanOptions(LifetimeSource, WorkTimes):
         "Size of all replicated data, such as 100MB; measures pushes of that size on this machine.",
         metavar="SIZE",
         kind=str,
-        read=partial(_read, "bytes", "--replica"),
+        read=partial(parse_bytes, "--replica"),
     )
     compress: str | None = option(None, "Compression of pushes, with --replica: none, int8 or int4.")
     program: Path | None = option(

@@ -27,7 +27,7 @@ from master.store.reader import PushCosts
 from master.telemetry.staffing import RunLength, worker_limit
 
 PUSH_S = 0.1  # default cost of a push
-REPLAYED, LIVES = 25, 20_000  # sizes replayed for a plot, and lives drawn from a given distribution
+REPLAYED, LIVES = 25, 20_000  # number of sizes to replay for a plot; number of lives to draw from a given distribution
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SizeCandidate:
     name: str
     chunk: int  #: vertices of a chunk
     push_every: int | None  #: vertices between two pushes; None: no pushes
-    job_s: float  #: duration of a chunk that is not interrupted
+    job_s: float  #: seconds that a chunk takes if it is not interrupted
     goodput: float
 
 
@@ -53,16 +53,16 @@ class ReplayedSize:
 
 @dataclass(frozen=True)
 class Plan:
-    """A choice of chunk size, and everything it is based on."""
+    """A choice of chunk size, and the facts that it is based on."""
 
     choice: Choice
     estimate: LifetimeEstimate
     costs: Costs
     work: Work
-    candidates: tuple[SizeCandidate, ...]  #: half (if at least one vertex), the choice, double, the paper's; in order
-    length: RunLength | None = None  #: None: not known
-    load: MasterLoad | None = None  #: None: no --replica was given
-    placement: PlannedPlacement | None = None  #: None: no --program was given, or there is nothing to place
+    candidates: tuple[SizeCandidate, ...]  #: half the chosen size (unless it is 0), the choice, its double, the paper's
+    length: RunLength | None = None  #: length of the run; None: not known
+    load: MasterLoad | None = None  #: measured cost of a push; None: no --replica was given
+    placement: PlannedPlacement | None = None  #: placement of the run; None: no --program, or nothing to place
 
     @property
     def paper(self) -> SizeCandidate:
@@ -77,23 +77,25 @@ class Plan:
 
     @property
     def useful(self) -> tuple[int, str] | None:
-        """The number of workers the run is long enough for, if replicas are averaged, and the reason; None: no limit,
-        or the length is not known."""
+        """(largest number of workers that the run is long enough for, reason), if replicas are averaged. None if there
+        is no limit, or if the length of the run is not known."""
         count, reason = (None, "") if self.length is None else worker_limit(self.length)
         return None if count is None else (count, reason)
 
     @property
     def max_workers(self) -> int | None:
-        """The number of workers one master can serve at this push interval; None if pushes were not measured."""
+        """The number of workers that one master can serve at `interval_s`; None if the cost of a push was not
+        measured."""
         return None if self.load is None else self.load.max_workers(self.interval_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON data; what does not apply is None.
+        """Return the plan as JSON data; values that do not apply are None.
 
-        `lives` is the source of `lifetime`, `why` the reason for its family, and `families` the score of each. `curve`
-        is goodput by chunk size. `regret` is the share of the best goodput that the choice may lose because only these
-        lives were observed. `master` is the measured cost of a push and the number of workers that it allows.
-        `useful_workers` is the number the run is long enough for. `placement` is what a run of the program would do.
+        `lives` is the source of `lifetime`, `why` is the reason for its family, and `families` is the score of each
+        family. `curve` is goodput by chunk size. `regret` is the share of the best goodput that the choice could lose
+        because only a sample of lives was observed. `master` is the measured cost of a push and the number of workers
+        that this cost allows. `useful_workers` is the number of workers that the run is long enough for. `placement` is
+        the placement that a run would make.
         """
         choice, selected = self.choice, self.estimate.selected
         return {
@@ -175,14 +177,15 @@ def make_plan(options: PlanOptions, notify: Callable[[str], None] = lambda text:
 
 
 def _push_least_s(measured: PushCosts | None, load: MasterLoad | None, workers: int) -> float:
-    """Return the minimum seconds between two pushes of a worker: the travel time of one push, or the time in which the
-    master can merge the pushes of all workers, whichever is longer; unmeasured ones count as 0."""
+    """Return the minimum seconds between two pushes of a worker: the travel time of one push, or the time that the
+    master takes to merge one push of every worker, whichever is longer. A time that was not measured counts as 0."""
     merge_s = load.push_s if load is not None else 0.0 if measured is None else measured.merge_s
     return max(0.0 if measured is None else measured.travel_s, merging_s(workers, merge_s))
 
 
 def _length(options: PlanOptions, vertices: int | None) -> RunLength | None:
-    """Return the length of the run; None if the options do not give it. Raises UsageError if they do so in part."""
+    """Return the length of the run; None without --epochs and --batch. Raises UsageError if only some of --epochs,
+    --batch and --vertices are known."""
     if options.epochs is None and options.batch is None:
         return None
     if options.epochs is None or options.batch is None or vertices is None:
@@ -209,11 +212,11 @@ def all_or_nothing(costs: Costs) -> Costs:
 
 
 def replay_sizes(plan: Plan) -> tuple[ReplayedSize, ...]:
-    """Replay sizes over the whole curve life by life, without the model's formulas, as a check of the model.
+    """Check the model: replay chunk sizes of the whole curve life by life, without the model's formulas.
 
-    Lives are drawn from the distribution if one was given. If lives were observed, those are used, as many as there
-    were, with censored ones extended by the Kaplan-Meier estimate. Then the points also test the fitted distribution,
-    and their intervals show how much can be said from so few lives, assuming that they are independent.
+    If a distribution was given, lives are drawn from it. If lives were observed, the same number of lives is taken from
+    their Kaplan-Meier estimate, which extends censored lives. In that case the points also test the fitted
+    distribution, and their intervals show the uncertainty of so few lives, assuming that lives are independent.
     """
     seen, choice = plan.estimate.observations, plan.choice
     if seen is None:
@@ -222,7 +225,7 @@ def replay_sizes(plan: Plan) -> tuple[ReplayedSize, ...]:
         lives = KaplanMeier.of(seen).quantile((np.arange(len(seen)) + 0.5) / len(seen))
     low, high = choice.curve[0].chunk, choice.curve[-1].chunk
     points = []
-    # Sizes are spaced evenly on the plot's logarithmic axis; rounding can make small ones equal.
+    # Sizes are spaced evenly on the plot's logarithmic axis. `unique` drops small sizes that rounding made equal.
     for chunk in np.unique(np.geomspace(low, high, REPLAYED).round().astype(np.int64)).tolist():
         every = None if choice.push_every is None else min(choice.push_every, chunk)
         point = replay(lives, plan.costs, chunk, every, plan.work.many)
@@ -231,7 +234,8 @@ def replay_sizes(plan: Plan) -> tuple[ReplayedSize, ...]:
 
 
 def _candidates(choice: Choice, costs: Costs, *, many: bool) -> tuple[SizeCandidate, ...]:
-    """Return the sizes to compare: those around the choice with its pushes, and the paper's choice without pushes."""
+    """Return the sizes to compare: half, the choice and double, all with the choice's push interval, and the paper's
+    size without pushes."""
     candidates = []
     for name, chunk in (("half", choice.chunk // 2), ("chosen", choice.chunk), ("double", 2 * choice.chunk)):
         if chunk == 0:

@@ -1,7 +1,8 @@
 """Warnings of `gridml check` about a program that runs, but probably not as intended.
 
-They cover data that is not finite, edges that f does not follow, parameters that f does not train, edge weights that f
-writes to no effect, and module buffers in which f counts although they are averaged or maximised, not summed.
+They cover data that is not finite, edges that f (the program's update) does not follow, parameters that f does not
+train, edge weights that f writes without effect, and module buffers that f uses as counters. Such a buffer holds no
+total, because the counts of several workers are averaged or their maximum is taken; they are not summed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gridml.model.vertex import VertexType, describe
 Array = NDArray[Any]
 
 
-_AT_ONCE = 1 << 22  # numbers read at once: a column may be a file larger than memory
+_AT_ONCE = 1 << 22  # maximum elements to read at a time, because a column can be a file that is larger than memory
 
 
 def nonfinite_fields(graph: Graph) -> Iterator[str]:
@@ -47,13 +48,14 @@ def nonfinite_fields(graph: Graph) -> Iterator[str]:
                 )
 
 
-MIN_VERTICES = 100  # with fewer vertices several workers make no sense, so connected ones do no harm
+MIN_VERTICES = 100  # with fewer vertices, one worker is enough, so connected vertices do no harm
 
 
 def unfollowed_edges(program: Program, graph: Graph, followed: Collection[str]) -> Iterator[str]:
-    """Yield a warning for each edge with one target per vertex whose Batch f uses without its index (`followed`).
+    """Yield a warning for each edge with one target per vertex if f uses the Batch of targets without the edge's index.
 
-    Rows of such a Batch look as if they matched the driver's rows, but they do not.
+    `followed` names the edges whose index f used. Without the index, row i of the Batch looks like the target of the
+    driver's row i (the driver is the vertices that f runs on), but it is not.
     """
     update = program.update
     if update.batch is None:
@@ -71,8 +73,8 @@ def unfollowed_edges(program: Program, graph: Graph, followed: Collection[str]) 
 
 
 def dominant_component(program: Program, graph: Graph, driver: str) -> Iterator[str]:
-    """Yield a warning if most vertices that f runs on are in one component of edges between local vertices: only one
-    worker at a time trains them, in the same order in every epoch."""
+    """Yield a warning if edges between local vertices connect most of the vertices that f runs on. Connected vertices
+    are trained by one worker at a time, in the same order in every epoch."""
     count = graph.tables[driver].count
     parts = None if program.bsp or count < MIN_VERTICES else components(graph)
     if parts is None:
@@ -99,13 +101,13 @@ MAX_NAMED = 4  # parameters named in one message
 
 @dataclass
 class _ModuleTrial:
-    """Training of one module field in the tried batches, over all its vertices."""
+    """Findings of the trial's batches about one module field, over all vertices that have this field."""
 
     names: set[str] = field(default_factory=set)  #: trainable parameters
-    reached: set[str] = field(default_factory=set)  #: parameters that a loss leads to
+    reached: set[str] = field(default_factory=set)  #: parameters that a loss depends on
     moved: set[str] = field(default_factory=set)  #: parameters that changed
     pulled: bool = False  #: some parameter has a gradient other than 0
-    asked: bool = False  #: f called step
+    asked: bool = False  #: f called the vertex's step
     has_rate: bool = False  #: some learning rate was not 0
 
     def add(self, seen: Trainable, moved: Collection[str]) -> None:
@@ -119,11 +121,12 @@ class _ModuleTrial:
 
 
 def untrained_parameters(batches: Iterable[Trainable], moved: Collection[str]) -> Iterator[str]:
-    """Yield warnings about modules with an optimiser that f leaves untrained, from what each of the `batches` found and
-    the names of the tensors that `moved`.
+    """Yield warnings about modules that have an optimiser but that f leaves untrained.
 
-    Steps and gradients decide, not whether a tensor moved: a learning rate may start at 0, and steps may accumulate
-    over several batches. Modules without an optimiser and frozen parameters are left untrained on purpose.
+    `batches` holds the findings of each batch of the trial, `moved` the names of the tensors that changed. An unchanged
+    tensor alone proves nothing, because a learning rate can start at 0 and steps can accumulate over several batches.
+    So the calls of step and the gradients are examined, too. Modules without an optimiser and frozen parameters are
+    left untrained on purpose.
     """
     tried: dict[str, _ModuleTrial] = {}
     for seen in batches:
@@ -177,12 +180,12 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:MAX_NAMED]) + more
 
 
-MAX_COUNTS = 1 << 20  # elements of a buffer that is checked: larger ones are tables or caches, not counters
+MAX_COUNTS = 1 << 20  # maximum elements of a buffer to check: larger buffers are tables or caches, not counters
 
 
 def untrained_buffers(types: Mapping[str, VertexType], values: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies of the module buffers in which f may count: numeric, not trained, without a merge rule chosen for
-    them, and not BatchNorm's statistics."""
+    """Return copies of the module buffers that could be counters of f: numeric, not trained, without a merge rule
+    chosen for them, and not BatchNorm's statistics."""
     counters: dict[str, Array] = {}
     for name, value in values.items():
         type_name, _, field, own = name.split("/", 3)
@@ -201,9 +204,10 @@ def untrained_buffers(types: Mapping[str, VertexType], values: Mapping[str, Arra
 def unsummed_counters(
     types: Mapping[str, VertexType], states: Sequence[Mapping[str, Array]], sizes: Sequence[int]
 ) -> Iterator[str]:
-    """Yield a warning for each buffer that grows like a counter, with the rule that would sum it.
+    """Yield a warning for each buffer that grows like a counter, and name the rule that would sum it.
 
-    `states` are the buffers before the first batch and after each one, `sizes` the vertices of the batches.
+    `states` are the buffers before the first batch and after each batch; `sizes` is the number of vertices in each
+    batch.
     """
     for name in states[0] if len(states) > 2 else ():
         growth = counter_growth(name, [state[name] for state in states], sizes)

@@ -1,10 +1,14 @@
 """Detection of programs in which f reads sums (merged by `add`) of an earlier epoch.
 
-Such sums are complete only if epochs do not overlap. f is run on one batch in epochs 0, 1, 2 and the last, each from
-the sums that the epochs before it made, and then again from other sums: none, those of two batches, and random ones. If
-the result differs, f reads the sums. Only elements are changed that an earlier epoch added to and this epoch does not:
-a running sum that f reads and adds to at the same time, as in AdaGrad, is never complete, with or without overlap. Each
-sequence of runs has its own copy of the user's module and the same random numbers, so that neither affects the result.
+Such sums are complete only if epochs do not overlap. The check runs f on one batch in epochs 0, 1, 2 and the last
+epoch. Each epoch starts from the sums that the epochs before it made. Then the check repeats these runs from three
+other sets of sums: the initial values, the sums of two batches, and random sums. If the result differs, f reads the
+sums.
+
+The check replaces an element of a sum only if an earlier epoch has added to it and the current epoch does not. An
+element that f reads and adds to in the same epoch, as in AdaGrad, is a running sum: it is never complete, with or
+without overlap. Each sequence of runs has its own copy of the user's module and the same random numbers, so that
+neither affects the result.
 """
 
 from __future__ import annotations
@@ -36,8 +40,8 @@ from gridml.protocol.push import ReplicaPart
 from master.evaluation.metrics import start_engine
 from master.store.versions import ReplicaState
 
-MAX_SEPARATE_SUMS = 8  # sums that are each tried alone, to name those that f reads
-MAX_LOADS = 2 + 2 * 3 + MAX_SEPARATE_SUMS  # times that the user's file is loaded, including the first
+MAX_SEPARATE_SUMS = 8  # up to this number, each sum is also replaced alone, to find out which sums f reads
+MAX_LOADS = 2 + 2 * 3 + MAX_SEPARATE_SUMS  # maximum number of times that the user's file is loaded, first load included
 
 Array = NDArray[Any]
 Tensors = dict[str, Array]  # whole tensors by their names in files
@@ -57,8 +61,8 @@ class TrialBatch:
 
 
 def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
-    """Yield a warning if f reads sums of earlier epochs, which may be incomplete. `trained` is the result of f on this
-    batch and another one."""
+    """Yield a warning if f reads sums of earlier epochs, which can be incomplete. `trained` is the result of f on this
+    batch and another batch."""
     program = batch.program
     if not program.overlap or program.epochs < 2 or any(table.type.mutable for table in batch.graph.local):
         return
@@ -104,8 +108,8 @@ def _sums(batch: TrialBatch) -> set[str]:
 
 
 def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> tuple[list[str], bool]:
-    """Return (sums of earlier epochs that f reads, by the user's names; whether f is known to read each of them).
-    Raises GridmlError if that cannot be determined."""
+    """Return (names, is_each): the user's names of sums of earlier epochs that f reads, and True if f is known to read
+    each of them, False if it reads at least one of them. Raises GridmlError if this cannot be determined."""
     last = batch.program.epochs - 1
     later = sorted({1, min(2, last), last})
     starts, runs = dict(batch.state.tensors()), _Runs(batch)
@@ -141,18 +145,18 @@ def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> tuple[list
 
 @dataclass(frozen=True)
 class _Trial:
-    """A run of f in one epoch, from the sums of earlier ones."""
+    """A run of f in one epoch, starting from the sums of earlier epochs."""
 
     epoch: int
     start: Tensors  #: values that f started from
     made: Tensors | None  #: result; None: f failed
-    finished: Tensors  #: by sum, a mask of the elements that earlier epochs added to and this one did not
+    finished: Tensors  #: for each sum, a mask of the elements that earlier epochs added to and this epoch did not
 
 
 def _differ(batch: TrialBatch, trials: Sequence[_Trial], others: Mapping[str, Array]) -> bool:
     """Return whether the result of f changes if the finished sums have the values of `others`."""
     runs = _Runs(batch)
-    runs.run(dict(batch.state.tensors()), 0)  # state that f keeps in its module must be as in the trials
+    runs.run(dict(batch.state.tensors()), 0)  # the trials ran this too, and f can keep state in the user's module
     for trial in trials:
         old = trial.start
         start = {**old, **{n: np.where(mask, others.get(n, old[n]), old[n]) for n, mask in trial.finished.items()}}
@@ -194,7 +198,7 @@ class _Runs:
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Use this object's own random state, and suppress output that was shown already in the first run."""
+        """Use this object's own random state, and suppress output that the first run has already shown."""
         self._rng_state.swap()
         try:
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -205,7 +209,7 @@ class _Runs:
 
 
 def _one_line(error: GridmlError) -> str:
-    """Return the first line of an error and, if a traceback follows, its last."""
+    """Return the first and the last line of an error in one line; the last line of a traceback names the exception."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return " ".join(dict.fromkeys((lines[0], lines[-1].strip()))).rstrip(".")
 
@@ -221,7 +225,8 @@ def _with(state: ReplicaState, values: Tensors) -> ReplicaState:
 
 
 def _merged(state: ReplicaState, part: ReplicaPart) -> Tensors:
-    """Return the tensors of a part as whole tensors, with rows put into their columns."""
+    """Return whole tensors with the values of a part. Rows of the part replace rows in copies of the state's
+    columns."""
     tensors = {name: np.array(tensor) for each in part.modules.values() for name, tensor in each.items()}
     for type_name, rows in part.rows.items():
         for name, values in rows.fields.items():
@@ -231,7 +236,8 @@ def _merged(state: ReplicaState, part: ReplicaPart) -> Tensors:
 
 
 def _other(after: Array, before: Array, rng: np.random.Generator) -> Array:
-    """Return other sums of the same sign, each changed by a random factor of its own."""
+    """Return sums that differ from `after`: integers are increased by 1 to 3 at random; the growth of floats since
+    `before` is multiplied by a random positive factor per element."""
     if after.dtype.kind in "iu":
         return (after + rng.integers(1, 4, after.shape)).astype(after.dtype)
     with np.errstate(all="ignore"):
@@ -239,7 +245,8 @@ def _other(after: Array, before: Array, rng: np.random.Generator) -> Array:
 
 
 def _alike(one: Array, its_start: Array, other: Array, other_start: Array, vertices: int) -> bool:
-    """Return whether two results differ equally from their starts, up to the rounding of a sum over `vertices`."""
+    """Return whether `one - its_start` equals `other - other_start`, up to the rounding error of a sum over `vertices`
+    vertices."""
     with np.errstate(all="ignore"):
         if one.dtype.kind != "f":
             return (

@@ -1,6 +1,6 @@
-"""Trial of a program on this machine: runs every part of it once, in the way that a run would.
+"""Trial of a program on this machine: runs every part of the program once, in the way that a run would.
 
-The first failure raises the GridmlError that would end a run, with the user's own traceback if their code failed.
+The first failure raises the same GridmlError that would end a run, with the user's own traceback if their code failed.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Trial:
     tensors: int  #: tensors and fields of the replica
     replica_bytes: int
     batch: int  #: vertices of the second batch
-    batch_s: float  #: seconds that f took on it; the first batch warms up
+    batch_s: float  #: seconds that f took on the second batch; the first one warms up
     moved: tuple[str, ...]  #: tensors and fields that f changed
     metrics: Metrics  #: result of evaluate
     odd: tuple[str, ...]  #: warnings
     device: str = CPU  #: device that f ran on
-    settings: tuple[str, ...] = ()  #: batch and learning rates of one worker and of several
+    settings: tuple[str, ...] = ()  #: batch and learning rates, as (text for one worker, text for several workers)
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields by name."""
@@ -76,10 +76,10 @@ class Trial:
 
 def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     """Load a program, build its graph and replica, run f on two batches, merge the result as if another worker had
-    pushed before, and evaluate it.
+    pushed before, and evaluate the merged replica.
 
-    f runs on `device`, as in `gridml run --device`. If vertices are not connected, f also runs on a batch as small as
-    the last one of an epoch. Raises GridmlError for the first error.
+    f runs on `device`, as in `gridml run --device`. If vertices are not connected, f also runs on a batch of the size
+    of an epoch's last batch. Raises GridmlError for the first error.
     """
     asked = parse(device)
     program = load(file)
@@ -95,7 +95,8 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     with raising_device_errors(place):
         engine, start = start_engine(program, chunk, state, place, trial=True)
     trainable: list[Trainable] = []
-    # Two batches: the second is timed without start-up costs, and counters show in the difference between the two.
+    # Two batches: only the second is timed, because the first has start-up costs; and only a buffer that grows in both
+    # looks like a counter.
     ends = [0, *islice(_ends(engine, size, chunk.count), 2)]
     counters = [untrained_buffers(program.types(), engine.module_values())]
     for first, stop in pairwise(ends):
@@ -147,7 +148,8 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
 
 
 def _shadowed_modules(file: Path) -> Iterator[str]:
-    """Yield warnings about modules next to a program that another module of the same name hides, or that hide one."""
+    """Yield warnings about modules next to a program that hide another module of the same name, or are hidden by
+    one."""
     own = own_files(file)
     for path, by in own.hidden():
         yield f"{path} next to {file.name} is hidden by {by}, so an import gets that instead: rename it"
@@ -164,7 +166,8 @@ def _shadowed_modules(file: Path) -> Iterator[str]:
 
 
 def _unmatched_patterns(graph: Graph, state: ReplicaState) -> Iterator[str]:
-    """Yield a warning for each `by_name` pattern that matches no tensor: the intended tensor gets another rule."""
+    """Yield a warning for each `by_name` pattern that matches no tensor, because the intended tensor then gets another
+    rule."""
     for table in graph.replicated:
         if not isinstance(table.type.rule, ByName):
             continue
@@ -178,7 +181,7 @@ def _unmatched_patterns(graph: Graph, state: ReplicaState) -> Iterator[str]:
 
 
 def _settings(program: Program) -> tuple[str, ...]:
-    """Return the batch and rates of one worker and of as many as share a batch; empty if they cannot differ."""
+    """Return the batch and rates of one worker, and those of `MAX_BATCH_PARTS` workers; () if they cannot differ."""
     return tuple(used_settings(program, workers)[1] for workers in (1, MAX_BATCH_PARTS) if program.has_settings)
 
 
@@ -197,7 +200,7 @@ def _discarded_writes(engine: Engine, graph: Graph) -> Iterator[str]:
 
 
 def _last_size(program: Program, count: int, size: int) -> int:
-    """Return the size of an epoch's last batch if it is not a full one, else 0."""
+    """Return the size of an epoch's last batch if it is smaller or larger than `size`, else 0."""
     if program.update.drop_last:
         return 0
     left = count if count <= size else size + count % size
@@ -207,8 +210,8 @@ def _last_size(program: Program, count: int, size: int) -> int:
 
 
 def _last_batch(engine: Engine, left: int, factor: float, driver: str, file: Path) -> Iterator[str]:
-    """Yield a warning if f fails on a batch as small as the last of an epoch with one worker; several workers share the
-    rest evenly."""
+    """Yield a warning if f fails on a batch of `left` vertices. One worker gets such a batch at the end of an epoch;
+    several workers share the rest of an epoch evenly."""
     assert engine.chunk is not None
     if not left or engine.chunk.ends is not None:
         return
@@ -233,7 +236,7 @@ def _evaluated(program: Program, graph: Graph, state: ReplicaState, file: Path) 
 
 
 def _with(graph: Graph, fields: Fields) -> Graph:
-    """Return the graph with the fields that f changed, as it is after an epoch."""
+    """Return the graph with the fields that f changed put into its columns, as after an epoch."""
     changed = Graph()
     for name, table in graph.tables.items():
         columns = dict(table.columns)
@@ -265,7 +268,8 @@ def _train(engine: Engine, start: int, stop: int, factor: float, driver: str, fi
 
 
 def _moved(part: ReplicaPart, start: ReplicaPart) -> Iterator[str]:
-    """Yield the tensors and fields of rows that f changed. Raises NotFiniteError for one that is not finite now."""
+    """Yield the names of tensors and of row fields that f changed. Raises NotFiniteError if a changed one is not
+    finite."""
     pairs = [(name, t, start.modules[key][name]) for key, ts in part.modules.items() for name, t in ts.items()]
     for type_name, rows in part.rows.items():
         before = start.rows[type_name]
@@ -282,7 +286,7 @@ def _moved(part: ReplicaPart, start: ReplicaPart) -> Iterator[str]:
 
 
 def _changed(fields: Fields, graph: Graph) -> Iterator[str]:
-    """Yield the fields of local vertices that f changed."""
+    """Yield the names of local vertices' fields that f changed."""
     for type_name, rows in fields.items():
         columns = graph.tables[type_name].columns
         for name, values in rows.fields.items():
@@ -296,8 +300,8 @@ def _tensors(state: ReplicaState, type_name: str) -> list[NDArray[Any]]:
 
 
 def _merged(graph: Graph, state: ReplicaState, part: ReplicaPart, vertices: int) -> ReplicaState:
-    """Return the replica after merging what f made, as if another worker had pushed before. Raises UserCodeError if the
-    user's own g fails."""
+    """Return the replica after merging the result of f, as if another worker had pushed before. Raises UserCodeError if
+    the user's own g (the aggregate) fails."""
     with tempfile.TemporaryDirectory() as folder:
         replica = Replica(graph, Versions(Path(folder) / "versions", durable=False))
         merger = Merger(graph, replica, workers=2)

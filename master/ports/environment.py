@@ -62,3 +62,7 @@ class Environment:
         clock may have been set back since."""
         clock, missing_s = self.clock, at_s - self.clock()
         return self if missing_s <= 0 else replace(self, clock=lambda: clock() + missing_s)
+
+    def woken_by(self, mailboxes: MasterMailboxes) -> Environment:
+        """Return this environment with rests that a message ends, if it rests in real time."""
+        return replace(self, rest=mailboxes.wait) if self.rest is time.sleep else self

@@ -1,4 +1,4 @@
-"""The mailboxes of a run with the server and keys of its carrier, limits on messages, and a daemon executor."""
+"""The mailboxes of a run (with their carrier's server and keys), limits on messages, and a daemon executor."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.versions import ReplicaState
 
-MAX_TEXT_BYTES = 1 << 20  # of the message itself: a traceback, at up to six bytes per character
-MAX_ENTRY_BYTES = 256  # of a header, for the dtype, the shape and the offsets of a tensor
+MAX_TEXT_BYTES = 1 << 20  # of a message without its tensors; fits a traceback at up to six bytes per character
+MAX_ENTRY_BYTES = 256  # of a tensor's entry in the header, without its name: dtype, shape and offsets
 
 
 def run_mailboxes(settings: Settings, directory: RunDirectory) -> MasterMailboxes:
-    """Return the mailboxes of the run's carrier, served until `stop`.
+    """Return the mailboxes of the run's carrier, which are served until their `stop` is called.
 
-    Raises RunError where the carrier's server cannot be imported or started.
+    Raises RunError if the carrier's server cannot be imported or started.
     """
     carrier = CARRIERS.find(settings.carrier)
     try:
@@ -44,16 +44,19 @@ def run_mailboxes(settings: Settings, directory: RunDirectory) -> MasterMailboxe
 
 
 class MessageLimits(NamedTuple):
-    """The limits of a sync of an honest worker."""
+    """The maximum sizes of a sync that an honest worker sends."""
 
-    payload: int  # bytes
-    header: int  # bytes of the payload's header
+    payload: int  # bytes, including the header
+    header: int  # bytes
 
 
 def message_limits(graph: Graph, state: ReplicaState) -> MessageLimits:
-    """Return the limits for the largest possible push: every tensor of the replica, with the moments of module tensors;
-    every row with its id, and the mutable fields of local types; `MAX_TEXT_BYTES` for the message; and for each tensor
-    its name and `MAX_ENTRY_BYTES` in the header."""
+    """Return the limits for the largest possible push.
+
+    Its payload has every tensor of the replica, the moments of module tensors, the id of every row, and the mutable
+    fields of local types. Its header has at most `MAX_TEXT_BYTES` of text and, for each of these tensors, the name and
+    `MAX_ENTRY_BYTES`.
+    """
     sizes = {name: tensor.nbytes for name, tensor in state.tensors()}
     for name, tensor in [pair for vertex in state.modules.values() for pair in vertex.tensors.items()]:
         sizes |= {f"@moments/{entry}/{name}": 2 * tensor.size + 4 for entry in (*MAX_MOMENTS, *COUNTERS)}
@@ -65,8 +68,8 @@ def message_limits(graph: Graph, state: ReplicaState) -> MessageLimits:
 
 
 def check_carrier(settings: Settings, *, nearby: bool = True) -> None:
-    """Raise RunError where this machine lacks modules of the run's carrier, UsageError where workers cannot reach it at
-    the advertised address. `nearby`: all workers run on this machine."""
+    """Raise RunError if this machine lacks modules of the run's carrier, UsageError if workers cannot reach this
+    machine at the advertised address. `nearby` is True if all workers run on this machine."""
     carrier = CARRIERS.find(settings.carrier)
     if missing := carrier.missing_modules():
         raise RunError(

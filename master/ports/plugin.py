@@ -20,18 +20,18 @@ class Command:
     verb: str
     help: str  # the first lines of its help
     example: str  # the last line of its help
-    workers: int | None  # default of --workers; None where it depends on other options
+    workers: int | None  # default of --workers; None: the default depends on other options
     workers_help: str
-    seed_help: str = "Decides the order of vertices and first values."
+    seed_help: str = "Random seed of the vertices' order and initial values."
 
 
 @dataclass(frozen=True)
 class MasterJob:
     """A run's master as a job in a queue."""
 
-    job: int  # its number
+    job: int  # its number in the queue
     state: str
-    reason: str = ""  # for which it is held
+    reason: str = ""  # the reason why the queue holds the job; empty: it is not held
 
     def __str__(self) -> str:
         return f"job {self.job}, {self.state}{': ' if self.reason else ''}{self.reason}"
@@ -45,15 +45,15 @@ class Upkeep(NamedTuple):
 
 
 class BatchSystem(ABC):
-    """A queue that also runs masters as jobs, so that they continue when their user logs out."""
+    """A queue that also runs masters as jobs, so that a master continues after its user has logged out."""
 
     @abstractmethod
     def check_reachable(self) -> None:
-        """Raise RunError, with advice, where the queue is unreachable."""
+        """Raise RunError, with advice, if the queue is unreachable."""
 
     @abstractmethod
     def submit_master(self, settings: Settings, directory: RunDirectory) -> int:
-        """Submit a run's master; return the number of its job. Raises RunError when it is refused."""
+        """Submit a run's master; return the number of its job. Raises RunError if the queue refuses the job."""
 
     @abstractmethod
     def prepare_master(self, settings: Settings, directory: RunDirectory) -> Path:
@@ -65,18 +65,18 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def master_submitted(self, directory: RunDirectory) -> bool:
-        """Return whether the run's master was submitted or prepared, so that one may still start."""
+        """Return whether the run's master was submitted or prepared; if so, a master may still start."""
 
     @abstractmethod
     def master_job(self, directory: RunDirectory) -> MasterJob | None:
-        """Return the job of a run's master; None without one, or where the queue does not answer soon."""
+        """Return the job of a run's master; None if there is no such job, or if the queue does not answer in time."""
 
     @abstractmethod
     def withdraw(self, directory: RunDirectory) -> str | None:
-        """Remove all jobs of a run without a master from the queue; return their description, None without jobs.
+        """Remove all jobs of a run that has no master from the queue. Return their description; None: no jobs.
 
-        The run then counts as cancelled. Raises RunError when a master holds it, or the queue is unreachable or
-        refuses.
+        The run then counts as cancelled. Raises RunError if a master holds the run, or if the queue is unreachable or
+        refuses to remove the jobs.
         """
 
     @abstractmethod
@@ -97,13 +97,13 @@ class BackendPlugin(ABC):
 
     name: ClassVar[str]
     options: ClassVar[type[BackendOptions]]
-    command: ClassVar[Command | None] = None  # None where runs start by another interface, as simulations do
-    dry_run: ClassVar[str] = ""  # the help of --dry-run; empty where it is not supported
+    command: ClassVar[Command | None] = None  # None: runs are started in another way, as by `gridml simulate`
+    dry_run: ClassVar[str] = ""  # the help of --dry-run; empty: --dry-run is not supported
     batch: BatchSystem | None = None
 
     @abstractmethod
     def make(self, settings: Settings, directory: RunDirectory) -> Backend:
-        """Return the back end of a run. Raises UsageError or RunError where it is unavailable."""
+        """Return the back end of a run. Raises UsageError or RunError if it is unavailable."""
 
     def workers(self, options: BackendOptions) -> int:
         """Return the default number of workers of a run. Raises UsageError."""
@@ -115,13 +115,13 @@ class BackendPlugin(ABC):
         return True
 
     def describe(self, settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
-        """Return the text of --dry-run: what would be requested and sent. `foreground`: the master runs in this
-        terminal. Raises what building the program's graph raises."""
+        """Return the text of --dry-run, which describes what would be requested and sent. `foreground` is True if the
+        master would run in this terminal. Raises the errors of building the program's graph."""
         raise NotImplementedError
 
     def withdraw(self, settings: Settings, directory: RunDirectory) -> str | None:
-        """Remove the jobs and resources that a run without a master has left; return their description, None without
-        any. Raises RunError when a master holds the run, or the back end is unreachable."""
+        """Remove the jobs and resources that a run without a master has left. Return their description; None: there
+        were none. Raises RunError if a master holds the run, or if the back end is unreachable."""
         return None if self.batch is None else self.batch.withdraw(directory)
 
     def upkeep(self) -> Mapping[str, Upkeep]:

@@ -1,13 +1,14 @@
 """The master's side of enrolment: machines of a fleet make their own keys and prove their identities.
 
-It is the subsystem `enrol` of the master's SSH server; the machines' side is `gridml/carriers/enrolment.py`. Any client
-that reaches the port may open it, as user `enrol` and with any key. It demands the fleet's token and a signed identity
-document, and accesses only the roster (`roster.py`). The user of a job may send a goodbye message there.
-`decide_enrolment` decides whether a machine was launched by the fleet and gets its worker's job.
+Machines enrol through the subsystem `enrol` of the master's SSH server; their side is `gridml/carriers/enrolment.py`.
+Any client that reaches the port may open the subsystem, as user `enrol` and with any key. The subsystem demands the
+fleet's token and a signed identity document, and accesses only the roster (`roster.py`). A client that logs in as a job
+can send a goodbye message through the subsystem. `decide_enrolment` decides whether the fleet launched a machine. If it
+did, the machine gets the job of its worker.
 
 An identity document is the provider's signed statement about a machine, from the metadata service. The signature is
-RSA with PKCS #1 v1.5 and SHA-256 over the exact bytes of the document. Of a certificate only the key is used:
-providers' certificates are self-signed and the user has chosen to trust this one, so no chain and no dates are checked.
+RSA with PKCS #1 v1.5 and SHA-256 over the exact bytes of the document. Only the key of a provider's certificate is
+used. Its chain and dates are not checked: such certificates are self-signed, and the user has chosen to trust this one.
 """
 
 from __future__ import annotations
@@ -32,22 +33,23 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.x509 import load_pem_x509_certificate
+from cryptography.x509 import InvalidVersion, load_pem_x509_certificate
 
 from gridml.carriers.enrolment import BUNDLE, BUNDLE_DESCRIPTION, MAX_LOG_CHARS, SUBSYSTEM, USER, Assignment, read_line
+from gridml.dataclass_json import loads
 from gridml.errors import GridmlError, UsageError
 from gridml.protocol.foreign import printable
 from master.sftp.roster import Enrolment, FleetFacts, GoodbyeMessage, Instance, Roster
 
-RETRY_S = 3.0  # for machines that may not be in the roster yet
-LAUNCH_S = 900.0  # by which a document's time may differ from the launch: clock skew, and the time to start
+RETRY_S = 3.0  # seconds after which a machine should retry, for example if it is not in the roster yet
+LAUNCH_S = 900.0  # maximum seconds between the launch and a document's time, for clock skew and the time to start
 
 
 class EnrolmentVerdict(Enum):
     """The decision on a request to enrol."""
 
     ENROL = auto()
-    WAIT = auto()  # and retry
+    WAIT = auto()  # the machine should retry
     REFUSE = auto()
 
 
@@ -59,40 +61,41 @@ class ProvenIdentity:
     region: str
     image: str
     instance: str
-    launched_s: float  # since 1970
+    launched_s: float  # seconds since 1970
 
 
 @dataclass(frozen=True)
 class Launched:
     """The roster's record of an instance."""
 
-    launched_s: float  # since 1970
-    public_key: str | None = None  # that enrolled for it
+    launched_s: float  # seconds since 1970
+    public_key: str | None = None  # key that the instance enrolled with; None: it has not enrolled
     ended: bool = False
     evicted: bool = False  # its goodbye message said that the provider reclaims it
 
 
 @dataclass(frozen=True)
 class EnrolmentRequest:
-    """A request to enrol, from a machine that has proved to hold the private half of `public_key`."""
+    """A request to enrol, from a machine that has proved that it holds the private half of `public_key`."""
 
     public_key: str
     is_token_valid: bool
     is_signature_valid: bool
-    identity: ProvenIdentity | None  # None where the document names no instance
-    launched: Launched | None  # None where the roster does not have the instance
+    identity: ProvenIdentity | None  # None: the document names no instance
+    launched: Launched | None  # None: the roster does not have the instance
 
 
 def decide_enrolment(request: EnrolmentRequest, account: str, region: str, image: str) -> tuple[EnrolmentVerdict, str]:
     """Return (verdict, reason) on a request to a fleet of this account, region and image.
 
-    The reason reveals nothing without the fleet's token, and nothing about an instance without a genuine document. The
-    first key of an instance is its only one; the same key may enrol again, as after a restart of the daemon.
+    The reason reveals nothing to a client without the fleet's token, and nothing about an instance to a client without
+    a genuine document. An instance is bound to the first key that enrols. That key can enrol again, for example after a
+    restart of the daemon.
     """
     if not request.is_token_valid:
-        return EnrolmentVerdict.REFUSE, "the fleet's token is another"
+        return EnrolmentVerdict.REFUSE, "this is not the fleet's token"
     if not request.is_signature_valid:
-        return EnrolmentVerdict.REFUSE, "the identity document's signature is not its provider's"
+        return EnrolmentVerdict.REFUSE, "the identity document's signature is not the provider's"
     identity, launched = request.identity, request.launched
     if identity is None:
         return EnrolmentVerdict.REFUSE, "the identity document names no instance"
@@ -102,9 +105,9 @@ def decide_enrolment(request: EnrolmentRequest, account: str, region: str, image
         ("image", identity.image, image),
     ):
         if got != wanted:
-            return EnrolmentVerdict.REFUSE, f"the identity document is of {what} {got!r}, the fleet of {wanted!r}"
+            return EnrolmentVerdict.REFUSE, f"the identity document has {what} {got!r}, the fleet has {wanted!r}"
     if launched is None:
-        return EnrolmentVerdict.WAIT, f"instance {identity.instance} is not known to be of this fleet, or not yet"
+        return EnrolmentVerdict.WAIT, f"instance {identity.instance} is not in this fleet's roster, or not yet"
     if launched.ended:
         return EnrolmentVerdict.REFUSE, f"instance {identity.instance} has ended"
     if launched.evicted:
@@ -119,26 +122,26 @@ def decide_enrolment(request: EnrolmentRequest, account: str, region: str, image
     if launched.public_key is None:
         return EnrolmentVerdict.ENROL, f"instance {identity.instance} is of this fleet"
     if launched.public_key != request.public_key:
-        return EnrolmentVerdict.REFUSE, f"instance {identity.instance} has enrolled with another key"
-    return EnrolmentVerdict.ENROL, f"instance {identity.instance} enrolled with this key before"
+        return EnrolmentVerdict.REFUSE, f"instance {identity.instance} has already enrolled with another key"
+    return EnrolmentVerdict.ENROL, f"instance {identity.instance} has enrolled with this key before"
 
 
-_MAX_FIELD_CHARS = 200  # of an identity document
+_MAX_FIELD_CHARS = 200  # of each field of an identity document
 
 
 def rsa_key(certificate: str) -> RSAPublicKey:
     """Return the RSA public key of a certificate (PEM). Raises UsageError for any other text."""
     try:
         key = load_pem_x509_certificate(certificate.encode()).public_key()
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise UsageError(f"not a certificate in PEM: {error}; expected -----BEGIN CERTIFICATE----- ...") from None
+    except (ValueError, UnsupportedAlgorithm, InvalidVersion) as error:
+        raise UsageError("it is no certificate in PEM (-----BEGIN CERTIFICATE----- ...) that can be read") from error
     if not isinstance(key, RSAPublicKey):
-        raise UsageError("the certificate's key is not RSA; expected the one for the plain (base64) signature.")
+        raise UsageError("its key is not RSA: it is another of the region's certificates")
     return key
 
 
 def signed(document: str, signature: str, certificate: str) -> bool:
-    """Return whether `signature` (base64, may contain line breaks) is by the certificate's key over `document`."""
+    """Return whether `signature` (base64, line breaks allowed) is the certificate's signature of `document`."""
     try:
         raw = base64.b64decode("".join(signature.split()), validate=True)
         rsa_key(certificate).verify(raw, document.encode(), PKCS1v15(), SHA256())
@@ -148,13 +151,13 @@ def signed(document: str, signature: str, certificate: str) -> bool:
 
 
 def is_token_valid(token: str, sha256: str) -> bool:
-    """Return whether `sha256` (hexadecimal) is a token's digest, compared in constant time."""
+    """Return whether `sha256` (hexadecimal) is the SHA-256 of `token`. The comparison takes constant time."""
     digest = hashlib.sha256(token.encode(errors="replace")).hexdigest()
     return hmac.compare_digest(digest, sha256.lower())
 
 
 def identity_of(document: str) -> ProvenIdentity | None:
-    """Return the identity in a document; None where a field is missing, invalid or duplicate."""
+    """Return the identity in a document; None if a field is missing, invalid or duplicate."""
     try:
         values = json.loads(document, object_pairs_hook=_unique_keys)
         texts = [values[name] for name in ("accountId", "region", "imageId", "instanceId", "pendingTime")]
@@ -175,24 +178,24 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 LOGS = "logs"  # folder of the run directory for workers' logs
-MAX_REQUESTS = 4  # of one channel
-REQUEST_TIMEOUT_S = 10.0  # for a complete request
+MAX_REQUESTS = 4  # per channel
+REQUEST_TIMEOUT_S = 10.0  # maximum time to receive a complete request
 
 
 @dataclass(frozen=True)
 class Login:
     """An authenticated connection."""
 
-    user: str  # `USER`, which may only enrol, or a job
+    user: str  # name of a job, or `USER`, which may only enrol
     public_key: str
-    instance: str | None = None  # the machine that enrolled for the job
-    files: bool = True  # False once the job has ended: only a goodbye message is accepted
+    instance: str | None = None  # the machine that enrolled for the job; None: no fleet, or `USER`
+    files: bool = True  # may access files; False for `USER`, and once the job has ended: it may only send a goodbye
 
 
 class Registrar:
-    """Answers the requests of machines from the roster of run directory `root`; `clock` returns seconds since 1970.
+    """Answers requests of machines from the roster of the run in `root`. `clock` returns seconds since 1970.
 
-    Thread-safe. Requests are serialised, so that the first of two keys for one instance wins.
+    Thread-safe. Requests are handled one at a time, so that the first of two keys for one instance wins.
     """
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
@@ -205,7 +208,7 @@ class Registrar:
         return self._roster.facts is not None
 
     def instance_of(self, job: str, public_key: str) -> str | None:
-        """Return the running instance that enrolled for a job with this key; None without one."""
+        """Return the running instance that enrolled for this job with this key; None if there is none."""
         launched = (self._roster.instance(id) for id in self._roster.ids())
         for instance in launched:
             if instance is not None and instance.worker == job and self.is_running(instance.id):
@@ -215,12 +218,12 @@ class Registrar:
         return None
 
     def is_running(self, id: str) -> bool:
-        """Return whether the roster has no end of an instance."""
+        """Return whether the roster records no end of this instance."""
         return self._roster.end(id) is None
 
     def answer(self, line: bytes, login: Login, address: str) -> dict[str, Any]:
-        """Return the answer to a request. Raises OSError where the roster cannot be read or written, LedgerError where
-        it is damaged."""
+        """Return the answer to a request. Raises OSError if the roster cannot be read or written, LedgerError if it is
+        damaged."""
         try:
             values = json.loads(line)
         except (ValueError, RecursionError):
@@ -263,8 +266,8 @@ class Registrar:
     def _request(
         self, facts: FleetFacts, token: str, document: str, signature: str, public_key: str
     ) -> EnrolmentRequest:
-        """Return a checked request. Cheap checks come first: without the token a client costs the master one SHA-256,
-        and without a genuine document no read of the roster."""
+        """Return a checked request. Cheap checks come first: for a client without the token, the master only computes
+        one SHA-256; for a client without a genuine document, it does not read the roster."""
         fits = is_token_valid(token, facts.token_sha256)
         genuine = fits and signed(document, signature, facts.certificate)
         identity = identity_of(document) if genuine else None
@@ -285,14 +288,14 @@ class Registrar:
 
     def _assignment(self, instance: Instance) -> dict[str, Any]:
         """Return the assignment that the back end wrote into the bundle. Raises OSError, ValueError."""
-        described = json.loads((self._bundle / BUNDLE_DESCRIPTION).read_text())
+        described = loads((self._bundle / BUNDLE_DESCRIPTION).read_bytes())
         values = {"job": instance.worker, **{name: described[name] for name in ("files", "program")}}
         values |= {name: described[name] for name in ("arguments", "environment") if name in described}
         Assignment.of(values)
         return values
 
     def _keep_log(self, worker: str, log: str) -> None:
-        """Write a worker's log, replacing the one of an earlier goodbye message, which bounds the disk space."""
+        """Write a worker's log. It replaces the log of an earlier goodbye message, so that disk usage is bounded."""
         # Best effort: a full disk must not fail the rest of the goodbye message.
         with contextlib.suppress(OSError):
             self._logs.mkdir(exist_ok=True)
@@ -310,7 +313,7 @@ class EnrolSession(paramiko.SubsystemHandler):  # type: ignore[misc]
 
     def __init__(self, channel: Any, server: Any, registrar: Registrar, login: Login, address: str) -> None:
         super().__init__(channel, SUBSYSTEM, server)
-        self._registrar, self._entry, self._address = registrar, login, address
+        self._registrar, self._login, self._address = registrar, login, address
 
     def start_subsystem(self, name: str, transport: Any, channel: Any) -> None:
         try:
@@ -325,8 +328,8 @@ class EnrolSession(paramiko.SubsystemHandler):  # type: ignore[misc]
 
     def _answer(self, line: bytes) -> Mapping[str, Any]:
         try:
-            return self._registrar.answer(line, self._entry, self._address)
-        except (OSError, GridmlError, ValueError, KeyError, TypeError, AttributeError):  # of the roster or the bundle
+            return self._registrar.answer(line, self._login, self._address)
+        except (OSError, GridmlError, ValueError, KeyError, TypeError, AttributeError):  # a bad roster or bundle
             return _refused("the master cannot read or write the roster of its fleet", RETRY_S)
 
 

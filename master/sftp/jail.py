@@ -1,11 +1,11 @@
 """The restricted view of the run directory for a job's SFTP session, with a quota on writes.
 
 A session sees only the mailboxes of its job's own attempts, the chunks, and the bundle that a fleet's workers need.
-Paths are checked against an allowlist, so no path can escape it. No symbolic link below the run directory's own folders
-is followed. The master creates all mailboxes; mostly a job has one.
+Paths are checked against an allowlist, so no path leads outside. No symbolic link below the run directory's own folders
+is followed. The master creates all mailboxes; most jobs have one.
 
-The quota of a mailbox is checked by counting its files on every growth. So it needs no state, and space that the master
-frees is available at once.
+Whenever a file grows, the sizes of all files in its mailbox are added up and compared with the quota. So no counter is
+kept, and space that the master frees is available at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from gridml.protocol.outbox import job_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# A sync, the next one half written, a reply, and what broken connections leave behind.
+# Number of messages of maximum size that must fit in a mailbox: a sync, the next sync half written, a reply, and
+# leftovers of broken connections.
 MAX_MESSAGES = 6
 
 
@@ -37,8 +38,8 @@ MAX_MESSAGES = 6
 class Quota:
     """The limits of a mailbox."""
 
-    longest: int = 1 << 31  # bytes of a file; sparse files count by their size
-    files: int = MAX_MAILBOX_FILES
+    longest: int = 1 << 31  # maximum bytes of one file; a sparse file counts in full
+    files: int = MAX_MAILBOX_FILES  # maximum number of files
 
     @property
     def bytes(self) -> int:
@@ -49,7 +50,7 @@ class QuotaUsage:
     """The disk usage of one job in all its sessions together.
 
     Call all methods with `lock` held, so that no other session of the job writes, opens or closes a file in between.
-    They raise OSError, as for a missing mailbox.
+    They raise OSError, for example for a missing mailbox.
     """
 
     def __init__(self, mail: Path) -> None:
@@ -58,12 +59,12 @@ class QuotaUsage:
         self._open: set[int] = set()  # descriptors of all open files of the job
 
     def can_add_file(self, quota: Quota, box: str, name: str) -> bool:
-        """Return whether a file of this name exists, or may be added."""
+        """Return whether a file of this name exists or the quota allows one more file."""
         names = os.listdir(self._mail / box)
         return name in names or len(names) < quota.files
 
     def can_write(self, quota: Quota, box: str, file: int, end: int) -> bool:
-        """Return whether an open file may be `end` bytes long."""
+        """Return whether the quota allows an open file to have `end` bytes."""
         size = os.fstat(file).st_size
         return end <= size or (end <= quota.longest and self._used(box) - size + end <= quota.bytes)
 
@@ -85,11 +86,11 @@ class QuotaUsage:
         return used + sum(file.st_size for file in nameless)
 
 
-MAX_OPEN_FILES = 8  # of a session
-MAX_READ_BYTES = 1 << 20  # per request: paramiko copies the rest of an answer for each of its packets
+MAX_OPEN_FILES = 8  # per session
+MAX_READ_BYTES = 1 << 20  # per request; bounded because paramiko copies the rest of an answer for each of its packets
 _DENIED: int = paramiko.SFTP_PERMISSION_DENIED
 _READ_ONLY = (("chunks",), ("bundle",))
-# Without O_APPEND, with which the kernel would ignore the offset of a write that the quota is checked against.
+# O_APPEND is left out: it makes the kernel ignore the offset of a write, and the quota is checked with that offset.
 _FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_EXCL
 _STATUS = {
     errno.ENOENT: paramiko.SFTP_NO_SUCH_FILE,
@@ -106,8 +107,8 @@ def is_own_mailbox(job: str, box: str) -> bool:
 
 
 def allowed_path(job: str, path: str) -> tuple[str, ...]:
-    """Return the parts of `mail`, `mail/BOX`, `mail/BOX/FILE`, `chunks/FILE` or `bundle/FILE`; () for all other paths,
-    which are denied."""
+    """Return the parts of an allowed path: `mail`, `mail/BOX`, `mail/BOX/FILE`, `chunks/FILE` or `bundle/FILE`, where
+    BOX belongs to the job. Return () for all other paths, which are denied."""
     parts = tuple(path.split("/"))
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         return ()
@@ -130,7 +131,7 @@ class Jail:
 
 
 def _errno_to_status(call: Callable[P, T]) -> Callable[P, T | int]:
-    """Translate OSError to an SFTP status."""
+    """Return a function that returns an SFTP status instead of raising OSError."""
 
     @wraps(call)
     def answer(*args: P.args, **kwargs: P.kwargs) -> T | int:
@@ -160,7 +161,8 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
         return [_named(name) for name in names if len(parts) == 2 or is_own_mailbox(self._job, name)]
 
     def canonicalize(self, path: str) -> str:
-        """Return a path unchanged: all are relative to the run directory. OpenSSH's sftp asks for that of "."."""
+        """Return the path unchanged, because all paths are relative to the run directory. Only ".", which OpenSSH's
+        sftp asks for, becomes ""."""
         return "" if path == "." else path
 
     @_errno_to_status
@@ -220,7 +222,8 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _folder(self, parts: tuple[str, ...]) -> Iterator[int]:
-        """Yield the descriptor of a folder. Its first part may be a link, as where chunks are on a larger disk."""
+        """Yield the descriptor of a folder. Only the first part of its path is allowed to be a symbolic link, for
+        example to a larger disk."""
         folder = os.open(self._root / parts[0], os.O_RDONLY | os.O_DIRECTORY)
         try:
             for part in parts[1:]:
@@ -232,7 +235,7 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
 
 
 class _File(paramiko.SFTPHandle):  # type: ignore[misc]
-    """An open file of mailbox `box`; `among` holds the session's open files."""
+    """An open file in mailbox `box`; `among` is the set of the session's open files."""
 
     def __init__(self, number: int, jail: Jail, box: str, among: set[_File]) -> None:
         super().__init__()
@@ -246,7 +249,7 @@ class _File(paramiko.SFTPHandle):  # type: ignore[misc]
 
     @_errno_to_status
     def read(self, offset: int, length: int) -> Any:
-        """Return the bytes at an offset, EOF at the end: without it, paramiko's hash of a file would loop forever."""
+        """Return the bytes at an offset, or EOF at the end. Without EOF, paramiko's hash of a file loops forever."""
         return os.pread(self._number, min(length, MAX_READ_BYTES), offset) or paramiko.SFTP_EOF
 
     @_errno_to_status
@@ -264,8 +267,8 @@ class _File(paramiko.SFTPHandle):  # type: ignore[misc]
         return paramiko.SFTPAttributes.from_stat(os.fstat(self._number))
 
     def chattr(self, attr: Any) -> int:
-        """Accept and ignore modes and times, which OpenSSH's scp sets, and a size that the file has already. Denies any
-        other size: truncation would bypass the quota."""
+        """Accept but ignore modes and times, which OpenSSH's scp sets, and a size that equals the file's. Deny any
+        other size, because the change would bypass the quota."""
         size = os.fstat(self._number).st_size
         return int(paramiko.SFTP_OK) if attr.st_size in (None, size) else _DENIED
 

@@ -3,7 +3,7 @@
 All instances start with the same data, so none starts with a key: each makes its own and proves its identity
 (`identity.py`). The files in the folder `fleet` of the run directory are the single source of truth. A back end writes
 instances and ends; the master's SSH server writes enrolments and goodbye messages; a new master reads them all. Each
-file has one writer and is written atomically. Reading a damaged one raises LedgerError.
+file has one writer and is written atomically. Reading a damaged file raises LedgerError.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gridml.dataclass_json import parse
 from gridml.errors import LedgerError
 from gridml.protocol.bundle import write_atomic
 
@@ -28,7 +29,8 @@ _Held = TypeVar("_Held")
 
 @dataclass(frozen=True)
 class FleetFacts:
-    """The requirements for an instance of the fleet: the token, and a signed identity document with these values."""
+    """Requirements for an instance of the fleet: it must have the token, and a signed identity document with these
+    values."""
 
     run: str  # the run's name in tags
     token_sha256: str  # hexadecimal
@@ -46,9 +48,9 @@ class Instance:
     worker: str  # the job that it runs
     type: str
     zone: str
-    launched_s: float  # since 1970
-    on_demand: float = 0.0  # full price of its type in dollars per hour; 0 where unknown
-    spot: bool = True  # of the spot market; otherwise it costs the full price
+    launched_s: float  # seconds since 1970
+    on_demand: float = 0.0  # full price of its type in dollars per hour; 0: unknown
+    spot: bool = True  # True: bought on the spot market; False: bought at the full price
 
 
 @dataclass(frozen=True)
@@ -57,27 +59,27 @@ class Enrolment:
 
     id: str
     public_key: str  # ed25519, base64 as in OpenSSH's files
-    address: str  # from which it enrolled
-    enrolled_s: float  # since 1970
+    address: str  # network address that it enrolled from
+    enrolled_s: float  # seconds since 1970
 
 
 @dataclass(frozen=True)
 class GoodbyeMessage:
-    """The last message of an instance, on the end of its worker."""
+    """The last message of an instance, which reports the end of its worker."""
 
     id: str
     exit_status: int  # of the worker
     why: str
-    said_s: float  # since 1970
+    said_s: float  # seconds since 1970
     evicted: bool = False  # the provider has given notice that it reclaims the instance
 
 
 @dataclass(frozen=True)
 class End:
-    """The end of an instance, whose requests are refused from now on."""
+    """The end of an instance. Its requests are refused from then on."""
 
     id: str
-    ended_s: float  # since 1970
+    ended_s: float  # seconds since 1970
     why: str
     taken: bool = False  # reclaimed by the provider, not terminated by the user or the run
 
@@ -103,7 +105,7 @@ class Roster:
 
     @property
     def facts(self) -> FleetFacts | None:
-        """The requirements for instances; None where the run has no fleet, or not yet."""
+        """The requirements for instances; None if the run has no fleet, or its fleet is not created yet."""
         return _read(self._folder / _FLEET, FleetFacts)
 
     def keep(self, record: Instance | Enrolment | GoodbyeMessage | End) -> None:
@@ -113,7 +115,7 @@ class Roster:
         write_atomic(self._path(type(record), record.id), json.dumps(asdict(record)).encode())
 
     def ids(self) -> list[str]:
-        """Return all instances that were ever launched, sorted."""
+        """Return the ids of all instances that were ever launched, sorted."""
         suffix = f".{_SUFFIX[Instance]}"
         try:
             names = os.listdir(self._folder)
@@ -142,8 +144,8 @@ class Roster:
 
 def _read(path: Path, kind: type[_Held]) -> _Held | None:
     try:
-        return kind(**json.loads(path.read_text()))
+        return parse(kind, path.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, RecursionError) as error:
+    except ValueError as error:
         raise LedgerError(f"{path} is damaged ({error}). Move it away, and resume the run: gridml resume") from error

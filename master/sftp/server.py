@@ -1,11 +1,11 @@
 """The master's SFTP server, through which jobs access their mailboxes and the chunks.
 
-For jobs that may connect to the submit host. Each job has its own key, in a file `sftp/JOB` of the run directory that
-is sent with the job. These files are the single source of truth: a job without a file is refused. The server's own key
-and port are saved in the same folder, so that a restarted master is the same server at the same address.
+It serves jobs that may connect to the submit host. Each job has its own key, in a file `sftp/JOB` of the run directory
+that is sent with the job. These files are the single source of truth: a job without a file is refused. The server's own
+key and port are saved in the same folder, so that a restarted master is the same server at the same address.
 
-In a run with a fleet, whose machines make their own keys, the file of a job holds no key. Its key is the one with which
-a machine enrolled for it (`identity.py`), until that machine has ended.
+In a run with a fleet, machines make their own keys, and the file of a job holds no key. The job's key is then the key
+with which a machine enrolled for the job (`identity.py`). This key is valid until the machine ends.
 
 The mailboxes are folders of the run directory. A job has a credential as long as one of its attempts has a mailbox.
 """
@@ -42,26 +42,26 @@ from master.sftp.jail import Jail, Quota, QuotaUsage, View
 
 FOLDER = "sftp"
 MAIL = "mail"  # folder of the mailboxes
-OWN = "server.json"  # in the folder of the credentials; unlike a job's name it has a dot
-LOGIN_TIMEOUT_S = 20.0  # for a connection to authenticate, and for a machine to enrol
-MAX_ANONYMOUS = 32  # connections of no job; beyond that the oldest one of the busiest address is closed
-MAX_JOB_CONNECTIONS = 4  # beyond that the oldest are closed, as they are abandoned
-MAX_SESSIONS = 8  # open on a connection; a worker has three
-MAX_CHANNELS = 256  # ever opened on a connection
-SWEEP_S = 1.0  # between two checks for ended and overdue connections
+OWN = "server.json"  # the server's key and port; unlike this name, the name of a job's credential has no dot
+LOGIN_TIMEOUT_S = 20.0  # maximum time for a connection to authenticate, and for a machine to enrol
+MAX_ANONYMOUS = 32  # connections without a job; one more closes the oldest connection of the busiest address
+MAX_JOB_CONNECTIONS = 4  # connections of a job; older connections count as abandoned and are closed
+MAX_SESSIONS = 8  # open sessions on a connection; a worker uses three
+MAX_CHANNELS = 256  # channels that were ever opened on a connection
+SWEEP_S = 1.0  # between two checks for connections to close
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class MailServer:
     """Serves a run's mailboxes and chunks by SFTP from its construction until `close`.
 
-    `address` is HOST[:PORT], where workers reach this machine; by default its full name and any free port. Where HOST
-    is an IP address of this machine the server listens only there, otherwise on all addresses. Raises UsageError for an
-    invalid address, RunError where it cannot listen. `quota` may be replaced at any time.
+    `address` is the HOST[:PORT] at which workers reach this machine; the default is its full name and any free port. If
+    HOST is an IP address of this machine, the server listens only at that address, otherwise at all addresses. Raises
+    UsageError for an invalid address, RunError if the server cannot listen. `quota` may be replaced at any time.
 
     Connections count from the moment they are accepted, before anything is sent on them. With J jobs there are at most
-    `MAX_ANONYMOUS` + J · `MAX_JOB_CONNECTIONS`, plus those that authenticate within one `SWEEP_S`. Machines that enrol
-    count as anonymous, because any key is accepted for enrolment.
+    `MAX_ANONYMOUS` + J · `MAX_JOB_CONNECTIONS` connections, plus those that authenticate within one `SWEEP_S`. Machines
+    that enrol count as anonymous, because any key is accepted for enrolment.
     """
 
     def __init__(self, root: Path, address: str | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,7 +87,8 @@ class MailServer:
         self._thread.start()
 
     def make(self, job: str) -> None:
-        """Write a credential for a job, unless it has one; without a key in a run with a fleet. Raises OSError."""
+        """Write a credential for a job, unless it has one. In a run with a fleet, the file holds no key. Raises
+        OSError, UsageError for an invalid job name."""
         if not _JOB.fullmatch(job) or job == USER:
             raise UsageError(f"got the job name {job!r}, expected letters, digits, '-' and '_', and not {USER!r}")
         if not (self._folder / job).exists():
@@ -96,7 +97,7 @@ class MailServer:
             write_secret(self._folder / job, made.to_json())
 
     def remove(self, job: str) -> None:
-        """Revoke a job's credential and close its connections. A job without one is ignored."""
+        """Revoke a job's credential and close the job's connections. A job without a credential is ignored."""
         if _JOB.fullmatch(job):
             (self._folder / job).unlink(missing_ok=True)
         with self._lock:
@@ -106,13 +107,13 @@ class MailServer:
                     hang_up(connection.transport)
 
     def keep(self, jobs: Collection[str]) -> None:
-        """Remove the credentials of all other jobs."""
+        """Remove the credentials of all jobs except `jobs`."""
         for job in self._jobs():
             if job not in jobs:
                 self.remove(job)
 
     def close(self) -> None:
-        """Close every connection and join the threads. The credentials stay. Idempotent."""
+        """Close every connection and join the threads. The credentials remain valid for the next master. Idempotent."""
         self._over.set()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes `accept`
@@ -133,7 +134,7 @@ class MailServer:
         return Address(self._host, self._port, self._key.get_base64())
 
     def authenticate(self, user: str, key: Any) -> Login | None:
-        """Return the login of `user` with this public key, by the files as they are now; None where it is refused."""
+        """Return the login of `user` with this public key, or None if it is refused. Reads the present files."""
         shown = str(key.get_base64())
         if not _JOB.fullmatch(user):
             return None
@@ -159,16 +160,16 @@ class MailServer:
         return sorted(name for name in os.listdir(self._folder) if _JOB.fullmatch(name))
 
     def _kept(self) -> tuple[str, int]:
-        """Return (private key, last port) of the server; a new key and 0 for the first master of a run."""
+        """Return (private key, port) as an earlier master saved them; a new key and 0 if none are saved or readable."""
         try:
             kept = json.loads((self._folder / OWN).read_text())
             _key(kept["private_key"])
             return str(kept["private_key"]), int(kept["port"])
-        except (OSError, ValueError, KeyError, TypeError, paramiko.SSHException):
+        except Exception:  # parsers of damaged keys raise many types
             return new_key(), 0
 
     def _renew(self, job: str) -> None:
-        """Update the address in the credential of an earlier master's job; remove an unreadable one."""
+        """Update the server's address in a credential that an earlier master wrote, or remove an unreadable file."""
         path = self._folder / job
         try:
             credential = Credential.read(path)
@@ -188,15 +189,15 @@ class MailServer:
             except TimeoutError:
                 pass
             except OSError:
-                self._over.wait(SWEEP_S)  # closed; or too many open files, which is temporary
+                self._over.wait(SWEEP_S)  # the socket was closed, or too many files are open for a while
             with self._lock:
                 self._sweep()
                 if connection is not None:
                     self._receive(connection, address)
 
     def _sweep(self) -> None:
-        """Close connections that have not authenticated in time, the oldest of a job with too many, and those of ended
-        machines."""
+        """Close connections: those that have not authenticated in time, the oldest ones of a job with too many, and
+        those of ended machines."""
         entered: Counter[str | None] = Counter()
         for connection in reversed(self._connections):
             if not connection.is_anonymous:
@@ -213,12 +214,12 @@ class MailServer:
             return False
         try:
             return not self.registrar.is_running(login.instance)
-        except (OSError, LedgerError):  # too many open files, or a damaged one: the next sweep retries
+        except (OSError, LedgerError):  # too many open files, or a damaged roster: the next sweep retries
             return False
 
     def _receive(self, connection: socket.socket, address: str) -> None:
-        """Serve a connection on its own threads. If too many are anonymous, close the oldest one of the address with
-        the most, so that no address can lock the others out."""
+        """Serve a connection on its own threads. If too many connections are anonymous, first close one: the oldest
+        anonymous connection of the address that has the most of them. So no address can lock out the others."""
         anonymous = [c for c in self._connections if c.is_anonymous]
         try:
             if self._over.is_set():
@@ -228,7 +229,8 @@ class MailServer:
                 hang_up(next(c.transport for c in anonymous if c.handler.address == busiest))
             keep_alive(connection, TIMEOUT_S)
             transport = paramiko.Transport(connection)
-            connection.settimeout(SWEEP_S)  # poll interval of its thread: paramiko's 0.1 s adds up over all connections
+            # The interval at which the connection's thread polls. Paramiko's 0.1 s would add up over all connections.
+            connection.settimeout(SWEEP_S)
             prepare(transport, LOGIN_TIMEOUT_S)
             transport.add_server_key(self._key)
             handler = _ConnectionHandler(self, address)
@@ -265,8 +267,8 @@ class SftpSession(paramiko.SFTPServer):  # type: ignore[misc]
 
 
 class _ConnectionHandler(paramiko.ServerInterface):  # type: ignore[misc]
-    """Authorises one connection: it may authenticate, and start SFTP as a job, or enrolment. paramiko refuses all
-    requests that are not overridden here."""
+    """Authorises the requests of one connection: to authenticate, then to start SFTP (as a job) or enrolment. paramiko
+    refuses all requests whose methods are not overridden here."""
 
     def __init__(self, server: MailServer, address: str) -> None:
         self._server, self.address = server, address
@@ -278,8 +280,8 @@ class _ConnectionHandler(paramiko.ServerInterface):  # type: ignore[misc]
         return "publickey"
 
     def check_auth_publickey(self, username: str, key: Any) -> int:
-        """Return whether a key is accepted. paramiko then demands proof of its private half. After a proof it
-        does not call this again, so the last `login` is the proved one."""
+        """Return whether a key is accepted. Paramiko then demands proof that the client holds the private half. After
+        the proof paramiko does not call this method again, so `login` belongs to the proved key."""
         self.login = self._server.authenticate(username, key)
         return int(paramiko.AUTH_FAILED if self.login is None else paramiko.AUTH_SUCCESSFUL)
 
@@ -310,14 +312,14 @@ class _ConnectionHandler(paramiko.ServerInterface):  # type: ignore[misc]
 
 
 def _listen(host: str, port: int, last: int) -> socket.socket:
-    """Listen at `port`; for 0, at the `last` port if it is free, else at any."""
+    """Listen at `port`. If `port` is 0, listen at the `last` port if it is free, otherwise at any free port."""
     for candidate in [port] if port else [last, 0] if last else [0]:
         try:
             return _bound(host, candidate)
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # OverflowError: the saved port is damaged
             failure = error
     raise RunError(
-        f"the SFTP server cannot listen at port {port} for {host}: {failure.strerror}. Name a port that is free, or "
+        f"the SFTP server cannot listen at port {port} for {host}: {failure}. Name a port that is free, or "
         f"none for any, with --address HOST[:PORT]."
     ) from failure
 
@@ -328,7 +330,7 @@ def _bound(host: str, port: int) -> socket.socket:
         try:
             return socket.create_server((host, port), family=socket.AF_INET if version == 4 else socket.AF_INET6)
         except OSError as error:
-            if error.errno != errno.EADDRNOTAVAIL:  # not an address of this machine: a port is forwarded to it
+            if error.errno != errno.EADDRNOTAVAIL:  # this error: `host` is of another machine, which forwards a port
                 raise
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -371,3 +373,4 @@ class SftpMailboxes(Forwarding):
 
     def stop(self) -> None:
         self._server.close()
+        super().stop()

@@ -1,1 +1,1 @@
-"""A world for the real master: machines that come and go, workers and a carrier under a clock of their own."""
+"""Simulation of everything around the real master: machines, workers and a carrier, under a virtual clock."""

@@ -1,7 +1,7 @@
-"""Many small runs in which everything goes wrong at once, each checked; a run can be replayed from its seed.
+"""Campaigns: many small simulated runs with all kinds of faults at once, each checked for exact credits.
 
-`python -c "from master.simulation.campaign import play_seed; print(play_seed(SEED))"` is the replay of one. A line
-on the terminal shows a simulation while it goes on, and its epochs as they end.
+A run depends only on its seed, so `python -c "from master.simulation.campaign import play_seed;
+print(play_seed(SEED))"` replays it. `status_line` shows the progress of a simulation on the terminal.
 """
 
 from __future__ import annotations
@@ -37,36 +37,40 @@ from master.views.console import PlainConsole
 from master.views.progress import read_progress
 from master.views.render import duration
 
-# Streams of random numbers: of scenarios, of bad and of hostile machines, of spot checks.
+# Numbers of random streams, for scenarios, failing machines, hostile machines and spot checks. They are separate so
+# that a new kind of fault does not change the other draws of a seed.
 _DRAWN, _FAILING, _HOSTILITY, _CHECKED = 110, 111, 112, 113
-LEAST_SHARE = 0.01  # of the lives that bring home a push: where fewer do, 5,000 in a row may well fail to
-TICK_S = 1e-9
-MOST_HOSTILE = 0.4  # of the machines
-PATIENT_S = 1e6  # a run that takes longer does not come to its end; they take about a thousand seconds
+#: Minimum share of workers that live until their first push. With a smaller share, the master could end the run,
+#: because by chance too many workers in a row die before their first push.
+MIN_SHARE = 0.01
+TICK_S = 1e-9  # avoids a division by zero if messages have no delay
+MAX_HOSTILE_SHARE = 0.4  # maximum share of hostile machines; honest machines must be the majority
+#: Simulated seconds after which a run counts as hung; a run takes about 1,000 s.
+MAX_RUN_S = 1e6
 
 
 @dataclass(frozen=True)
 class DrawnLives:
-    """How long machines live: by `law`, a share `graceful` with a warning, after which they work on for `grace_s`."""
+    """The distribution of machines' lifetimes."""
 
     law: Lifetime
-    graceful: float
-    grace_s: float
+    graceful: float  # share of the lives that end with a warning
+    grace_s: float  # seconds from the warning to the end
 
 
 @dataclass(frozen=True)
 class DrawnRun:
-    """The run that a seed gives."""
+    """The run drawn from a seed."""
 
     scenario: Scenario
-    lives: DrawnLives
-    vertices: int
+    lives: DrawnLives  # lifetimes in `scenario`, without its storms; approximate if the script is a trace
+    vertices: int  # per epoch
     epochs: int
     workers: int
-    chunk: int | None
-    push_every: int | None
-    silent_s: float
-    spot_checks: float
+    chunk: int | None  # vertices; None: chosen by the master
+    push_every: int | None  # vertices; None: chosen by the master
+    silent_s: float  # as in Settings
+    spot_checks: float  # share of the pushes that are checked
 
     def settings(self, program: Path, seed: int) -> Settings:
         return Settings(
@@ -83,26 +87,25 @@ class DrawnRun:
 
 @dataclass(frozen=True)
 class Played:
-    """What happened, in one run or in many: of the `kills` some were `graceful`, `masters` counts all that took part,
-    `lost` the messages and answers of which no copy arrived whole, `hostile` the values that no honest worker sends."""
+    """Counts of the events in one or more runs. `+` adds the counts of both sides."""
 
     runs: int = 0
-    kills: int = 0
-    graceful: int = 0
-    masters: int = 0
-    sent: int = 0
-    lost: int = 0
-    hostile: int = 0
-    credits: int = 0
-    credited: int = 0
+    kills: int = 0  # workers whose machine was taken away
+    graceful: int = 0  # workers in `kills` that had a warning
+    masters: int = 0  # masters that drove a run, including the first master of each run
+    sent: int = 0  # messages and replies
+    lost: int = 0  # messages and replies of which no copy arrived intact
+    hostile: int = 0  # hostile values in messages and heartbeats
+    credits: int = 0  # pushes merged
+    credited: int = 0  # vertices credited
 
     def __add__(self, other: Played) -> Played:
         return Played(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 def draw(seed: int) -> DrawnRun:
-    """Draw a run with every sort of fault, each more or less likely, that can finish. Raises UsageError for a seed out
-    of range."""
+    """Draw a run that can finish, with each kind of fault at a random rate. Raises UsageError for a seed that is out of
+    range."""
     check_seed(seed)
     rng = np.random.default_rng([seed, _DRAWN])
     drawn = _draw(rng, seed)
@@ -112,30 +115,35 @@ def draw(seed: int) -> DrawnRun:
 
 
 def can_finish(run: DrawnRun) -> tuple[bool, str]:
-    """Return whether enough of the lives that were drawn bring home a push, and why: until one is due they must last,
-    or be warned early enough for it to arrive, and nothing may take longer than a worker may be silent."""
+    """Return whether enough lives last until their first push arrives, and why.
+
+    A life must last until the push is due, or get its warning early enough for a push to arrive. In both cases the
+    worker must not be silent for longer than `silent_s`.
+    """
     costs, faults, lives = run.scenario.costs, run.scenario.faults or Chances(), run.lives
     sizes = [size for size in (run.chunk, run.push_every) if size is not None]
     begin_s = costs.boot_s + costs.start_s + (run.chunk or 1) * costs.copy_s
     train_s = min(min(sizes, default=1) * costs.exec_s, MAX_PUSH_INTERVAL_S)
     push_s = (costs.push_s or 0.0) + run.scenario.travel_s
     due_s = begin_s + train_s + push_s + faults.delay_s
+    # Delays are uniform, so this is the share of the pushes that arrive within the grace period.
     in_time = min(1.0, max(0.0, lives.grace_s - push_s) / max(faults.delay_s, TICK_S))
     to_the_end = lives.law.survival(due_s) if train_s < run.silent_s else 0.0
     warned = lives.graceful * in_time * lives.law.survival(begin_s)
     share = max(to_the_end, warned) if begin_s < run.silent_s else 0.0
-    return share >= LEAST_SHARE, (
-        f"a push is due after {due_s:.3g} s, which a share of {to_the_end:.2g} of the lives lasts; {warned:.2g} are "
-        f"warned in time; the longest silence is {run.silent_s:.3g} s"
+    return share >= MIN_SHARE, (
+        f"the first push takes {due_s:.3g} s, and a share of {to_the_end:.2g} of the lives lasts as long; {warned:.2g} "
+        f"are warned in time; --silence is {run.silent_s:.3g} s"
     )
 
 
 def _draw(rng: np.random.Generator, seed: int) -> DrawnRun:
-    """Draw a run, whether it can finish or not."""
-    workers = round(20 * 8.0 ** float(rng.random()))
+    """Draw a run that may be unable to finish."""
+    # The order of the draws decides what a seed means. Add a new draw at the end, or give it a stream of its own.
+    workers = round(20 * 8.0 ** float(rng.random()))  # 20 to 160, log-uniform
     life_s = float(rng.uniform(8.0, 40.0))
-    wanted = int(rng.integers(5, 30)) * workers  # kills
-    lasts_s = wanted * life_s / workers
+    wanted = int(rng.integers(5, 30)) * workers  # expected kills
+    lasts_s = wanted * life_s / workers  # expected length of the run
     exec_s = life_s / float(rng.integers(40, 400))
     costs = Costs(
         exec_s=exec_s,
@@ -146,7 +154,8 @@ def _draw(rng: np.random.Generator, seed: int) -> DrawnRun:
         wait_s=float(rng.choice([0.0, rng.uniform(0, 5)])),
         boot_s=float(rng.uniform(0, 0.05)) * life_s,
     )
-    often = float(rng.uniform(0, 1))  # how bad the carrier is
+    # A common factor of all faults of messages: some runs have many faults of all kinds, others have few.
+    often = float(rng.uniform(0, 1))
     faults = Chances(
         lose=0.1 * often * float(rng.random()),
         repeat=0.2 * often * float(rng.random()),
@@ -168,11 +177,11 @@ def _draw(rng: np.random.Generator, seed: int) -> DrawnRun:
         travel_s=float(rng.choice([0.0, rng.uniform(0, 1)])),
         chunks_per_job=int(rng.choice([0, 0, 1, 3])),
         failing=int(np.random.default_rng([seed, _FAILING]).random() < 0.3),
-        limit_s=PATIENT_S,
+        limit_s=MAX_RUN_S,
         hostile=_hostility(seed),
         seed=seed,
     )
-    life = round(life_s / exec_s)  # in vertices
+    life = round(life_s / exec_s)  # mean lifetime in vertices; scales chunks and push intervals
     return DrawnRun(
         scenario,
         lives,
@@ -187,15 +196,16 @@ def _draw(rng: np.random.Generator, seed: int) -> DrawnRun:
 
 
 def _hostility(seed: int) -> float:
-    """Draw the share of machines that are hostile: in a quarter of the runs none are."""
+    """Draw the share of hostile machines: 0 in a quarter of the runs."""
     rng = np.random.default_rng([seed, _HOSTILITY])
-    return float(rng.choice([0.0, *(MOST_HOSTILE * rng.random(3))]))
+    return float(rng.choice([0.0, *(MAX_HOSTILE_SHARE * rng.random(3))]))
 
 
 def _machines(
     rng: np.random.Generator, workers: int, life_s: float, lasts_s: float, seed: int
 ) -> tuple[Script, DrawnLives]:
-    """Draw lives of some law, or of a trace; some machines never come, and storms take many at one instant."""
+    """Draw lifetimes from a distribution or a trace. In some runs a share of the machines never comes, in some runs
+    storms take many machines at once."""
     graceful, grace_s = float(rng.random()), life_s * float(rng.uniform(0, 0.3))
     script: Script
     law: Lifetime = Exponential(life_s)
@@ -225,14 +235,15 @@ def _law(rng: np.random.Generator, mean_s: float) -> Lifetime:
 
 
 def _trace(rng: np.random.Generator, nodes: int, life_s: float, lasts_s: float) -> tuple[TraceEvent, ...]:
-    """Return nodes that join and leave for three times as long as the run should last, some together, and stay then."""
+    """Draw a trace of nodes that join and leave, some at the same instant. Nodes leave during three times the expected
+    length of the run; then all stay, so that every run can finish."""
     events: list[TraceEvent] = []
     for node in range(nodes):
         at_s = float(rng.choice([0.0, rng.uniform(0, life_s)]))
         while at_s < 3 * lasts_s:
             until_s = at_s + float(rng.exponential(life_s))
             if rng.random() < 0.2:
-                until_s = (at_s // life_s + 1) * life_s  # an instant that others leave at, too
+                until_s = (at_s // life_s + 1) * life_s  # a multiple of `life_s`, at which other nodes leave, too
             events += [TraceEvent(at_s, f"node-{node}", True), TraceEvent(until_s, f"node-{node}", False)]
             at_s = until_s + float(rng.exponential(0.2 * life_s))
         events.append(TraceEvent(at_s, f"node-{node}", True))
@@ -240,10 +251,10 @@ def _trace(rng: np.random.Generator, nodes: int, life_s: float, lasts_s: float) 
 
 
 def play_seed(seed: int, folder: Path | None = None) -> Played:
-    """Play what a seed draws, in a new run below `folder`, which is removed when all is well.
+    """Play the run of a seed in a new directory below `folder`. The directory is removed on success, kept on failure.
 
-    Its credits are checked whenever its master was killed, and at its end. Raises LedgerError naming the seed when they
-    are not exact, when the run did not finish, or when anything else failed.
+    The credits are verified after each kill of the master and at the end. Raises LedgerError, naming the seed, if the
+    credits are not exact, the run did not finish, or anything else failed.
     """
     drawn = draw(seed)
     root = Path(tempfile.mkdtemp(prefix=f"campaign-{seed}-", dir=folder))
@@ -284,9 +295,10 @@ def _played(drawn: DrawnRun, seed: int, root: Path) -> Played:
 def campaign(
     kills: int, seed: int = 0, folder: Path | None = None, report: Callable[[Played], None] = lambda played: None
 ) -> Played:
-    """Play what seed, seed + 1, … draw until so many workers were killed; `report` gets the sums after each run.
+    """Play the runs of seed, seed + 1, … until `kills` workers were killed. `report` is called with the totals after
+    each run.
 
-    Raises LedgerError, which names the seed, for the first run that is not exact.
+    Raises LedgerError naming the seed for the first run that fails.
     """
     if kills < 1:
         raise UsageError(f"a campaign of {kills} kills was asked for; expected 1 or more.")
@@ -297,13 +309,15 @@ def campaign(
     return played
 
 
-EVERY_S = 0.5  # of real time
-SHOWN = ("training", "epoch", "metrics", "resumed", "warning", "failure")  # topics; evictions are counted, not shown
+EVERY_S = 0.5  # real seconds between two updates of the status line
+#: Topics of events that are printed. Evictions are not printed, because a large simulation has thousands of them.
+SHOWN = ("training", "epoch", "metrics", "resumed", "warning", "failure")
 
 
 @contextlib.contextmanager
 def status_line(root: Path, *, quiet: bool) -> Iterator[Report]:
-    """Yield what a simulation in `root` is to report its events to."""
+    """Yield the callback for the events of the simulation in `root`. On a terminal, the callback also updates a status
+    line."""
     console = PlainConsole(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda topic, text, facts: None if quiet or topic not in SHOWN else console.print(f"{topic}: {text}")
@@ -323,10 +337,10 @@ def status_line(root: Path, *, quiet: bool) -> Iterator[Report]:
 
 
 def _line(root: Path) -> str:
-    """Return how far the run is, in one line."""
+    """Return the progress of the run as one line of text."""
     try:
         connection = connect(root)
-    except LedgerError:
+    except LedgerError:  # the first events come before the ledger exists
         return "simulating"
     with contextlib.closing(connection):
         at_s = last_activity_s(connection)

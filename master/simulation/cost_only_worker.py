@@ -1,10 +1,10 @@
-"""A worker that only takes time: it keeps to the worker's protocol as a real one does, and trains nothing.
+"""Cost-only worker: follows the worker's protocol like a real worker, but trains nothing and only takes time.
 
-It takes many batches in one step, up to the next push, and can say at any time how far it has come in that; a
-message without an answer is sent again, as couriers do.
+One simulated step trains all batches up to the next push. `CostOnlyWorker.progress` returns the state of the step at
+any time. A message without a reply is sent again.
 
-Its program is one of which only the costs matter: a given number of vertices beside one replicated vertex, and an f
-that does nothing. A simulated run is a run as any other, so it needs a program file; `source` writes one.
+The program has a given number of vertices, one replicated vertex without tensors, and an f that does nothing. A
+simulated run needs a program file like any other run; `source` returns the text of that file.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from gridml.protocol.worker_actions import (
 )
 from gridml.protocol.worker_state import WorkerOptions, WorkerState
 
-RESEND_S = 15.0  # as couriers do
-TINY = 1e-6  # of a vertex: what rounding adds to a time is no work
+RESEND_S = 15.0  # seconds without a reply after which a message is sent again, as by real workers
+TINY = 1e-6  # tolerance in vertices, for rounding of the clock when a time is converted to vertices
 
 
 class WireEnd(Protocol):
-    """A worker's end of the wire, with its time."""
+    """The worker's end of the wire, and the clock."""
 
     @property
     def now_s(self) -> float: ...
@@ -56,8 +56,10 @@ class WireEnd(Protocol):
 
 @final
 class CostOnlyWorker:
-    """The life of one worker process, one wait at a time: a `master.simulation.simulated.SimulatedWorker`. `speed`
-    divides its training time; f `fails` at whatever it trains."""
+    """One worker process, as a generator of waits. Implements `master.simulation.simulated.SimulatedWorker`.
+
+    `speed` divides the training time. With `fails`, f fails on every batch.
+    """
 
     def __init__(
         self, options: WorkerOptions, costs: Costs, wire: WireEnd, speed: float = 1.0, *, fails: bool = False
@@ -67,25 +69,30 @@ class CostOnlyWorker:
         self._wire = wire
         self._vertex_s = costs.exec_s / speed
         self._fails = fails
-        self._number = 0  # of the last message
-        self._sync: Sync | None = None  # the message under way,
-        self._reply: Reply | None = None  # and its answer
-        self._posted_s = self._sent_s = self._travel_s = 0.0  # when it was sent first, and last; the last push's way
+        self._number = 0  # number of the last message
+        # At most one message is under way: `_sync`. `_reply` is its reply. The loop takes both and resets them to None.
+        self._sync: Sync | None = None
+        self._reply: Reply | None = None
+        # `_posted_s`, `_sent_s`: times at which `_sync` was sent first and last. `_travel_s`: round trip of the last
+        # push.
+        self._posted_s = self._sent_s = self._travel_s = 0.0
         self._evicted = self._training = False
-        self._lease, self._upto, self._stop = BEGUN, 0, 0  # the lease in hand, how far it is trained, and being trained
-        self._step_s = 0.0  # since when
-        self._ended_s = math.inf
-        self.woken: Callable[[], None] = lambda: None  # called when something comes that a wait may be cut short for
-        self.interruptible = False  # whether the wait that was yielded last may be cut short
+        # In the present lease, vertices before `_upto` are trained. The step that began at `_step_s` trains the
+        # vertices from `_upto` to `_stop`.
+        self._lease, self._upto, self._stop = BEGUN, 0, 0
+        self._step_s = 0.0
+        self._ended_s = math.inf  # end of the process
+        self.woken: Callable[[], None] = lambda: None  # set by the pool; call it to end an interruptible wait early
+        self.is_interruptible = False  # True: the wait that was yielded last can be ended early
 
     def evict(self) -> None:
-        """SIGTERM: push what there is and leave."""
+        """Handle SIGTERM: push the trained vertices and leave."""
         self._evicted = True
-        self.interruptible = self.interruptible or self._training
+        self.is_interruptible = self.is_interruptible or self._training
         self.woken()
 
     def receive(self, number: int, payload: bytes) -> None:
-        """Take a reply from the wire."""
+        """Handle a reply from the wire. Duplicates and replies to earlier messages are dropped."""
         if number == self._number and self._sync is not None and isinstance(payload, InProcessPayload):
             message = payload.message
             if isinstance(message, Reply):
@@ -95,19 +102,20 @@ class CostOnlyWorker:
                 self.woken()
 
     def progress(self) -> tuple[float, int, int]:
-        """Until when its process has lived, the lease in hand, and how far that is trained."""
+        """Return (last time at which the process lived, its present lease, position up to which that lease is
+        trained)."""
         lived_s = min(self._wire.now_s, self._ended_s)
         passed = int((lived_s - self._step_s) / self._vertex_s + TINY) if self._stop > self._upto else 0
         return lived_s, self._lease, min(self._stop, self._upto + passed)
 
     def life(self) -> Iterator[float]:
-        """Everything it does. Yields the seconds to wait before it goes on."""
+        """Run the process. Yields the seconds of each wait."""
         try:
             yield self._costs.boot_s
             yield from self._live()
         except FileNotFoundError:
-            return  # the mailbox was closed: the master has given it up
-        finally:  # whoever ends it closes the generator
+            return  # the mailbox was closed: the master has given up this worker
+        finally:  # this also runs when the pool kills the process, because the pool drops this generator
             self._ended_s = self._wire.now_s
 
     def _live(self) -> Iterator[float]:
@@ -128,17 +136,18 @@ class CostOnlyWorker:
                 )
             elif isinstance(action, Train):
                 rows = self._rows(action, now_s)
-                self.interruptible, self._training = action.overdue, True
+                self.is_interruptible, self._training = action.overdue, True
                 self._upto, self._step_s = action.lease.start + action.start, now_s
                 self._stop = self._upto + rows
                 yield rows * self._vertex_s
-                self.interruptible = self._training = False
+                self.is_interruptible = self._training = False
                 began_s, now_s = now_s, wire.now_s
-                if self._evicted or (action.overdue and self._reply is not None):  # it may have been cut short
+                # After a full wait all rows are trained, although the rounded clock may give fewer rows. So the time
+                # is converted to rows only if the wait can have ended early.
+                if self._evicted or (action.overdue and self._reply is not None):
                     trained = (now_s - began_s) / self._vertex_s
                     rows = min(rows, math.ceil(trained - TINY) if self._evicted else round(trained))
-                # Else it was waited out and all is trained: half of the clock's last digit does not move it.
-                if self._evicted:  # the vertex in hand is trained to its end
+                if self._evicted:  # a batch cannot be interrupted: the vertex in training is completed
                     yield began_s + rows * self._vertex_s - now_s
                     now_s = wire.now_s
                 stop = action.start + rows
@@ -172,7 +181,8 @@ class CostOnlyWorker:
                 return
 
     def _rows(self, action: Train, now_s: float) -> int:
-        """How many rows to train in one step: up to the next push, or until the last one is to be sent again."""
+        """Return the number of rows of one step. The step ends with the next push, or when the message under way must
+        be sent again, whichever is earlier."""
         rows = action.due - action.start
         if action.due_s < now_s + rows * self._vertex_s:
             rows = max(1, math.ceil((action.due_s - now_s) / self._vertex_s))
@@ -181,11 +191,11 @@ class CostOnlyWorker:
         return rows
 
     def _wait(self, seconds: float) -> Iterator[float]:
-        """Wait; and send the message under way again when that is due."""
+        """Wait at most `seconds` for a reply. Send the message again if `RESEND_S` pass after it was last sent."""
         due_s = math.inf if self._sync is None else self._sent_s + RESEND_S
-        self.interruptible = True
+        self.is_interruptible = True
         yield min(seconds, due_s - self._wire.now_s)
-        self.interruptible = False
+        self.is_interruptible = False
         if self._reply is None and self._wire.now_s >= due_s:
             self._send_again()
 
@@ -196,7 +206,7 @@ class CostOnlyWorker:
 
 
 class Network(Vertex):
-    """Stands for what is trained; it has no tensors, so none travels."""
+    """The replicated vertex. It has no tensors, so messages contain none."""
 
     aggregate = mean()
 
@@ -207,11 +217,11 @@ class Item(Vertex):
 
 @update(batch=1)
 def train(items: Batch[Item], network: Network) -> None:
-    """Nothing: time is all that it takes."""
+    """Train nothing."""
 
 
 def program_of(vertices: int, epochs: int) -> Program:
-    """Return a program of `vertices` vertices, trained `epochs` times."""
+    """Return a program that trains `vertices` vertices for `epochs` epochs."""
 
     def graph() -> Graph:
         g = Graph()

@@ -1,10 +1,10 @@
-"""A carrier in memory on which anything may happen to a payload: for simulations and tests.
+"""An in-memory carrier with faults, and a virtual clock, for simulations and tests.
 
-What happens is a plain function of the payload, its *delivery*: the arrivals it has, each with a delay and the bytes
-that arrive. None is a loss, two are a repetition, different delays reorder, and bytes may be altered or missing: their
-SHA-256, which travels beside them, then gives them away, and a damaged payload counts as none.
+A *delivery* is a function from a payload to its arrivals. An arrival is a delay and the bytes that arrive. A payload
+without an arrival is lost; two arrivals make a duplicate; different delays change the order. Truncated or corrupted
+bytes do not match the SHA-256 that is sent with them, and are dropped on receipt.
 
-A clock that jumps: time passes only when somebody asks for it, and what is due by then happens in its order.
+The virtual clock advances only on request, and runs the planned actions in the order of their times.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from gridml.carriers.base import Heartbeat, MasterMailboxes, Message, WorkerMail
 from gridml.protocol import bundle
 from gridml.protocol.payload import Payload
 
-Delivery = Callable[[bytes], Sequence[tuple[float, bytes]]]  # arrivals of a payload: (delay in seconds, bytes)
+#: Maps a payload to its arrivals: (delay in seconds, bytes).
+Delivery = Callable[[bytes], Sequence[tuple[float, bytes]]]
 
 
 def on_time(payload: bytes) -> list[tuple[float, bytes]]:
-    """Deliver a payload to which nothing happens."""
+    """Deliver a payload intact and without delay."""
     return [(0.0, payload)]
 
 
 @dataclass(frozen=True)
 class Chances:
-    """How often a payload is lost, repeated, truncated and altered (0 to 1), and the longest delay in seconds."""
+    """Probabilities of faults (0 to 1) for each payload, and the maximum delay."""
 
     lose: float = 0.0
-    repeat: float = 0.0
+    repeat: float = 0.0  # two arrivals, each with its own delay and damage
     truncate: float = 0.0
-    corrupt: float = 0.0
-    delay_s: float = 0.0
+    corrupt: float = 0.0  # one bit is flipped
+    delay_s: float = 0.0  # maximum delay; delays are uniform from 0 to this
 
     def delivery(self, seed: int) -> Delivery:
-        """Return a delivery drawn from a seed: the same payloads in the same order arrive in the same way."""
+        """Return a random delivery. With the same seed, the same sequence of payloads has the same arrivals."""
         random_numbers = random.Random(seed)
 
         def deliver(payload: bytes) -> list[tuple[float, bytes]]:
@@ -63,7 +64,7 @@ class Chances:
 
 
 def truncated(payload: bytes, share: float) -> bytes:
-    """Return the first `share` (0 to 1, not 1) of a payload."""
+    """Return the beginning of a payload; `share` (from 0 to below 1) is its share of the bytes."""
     return payload[: int(len(payload) * share)]
 
 
@@ -77,17 +78,17 @@ def corrupted(payload: bytes, bit: int) -> bytes:
 
 @dataclass
 class Arrival:
-    """A payload that arrives at `at_s`, whole if `sha256`, which is that of what was sent, is its own."""
+    """A payload that is under way, or that has arrived and was not yet received."""
 
-    at_s: float
-    number: int
-    payload: bytes
-    sha256: str
+    at_s: float  # time of arrival
+    number: int  # number of the message
+    payload: bytes  # the bytes that arrive, perhaps damaged
+    sha256: str  # of the payload as it was sent
 
 
 @dataclass
 class Mailbox:
-    """What is on its way from and to one worker, and its last heartbeat."""
+    """Messages on their way from and to one worker, and its last heartbeat."""
 
     syncs: list[Arrival] = field(default_factory=list)
     replies: list[Arrival] = field(default_factory=list)
@@ -96,7 +97,8 @@ class Mailbox:
 
 @final
 class FaultyNetwork:
-    """All mailboxes and published chunks of a run. `deliver` decides on what is sent, and may be exchanged any time."""
+    """All mailboxes and published chunks of a run. `deliver` is called for each payload when it is sent, and may be
+    replaced at any time."""
 
     def __init__(self, clock: Callable[[], float], deliver: Delivery = on_time) -> None:
         self.clock = clock
@@ -105,27 +107,27 @@ class FaultyNetwork:
         self.chunks: dict[str, bytes] = {}
 
     def master(self) -> MasterMailboxes:
-        """Return the master's end; a master that starts again makes a new one, and finds what was sent meanwhile."""
+        """Return the master's end. A restarted master gets a new end, with all messages that are still unanswered."""
         return _FaultyMaster(self)
 
     def worker(self, name: str) -> WorkerMailbox:
-        """Return the end of a worker."""
+        """Return a worker's end."""
         return _FaultyWorker(self, name)
 
     def sent(self, number: int, payload: Payload) -> list[Arrival]:
-        """Return what a payload becomes on its way."""
+        """Return the arrivals of a payload that is sent now."""
         now_s, sha256 = self.clock(), bundle.digest(payload)
         return [Arrival(now_s + delay_s, number, arrived, sha256) for delay_s, arrived in self.deliver(bytes(payload))]
 
-    def arrived(self, on_the_way: list[Arrival]) -> list[Arrival]:
-        """Return what has arrived whole, by number. What is damaged is dropped, as whoever gets it does."""
+    def arrived(self, on_the_way: list[Arrival]) -> tuple[list[Arrival], list[Arrival]]:
+        """Return (intact arrivals up to now, ordered by number; damaged arrivals up to now). The damaged arrivals are
+        removed from `on_the_way`."""
         now_s = self.clock()
         due = [arrival for arrival in on_the_way if arrival.at_s <= now_s]
-        whole = [arrival for arrival in due if bundle.digest(arrival.payload) == arrival.sha256]
-        for arrival in due:
-            if arrival not in whole:
-                on_the_way.remove(arrival)
-        return sorted(whole, key=lambda arrival: arrival.number)
+        damaged = [arrival for arrival in due if bundle.digest(arrival.payload) != arrival.sha256]
+        for arrival in damaged:
+            on_the_way.remove(arrival)
+        return sorted((each for each in due if each not in damaged), key=lambda arrival: arrival.number), damaged
 
 
 @final
@@ -139,7 +141,7 @@ class _FaultyWorker(WorkerMailbox):
 
     def receive(self, number: int) -> bytes | None:
         replies, payload = self._mailbox().replies, None
-        for reply in self._network.arrived(replies):
+        for reply in self._network.arrived(replies)[0]:
             if reply.number <= number:
                 replies.remove(reply)
                 payload = reply.payload if reply.number == number else payload
@@ -149,7 +151,7 @@ class _FaultyWorker(WorkerMailbox):
         chunks = self._network.chunks
         arrivals = self._network.deliver(chunks[name]) if name in chunks else []
         if not arrivals:
-            raise FileNotFoundError(f"chunk {name} cannot be had")
+            raise FileNotFoundError(f"chunk {name} is not available")
         payload = arrivals[0][1]
         if bundle.digest(payload) != sha256:
             raise ValueError(f"chunk {name} has another SHA-256 than its lease")
@@ -182,7 +184,9 @@ class _FaultyMaster(MasterMailboxes):
     def collect(self) -> list[Message]:
         messages = []
         for worker, mailbox in sorted(self._network.mailboxes.items()):
-            for sync in self._network.arrived(mailbox.syncs)[-1:]:
+            whole, damaged = self._network.arrived(mailbox.syncs)
+            messages += [Message(worker, sync.number, b"", "torn on its way", is_damaged=True) for sync in damaged]
+            for sync in whole[-1:]:  # the newest supersedes the others
                 problem = "" if len(sync.payload) <= self.longest else f"it has {len(sync.payload):,} bytes"
                 messages.append(Message(worker, sync.number, b"" if problem else sync.payload, problem))
         return messages
@@ -194,7 +198,7 @@ class _FaultyMaster(MasterMailboxes):
 
     def discard(self, worker: str, number: int) -> None:
         syncs = self._network.mailboxes[worker].syncs if worker in self._network.mailboxes else []
-        for sync in self._network.arrived(syncs):
+        for sync in self._network.arrived(syncs)[0]:
             if sync.number <= number:
                 syncs.remove(sync)
 
@@ -224,31 +228,33 @@ Action = Callable[[], None]
 
 @final
 class VirtualClock:
-    """Seconds since an arbitrary start, which a call returns. Actions planned for one instant happen in that order."""
+    """A clock in seconds since an arbitrary start, with planned actions. Actions for the same instant run in the order
+    in which they were planned."""
 
     def __init__(self, start_s: float = 0.0) -> None:
-        self.now_s = start_s
-        self._planned: list[tuple[float, int, Action]] = []
-        self._numbers = itertools.count()
+        self.now_s = start_s  # mutated only by `advance`; never goes back
+        self._planned: list[tuple[float, int, Action]] = []  # a heap by (time, number)
+        self._numbers = itertools.count()  # keeps the order of actions that are planned for the same instant
 
     def __call__(self) -> float:
         return self.now_s
 
     def at(self, time_s: float, action: Action) -> None:
-        """Plan an action; what lies in the past happens at the next advance."""
+        """Plan an action. If its time has passed, it runs at the next `advance`."""
         heapq.heappush(self._planned, (time_s, next(self._numbers), action))
 
     @property
     def next_s(self) -> float | None:
-        """When the next planned thing is due, None if there is none."""
+        """Time of the next planned action; None if no action is planned."""
         return self._planned[0][0] if self._planned else None
 
     def sleep(self, seconds: float) -> None:
-        """Let that much time pass: what stands in for time.sleep."""
+        """Advance by `seconds`; replaces time.sleep."""
         self.advance(self.now_s + seconds)
 
     def advance(self, until_s: float) -> int:
-        """Let time pass up to `until_s` and what is due by then happen; return how many things did."""
+        """Advance to `until_s`. Run all actions that are due by then, including actions planned by other actions.
+        Return the number of actions that ran."""
         count, planned = 0, self._planned
         while planned and planned[0][0] <= until_s:
             time_s, _, action = heapq.heappop(planned)

@@ -8,30 +8,38 @@ from pathlib import Path
 from typing import Any
 
 from chunk_model.goodput import CostError, Costs
-from chunk_model.lifetime import LifetimeError
-from chunk_model.parse import parse
 from gridml.errors import UsageError
 from gridml.protocol.messages import NO_PUSH
-from master.backends.script import Replay, Script, ScriptedLives, Steady
-from master.backends.simulated_plugin import MACHINES, SimulatedOptions, SimulationOptions, max_at_once, read_trace
+from master.backends.script import Script, ScriptedLives
+from master.backends.simulated_plugin import (
+    MACHINES,
+    SimulatedOptions,
+    SimulationOptions,
+    max_at_once,
+    read_trace,
+    script_of,
+)
 from master.planning.lifetime_sources import expected_lifetime
 from master.simulation.faulty_network import Chances
 from master.simulation.scenario import MachineSpeeds, Scenario, Storms
 from master.simulation.world import check_lives, check_silence
-from master.store.settings import GOODPUT, Settings, check_seed, parse_seconds, settings_said
+from master.state.options import parse_seconds
+from master.store.settings import GOODPUT, Settings, settings_said
 
-MOST_VERTICES = 10**9  # of which a simulation can keep count
-MOST_DELAY_S = 86_400.0  # of a message; until it is there others are sent in its place
-TICK_S = 1e-8  # the least time for a vertex: a shorter one is lost in a clock that counts for long
+MAX_VERTICES = 10**9  # per epoch
+MAX_DELAY_S = 86_400.0  # of a message; bounded because a worker sends another copy every 15 s until the reply comes
+MIN_VERTEX_S = 1e-8  # training time of a vertex; the rounded clock of a long run would lose a shorter time
+# Names on the command line, and the fields that they set.
 _COSTS = {"t_x": "exec_s", "t_c": "copy_s", "t_s": "start_s", "t_e": "end_s", "push": "push_s", "wait": "wait_s",
           "boot": "boot_s"}  # fmt: skip
 _FAULTS = {"lose": "lose", "repeat": "repeat", "tear": "truncate", "flip": "corrupt", "delay": "delay_s"}
 
 
 def parse_costs(text: str, *, no_push: bool = False) -> Costs:
-    """Return the costs in a text such as "t_x=0.05,t_s=30,push=0.5". Raises UsageError."""
+    """Parse costs such as "t_x=0.05,t_s=30,push=0.5". With `no_push`, the cost of a push is ignored. Raises
+    UsageError."""
     given = {_COSTS[name]: value for name, value in _pairs("--cost", text, _COSTS, parse_seconds)}
-    if "exec_s" not in given:
+    if "exec_s" not in given:  # the only cost without a default
         raise UsageError(f"--cost is {text!r}; expected at least t_x, as in t_x=0.05,t_s=30.")
     if no_push:
         given.pop("push_s", None)
@@ -42,20 +50,20 @@ def parse_costs(text: str, *, no_push: bool = False) -> Costs:
 
 
 def parse_faults(text: str | None) -> Chances | None:
-    """Return the faults in a text such as "lose=0.01,repeat=0.01,tear=0.01,flip=0.01,delay=5". Raises UsageError."""
+    """Parse faults such as "lose=0.01,repeat=0.01,tear=0.01,flip=0.01,delay=5". Raises UsageError."""
     if text is None:
         return None
     given = {_FAULTS[name]: value for name, value in _pairs("--faults", text, _FAULTS, _chance_or_delay)}
     for name, value in given.items():
         if name != "delay_s" and value > 1:
             raise UsageError(f"--faults has {name}={value:g}; expected chances from 0 to 1.")
-    if given.get("delay_s", 0.0) > MOST_DELAY_S:
-        raise UsageError(f"--faults has delay={given['delay_s']:g}; expected at most {MOST_DELAY_S:g} s, a day.")
+    if given.get("delay_s", 0.0) > MAX_DELAY_S:
+        raise UsageError(f"--faults has delay={given['delay_s']:g}; expected at most {MAX_DELAY_S:g} s, a day.")
     return Chances(**given)
 
 
 def _chance_or_delay(what: str, text: str) -> float | None:
-    if what.startswith("delay "):
+    if what.startswith("delay "):  # a time may have a unit, a probability has none
         return parse_seconds(what, text)
     try:
         return float(text)
@@ -81,44 +89,45 @@ def _pairs(
 
 
 def settings_for(options: SimulationOptions, program: Path, values: Mapping[str, Any]) -> Settings:
-    """Return the settings of the simulated run; `values` are those of the options that every run has. Raises UsageError
-    for what makes no sense."""
+    """Return the settings of the simulated run. `values` are the options that simulated and real runs share. Raises
+    UsageError for options that are invalid or contradict each other."""
     said = settings_said({"workers": MACHINES, **values})
-    check_seed(said.get("seed", 0))
-    if options.vertices is not None and not 1 <= options.vertices <= MOST_VERTICES:
-        raise UsageError(f"--vertices is {options.vertices}; expected 1 to {MOST_VERTICES:,}.")
-    if options.trace is not None:
+    if options.vertices is not None and not 1 <= options.vertices <= MAX_VERTICES:
+        raise UsageError(f"--vertices is {options.vertices}; expected 1 to {MAX_VERTICES:,}.")
+    if options.trace is not None:  # one worker for each machine that the trace has at the same time
         said["workers"] = max_at_once(read_trace(options.trace))
-    if (rule := said.get("chunk_rule", GOODPUT)) != GOODPUT:  # by goodput, sizes follow the lives that are seen
+    if (rule := said.get("chunk_rule", GOODPUT)) != GOODPUT:  # the goodput rule uses observed lifetimes instead
         said["expected_lifetime"] = expected_lifetime(options.lifetime, options.trace, rule=rule)
     own = SimulatedOptions(options.lifetime, options.trace)
     return Settings(program=program, backend="simulated", options=own, **said)
 
 
 def scenario_for(options: SimulationOptions, settings: Settings) -> Scenario:
-    """Return everything around the run. Raises UsageError for what makes no sense, or can never finish."""
-    worth = parse_costs(options.cost, no_push=settings.push_every == NO_PUSH)
+    """Return the scenario of the run. Raises UsageError for invalid options, and for a run that can never finish."""
+    costs = parse_costs(options.cost, no_push=settings.push_every == NO_PUSH)
     for option, share in (("--grace-share", options.grace_share), ("--storm-share", options.storm_share)):
         if not 0 <= share <= 1 and (option == "--grace-share" or options.storm_every is None):
             raise UsageError(f"{option} is {share}; expected a share from 0 to 1.")
     speeds = MachineSpeeds(options.fast, options.fast_factor, options.spread)
-    if worth.exec_s / speeds.fastest < TICK_S:
+    if costs.exec_s / speeds.fastest < MIN_VERTEX_S:
         raise UsageError(
-            f"the fastest machines train a vertex in {worth.exec_s / speeds.fastest:.3g} s; expected at least "
-            f"{TICK_S:g} s: give a longer t_x, for several vertices at once, or a smaller --fast-factor or --spread."
+            f"the fastest machines train a vertex in {costs.exec_s / speeds.fastest:.3g} s; expected at least "
+            f"{MIN_VERTEX_S:g} s: give a longer t_x, for several vertices at once, a smaller --fast-factor or --spread."
         )
     script = _script(options, settings)
-    if isinstance(script, ScriptedLives):
+    if isinstance(script, ScriptedLives):  # checked before `Storms` hides the lifetime
         first, grace_s = _first(options, settings), script.grace_s if options.grace_share else 0.0
-        check_lives(script.lifetime, worth, first, speeds.fastest, grace_s)
-    travel_s = _travel(options.travel)
-    check_silence(worth, _slowest(speeds), settings.silent_s, travel_s, chunk=settings.chunk or 1)
+        check_lives(script.lifetime, costs, first, speeds.fastest, grace_s)
+    travel_s = parse_seconds("--travel", options.travel) or 0.0
+    if travel_s > MAX_DELAY_S:
+        raise UsageError(f"--travel is {options.travel!r}; expected at most {MAX_DELAY_S:g} s, a day.")
+    check_silence(costs, _slowest(speeds), settings.silent_s, travel_s, chunk=settings.chunk or 1)
     every_s = parse_seconds("--storm-every", options.storm_every)
     if every_s is not None:
         script = Storms(script, every_s, options.storm_share, settings.seed)
     return Scenario(
         script=script,
-        costs=worth,
+        costs=costs,
         speeds=speeds,
         faults=parse_faults(options.faults),
         crash_every_s=parse_seconds("--crash-every", options.crash_every),
@@ -130,34 +139,30 @@ def scenario_for(options: SimulationOptions, settings: Settings) -> Scenario:
 
 
 def check_batch(scenario: Scenario, silent_s: float, batch: int) -> None:
-    """Raise UsageError where a worker takes so long for a batch of the program that it would be given up."""
+    """Raise UsageError if a batch of the program takes so long that its worker would be given up."""
     check_silence(scenario.costs, _slowest(scenario.speeds), silent_s, batch=batch)
 
 
 def _slowest(speeds: MachineSpeeds) -> float:
-    """The speed of the slower kind of machines, but for how they vary."""
+    """Return the median speed of the slower kind of machines."""
     return min(1.0, speeds.factor) if speeds.fast else 1.0
 
 
 def _first(options: SimulationOptions, settings: Settings) -> int:
-    """Return the vertices that a life must train before any is credited, at least. Who leaves in grace brings what
-    there is, and what gridml chooses for itself may be as little as one."""
+    """Return the minimum number of vertices that a worker trains before its first credit.
+
+    The minimum is 1 if some machines leave with a warning, because a worker then pushes whatever it has trained. It is
+    also 1 if gridml chooses the chunk size or the push interval, because it can choose 1.
+    """
     chunk, every = settings.chunk, settings.push_every
     if options.grace_share or chunk is None or every is None:
         return 1
     return min(chunk, every, options.vertices or chunk)
 
 
-def _travel(text: str) -> float:
-    travel_s = parse_seconds("--travel", text) or 0.0
-    if travel_s > MOST_DELAY_S:
-        raise UsageError(f"--travel is {text!r}; expected at most {MOST_DELAY_S:g} s, a day.")
-    return travel_s
-
-
 def _above_0(option: str, text: str) -> float:
     value = parse_seconds(option, text)
-    if not value:
+    if not value:  # None and 0
         raise UsageError(f"{option} is {text!r}; expected a time above 0: seconds such as 0.05, or 90s, 45m, 1.5h.")
     return value
 
@@ -169,12 +174,4 @@ def _script(options: SimulationOptions, settings: Settings) -> Script:
         raise UsageError(
             f"got --late {options.late} without --lifetime; expected both: it says how much later they come."
         )
-    if options.trace is not None:
-        return Replay(read_trace(options.trace), settings.seed, graceful_share=options.grace_share)
-    if options.lifetime is None:
-        return Steady(settings.workers)
-    try:
-        lives = parse(options.lifetime)
-    except LifetimeError as error:
-        raise UsageError(f"--lifetime: {error}") from error
-    return ScriptedLives(settings.workers, lives, settings.seed, graceful_share=options.grace_share, late=options.late)
+    return script_of(options.lifetime, options.trace, settings, late=options.late, graceful_share=options.grace_share)

@@ -1,6 +1,6 @@
-"""The result of a simulation: the report of its run, what only the world around it knows, and exact credits.
+"""The result of a simulation: the report of its run, the counts of the simulated world, and a check for exact credits.
 
-Whether a run's credits are exact is read from its ledger's file alone, with none of the code that wrote it.
+The check reads only the ledger's file, and shares no code with the master that wrote it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,21 @@ from master.views.report import Report, report
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """`decisions` are those that the ledger records: pushes credited, leases granted and ended, workers requested and
-    ended. `master_s` and `world_s` are CPU seconds of the master's code and of the world around it; `messages` were
-    sent, of which `lost` never arrived whole; `sha256` is that of the ledger's canonical dump."""
+    """The result of a simulation that has ended. Field names are the keys of its JSON."""
 
     report: Report
-    decisions: int
-    master_s: float
-    world_s: float
-    messages: int
-    lost: int
-    sha256: str
+    decisions: int  # counted in the ledger: pushes credited, leases granted and ended, workers requested and ended
+    master_s: float  # CPU seconds of the master's code
+    world_s: float  # CPU seconds of everything around the master
+    messages: int  # messages and replies that were sent
+    lost: int  # messages and replies of which no copy arrived intact
+    sha256: str  # of the ledger's canonical dump
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     def summary(self) -> str:
-        """Return it for people, in a few lines."""
+        """Return a summary of a few lines for people."""
         rate = self.decisions / self.master_s if self.master_s else 0.0
         return (
             f"Simulated: {self.decisions:,} decisions in {self.master_s:.1f} s of the master ({rate:,.0f}/s) and "
@@ -49,7 +47,7 @@ class SimulationResult:
 
 
 def result_of(world: World, root: Path) -> SimulationResult:
-    """Return the result of a simulation that has ended, with its run in `root`."""
+    """Return the result of a simulation whose run is in `root`."""
     with opened(root) as ledger:
         decisions, sha256 = count_decisions(ledger), _sha256(ledger)
     return SimulationResult(
@@ -64,7 +62,7 @@ def result_of(world: World, root: Path) -> SimulationResult:
 
 
 def count_decisions(ledger: sqlite3.Connection) -> int:
-    """Count the decisions that a ledger records."""
+    """Return the number of decisions in a ledger, as defined for `SimulationResult.decisions`."""
     return sum(
         int(ledger.execute(query).fetchone()[0])
         for query in (
@@ -76,8 +74,8 @@ def count_decisions(ledger: sqlite3.Connection) -> int:
 
 
 def dump(ledger: sqlite3.Connection) -> Iterator[str]:
-    """Yield a ledger as lines of text, canonical: every row of every table in the order of its key, but for the digest
-    of the settings, which depends on where the program lies."""
+    """Yield the canonical dump of a ledger as lines of text: all rows of each table, ordered by rowid. The digest of
+    the settings is left out, because it depends on the path of the program."""
     tables = [name for (name,) in ledger.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
     for table in tables:
         yield f"-- {table}"
@@ -87,9 +85,9 @@ def dump(ledger: sqlite3.Connection) -> Iterator[str]:
 
 
 def fingerprint(root: Path) -> str:
-    """Return the SHA-256 of the canonical dump of a run's ledger: the same for the same seed.
+    """Return the SHA-256 of the canonical dump of a run's ledger. Runs with the same seed have the same SHA-256.
 
-    Raises LedgerError when there is none, or it is damaged.
+    Raises LedgerError for a ledger that is missing or damaged.
     """
     with opened(root) as ledger:
         return _sha256(ledger)
@@ -102,33 +100,35 @@ def _sha256(ledger: sqlite3.Connection) -> str:
     return digest.hexdigest()
 
 
-Part = tuple[int, int, str]  # (start, stop, whose)
+Part = tuple[int, int, str]  # (start, stop, state of this range as error messages describe it)
 
 
 @dataclass(frozen=True)
-class Exact:
-    """Vertices credited in all, epochs, those of them that are finished, and credits."""
+class VerifiedCredits:
+    """Counts of a ledger whose credits are exact."""
 
-    credited: int
-    epochs: int
-    finished: int
-    credits: int
+    credited: int  # vertices credited, over all epochs
+    epochs: int  # epochs with any credit
+    finished: int  # epochs that are closed
+    credits: int  # pushes credited
 
 
-def verify_credits(root: Path) -> Exact:
-    """Verify that in every epoch of the run in `root` credited, free and leased ranges are a partition, that a finished
-    epoch has been credited in full, and that the sums which the ledger keeps are those of its rows.
+def verify_credits(root: Path) -> VerifiedCredits:
+    """Verify the credits of the run in `root`, whether it has ended or not.
 
-    Raises LedgerError naming epoch and range, or why there is nothing to read.
+    In every epoch, the credited, free and leased ranges must be a partition. A finished epoch must be credited in full.
+    Every sum in the ledger must equal the sum of its rows.
+
+    Raises LedgerError, which names the wrong epoch and range, or the reason why the ledger cannot be read.
     """
     with opened(root) as db:
         return _verified(db)
 
 
-def _verified(db: sqlite3.Connection) -> Exact:
+def _verified(db: sqlite3.Connection) -> VerifiedCredits:
     parts: dict[int, list[Part]] = defaultdict(list)
     sums: dict[int, int] = defaultdict(int)
-    reached: dict[int, int] = {}  # by lease: up to where its credits come
+    reached: dict[int, int] = {}  # by lease: the position up to which it is credited
     by_version: dict[int, int] = defaultdict(int)
     starts = dict(db.execute("SELECT id, start FROM leases"))
     count = 0
@@ -137,9 +137,10 @@ def _verified(db: sqlite3.Connection) -> Exact:
     ):
         where = f"epoch {epoch + 1}: [{start}, {stop})"
         if start >= stop:
-            raise LedgerError(f"{where} is credited, which holds nothing")
+            raise LedgerError(f"{where} is credited, but the range is empty")
+        # A lease is pushed from its start without gaps, so each credit begins where the lease's previous credit ends.
         if start != reached.get(lease, starts.get(lease)):
-            raise LedgerError(f"{where} is credited to lease {lease}, whose credits had come to {reached.get(lease)}")
+            raise LedgerError(f"{where} is credited to lease {lease}, which was credited up to {reached.get(lease)}")
         reached[lease] = stop
         parts[epoch].append((start, stop, f"credited in version {version}"))
         sums[epoch] += stop - start
@@ -151,26 +152,21 @@ def _verified(db: sqlite3.Connection) -> Exact:
         "SELECT id, epoch, start, stop, upto, worker FROM leases WHERE closed_s IS NULL"
     ):
         if upto != reached.get(lease, start):
-            raise LedgerError(
-                f"epoch {epoch + 1}: lease {lease} of [{start}, {stop}) says that it is credited to {upto}"
-            )
+            raise LedgerError(f"epoch {epoch + 1}: lease {lease} of [{start}, {stop}) claims credits up to {upto}")
         parts[epoch].append((upto, stop, f"leased to {worker}"))
     finished = _epochs(db, parts, sums)
     _versions(db, by_version)
-    return Exact(sum(sums.values()), len(sums), finished, count)
+    return VerifiedCredits(sum(sums.values()), len(sums), finished, count)
 
 
 def _epochs(db: sqlite3.Connection, parts: dict[int, list[Part]], sums: dict[int, int]) -> int:
-    """Verify every epoch; return how many are finished."""
+    """Verify every epoch; return the number of finished ones."""
     finished, opened_epochs = 0, set()
     for epoch, vertices, credited, closed_s in db.execute("SELECT epoch, vertices, credited, closed_s FROM epochs"):
         opened_epochs.add(epoch)
         _partition(epoch, vertices, parts[epoch])
         if credited != sums[epoch]:
-            raise LedgerError(
-                f"epoch {epoch + 1}: {credited} vertices are said to be credited, the credits of [0, {vertices}) are "
-                f"{sums[epoch]}"
-            )
+            raise LedgerError(f"epoch {epoch + 1} claims {credited} credited vertices; its rows sum to {sums[epoch]}")
         if closed_s is not None and credited != vertices:
             raise LedgerError(f"epoch {epoch + 1}: closed with {credited} of [0, {vertices}) credited")
         finished += closed_s is not None
@@ -182,6 +178,7 @@ def _epochs(db: sqlite3.Connection, parts: dict[int, list[Part]], sums: dict[int
 def _partition(epoch: int, vertices: int, parts: list[Part]) -> None:
     before: Part = (0, 0, "the beginning")
     end: Part = (vertices, vertices, "the end")
+    # The parts cover [0, vertices) exactly once if, in sorted order, each part begins where the previous one ends.
     for one, two in pairwise([before, *sorted(part for part in parts if part[0] < part[1]), end]):
         if one[1] > two[0]:
             twice = f"[{two[0]}, {min(one[1], max(two[1], two[0] + 1))})"
@@ -191,12 +188,12 @@ def _partition(epoch: int, vertices: int, parts: list[Part]) -> None:
 
 
 def _versions(db: sqlite3.Connection, by_version: dict[int, int]) -> None:
-    """Verify that every version says how many vertices are credited in it and those before it."""
+    """Verify that every version records the number of vertices credited in this version and all earlier versions."""
     total, versions = 0, set()
     for version, credited in db.execute("SELECT version, credited FROM versions ORDER BY version"):
         versions.add(version)
         total += by_version.get(version, 0)
         if credited != total:
-            raise LedgerError(f"version {version} says that {credited} vertices are credited; its credits make {total}")
+            raise LedgerError(f"version {version} claims {credited} credited vertices; its rows sum to {total}")
     for version in sorted(by_version.keys() - versions):
         raise LedgerError(f"{by_version[version]} vertices are credited in version {version}, which does not exist")

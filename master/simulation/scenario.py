@@ -1,7 +1,7 @@
-"""The scenario of a simulation: machines and their speeds, the cost of a vertex, and all that goes wrong.
+"""The scenario of a simulation: machines and their speeds, the cost of a vertex, and faults.
 
-`CrashPoints` wraps the master's end of a carrier: the master can be killed there between two replies, two chunks,
-or two mailboxes.
+`CrashPoints` wraps the master's end of a carrier, so that the master can be killed between two replies, between two
+chunks, or between closing two mailboxes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from master.store.settings import check_seed
 POINTS = ("before-version", "after-version", "after-patch", "before-commit", "after-commit", "after-grants",
           "after-answers", "after-base", "before-base-commit", "after-base-commit", "after-backup",
           "submit", "publish", "answer", "close")  # fmt: skip
-"""Where a master may be killed: its own commit points, and whatever it does to the world."""
+"""Points at which a master can be killed: around its commits, and at its calls to the carrier and the back end."""
 
 
 @final
 class CrashPoints(Forwarding):
-    """Tells `reached` the name of what is about to be done."""
+    """Calls `reached` with the name of an operation before doing it."""
 
     def __init__(self, end: MasterMailboxes, reached: Callable[[str], None]) -> None:
         super().__init__(end)
@@ -53,63 +53,66 @@ class CrashPoints(Forwarding):
 
 
 Numbers = NDArray[np.float64]
-# Streams of random numbers, apart from those of scripts.
+# Numbers of random streams. Scripts of lifetimes (`master.backends.script`) use streams with other numbers.
 _SPEED, _STORM, _CRASH, _WIRE, _ABSENT, _LIVES, _HOSTILE = range(100, 107)
-MOST_TIMES, MOST_SIGMA = 1000.0, 2.0  # by which the speeds of machines may differ, and the logarithm's deviation
-LEAST_STORM_S, LEAST_STORM = 1.0, 1e-3  # seconds between two storms, and the share that one takes
-_FAR = 5.0  # standard deviations that nothing lies beyond: one in three million does
-_SPARED = 20.0  # storms that would have taken a machine on average and did not: one in half a billion escapes them
-# Kinds of machines in the words of real workers: without AVX, and with it.
+MAX_FACTOR, MAX_SIGMA = 1000.0, 2.0  # bounds of MachineSpeeds
+MIN_STORM_INTERVAL_S, MIN_STORM_SHARE = 1.0, 1e-3  # bounds of Storms
+#: Standard deviations at which a normal distribution is cut off: one draw in three million exceeds them.
+_FAR = 5.0
+#: The search for the next storm that takes a machine covers intervals in which this number of hits is expected. The
+#: chance of no hit in them is one in half a billion.
+_SPARED = 20.0
+# Kinds of machines as real workers report them: without AVX, and with it.
 PLAIN, VECTORS = "x86_64", "x86_64 avx"
-_WAKING = 0.25  # the share of masters that are killed as they take over
+#: Share of the masters that are killed while they take over the run; the first master takes over nothing.
+_TAKEOVER_KILL_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class Machine:
-    """How fast a worker trains there, against the costs' own speed, the kind that it reports to the master, and whether
-    f `fails` there whatever it is given. Workers of a `hostile` one send hostile messages, too."""
+    """A simulated machine."""
 
-    speed: float = 1.0
-    kind: str = PLAIN
-    fails: bool = False
-    hostile: bool = False
+    speed: float = 1.0  # divides the training time of the costs
+    kind: str = PLAIN  # as its workers report it to the master
+    fails: bool = False  # True: f fails on every batch
+    hostile: bool = False  # True: its workers send hostile messages in addition to honest messages
 
 
 @dataclass(frozen=True)
 class MachineSpeeds:
-    """How fast machines are against the costs' own: a share `fast` of them is `factor` times as fast as the others
-    (those with AVX, say), and all vary log-normally with `sigma`. The median of the slow ones is 1.
+    """The distribution of machines' speeds, relative to the costs. The median of the slow machines is 1.
 
-    Workers report to the master which of the two their machine is, as real ones do, and nothing of how it varies.
+    Like real workers, simulated workers report the kind of their machine (fast or slow) to the master. They do not know
+    the random factor of the machine's speed.
     """
 
-    fast: float = 0.0
-    factor: float = 1.0
-    sigma: float = 0.0
+    fast: float = 0.0  # share of fast machines, such as those with AVX
+    factor: float = 1.0  # median speed of a fast machine divided by that of a slow one
+    sigma: float = 0.0  # sigma of the log-normal factor of every machine's speed
 
     def __post_init__(self) -> None:
         if not 0 <= self.fast <= 1:
             raise UsageError(f"the share of fast machines is {self.fast}; expected 0 to 1.")
-        if not 1 / MOST_TIMES <= self.factor <= MOST_TIMES:
+        if not 1 / MAX_FACTOR <= self.factor <= MAX_FACTOR:
             raise UsageError(
-                f"fast machines are {self.factor} times as fast; expected a number from {1 / MOST_TIMES:g} to "
-                f"{MOST_TIMES:g}."
+                f"fast machines are {self.factor} times as fast; expected a number from {1 / MAX_FACTOR:g} to "
+                f"{MAX_FACTOR:g}."
             )
-        if not 0 <= self.sigma <= MOST_SIGMA:
-            raise UsageError(f"the spread of speeds is {self.sigma}; expected a number from 0 to {MOST_SIGMA:g}.")
+        if not 0 <= self.sigma <= MAX_SIGMA:
+            raise UsageError(f"the spread of speeds is {self.sigma}; expected a number from 0 to {MAX_SIGMA:g}.")
 
     @property
     def fastest(self) -> float:
-        """A speed that practically no machine exceeds."""
+        """The speed that practically no machine exceeds."""
         return (max(1.0, self.factor) if self.fast else 1.0) * math.exp(_FAR * self.sigma)
 
     @property
     def slowest(self) -> float:
-        """A speed that practically every machine has."""
+        """The speed that practically every machine reaches."""
         return (min(1.0, self.factor) if self.fast else 1.0) * math.exp(-_FAR * self.sigma)
 
     def of(self, slot: int, seed: int) -> Machine:
-        """Return a machine, the same in every life."""
+        """Return the machine of a slot, the same for each of its lives."""
         if not self.fast and not self.sigma:
             return Machine()
         rng = np.random.default_rng([seed, _SPEED, slot])
@@ -119,15 +122,17 @@ class MachineSpeeds:
 
 @dataclass(frozen=True)
 class ManyLives(Script):
-    """As `master.backends.script.ScriptedLives`, for simulations in which drawing would take most of the time: lives
-    are drawn `BLOCK` at a time, so the same seed gives other ones."""
+    """A faster `master.backends.script.ScriptedLives`, for simulations where drawing lives takes most of the time.
 
-    workers: int
+    It draws `BLOCK` lives at once, so one seed gives different lives in the two classes.
+    """
+
+    workers: int  # machines, one worker on each
     lifetime: Lifetime
     seed: int = 0
-    graceful_share: float = 0.5
-    grace_s: float = 120.0
-    gap_s: float = 0.0
+    graceful_share: float = 0.5  # share of the lives that end with a warning
+    grace_s: float = 120.0  # from the warning to the end
+    gap_s: float = 0.0  # mean time between two lives of a machine
 
     BLOCK: ClassVar[int] = 32
 
@@ -142,7 +147,8 @@ class ManyLives(Script):
         return PlannedLife(opens_s, float(lasting[at]), None, bool(kinds[at] < self.graceful_share), self.grace_s)
 
     def _block(self, slot: int, block: int) -> tuple[Numbers, Numbers, Numbers]:
-        """Return (seconds of life, gaps before them in units of `gap_s`, numbers in [0, 1) that decide on grace)."""
+        """Return (lifetimes in seconds, gaps before them in units of `gap_s`, numbers in [0, 1) that decide whether a
+        life ends with a warning)."""
         entry = self._blocks.get(slot)
         if entry is None or entry[0] != block:
             rng = np.random.default_rng([self.seed, _LIVES, slot, block])
@@ -152,25 +158,25 @@ class ManyLives(Script):
 
     @cached_property
     def _blocks(self) -> dict[int, tuple[int, tuple[Numbers, Numbers, Numbers]]]:
-        return {}
+        return {}  # by slot: only its newest block, because a slot's lives are requested in order
 
 
 @dataclass(frozen=True)
 class Storms(Script):
-    """Another script in which, besides, a share of all machines is taken at one instant, every `every_s` on average."""
+    """The script `base` with storms: each storm takes a random share of all machines at the same instant."""
 
     base: Script
-    every_s: float
-    share: float
+    every_s: float  # length of an interval; each has one storm, at a random time
+    share: float  # expected share of the machines that a storm takes
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.every_s) and self.every_s >= LEAST_STORM_S):
+        if not (math.isfinite(self.every_s) and self.every_s >= MIN_STORM_INTERVAL_S):
             raise UsageError(
-                f"storms come every {self.every_s} s; expected a number of seconds from {LEAST_STORM_S:g}."
+                f"storms come every {self.every_s} s; expected a number of seconds from {MIN_STORM_INTERVAL_S:g}."
             )
-        if not LEAST_STORM <= self.share <= 1:
-            raise UsageError(f"a storm takes a share {self.share} of the machines; expected {LEAST_STORM:g} to 1.")
+        if not MIN_STORM_SHARE <= self.share <= 1:
+            raise UsageError(f"a storm takes a share {self.share} of the machines; expected {MIN_STORM_SHARE:g} to 1.")
 
     @property
     def slots(self) -> int:
@@ -188,8 +194,8 @@ class Storms(Script):
         return PlannedLife(planned.opens_s, planned.duration_s, closes_s, planned.graceful, planned.grace_s)
 
     def _next(self, slot: int, after_s: float) -> float | None:
-        """Return the first storm after an instant that takes this machine: one in every interval of `every_s`, at a
-        drawn moment. None if that would be so far off that practically no machine is spared for so long."""
+        """Return the time of the first storm after `after_s` that takes this machine; None if the search finds no such
+        storm (see `_SPARED`)."""
         first = math.floor(after_s / self.every_s)
         for interval in range(first, first + math.ceil(_SPARED / self.share) + 1):
             moment, taken = self._storm(interval)
@@ -198,12 +204,12 @@ class Storms(Script):
         return None
 
     def _storm(self, interval: int) -> tuple[float, NDArray[np.bool_]]:
-        """Return (when the storm of an interval comes, whether it takes each machine)."""
+        """Return (time of the storm in an interval, a mask of the machines that it takes)."""
         storm = self._drawn.get(interval)
         if storm is None:
             rng = np.random.default_rng([self.seed, _STORM, interval])
             storm = (interval + float(rng.random())) * self.every_s, rng.random(self.slots) < self.share
-            if len(self._drawn) >= 64:  # time goes on, so the oldest are not needed any more
+            if len(self._drawn) >= 64:  # time only advances, so the oldest storms are not needed again
                 del self._drawn[next(iter(self._drawn))]
             self._drawn[interval] = storm
         return storm
@@ -215,10 +221,10 @@ class Storms(Script):
 
 @dataclass(frozen=True)
 class Absent(Script):
-    """Another script of whose machines a share never comes, though they were promised."""
+    """The script `base`, except that a share of the machines never becomes available."""
 
     base: Script
-    share: float
+    share: float  # share of the machines that never come
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -243,28 +249,23 @@ class Absent(Script):
 
 @dataclass(frozen=True)
 class Scenario:
-    """All of it. `crash_every_s` kills the master that often on average, at any of its commit points, and of those that
-    take over a quarter at once; `restart_s` later the next one begins. `turn_s` is how often the master looks for
-    messages, `travel_s` how long one takes; `chunks_per_job` ends a worker after so many chunks, 0: never; f fails on
-    the first `failing` machines; a run that has not finished after `limit_s` never will. `hostile` is the share of
-    machines whose workers send hostile messages beside their own; `negotiation` is how its pool matches jobs, None: at
-    once. Merging a push keeps the master busy for `merge_s`: what comes meanwhile waits."""
+    """Everything that is simulated around the master. Times are in simulated seconds."""
 
-    script: Script
+    script: Script  # lives of the machines
     costs: Costs
     speeds: MachineSpeeds = field(default_factory=MachineSpeeds)
-    faults: Chances | None = None
-    crash_every_s: float | None = None
-    restart_s: float = 10.0
-    turn_s: float = 0.05
-    travel_s: float = 0.0
-    chunks_per_job: int = 0
-    failing: int = 0
-    limit_s: float = math.inf
-    hostile: float = 0.0
+    faults: Chances | None = None  # faults of the carrier; None: it has none
+    crash_every_s: float | None = None  # mean life of a master until it is killed at one of `POINTS`; None: no kills
+    restart_s: float = 10.0  # time from a kill to the next master
+    turn_s: float = 0.05  # time between two turns of the master
+    travel_s: float = 0.0  # time that a message takes, without the additional delay of `faults`
+    chunks_per_job: int = 0  # a worker ends after this many chunks; 0: no limit
+    failing: int = 0  # number of machines on which f fails; they are the first slots
+    limit_s: float = math.inf  # time after which the run counts as hung
+    hostile: float = 0.0  # share of the machines that are hostile
     seed: int = 0
-    negotiation: Negotiation | None = None
-    merge_s: float = 0.0
+    negotiation: Negotiation | None = None  # None: jobs are matched with machines immediately
+    merge_s: float = 0.0  # time that the master takes to merge one push
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -284,18 +285,18 @@ class Scenario:
             raise UsageError(f"a run may take {self.limit_s} s; expected a number above 0.")
 
     def machine(self, slot: int) -> Machine:
-        """Return a machine, the same in every life."""
+        """Return the machine of a slot, the same for each of its lives."""
         rng = np.random.default_rng([self.seed, _HOSTILE, slot])
         hostile = self.hostile > 0 and bool(rng.random() < self.hostile)
         return replace(self.speeds.of(slot, self.seed), fails=slot < self.failing, hostile=hostile)
 
     def crash(self, k: int) -> tuple[float, str] | None:
-        """Return (how long the k-th master lives, at which of `POINTS` it is killed then), None if it is not."""
+        """Return (seconds that the k-th master lives, the point in `POINTS` at which it is killed); None: no kill."""
         if self.crash_every_s is None:
             return None
         rng = np.random.default_rng([self.seed, _CRASH, k])
-        lives_s, waking = float(rng.exponential(self.crash_every_s)), k > 0 and rng.random() < _WAKING
-        return 0.0 if waking else lives_s, POINTS[int(rng.integers(len(POINTS)))]
+        lives_s, at_once = float(rng.exponential(self.crash_every_s)), k > 0 and rng.random() < _TAKEOVER_KILL_SHARE
+        return 0.0 if at_once else lives_s, POINTS[int(rng.integers(len(POINTS)))]
 
     @property
     def wire_seed(self) -> int:

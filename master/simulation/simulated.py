@@ -1,8 +1,8 @@
-"""The simulated back end: the machines of a script under a virtual clock, and workers that are stepped.
+"""The simulated back end: the machines of a script, and simulated workers on them, under a virtual clock.
 
-The pool outlives every master, as a real one does: its workers train on while no master is there, and the next one
-inherits them. Everything in it happens at planned instants of one clock, in the order of the planning, so the same
-seed gives the same run.
+Like a real pool, the simulated pool outlives each master. Its workers continue to train while no master runs, and the
+next master inherits them. Everything happens in actions that one clock runs in a fixed order, so the same seed gives
+the same run.
 """
 
 from __future__ import annotations
@@ -21,56 +21,58 @@ from master.state.jobs import Backend, JobEvent, State
 
 
 class SimulatedWorker(Protocol):
-    """A worker process of a simulation."""
+    """A simulated worker process."""
 
-    interruptible: bool  # whether the wait that was yielded last may be cut short
-    woken: Callable[[], None]  # the worker calls it when something has come that such a wait was for
+    is_interruptible: bool  # True: the wait that `life` yielded last can be ended early
+    woken: Callable[[], None]  # set by the pool; the worker calls it to end an interruptible wait early
 
     def life(self) -> Iterator[float]:
-        """Everything it does; yields the seconds to wait before it goes on, and ends when the process does.
+        """Run the process: yield the seconds of each wait; the generator ends when the process ends.
 
-        An exception is a crash of the process (exit status 1), SystemExit its exit status. AssertionError is neither:
-        it says that the simulation itself is wrong, and passes through.
+        SystemExit ends the process with its exit status, any other exception with status 1, as a crash. AssertionError
+        is raised to the caller, because it reports a bug in the simulation.
         """
 
     def evict(self) -> None:
-        """SIGTERM: somebody asks it to leave."""
+        """Handle SIGTERM."""
 
 
-Hire = Callable[[str, int], SimulatedWorker]  # (worker, slot): starts its process
+Hire = Callable[[str, int], SimulatedWorker]  # starts the process of a worker; called with (worker, slot)
 
 
 @dataclass
 class _Job:
+    """A job that runs on a machine."""
+
     worker: str
-    slot: int
-    life: PlannedLife
+    slot: int  # slot of its machine
+    life: PlannedLife  # the present life of its machine
     began_s: float
     process: SimulatedWorker
-    steps: Iterator[float]
-    wake: int = 0  # only the newest planned wake counts
-    ending: bool = False  # somebody wants its end: the first one is the cause,
-    cancelled: bool = False  # which was the master,
-    graceful: bool = False  # with SIGTERM first
+    steps: Iterator[float]  # `process.life()`
+    wake: int = 0  # number of the newest planned step; earlier planned steps do nothing
+    ending: bool = False  # True: its end was requested; only the first request sets the next two fields
+    cancelled: bool = False  # the master requested the end
+    graceful: bool = False  # SIGTERM comes before SIGKILL
     ended: bool = False
 
 
 @dataclass
 class Tally:
-    """What happened to machines, for the report of a simulation. A cancelled job is no kill."""
+    """Counts of a pool, for the report of a simulation."""
 
-    kills: int = 0
-    graceful: int = 0
-    crashes: int = 0
-    lived_s: float = 0.0
+    kills: int = 0  # jobs whose machine was taken away; a cancelled job does not count
+    graceful: int = 0  # jobs in `kills` that had a warning
+    crashes: int = 0  # processes that ended by themselves with an exit status other than 0
+    lived_s: float = 0.0  # sum of the running times of all jobs that have ended
 
 
 @dataclass(frozen=True)
 class Negotiation:
-    """How a pool matches jobs with machines: every `every_s` seconds, and no more than `most` of a run at a time."""
+    """The negotiation cycle of a pool: jobs are matched with machines only at regular instants."""
 
-    every_s: float
-    most: int
+    every_s: float  # seconds between two cycles
+    most: int  # maximum number of jobs of one run that are matched in one cycle
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.every_s) and self.every_s > 0):
@@ -81,8 +83,11 @@ class Negotiation:
 
 @final
 class SimulatedPool:
-    """Machines and workers. `hire` starts a worker's process; a job waits `wait_s` in the queue at least, and for the
-    next `negotiation`, where the pool has any."""
+    """Machines, and the jobs on them.
+
+    A job waits in the queue for at least `wait_s`, and then for the next `negotiation` cycle, if the pool has one.
+    `hire` starts the job's process.
+    """
 
     def __init__(
         self,
@@ -95,26 +100,29 @@ class SimulatedPool:
     ) -> None:
         self._clock = clock
         self._negotiation = negotiation
-        self._negotiates_s: float | None = None  # when it is planned to do so next
+        self._negotiates_s: float | None = None  # time of the next planned cycle
         self._script = script
         self._hire = hire
         self._wait_s = wait_s
         self._start_s = clock.now_s
-        self._names: set[str] = set()
-        self._queue: deque[tuple[str, float]] = deque()  # (worker, when it may start); withdrawn ones are passed over
+        self._names: set[str] = set()  # names of all jobs so far; a name must not be used twice in a run
+        # The jobs in `_queued` wait. `_queue` keeps their order; it contains cancelled jobs until they reach its head.
+        self._queue: deque[tuple[str, float]] = deque()  # (worker, earliest start)
         self._queued: set[str] = set()
-        self._jobs: dict[str, _Job] = {}
-        self._hosted = [0] * script.slots
-        self._free: list[tuple[float, int]] = []  # (when it opens, slot)
-        self._offers: dict[int, PlannedLife] = {}
+        self._jobs: dict[str, _Job] = {}  # running ones, by worker
+        self._hosted = [0] * script.slots  # by slot: number of jobs that it has run = number of its next life
+        # A slot that runs no job is in exactly one of `_free` and `_resting`, and its next life is in `_offers`. A slot
+        # for which the script has no further life is in none of the three.
+        self._free: list[tuple[float, int]] = []  # a heap of (time at which it opens, slot)
+        self._resting: list[tuple[float, int]] = []  # the same for slots that are free, but avoided
+        self._offers: dict[int, PlannedLife] = {}  # by slot
         self._avoided: frozenset[str] = frozenset()
-        self._resting: list[tuple[float, int]] = []  # what would be free, but is avoided
         self._events: list[JobEvent] = []
         self.tally = Tally()
         for slot in range(script.slots):
             self._offer(slot, 0.0)
 
-    # --- what a master asks
+    # --- requests of the master
 
     def submit(self, worker: str) -> None:
         """Raises UsageError for a name that was used before."""
@@ -133,7 +141,7 @@ class SimulatedPool:
     def cancel(self, worker: str, grace_s: float = 0.0) -> None:
         job = self._jobs.get(worker)
         if job is not None:
-            self._ask(job, grace_s, cancelled=True)
+            self._request_end(job, grace_s, cancelled=True)
         elif worker in self._queued:
             self._queued.discard(worker)
             self._events.append(
@@ -141,7 +149,7 @@ class SimulatedPool:
             )
 
     def avoid(self, machines: Collection[str]) -> None:
-        """Start no worker on these machines, and on no others but these."""
+        """Start no worker on these machines. Replaces the machines of the last call."""
         self._avoided = frozenset(machines)
         for free in self._resting:
             heapq.heappush(self._free, free)
@@ -149,11 +157,11 @@ class SimulatedPool:
         self._plan_match(self._clock.now_s)
 
     def living(self) -> list[str]:
-        """Workers that run, then those that are queued."""
+        """Return the running workers, then the queued ones."""
         return [*self._jobs, *(name for name, _ in self._queue if name in self._queued)]
 
     def report_again(self) -> None:
-        """For a master that inherits: the state that everybody is in."""
+        """Replace the pending events by the present state of every job, for a master that inherits the pool."""
         self._events = []
         for worker in self.living():
             job = self._jobs.get(worker)
@@ -169,10 +177,10 @@ class SimulatedPool:
     # --- machines
 
     def _offer_again(self, slot: int, life: PlannedLife) -> None:
-        """A machine is free after a life, or after one that nobody lived."""
+        """Offer a machine again, after a job or after a life without a job."""
         free_s = self._clock.now_s - self._start_s
         if life.closes_s is not None and self._start_s + life.closes_s <= self._clock.now_s:
-            free_s = max(free_s, life.closes_s)  # else rounding can leave an instant of it, for ever
+            free_s = max(free_s, life.closes_s)  # so that rounding does not offer the end of the same life forever
         self._offer(slot, free_s)
 
     def _offer(self, slot: int, free_s: float) -> None:
@@ -183,7 +191,7 @@ class SimulatedPool:
             self._plan_match(self._start_s + life.opens_s)
 
     def _plan_match(self, at_s: float) -> None:
-        """Match jobs with machines at an instant, or at the first negotiation after it."""
+        """Plan a match at `at_s`, or in the first negotiation cycle at or after `at_s`."""
         if self._negotiation is None:
             self._clock.at(at_s, self._match)
             return
@@ -193,16 +201,16 @@ class SimulatedPool:
             self._clock.at(at_s, lambda: self._negotiate(at_s))
 
     def _negotiate(self, at_s: float) -> None:
-        """Match no more jobs than a negotiation does, and the others in the next."""
+        """Match up to `Negotiation.most` jobs, and plan the next cycle if jobs and machines are left."""
         if self._negotiation is None or self._negotiates_s != at_s:
-            return  # an earlier one was planned since
+            return  # superseded: after this cycle, an earlier one was planned
         self._negotiates_s = None
         self._match(self._negotiation.most)
         if self._queue and self._free:
             self._plan_match(at_s + self._negotiation.every_s)
 
     def _match(self, most: float = math.inf) -> None:
-        """Give free machines to jobs that have waited long enough, to `most` of them."""
+        """Start up to `most` jobs that have waited long enough, on free machines."""
         now = self._clock.now_s
         while self._queue and self._free and most > 0:
             worker, ready_s = self._queue[0]
@@ -217,7 +225,7 @@ class SimulatedPool:
                 self._resting.append((opens_s, slot))
                 continue
             life = self._offers.pop(slot)
-            if life.closes_s is not None and self._start_s + life.closes_s <= now:  # it came and went
+            if life.closes_s is not None and self._start_s + life.closes_s <= now:  # the machine has left again
                 self._offer_again(slot, life)
                 continue
             self._queue.popleft()
@@ -235,19 +243,20 @@ class SimulatedPool:
         self._events.append(JobEvent(self._clock.now_s, worker, State.RUNNING, self._script.machine(slot)))
         ends_s = life.ends_s(now - self._start_s)
         if ends_s is not None:
-            self._clock.at(self._start_s + ends_s, lambda: self._take(job))
+            self._clock.at(self._start_s + ends_s, lambda: self._take_away(job))
         self._clock.at(now, lambda: self._step(job, 0))
 
-    def _take(self, job: _Job) -> None:
-        """The machine is taken away."""
+    def _take_away(self, job: _Job) -> None:
+        """Take the machine away from a job."""
         if not job.ended and not job.ending:
             grace_s = job.life.grace_s if job.life.graceful else 0.0
             self.tally.kills += 1
             self.tally.graceful += grace_s > 0
-            self._ask(job, grace_s, cancelled=False)
+            self._request_end(job, grace_s, cancelled=False)
 
-    def _ask(self, job: _Job, grace_s: float, *, cancelled: bool) -> None:
-        """SIGTERM and, after the grace, SIGKILL; or SIGKILL at once. Who asks later may only shorten the grace."""
+    def _request_end(self, job: _Job, grace_s: float, *, cancelled: bool) -> None:
+        """Send SIGTERM and, `grace_s` later, SIGKILL. If `grace_s` is 0, send SIGKILL immediately. A later request can
+        only bring the SIGKILL forward."""
         first, job.ending = not job.ending, True
         if first:
             job.cancelled, job.graceful = cancelled, grace_s > 0
@@ -260,8 +269,8 @@ class SimulatedPool:
             job.process.evict()
 
     def _woken(self, job: _Job) -> None:
-        if not job.ended and job.process.interruptible:
-            job.process.interruptible = False
+        if not job.ended and job.process.is_interruptible:
+            job.process.is_interruptible = False
             self._plan(job, 0.0)
 
     def _plan(self, job: _Job, seconds: float) -> None:
@@ -270,7 +279,7 @@ class SimulatedPool:
         self._clock.at(self._clock.now_s + seconds, lambda: self._step(job, wake))
 
     def _step(self, job: _Job, wake: int) -> None:
-        """Let a worker do what is due."""
+        """Run a worker until its next wait."""
         if job.ended or wake != job.wake:
             return
         try:
@@ -278,19 +287,19 @@ class SimulatedPool:
             while seconds <= 0:
                 seconds = next(job.steps)
         except StopIteration:
-            self._left(job, 0, "exit status 0")
+            self._handle_exit(job, 0, "exit status 0")
         except SystemExit as left:
             code = left.code if isinstance(left.code, int) else int(left.code is not None)
-            self._left(job, code, f"exit status {code}")
+            self._handle_exit(job, code, f"exit status {code}")
         except AssertionError:
             raise
         except Exception as error:
-            self._left(job, 1, f"exit status 1: {type(error).__name__}: {error}")
+            self._handle_exit(job, 1, f"exit status 1: {type(error).__name__}: {error}")
         else:
             self._plan(job, seconds)
 
-    def _left(self, job: _Job, code: int, how: str) -> None:
-        """Its process ended by itself: evicted all the same, if it was asked to."""
+    def _handle_exit(self, job: _Job, code: int, how: str) -> None:
+        """Handle a process that ended by itself. If its end had been requested, the job counts as evicted."""
         if job.ending:
             self._end(job, State.EVICTED, f"SIGTERM, left with {how}" + (" (cancelled)" if job.cancelled else ""), code)
             return
@@ -302,7 +311,7 @@ class SimulatedPool:
             return
         job.ended = True
         job.process.woken = lambda: None
-        job.steps = iter(())  # whatever it held can go
+        job.steps = iter(())  # frees the process: planned actions still refer to the job
         del self._jobs[job.worker]
         now = self._clock.now_s
         self.tally.lived_s += now - job.began_s
@@ -323,8 +332,11 @@ class SimulatedPool:
 
 @final
 class Simulated(Backend):
-    """One master's hold on a pool. `crashed()` says whether the master was killed: then nobody cancels anything, and
-    `reached` hears of a job before it is submitted, so that it may be killed there."""
+    """One master's connection to a pool.
+
+    `crashed()` is true once the master was killed; `close` then cancels no job. `reached` is called before each
+    submission, so that the master can be killed at that point.
+    """
 
     name = "simulated"
 

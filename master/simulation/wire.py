@@ -1,9 +1,11 @@
-"""The carrier of a simulation: payloads between objects of one process, each delivered as a plan says.
+"""The carrier of simulations without real training: passes payloads between objects of one process.
 
-It keeps no files and looks only at mailboxes in which something lies, so the cost of a master's turn follows the
-messages that arrived and not the number of workers. A payload that is altered or torn on its way is dropped, as its
-SHA-256 would have it. `MergingTime` is what merging costs a simulated master: seconds for each push, which it
-spends before it looks for messages again.
+It has no files and polls only the mailboxes with messages. So the cost of a master's turn depends on the messages that
+arrived, not on the number of workers. The carrier drops a damaged payload, as a real one does after checking its
+SHA-256.
+
+`MergingTime` simulates the time that merging takes: a number of seconds for each push, which pass before the master's
+next turn.
 """
 
 from __future__ import annotations
@@ -20,22 +22,23 @@ from gridml.protocol.payload import Arrived, Payload
 from gridml.protocol.push import PushContent, ReplicaPart
 from master.simulation.faulty_network import Delivery, VirtualClock
 
-Deliver = Callable[[int, bytes], None]  # a reply's number and payload reach a worker
-ProgressSource = Callable[
-    [], tuple[float, int, int]
-]  # of a process: until when it has lived, and at which vertex of which lease
-BEAT_S = 0.5  # between two heartbeats of a process that lives, whatever it does: as remote.stepped has it
+Deliver = Callable[[int, bytes], None]  # called with the number and the payload of a reply
+#: Returns (time up to which a process has lived, its lease, the vertex up to which the lease is trained).
+ProgressSource = Callable[[], tuple[float, int, int]]
+BEAT_S = 0.5  # seconds between two heartbeats of a live process, as in remote.stepped
 
 
-def going_on(heartbeat: Heartbeat, lived_s: float) -> Heartbeat:
-    """Return the heartbeat that a process would have said by now that has lived until `lived_s`, on a clock that never
-    stands still: it says its last one again and again."""
+def extrapolated(heartbeat: Heartbeat, lived_s: float) -> Heartbeat:
+    """Return the present heartbeat of a process that has repeated `heartbeat` every `BEAT_S` until `lived_s`.
+
+    Repeats are computed when the master reads them, so they need no actions of the clock.
+    """
     return heartbeat._replace(number=heartbeat.number + int(lived_s / BEAT_S))
 
 
 @final
 class WireCodec(Codec):
-    """Messages handed over as they are; what was written as bytes, as hostile ones are, passes the real codec."""
+    """Passes messages on as objects. Hostile messages are bytes, which the real codec reads."""
 
     def __init__(self) -> None:
         self._handed_over, self._written = InProcessCodec(), BundleCodec()
@@ -50,15 +53,17 @@ class WireCodec(Codec):
 
 @dataclass
 class _Box:
-    deliver: Deliver | None = None
+    """The mailbox of one worker."""
+
+    deliver: Deliver | None = None  # None until the worker's process listens
     progress: ProgressSource | None = None
-    messages: dict[int, bytes] = field(default_factory=dict)  # by number: whole, and not yet answered
-    heartbeat: Heartbeat | None = None  # that the worker said when something began or ended
+    messages: dict[int, bytes] = field(default_factory=dict)  # messages that arrived and are not answered, by number
+    heartbeat: Heartbeat | None = None  # the last one that the worker sent; its repeats are computed on reading
 
 
 @final
 class Wire(MasterMailboxes):
-    """Both ends in one: it outlives every master. `travel_s` is how long a payload takes, beyond `delivery`."""
+    """Both ends of the carrier. It outlives every master. A payload takes `travel_s` plus the delay by `delivery`."""
 
     carries_chunks = False
 
@@ -67,19 +72,19 @@ class Wire(MasterMailboxes):
         self._delivery = delivery
         self._travel_s = travel_s
         self._boxes: dict[str, _Box] = {}
-        self._waiting: dict[str, None] = {}  # workers with messages, in the order of arrival
-        self.sent = self.lost = 0
+        self._waiting: dict[str, None] = {}  # workers with messages, as a set in order of arrival
+        self.sent = self.lost = 0  # number of messages and replies
 
     # --- the worker's end
 
     def listen(self, worker: str, deliver: Deliver, progress: ProgressSource | None = None) -> None:
-        """Replies to `worker` go there from now on, and its heartbeats go on by where it stands. Raises
-        FileNotFoundError where it has no mailbox."""
+        """Connect a worker's process. Replies go to `deliver`; `progress` gives the present state for heartbeats.
+        Raises FileNotFoundError for a worker without a mailbox."""
         box = self._box(worker)
         box.deliver, box.progress = deliver, progress
 
     def send(self, worker: str, number: int, payload: bytes) -> None:
-        """Raises FileNotFoundError when the mailbox was closed."""
+        """Send a message. Raises FileNotFoundError if the mailbox was closed."""
         self._box(worker)
         self._travel(payload, lambda: self._arrive(worker, number, payload))
 
@@ -99,6 +104,7 @@ class Wire(MasterMailboxes):
         if self._delivery is None:
             self._clock.at(now, arrive)
             return
+        # `Chances` returns an undamaged payload as the same object, so no digest is needed.
         whole = [delay for delay, arrived in self._delivery(payload) if arrived is payload]
         self.lost += not whole
         for delay in whole:
@@ -125,6 +131,7 @@ class Wire(MasterMailboxes):
 
     def answer(self, worker: str, number: int, payload: Payload) -> None:
         if worker in self._boxes:
+            # Bytes are not copied, because the copy of an `InProcessPayload` would lose its message object.
             carried = payload if isinstance(payload, bytes) else bytes(payload)
             self._travel(carried, lambda: self._hand_over(worker, number, carried))
         self.discard(worker, number)
@@ -133,7 +140,7 @@ class Wire(MasterMailboxes):
         box = self._boxes.get(worker)
         if box is None:
             return
-        if len(box.messages) == 1 and number in box.messages:
+        if len(box.messages) == 1 and number in box.messages:  # the usual case, without a new dict
             box.messages.clear()
         else:
             box.messages = {n: payload for n, payload in box.messages.items() if n > number}
@@ -141,7 +148,7 @@ class Wire(MasterMailboxes):
             self._waiting.pop(worker, None)
 
     def publish(self, name: str, payload: Payload) -> None:
-        """Nothing: there are no chunks."""
+        """Do nothing: this carrier has no chunks."""
 
     def retract(self, name: str) -> None:
         pass
@@ -151,10 +158,10 @@ class Wire(MasterMailboxes):
         if box is None or box.heartbeat is None or box.progress is None:
             return None if box is None else box.heartbeat
         lived_s, lease, upto = box.progress()
-        said = box.heartbeat
-        if said.lease == lease and said.upto <= upto:  # hostile ones say what they like
-            said = said._replace(upto=upto)
-        return going_on(said, lived_s)
+        last = box.heartbeat
+        if last.lease == lease and last.upto <= upto:  # otherwise it is hostile, and stays as it was sent
+            last = last._replace(upto=upto)
+        return extrapolated(last, lived_s)
 
     def clear(self) -> None:
         self._boxes.clear()
@@ -167,14 +174,14 @@ class Wire(MasterMailboxes):
 
 @final
 class MergingTime(Codec):
-    """Reads and writes as `codec` does, and counts `merge_s` for each push that is answered as merged.
+    """Wraps `codec`, and adds `merge_s` to `spent_s` for each reply to a merged push.
 
-    Answers leave at once, so a push whose master is behind is answered too early, by no more than one group's time;
-    what comes meanwhile waits, so no more are merged than the time allows.
+    Replies leave immediately, so a reply is too early by at most the merging time of one turn's pushes. The rate of
+    merged pushes is right, because messages that arrive during the merging time wait for the next turn.
     """
 
     def __init__(self, codec: Codec, merge_s: float) -> None:
-        self.spent_s = 0.0
+        self.spent_s = 0.0  # total seconds of merging; never reset
         self._codec = codec
         self._merge_s = merge_s
 

@@ -1,6 +1,7 @@
-"""The two sorts of simulated workers, each with its carrier: some only take time, others really train.
+"""The two kinds of simulated workers, each with its carrier: cost-only workers and workers that really train.
 
-`Hostility` adds messages of workers on hostile machines: values that no honest worker sends, in every field.
+`Hostility` makes the additional messages of workers on hostile machines. Fields of such a message have hostile values,
+which no honest worker sends.
 """
 
 from __future__ import annotations
@@ -24,25 +25,27 @@ from master.simulation.cost_only_worker import CostOnlyWorker
 from master.simulation.faulty_network import Delivery, FaultyNetwork, VirtualClock, on_time
 from master.simulation.scenario import Machine, Scenario
 from master.simulation.simulated import SimulatedWorker
-from master.simulation.wire import Wire, WireCodec, going_on
+from master.simulation.wire import Wire, WireCodec, extrapolated
 
 Tensors = Mapping[str, Array]
-FieldPath = tuple[str, ...]  # of a field: its name, or that of the part which has it and its name there
+FieldPath = tuple[str, ...]  # (name,) in a sync, or (part, name) in its push or failure
 
 
 def nested(depth: int) -> list[Any]:
-    """Return lists within lists."""
+    """Return a list that is nested `depth` times."""
     value: list[Any] = []
     for _ in range(depth):
         value = [value]
     return value
 
 
+# Hostile values by the declared type of a field: limits of integer types, non-finite floats, texts that break encoders,
+# terminals, markup, SQL and paths.
 INTEGERS: Final = (-1, 0, 1, 2**31, 2**53 - 1, 2**53, -(2**63), 2**63 - 1, 2**63, 2**64, -(2**70), 10**400)
 SECONDS: Final = (-1.0, -0.0, -1e-320, 5e-324, 1e-320, 1e-300, 1e-9, 1e12, 1e15, 1e300, 1e308, -1e308,
                   math.nan, math.inf, -math.inf)  # fmt: skip
 TEXTS: Final = (
-    "caf\udce9.txt",  # as os.fsdecode gives a name that is no UTF-8: no encoder takes the lone surrogate
+    "caf\udce9.txt",  # os.fsdecode returns such names; no encoder accepts the lone surrogate
     "\ud800\udfff",
     "\x1b[2J\x1b]0;title\x07\x1b[31m",  # clears a terminal and renames its window
     "\r\x08\x7f\x9b1A",
@@ -60,22 +63,22 @@ TEXTS: Final = (
 LEASES: Final[tuple[Any, ...]] = ([], [-1], [2**63], [1, 1, 1], list(range(1_000)), ["1"], [None], [True], [1.5],
                                   [math.nan], [[1]], "123", nested(60))  # fmt: skip
 WRONG_TYPES: Final[tuple[Any, ...]] = (None, True, False, 7, 1.5, "7", "", [], [7], {}, {"lease": 1}, nested(60))
-NEAR: Final = (-64, -2, -1, 1, 2, 64)  # added to an honest number, a lie that fits almost
+NEAR: Final = (-64, -2, -1, 1, 2, 64)  # offsets to honest integers, for plausible values
 
 _PARTS: Final = {"push": Push, "failure": Failure}
 _BY_TYPE: Final[dict[Any, tuple[Any, ...]]] = {int: INTEGERS, float: SECONDS, str: TEXTS, bool: (True, False)}
 FIELDS: Final[dict[FieldPath, Any]] = {(name,): declared for name, declared in get_type_hints(Sync).items()} | {
     (part, name): declared for part, of in _PARTS.items() for name, declared in get_type_hints(of).items()
 }
-"""Every field of a sync, of its push and of its failure, with the type that is declared."""
+"""The declared type of every field of a sync, of its push and of its failure."""
 
 
 def value_for(path: FieldPath, honest: object, rng: random.Random) -> object:
-    """Draw a value for the field at `path`, whose honest value is given."""
+    """Draw a hostile value for the field at `path`."""
     chance, declared = rng.random(), FIELDS[path]
     if chance < 0.2:
         return rng.choice(WRONG_TYPES)
-    if chance < 0.4 and type(honest) is int:
+    if chance < 0.4 and type(honest) is int:  # not isinstance: True is an int, too
         return honest + rng.choice(NEAR)
     if declared in _BY_TYPE:
         return rng.choice(_BY_TYPE[declared])
@@ -83,8 +86,8 @@ def value_for(path: FieldPath, honest: object, rng: random.Random) -> object:
 
 
 def alter(sync: Sync, rng: random.Random, fields: int = 1) -> dict[str, Any]:
-    """Return the JSON of a sync with `fields` hostile values; at times one is missing, or there is one more. A sync
-    without a push or a failure gets one where a field of it is drawn."""
+    """Return the JSON of a sync in which `fields` random fields have hostile values; sometimes a field is removed or
+    added instead. If a random field belongs to a push or failure that the sync lacks, a push or failure is made up."""
     message = to_json(sync)
     for path in rng.sample(list(FIELDS), fields):
         holder = message
@@ -99,7 +102,7 @@ def alter(sync: Sync, rng: random.Random, fields: int = 1) -> dict[str, Any]:
             holder[rng.choice(TEXTS)] = rng.choice(WRONG_TYPES)
         else:
             value = value_for(path, holder.get(name), rng)
-            holder[name] = dict(value) if isinstance(value, dict) else value  # fields may be put into that
+            holder[name] = dict(value) if isinstance(value, dict) else value  # a copy, because it may be changed later
     return message
 
 
@@ -109,7 +112,7 @@ def altered(sync: Sync, rng: random.Random, fields: int = 1, tensors: Tensors | 
 
 
 def _made_up(part: str, rng: random.Random) -> dict[str, Any]:
-    """Return a push or a failure under some lease, as JSON."""
+    """Return a push or a failure under a random lease, as JSON."""
     lease, at = rng.randrange(1, 200), rng.randrange(1_000)
     if part == "push":
         return Push(lease, rng.choice((1, 1_000_000)), rng.randrange(1, 4), rng.randrange(-1, 20), at, at)._asdict()
@@ -117,69 +120,70 @@ def _made_up(part: str, rng: random.Random) -> dict[str, Any]:
 
 
 def nonsense(rng: random.Random) -> bytes:
-    """Return bytes that are no message."""
+    """Return random bytes."""
     return rng.randbytes(rng.choice((0, 1, 7, 8, 9, 100, 4_000)))
 
 
-SHARE = 0.5  # of the messages and heartbeats from a hostile machine
-MOST = 4  # hostile messages beside one that is honest
-MOST_FIELDS = 4  # altered in one of them
-# Numbers that they come under, after that of the honest message: for the most part its own, whose place they take or
-# which takes theirs; a number far off makes those that follow late copies.
+# Share of a hostile machine's honest messages that hostile messages follow, and of its heartbeats that are hostile.
+HOSTILE_SHARE = 0.5
+MAX_MESSAGES = 4  # hostile messages after one honest message
+MAX_FIELDS = 4  # fields altered in one hostile message
+#: A hostile message has the number of the honest message plus one of these offsets. Most have the same number, so that
+#: one message replaces the other. A much larger number makes all later honest messages count as late copies.
 OFFSETS = (0,) * 20 + (-1, -1, 1, 1, 1_000)
-_HEARTBEATS = tuple(value for value in INTEGERS if -(2**63) <= value < 2**63)  # what its file can hold
+_HEARTBEATS = tuple(value for value in INTEGERS if -(2**63) <= value < 2**63)  # a heartbeat's file holds int64
 
 
 @final
 class Hostility:
-    """Draws hostile messages from a seed. `values` counts what was put into fields, or in place of a whole message."""
+    """Draws hostile messages from a seed."""
 
     def __init__(self, seed: int) -> None:
-        self.values = 0
+        self.values = 0  # hostile fields so far; a message of random bytes counts as one field
         self._rng = random.Random(f"hostile/{seed}")
 
     def messages(self, number: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield (number, payload) of the hostile messages that come beside a worker's message."""
+        """Yield (number, payload) of the hostile messages that follow an honest one."""
         rng = self._rng
-        if rng.random() >= SHARE or not isinstance(payload, InProcessPayload):
+        if rng.random() >= HOSTILE_SHARE or not isinstance(payload, InProcessPayload):
             return
         assert isinstance(payload.message, Sync), "workers send syncs"
-        for _ in range(rng.randint(1, MOST)):
-            fields = rng.randint(0, MOST_FIELDS)
+        for _ in range(rng.randint(1, MAX_MESSAGES)):
+            fields = rng.randint(0, MAX_FIELDS)
             self.values += max(1, fields)
             hostile = altered(payload.message, rng, fields) if fields else nonsense(rng)
             yield max(0, number + rng.choice(OFFSETS)), hostile
 
     def heartbeat(self, lease: int, upto: int) -> tuple[int, int]:
-        """Return a heartbeat, at times a hostile one."""
-        if self._rng.random() >= SHARE:
+        """Return the honest heartbeat (lease, upto), or a hostile one."""
+        if self._rng.random() >= HOSTILE_SHARE:
             return lease, upto
         self.values += 1
         return self._rng.choice(((lease, self._rng.choice(_HEARTBEATS)), (self._rng.choice(_HEARTBEATS), upto)))
 
 
 class Workers(ABC):
-    """Workers of one sort. They outlive every master."""
+    """All workers of a simulation. They are of the same kind, and outlive every master."""
 
     codec: Codec
 
     @property
     @abstractmethod
     def sent(self) -> int:
-        """Messages and answers so far."""
+        """Messages and replies so far."""
 
     @property
     @abstractmethod
     def lost(self) -> int:
-        """Those of them of which no copy arrived whole, or will."""
+        """Messages and replies of which no copy arrives intact."""
 
     @abstractmethod
     def mailboxes(self) -> MasterMailboxes:
-        """The next master's end of the carrier."""
+        """Return the carrier's end for the next master."""
 
     @abstractmethod
     def hire(self, worker: str, machine: Machine) -> SimulatedWorker:
-        """A worker process on a machine."""
+        """Start a worker process on a machine."""
 
 
 class TrainingWorker(SimulatedWorker, Protocol):
@@ -187,15 +191,14 @@ class TrainingWorker(SimulatedWorker, Protocol):
 
     @property
     def lived_s(self) -> float:
-        """Until when its process has lived."""
+        """Time up to which its process has lived."""
 
     def notice_reply(self) -> None:
-        """A reply may have come."""
+        """Check for a reply. Called when one may have arrived."""
 
 
 class RealTrainer(Protocol):
-    """Makes workers that really train: from their options, their mailbox, the clock, and how fast their machine is.
-    `remote.stepped` has one; the master knows nothing of it."""
+    """Makes workers that really train. `remote.stepped` implements it; the master must not import `remote`."""
 
     def __call__(
         self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float
@@ -203,18 +206,18 @@ class RealTrainer(Protocol):
 
 
 def options_of(worker: str, machine: Machine, scenario: Scenario) -> WorkerOptions:
-    """Who a worker on a machine is."""
+    """Return the identity and the limits of a worker on a machine."""
     return WorkerOptions(worker, machine.kind, scenario.chunks_per_job or None)
 
 
 def delivery_of(scenario: Scenario) -> Delivery | None:
-    """What happens to payloads, None where nothing does."""
+    """Return the delivery of a scenario; None for a carrier without faults."""
     return None if scenario.faults is None else scenario.faults.delivery(scenario.wire_seed)
 
 
 @final
 class CostOnlyWorkers(Workers):
-    """Workers that only let time pass, and hand their messages over."""
+    """Cost-only workers. Their messages stay objects."""
 
     def __init__(self, clock: VirtualClock, scenario: Scenario) -> None:
         self.codec = WireCodec()
@@ -244,7 +247,7 @@ class CostOnlyWorkers(Workers):
 
 @final
 class _WireEnd:
-    """A worker's end of the wire; from a hostile machine hostile messages travel under its name, too."""
+    """A worker's end of the wire. On a hostile machine it also sends hostile messages under the worker's name."""
 
     def __init__(self, clock: VirtualClock, wire: Wire, worker: str, hostility: Hostility | None) -> None:
         self._clock = clock
@@ -270,7 +273,7 @@ class _WireEnd:
 
 @final
 class TrainingWorkers(Workers):
-    """Workers that train as `trainer` makes them, and write to the master as real workers do."""
+    """Workers that really train, made by `trainer`. Their messages are encoded to bytes as by real workers."""
 
     def __init__(self, clock: VirtualClock, scenario: Scenario, trainer: RealTrainer) -> None:
         self.codec = BundleCodec()
@@ -280,7 +283,8 @@ class TrainingWorkers(Workers):
         self._sent = self._lost = 0
         self._clock = clock
         self._trainer = trainer
-        self._hired: WeakValueDictionary[str, TrainingWorker] = WeakValueDictionary()  # the pool holds those that live
+        # Weak references: the pool holds the live workers, and an ended worker is freed together with its replica.
+        self._hired: WeakValueDictionary[str, TrainingWorker] = WeakValueDictionary()
 
     @property
     def sent(self) -> int:
@@ -299,19 +303,19 @@ class TrainingWorkers(Workers):
         return hired
 
     def _deliver(self, payload: bytes) -> Sequence[tuple[float, bytes]]:
-        """What arrives of a message, an answer or a chunk, and how much later."""
+        """Return the arrivals of a message, a reply or a chunk, as a `Delivery`."""
         arrivals = [(delay + self._scenario.travel_s, arrived) for delay, arrived in self._delivery(payload)]
         self._sent += 1
         self._lost += all(arrived != payload for _, arrived in arrivals)
         return arrivals
 
     def _lived_s(self, worker: str) -> float:
-        """Until when a worker's process has lived, by now."""
+        """Return the time up to which a worker's process has lived; 0 for one that has ended."""
         hired = self._hired.get(worker)
         return 0.0 if hired is None else hired.lived_s
 
     def _wake(self, worker: str, at_s: float) -> None:
-        """A reply reaches a worker then, which need not look for it before."""
+        """Notify a worker when a reply arrives, so that it need not poll."""
         waiting = self._hired.get(worker)
         if waiting is not None:
             self._clock.at(at_s, waiting.notice_reply)
@@ -319,7 +323,7 @@ class TrainingWorkers(Workers):
 
 @final
 class _NotifyingMailboxes(Forwarding):
-    """A master's end that reports when each reply arrives, and where heartbeats go on while processes live."""
+    """A master's end that reports the arrival time of each reply, and extrapolates the heartbeats of live processes."""
 
     def __init__(
         self, network: FaultyNetwork, notify: Callable[[str, float], None], lived_s: Callable[[str], float]
@@ -330,12 +334,12 @@ class _NotifyingMailboxes(Forwarding):
         self._lived_s = lived_s
 
     def heartbeat(self, worker: str) -> Heartbeat | None:
-        said = super().heartbeat(worker)
-        return None if said is None else going_on(said, self._lived_s(worker))
+        last = super().heartbeat(worker)
+        return None if last is None else extrapolated(last, self._lived_s(worker))
 
     def answer(self, worker: str, number: int, payload: Payload) -> None:
         box = self._network.mailboxes.get(worker)
-        before = 0 if box is None else len(box.replies)
+        before = 0 if box is None else len(box.replies)  # the call below appends the new arrivals
         super().answer(worker, number, payload)
-        for parcel in [] if box is None else box.replies[before:]:
-            self._notify(worker, parcel.at_s)
+        for arrival in [] if box is None else box.replies[before:]:
+            self._notify(worker, arrival.at_s)

@@ -1,6 +1,6 @@
-"""A simulated run from its beginning to its end: the real master, killed and started again as the scenario says.
+"""The world of a simulation: runs the real master in a scenario, with kills and restarts, until the run finishes.
 
-Simulations that can never finish are recognised: some before they begin, others only as they go on.
+It also detects simulations that can never finish: from their options, or because the run makes no progress.
 """
 
 from __future__ import annotations
@@ -33,56 +33,67 @@ from master.store.journal import Report
 from master.store.settings import Settings
 from master.telemetry.staffing import STUCK
 
-SELDOM = 1e-6  # when fewer lives than this can bring home a vertex, none ever will
-LIVES, LIVES_OF_EACH = 5_000, 50  # that began without a credit, in all or on each machine, whichever is more
-MASTERS = 1_000  # that took over without a credit
-TURNS = 400_000  # of the master without a credit: about a minute of real time
-SOME_TURNS = 1_000  # below, simulated time says nothing: the next machine may only come in a month
-LONGEST_S = 1e12  # of simulated time, in which a clock of 64 bits still resolves a millisecond
-CHANGE = (
+#: Minimum share of the lives that must last until their first credit. A smaller share is practically none.
+MIN_SURVIVAL = 1e-6
+# A run that reaches one of these bounds without a credit is stopped.
+MAX_LIVES, MAX_LIVES_PER_MACHINE = 5_000, 50  # lives that began, in all and per machine; the larger bound counts
+MAX_MASTERS = 1_000  # masters that took over
+MAX_TURNS = 400_000  # turns of the master, which take about a minute of real time
+#: Minimum turns without a credit before simulated time counts as a bound. It must not count alone, because it jumps:
+#: the next machine may come only after a month.
+MIN_TURNS = 1_000
+#: Maximum simulated seconds; up to this time, a 64-bit float resolves a millisecond.
+MAX_SIMULATED_S = 1e12
+ADVICE = (
     "Give machines that live longer (--lifetime, --trace), a shorter boot, start or push (--cost), pushes or smaller "
     "chunks (--chunk, --push-every), or a longer --silence."
 )
 
 
 @dataclass(frozen=True)
-class Since:
-    """What has happened since a vertex was credited last, or since the beginning."""
+class SinceCredit:
+    """Counts since the last credit, or since the beginning."""
 
-    seconds: float = 0.0
-    turns: int = 0
-    lives: int = 0
-    masters: int = 0
+    seconds: float = 0.0  # simulated
+    turns: int = 0  # turns of masters
+    lives: int = 0  # workers' lives that began
+    masters: int = 0  # masters that took over
 
 
 def check_lives(lifetime: Lifetime, costs: Costs, vertices: int, fastest: float, grace_s: float) -> None:
-    """Raise UsageError when practically no life lasts until it can have brought home its first `vertices` on a machine
-    `fastest` times as fast as the costs say; a machine that is taken may work on for `grace_s`."""
+    """Raise UsageError if practically no life lasts until its first credit.
+
+    A credit takes at least `vertices` vertices, on a machine that is `fastest` times as fast as `costs` say. After a
+    warning, a machine goes on for `grace_s`.
+    """
     work_s = vertices * (costs.copy_s + costs.exec_s / fastest)
     needed_s = costs.boot_s + costs.start_s + work_s + (costs.push_s or 0.0)
     share = lifetime.survival(max(0.0, needed_s - grace_s))
-    if share >= SELDOM:
+    if share >= MIN_SURVIVAL:
         return
     raise UsageError(
         f"no chunk could ever finish: boot {costs.boot_s:,.6g} s, start {costs.start_s:,.6g} s, {work_s:,.6g} s of "
         f"work and push {costs.push_s or 0.0:,.6g} s come before the first credit, but by {lifetime} (mean "
-        f"{lifetime.mean():,.6g} s) a share of {share:.2g} of the machines lives that long. {CHANGE}"
+        f"{lifetime.mean():,.6g} s) a share of {share:.2g} of the machines lives that long. {ADVICE}"
     )
 
 
 def check_silence(
     costs: Costs, slowest: float, silent_s: float, travel_s: float = 0.0, *, batch: int = 1, chunk: int = 1
 ) -> None:
-    """Raise UsageError when what a worker does at once takes so long that it would be given up, and whoever got its
-    leases in turn: its first message may take a silence, and whatever it trains nothing in `STUCK` of them, for its
-    heartbeat goes on. `slowest` is the speed of the slowest machines. Messages take `travel_s`, which counts once: one
-    that waits for an answer sends its message again and again."""
+    """Raise UsageError if one operation of a worker takes so long that the worker would be given up. All workers that
+    get its leases afterwards would be given up, too.
+
+    The first message must come within `silent_s`. Any other operation, such as a batch, must take less than `STUCK`
+    times `silent_s`, because heartbeats continue during the operation, but without progress. `slowest` is the speed of
+    the slowest machines. A message takes `travel_s`. This time counts only for the first message, because a worker that
+    waits for a reply repeats its message.
+    """
     first_s = costs.boot_s + travel_s
     if first_s >= silent_s:
         raise UsageError(
-            f"--silence is {silent_s:,.6g} s, but it takes {first_s:,.6g} s for the first message to come (boot, "
-            f"--travel), before which nothing is heard of a worker; expected --silence to be longer than that, such as "
-            f"--silence {2 * first_s:.6g}."
+            f"--silence is {silent_s:,.6g} s, but a worker's first message takes {first_s:,.6g} s (boot, --travel); "
+            f"expected --silence to be longer than that, such as --silence {2 * first_s:.6g}."
         )
     start_s = costs.start_s + chunk * costs.copy_s
     for what, takes_s in (
@@ -100,35 +111,42 @@ def check_silence(
             )
 
 
-def check_stall(since: Since, machines: int, alone_s: float) -> None:
-    """Raise RunError when a run will not go on: `machines` are there at once, and `alone_s` is more than one of them
-    would take for everything. Each life that ends in vain may be followed by another one, which has that time anew."""
-    most = max(LIVES, LIVES_OF_EACH * machines)
+def check_stall(since: SinceCredit, machines: int, alone_s: float) -> None:
+    """Raise RunError if a run makes no more progress.
+
+    `machines` is the number of machines at one time. `alone_s` is an upper bound of the time that one machine takes for
+    the whole run. The permitted time without a credit is `alone_s` plus `alone_s / machines` for each life that began.
+    """
+    most = max(MAX_LIVES, MAX_LIVES_PER_MACHINE * machines)
     if since.lives >= most:
-        why = f"{since.lives:,} lives began in vain"
-    elif since.masters >= MASTERS:
-        why = f"{since.masters:,} masters took over in vain; let them be killed less often (--crash-every)"
-    elif since.turns >= TURNS or (since.turns >= SOME_TURNS and since.seconds > alone_s * (1 + since.lives / machines)):
-        why = f"the master looked for messages {since.turns:,} times, and {since.lives:,} lives began"
+        why = f"{since.lives:,} lives began"
+    elif since.masters >= MAX_MASTERS:
+        why = f"{since.masters:,} masters took over: kill them less often (--crash-every)"
+    elif since.turns >= (MIN_TURNS if since.seconds > alone_s * (1 + since.lives / machines) else MAX_TURNS):
+        why = f"the master polled for messages {since.turns:,} times, and {since.lives:,} lives began"
     else:
         return
     raise RunError(
-        f"the simulated run does not go on: no vertex was credited for {since.seconds:,.0f} s, {why}. {CHANGE}"
+        f"the simulated run makes no progress: no vertex was credited for {since.seconds:,.0f} s, {why}. {ADVICE}"
     )
 
 
-START_S = 1_000_000.0  # of the virtual clock: terms of masters are whole seconds
-SOON_S = 60.0  # a master that does not come to the point where it should be killed is killed at the next one after this
-STILL_S = 86_400.0  # when nothing is planned for so long, nothing will ever happen again
+START_S = 1_000_000.0  # start of the virtual clock; far from 0, because the terms of masters are its whole seconds
+#: A master is killed at the point that the scenario names. If the master does not reach this point within these seconds
+#: after the time of its kill, it is killed at the next point that it reaches.
+KILL_ANYWHERE_AFTER_S = 60.0
+#: Simulated seconds without any planned action after which the simulation ends, because nothing more can happen.
+MAX_IDLE_S = 86_400.0
 
 
 class MasterKilled(BaseException):
-    """The scenario killed the master here."""
+    """Raised where the scenario kills the master. It is a BaseException so that no error handler of the master catches
+    it."""
 
 
 @final
 class Inline(Executor):
-    """Does at once what is submitted, so that a simulation does not depend on threads."""
+    """An executor that runs each task on submission, so that a simulation has no threads."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -141,17 +159,15 @@ class Inline(Executor):
 
 @final
 class World:
-    """Everything around the master: clock, machines, workers and what carries their messages. They outlive it.
+    """Everything around the master: clock, machines, workers and their carrier. All of these outlive each master.
 
-    With a `trainer` workers really train; without one they only take time. `master_s` and `world_s` are CPU seconds of
-    the master's code and of everything around it, workers included. `tick` is called once a turn of the master, and
-    may raise to end the run between two turns.
+    With a `trainer`, workers really train; without one, they only take time.
     """
 
     def __init__(self, settings: Settings, scenario: Scenario, trainer: RealTrainer | None = None) -> None:
         self.settings = settings
         self.scenario = scenario
-        self.tick: Callable[[], None] = lambda: None
+        self.tick: Callable[[], None] = lambda: None  # called once per turn; it can end the run by an exception
         self.clock = VirtualClock(START_S)
         self.workers: Workers = (
             CostOnlyWorkers(self.clock, scenario) if trainer is None else TrainingWorkers(self.clock, scenario, trainer)
@@ -164,38 +180,39 @@ class World:
             negotiation=scenario.negotiation,
         )
         self._merging = MergingTime(self.workers.codec, scenario.merge_s)
-        self._rested_s = 0.0  # of `_merging.spent_s`, how much has passed
-        self.masters = 0
-        self.crashed = False
-        self.master_s = self.world_s = 0.0
-        self._mark_s = time.process_time()
-        self._machines: dict[int, Machine] = {}
-        self._dies: tuple[float, str] | None = None  # when the master is killed, and where
-        self._still_s = 0.0  # for how long nothing has been planned
+        self._rested_s = 0.0  # part of `_merging.spent_s` that has passed on the clock
+        self.masters = 0  # masters that were started
+        self.crashed = False  # True: the present master was killed
+        self.master_s = self.world_s = 0.0  # CPU seconds of the master's code, and of everything else
+        self._mark_s = time.process_time()  # CPU time at the last call of `lap`
+        self._machines: dict[int, Machine] = {}  # by slot: a cache, because a machine is the same for each of its lives
+        self._kill_at: tuple[float, str] | None = None  # (time, point) of the present master's kill; None: not killed
+        self._still_s = 0.0  # simulated seconds without any planned action
         self._run: MasterRun | None = None
         self._lives = self._turns = 0
-        self._credited = 0  # vertices, and when the last of them was, which master and which life it then was:
+        # The number of credited vertices, and (time, turns, lives, masters) at the check that first found this number.
+        self._credited = 0
         self._credited_at = START_S, 0, 0, 0
 
     @property
     def messages(self) -> int:
-        """Messages and answers that were sent."""
+        """Messages and replies so far."""
         return self.workers.sent
 
     @property
     def lost(self) -> int:
-        """Those of them of which no copy arrived whole."""
+        """Messages and replies of which no copy arrives intact."""
         return self.workers.lost
 
     @property
     def wire(self) -> Wire:
-        """What carries the messages of workers that only take time."""
-        assert isinstance(self.workers, CostOnlyWorkers), "there is none where workers train"
+        """The carrier of cost-only workers."""
+        assert isinstance(self.workers, CostOnlyWorkers), "workers that train have another carrier"
         return self.workers.wire
 
     @property
     def hostile(self) -> int:
-        """Hostile values that were sent."""
+        """Hostile values so far."""
         return self.workers.hostility.values if isinstance(self.workers, CostOnlyWorkers) else 0
 
     def _hire(self, worker: str, slot: int) -> SimulatedWorker:
@@ -206,9 +223,9 @@ class World:
         return self.workers.hire(worker, machine)
 
     def environment(self, report: Report) -> Environment:
-        """Return what the next master sees."""
+        """Return the environment of the next master."""
         crash = self.scenario.crash(self.masters)
-        self._dies = None if crash is None else (self.clock.now_s + crash[0], crash[1])
+        self._kill_at = None if crash is None else (self.clock.now_s + crash[0], crash[1])
         self.masters += 1
         self.crashed = False
         end = self.workers.mailboxes()
@@ -231,57 +248,58 @@ class World:
         )
 
     def drive(self, run: MasterRun) -> None:
-        """A master has taken the run over. Raises RunError when too many have in vain."""
+        """Set the run of the present master, then call `check_progress`, which raises RunError."""
         self._run = run
-        self.look()
+        self.check_progress()
 
-    def look(self) -> None:
-        """Raise RunError when the run does not go on."""
+    def check_progress(self) -> None:
+        """Raise RunError if the run makes no progress."""
         assert self._run is not None, "a run is driven before it rests"
         standing = self.clock.now_s, self._turns, self._lives, self.masters
         if (credited := self._run.ledger.credited) != self._credited:
             self._credited, self._credited_at = credited, standing
         then_s, turns, lives, masters = self._credited_at
-        since = Since(standing[0] - then_s, standing[1] - turns, standing[2] - lives, standing[3] - masters)
+        since = SinceCredit(standing[0] - then_s, standing[1] - turns, standing[2] - lives, standing[3] - masters)
         check_stall(since, self.scenario.script.slots, self._alone_s(self._run.total))
 
     def _alone_s(self, vertices: int) -> float:
-        """Return more than the slowest machine would take for everything, and for messages that come late besides."""
+        """Return an upper bound of the time that the slowest machine takes for the whole run if messages are late."""
         costs, faults = self.scenario.costs, self.scenario.faults
         around_s = costs.wait_s + costs.boot_s + costs.start_s + costs.end_s + (costs.push_s or 0.0)
         delay_s = self.scenario.travel_s + (0.0 if faults is None else faults.delay_s)
         vertex_s = costs.copy_s + costs.exec_s / self.scenario.speeds.slowest + self.scenario.merge_s
-        return 2 * (around_s + vertices * vertex_s) + 100 * delay_s + 10 * STILL_S
+        return 2 * (around_s + vertices * vertex_s) + 100 * delay_s + 10 * MAX_IDLE_S
 
     def rest(self, seconds: float) -> None:
-        """While the master rests, time goes on to the next thing that happens, and a turn beyond it; after merges by as
-        much as they take, at least.
+        """Advance the clock by the time of one turn plus the longest of three times: `seconds`, the time until the next
+        planned action, and the time of the last merges.
 
-        Raises RunError when nothing will ever happen again, nothing is credited any more, or the run takes too long.
+        Replaces time.sleep in the master. Raises RunError if no action is planned for too long, or if the run makes no
+        progress or takes too long.
         """
         self.master_s += self.lap()
         self._turns += 1
-        self.look()
+        self.check_progress()
         next_s = self.clock.next_s
         now = self.clock.now_s
         if next_s is None:
             idle = max(seconds, self._still_s)
             self._still_s += idle
-            if self._still_s > STILL_S:
-                raise RunError("no machine comes any more, and nobody works: give the simulation more or longer lives.")
+            if self._still_s > MAX_IDLE_S:
+                raise RunError("no machine is left, and none will come: give the simulation more or longer lives.")
         else:
             idle, self._still_s = max(0.0, next_s - now), 0.0
         merging_s, self._rested_s = self._merging.spent_s - self._rested_s, self._merging.spent_s
         idle = max(idle, merging_s)
         if now - START_S > self.scenario.limit_s:
             raise RunError(
-                f"the simulated run has not finished after {now - START_S:,.0f} s: lives may be too short for a chunk "
-                f"to be begun, or for a push to be made."
+                f"the simulated run has not finished after {now - START_S:,.0f} s: lives may be too short to begin a "
+                f"chunk, or to push."
             )
-        if now + idle - START_S > LONGEST_S:
+        if now + idle - START_S > MAX_SIMULATED_S:
             raise RunError(
-                f"the simulated run would go on for longer than {LONGEST_S:.0e} s, which no clock here can tell: give "
-                f"fewer vertices, or shorter times."
+                f"the simulated run would last longer than {MAX_SIMULATED_S:.0e} s, the limit of its clock: give fewer "
+                f"vertices, or shorter times."
             )
         self.clock.advance(now + max(seconds, idle) + self.scenario.turn_s)
         self.world_s += self.lap()
@@ -292,12 +310,13 @@ class World:
         return self._mark_s - before
 
     def _reached(self, point: str) -> None:
-        """The master is killed at its point, the first time that it comes there after its time."""
-        if self._dies is None:
+        """Kill the master if the time of its kill has come and `point` is the point of the scenario, or if the kill is
+        late by `KILL_ANYWHERE_AFTER_S`."""
+        if self._kill_at is None:
             return
-        late_s = self.clock.now_s - self._dies[0]
-        if late_s >= 0 and (point == self._dies[1] or late_s >= SOON_S):
-            self._dies = None
+        late_s = self.clock.now_s - self._kill_at[0]
+        if late_s >= 0 and (point == self._kill_at[1] or late_s >= KILL_ANYWHERE_AFTER_S):
+            self._kill_at = None
             self.crashed = True
             raise MasterKilled
 
@@ -310,10 +329,10 @@ def play_scenario(
     trainer: RealTrainer | None = None,
     killed: Callable[[], object] = lambda: None,
 ) -> World:
-    """Play a scenario to the end of its run, whose directory is `root`.
+    """Play a scenario until its run in `root` has finished.
 
-    `report` is called with the topic, the text and the facts of each event, `killed` whenever the master was.
-    Raises as a run does.
+    `report` is called with the topic, the text and the facts of each event, `killed` after each kill of the master.
+    Raises the errors of `MasterRun.finish`, and RunError for a run that can never finish.
     """
     world = World(settings, scenario, trainer)
     play(world, root, report, killed)
@@ -326,8 +345,8 @@ def play(
     report: Report = lambda topic, text, facts: None,
     killed: Callable[[], object] = lambda: None,
 ) -> None:
-    """As `play_scenario`, in a world that the caller has made."""
-    with _seeded(world.scenario.seed), _few_collections():
+    """Play the scenario of a given world, as `play_scenario` does."""
+    with _seeded(world.scenario.seed), _rare_garbage_collection():
         _play(world, root, report, killed)
 
 
@@ -344,17 +363,18 @@ def _play(world: World, root: Path, report: Report, killed: Callable[[], object]
             killed()
         while True:
             world.clock.advance(world.clock.now_s + world.scenario.restart_s)
-            world.look()
+            world.check_progress()
             try:
                 run = resume(root, world.environment(report))
                 break
-            except MasterKilled:  # while it was waking
+            except MasterKilled:  # killed while it took over
                 killed()
 
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """What the user's code draws on the submit host comes from the scenario's seed, too."""
+    """Seed the global random generators, from which the user's code draws on the submit host. Restore them
+    afterwards."""
     before, numpy_before = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)
@@ -366,9 +386,9 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _few_collections() -> Iterator[None]:
-    """Millions of small objects come and go, hardly any in a cycle; looking for cycles among them all, as often as
-    Python does by itself, takes half of a large simulation's time."""
+def _rare_garbage_collection() -> Iterator[None]:
+    """Collect garbage more rarely than by default. At the default rate, collections take half the time of a large
+    simulation, because it makes millions of small objects. Hardly any of them are in a reference cycle."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(100_000, 50, 1_000)

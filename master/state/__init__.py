@@ -1,1 +1,1 @@
-"""What a run's parts share: records of leases and workers, ranges, jobs, and what counts against a machine."""
+"""Values that the packages of a run share: records of leases and workers, ranges, jobs, strikes against machines."""

@@ -1,6 +1,6 @@
 """The records of leases, and their table.
 
-`LeaseTable` is the ledger's mirror: it stands as after the last commit, plus what the open transaction has changed.
+`LeaseTable` mirrors the ledger: its state is that of the last commit plus the changes of the open transaction.
 """
 
 from __future__ import annotations
@@ -16,81 +16,83 @@ from gridml.model.order import Touched
 from master.state.failures import Failed
 from master.state.spans import Span
 
-FEW = 8  # leases at either end of the order that a look takes: one that leads nowhere must not hide the others
+# Number of leases at each end of the order that are considered when work is to be stolen. There are several, because a
+# lease that cannot be stolen must not hide the others; there are few, because a search must not visit all leases.
+MAX_CANDIDATES = 8
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a lease's chunk touches: the digest of the published chunk, the replicated vertices it touches, and the
-    local ones that f may change under the lease, and the payloads that it borrows from, as workers name them."""
+    """The vertices that a lease's chunk touches."""
 
-    sha256: str
-    touched: Touched
-    local: Touched
-    borrows: frozenset[str] = frozenset()
+    sha256: str  #: of the published chunk
+    touched: Touched  #: replicated vertices that it reads or writes
+    local: Touched  #: local vertices that f may change under the lease
+    borrows: frozenset[str] = frozenset()  #: cached payloads that the chunk needs, by the names that workers use
 
 
 @dataclass(slots=True, eq=False)
 class LeaseState:
-    """A lease: positions [start, stop) of `epoch`, credited up to `upto` by `sequence` pushes in the lease's `term`.
+    """A lease: positions [start, stop) of an epoch for one worker.
 
-    `failed` are the failures of f that stand against its range, `trained` the vertices trained under it as far as is
-    known, `version` is that of its last credit.
-    `reserved_until_s` is set once it has ended: until then a later attempt of its job may bring what it left.
-    The rest lives in memory: the versions that such an attempt may name as a base, how often its range was overtaken,
-    when its holder was last credited, when it is expected to be done, what it touches.
+    The fields up to `failed` are in the ledger, the others only in memory. Only `Ledger` changes range, holder and
+    credits (`stop`, `upto`, `worker`, `sequence`, `version`, `failed`), and only inside a transaction.
     """
 
     id: int
-    term: int
+    term: int  #: term of the lease; a push with another term is refused
     epoch: int
     start: int
     stop: int
-    upto: int
-    worker: str
-    sequence: int = 0
-    trained: int = 0
-    version: int | None = None
+    upto: int  #: positions before it are credited
+    worker: str  #: the holder
+    sequence: int = 0  #: pushes credited in this term
+    trained: int = 0  #: vertices that are known to be trained under it
+    version: int | None = None  #: version of the replica that contains its last credit
+    #: the reservation, set when the lease ends: until this time, a later attempt of the job may still deliver the last
+    #: push
     reserved_until_s: float | None = None
-    failed: tuple[Failed, ...] = ()
-    reserved_versions: tuple[int, ...] = ()
-    times_reassigned: int = 0
-    since_s: float | None = None
-    due_s: float | None = None
-    footprint: Footprint | None = None
+    failed: tuple[Failed, ...] = ()  #: open failures of f in its range
+    reserved_versions: tuple[int, ...] = ()  #: versions that a push under the reservation may name as its base
+    times_reassigned: int = 0  #: number of times that its range was taken from a holder
+    since_s: float | None = None  #: time of its grant or last credit; None: this master does not know the time yet
+    due_s: float | None = None  #: time at which it is expected to be fully credited; changed only by `LeaseTable`
+    footprint: Footprint | None = None  #: None until this master has cut its chunk
 
     @property
     def left(self) -> int:
-        """Vertices that are not credited."""
+        """Vertices that are not credited yet."""
         return self.stop - self.upto
 
     @property
     def rest(self) -> Span:
-        """The range that is not credited."""
+        """The range that is not credited yet."""
         return Span(self.epoch, self.upto, self.stop, self.failed)
 
     @property
     def cut(self) -> Footprint:
-        """What its chunk touches; a lease that this master answers for has one."""
+        """The footprint. This master must have cut the lease's chunk."""
         assert self.footprint is not None, f"the chunk of lease {self.id} was never cut"
         return self.footprint
 
 
 class LeaseTable:
-    """Open leases by number and by worker, in the order in which they are expected to be done, and the ended ones that
-    have a reservation. Every change costs O(log n) of n leases at most.
+    """The open leases, and the ended leases with a reservation. With n leases, a change costs at most O(log n).
 
-    In the order, those that have become late come first, whatever was expected of their workers, and those that will
-    take longest come last. What lies between them is on schedule as far as is known: a worker that has become slower
-    since its lease was placed is found when it is late.
+    Open leases are ordered by the time at which they are expected to be fully credited. The first leases are overdue
+    and the last leases take longest, so both are worth stealing from. The leases in between are on schedule, as far as
+    is known. If a worker slows down after its lease got its place in the order, the lease becomes one of the first when
+    it is overdue.
     """
 
     def __init__(self, leases: Iterable[LeaseState] = (), reserved: Iterable[LeaseState] = ()) -> None:
-        self._open: dict[int, LeaseState] = {}
-        self._by_worker: dict[str, dict[int, LeaseState]] = {}  # nobody who holds none is in it
-        self._expected = SortedList()  # of (due_s, lease): those due at once by their numbers
-        self.reserved: dict[int, LeaseState] = {lease.id: lease for lease in reserved}
-        self._reserved_spans: list[Span] | None = None  # until a reservation is made, used up or expires
+        self._open: dict[int, LeaseState] = {}  # every open lease, by number
+        # The same leases by worker. Only workers that hold a lease have an entry, as `holders` counts the entries.
+        self._by_worker: dict[str, dict[int, LeaseState]] = {}
+        # (due_s, number) of the open leases whose `due_s` is set, in ascending order.
+        self._expected = SortedList()
+        self.reserved: dict[int, LeaseState] = {lease.id: lease for lease in reserved}  # ended leases, by number
+        self._reserved_spans: list[Span] | None = None  # a cache; None after each change of `reserved`
         for lease in leases:
             self.add(lease)
 
@@ -107,23 +109,23 @@ class LeaseTable:
         return self._open.get(number)
 
     def of(self, worker: str) -> Mapping[int, LeaseState]:
-        """The leases that a worker holds, by number, in the order they were granted."""
+        """Return the leases of a worker by number, in the order of their grants."""
         return self._by_worker.get(worker, {})
 
     @property
     def holders(self) -> int:
-        """How many workers hold a lease."""
+        """Number of workers that hold a lease."""
         return len(self._by_worker)
 
     def add(self, lease: LeaseState) -> None:
-        """Open a lease (again); a reservation of it is used up."""
+        """Add an open lease. If the lease was reserved, its reservation is removed."""
         if self.reserved.pop(lease.id, None) is not None:
             self._reserved_spans = None
         self._open[lease.id] = lease
         self._by_worker.setdefault(lease.worker, {})[lease.id] = lease
 
     def end(self, lease: LeaseState) -> None:
-        """Close an open lease, whatever it was expected to do. It is remembered only if it is reserved."""
+        """Remove a lease from the open leases. If it has a reservation, it is added to `reserved`."""
         del self._open[lease.id]
         held = self._by_worker[lease.worker]
         del held[lease.id]
@@ -135,37 +137,37 @@ class LeaseTable:
             self._reserved_spans = None
 
     def expire(self, now: float) -> None:
-        """Forget the reservations whose time is over."""
+        """Drop the reservations that have expired."""
         for lease in [r for r in self.reserved.values() if r.reserved_until_s is None or r.reserved_until_s <= now]:
             del self.reserved[lease.id]
             self._reserved_spans = None
 
     def drop_reservations(self) -> None:
-        """Forget all reservations."""
+        """Drop all reservations."""
         self.reserved.clear()
         self._reserved_spans = None
 
     def reserved_spans(self) -> list[Span]:
-        """Return what ended leases left that is reserved: it does not change while it is."""
+        """Return the reserved ranges. A cached list is safe, because the rest of an ended lease does not change."""
         if self._reserved_spans is None:
             self._reserved_spans = [lease.rest for lease in self.reserved.values()]
         return self._reserved_spans
 
     def expect(self, lease: LeaseState, due_s: float = -math.inf) -> None:
-        """Expect an open lease to be done at `due_s`, which is no NaN; without it the next look takes it among the
-        first."""
+        """Set the time at which an open lease is expected to be fully credited; by default the lease comes first in the
+        order. `due_s` must not be NaN, which has no place in the order."""
         self._unplace(lease)
         lease.due_s = due_s
         self._expected.add((due_s, lease.id))
 
-    def ends(self, but: Container[int] = ()) -> list[LeaseState]:
-        """Return the `FEW` first leases in the expected order and the `FEW` last ones beside those in `but`, each once
-        and in order from either end."""
+    def steal_candidates(self, exclude: Container[int] = ()) -> list[LeaseState]:
+        """Return the first and the last `MAX_CANDIDATES` leases of the order, each once. Leases in `exclude` are
+        skipped."""
 
-        def few(order: Iterable[tuple[float, int]]) -> Iterable[int]:
-            return islice((lease for _, lease in order if lease not in but), FEW)
+        def first(order: Iterable[tuple[float, int]]) -> Iterable[int]:
+            return islice((lease for _, lease in order if lease not in exclude), MAX_CANDIDATES)
 
-        numbers = dict.fromkeys((*few(self._expected), *few(reversed(self._expected))))
+        numbers = dict.fromkeys((*first(self._expected), *first(reversed(self._expected))))
         return [self._open[number] for number in numbers]
 
     def _unplace(self, lease: LeaseState) -> None:

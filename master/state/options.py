@@ -1,9 +1,9 @@
-"""Options: what a person may ask of a command or a call, described once, beside the field that holds it.
+"""Options of commands and calls, each declared once, as a dataclass field.
 
     seats: int = option(1, "Seats of the lab.")
 
-The command line, the calls from Python, their help and the reference are made of such fields: of `Settings`
-(master/store/settings.py), of a back end's own options, and of a table for each command that has many of its own.
+The command line, the Python calls, their help and the reference are generated from such fields. They are fields of
+`Settings` (master/store/settings.py), of each back end's options, or of the dataclass of a command with many options.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import inspect
 import math
 import operator
 import os
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 Value = TypeVar("Value")
 BEGIN, RESUME, SIMULATE = "begin", "resume", "simulate"
 EVERYWHERE = (BEGIN, RESUME, SIMULATE)
-# Panels of `--help`, in their order; the first has what most people need.
+# Panels of `--help`, in their order; the first has the options that most users need.
 FIRST, TRAINED, WORKERS, SIZES, MERGING, FAILURES, OUTPUT = PANELS = (
     "Options",
     "What to train",
@@ -37,47 +38,49 @@ FIRST, TRAINED, WORKERS, SIZES, MERGING, FAILURES, OUTPUT = PANELS = (
     "Failures",
     "Output",
 )
-FROM_1, ABOVE_0 = (1, math.inf), math.ulp(0.0)  # bounds of numbers, and the least number above 0
+FROM_1, ABOVE_0 = (1, math.inf), math.ulp(0.0)  # bounds of a number that is at least 1; the smallest float above 0
+# Types as error messages name them.
 _KINDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", Path: "a path"}
 
 
 @dataclass(frozen=True)
 class Option:
-    """How a field is asked for."""
+    """Description of an option. Its type and its default are those of the dataclass field."""
 
     help: str = ""
-    #: under which heading of `--help`; otherwise the `PANEL` of its dataclass, or as a back end's own, WORKERS
+    #: panel of `--help`; None: the `PANEL` of its dataclass, or else WORKERS, the panel of a back end's options
     panel: str | None = None
     #: the commands that have it: BEGIN, RESUME, SIMULATE
     commands: tuple[str, ...] = EVERYWHERE
-    #: what it is called in Python and, with dashes, on the command line; otherwise as the field
+    #: its name in Python and, with dashes, on the command line; None: the field's name
     name: str | None = None
-    #: what it is called on the command line instead, with its older names
+    #: its names on the command line, the current one first; (): made from the name
     flags: tuple[str, ...] = ()
     metavar: str | None = None
-    #: the type of what a person gives, where that is not the field's
+    #: type of the value that the user gives; None: the field's type
     kind: Any = None
-    #: makes of it the field's value, or the values of several fields by name
+    #: converts the user's value to the field's value, or to a dict of several fields' values
     read: Callable[[Any], Any] | None = None
-    #: the least and the largest number, for `check_bounds`, and in words what is expected, "" for these bounds
+    #: smallest and largest number, for `check_bounds`
     bounds: tuple[float, float] | None = None
+    #: description of valid values for the error message; "": made from `bounds`
     expected: str = ""
-    #: why the setting must stay while a run goes on, "" where it may change
+    #: reason why a resumed run cannot change it; "": it can
     fixed: str = ""
-    #: makes sense at a terminal only, and is no option of a call
+    #: True: only useful at a terminal, so calls do not have it
     terminal: bool = False
+    #: True: neither in `--help` nor in calls
     hidden: bool = False
 
 
 class Described(NamedTuple):
-    """An option as commands and calls have it. `extra` is its Option, or what another package has put there for typer;
-    `field` is the dataclass's name of it."""
+    """An option, combined from its field and its description."""
 
-    name: str
-    field: str
-    kind: Any
+    name: str  #: in Python
+    field: str  #: name of its field in the dataclass
+    kind: Any  #: type of the value that the user gives
     default: Any
-    extra: Any
+    extra: Any  #: its Option, or the typer option with which a back end of another package annotates the field
 
     @property
     def option(self) -> Option:
@@ -85,41 +88,46 @@ class Described(NamedTuple):
 
     @property
     def in_calls(self) -> bool:
-        """Whether calls have it, and not the command line alone."""
+        """True if calls have the option, too, not only the command line."""
         return not (self.option.terminal or self.option.hidden)
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What it is called on the command line; the first is its name."""
+        """Its names on the command line, the current one first."""
         return self.option.flags or (f"--{self.name.replace('_', '-')}",)
 
     def changed(self, **changes: Any) -> Described:
-        """Return it with another kind or default, or other values of its Option."""
+        """Return a copy in which some fields of this object or of its Option are changed."""
         own = {name: changes.pop(name) for name in self._fields if name in changes}
         return self._replace(**own, extra=dataclasses.replace(self.option, **changes) if changes else self.extra)
 
     def parameter(self, annotation: Any = None) -> inspect.Parameter:
-        """Return it as a signature has it."""
+        """Return the option as a parameter of a signature."""
         hint = self.kind if annotation is None else annotation
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=self.default, annotation=hint)
 
     @property
     def optional(self) -> Described:
-        """The same, and None where it is not given."""
+        """A copy whose default is None, which stands for an option that was not given."""
         return self._replace(kind=self.kind | None, default=None)
 
 
 def option(default: Value, help: str = "", *where: Any, **how: Any) -> Value:
-    """Return a dataclass's field with this default that is an option; `where` and `how` are those of `Option`."""
+    """Return a dataclass field that is an option with this default. The other arguments are those of `Option`.
+
+    The declared type of the result is the type of the default, so that type checkers accept `seats: int = option(1)`.
+    """
     field: Any = dataclasses.field(default=default, metadata={Option: Option(help, *where, **how)})
     value: Value = field
     return value
 
 
 def described(table: Any, command: str | None = None) -> tuple[Described, ...]:
-    """Return the options among the fields of a dataclass: those that a `command` has, or all of them. A field is one by
-    `option`, or as it is `Annotated` with an `Option` or what another package has for typer. What can be given several
-    times is a tuple in the field, and a list here; what must be given has no default."""
+    """Return the options among the fields of a dataclass; with `command`, only the options of that command.
+
+    A field is an option if `option` made it, or if it is `Annotated` with an `Option` or a typer option. A repeatable
+    option is a tuple in the dataclass and a list here. A required option has no default.
+    """
     return _described(table, command)
 
 
@@ -150,8 +158,8 @@ def _described(table: Any, command: str | None) -> tuple[Described, ...]:
 
 
 def check_bounds(values: Any, **flags: str) -> None:
-    """Raise UsageError where a number is outside the bounds that its option has in the dataclass of the `values`;
-    `flags` are what some fields are called on the command line, where that is not in their description."""
+    """Raise UsageError for the first field of a dataclass whose number is out of bounds. `flags` maps fields to names
+    on the command line, which the message uses instead of the names in the fields' descriptions."""
     for each in described(type(values)):
         value, bounds, flag = getattr(values, each.field), each.option.bounds, flags.get(each.field, each.flags[0])
         if value is None or bounds is None or bounds[0] <= value <= bounds[1]:
@@ -164,17 +172,18 @@ def check_bounds(values: Any, **flags: str) -> None:
 
 
 def in_panels(options: Iterable[Described]) -> list[Described]:
-    """Return options as `--help` shows them: by panel, the first panel first."""
+    """Return options in the order of `--help`: by panel, in the order of `PANELS`."""
     return sorted(options, key=lambda each: PANELS.index(panel_of(each)) if panel_of(each) in PANELS else len(PANELS))
 
 
 def panel_of(option: Described) -> str:
-    """Return the panel of `--help` in which an option stands."""
+    """Return the panel of an option in `--help`."""
     return option.option.panel or getattr(option.extra, "rich_help_panel", None) or WORKERS
 
 
 def fields_of(table: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a dataclass's fields that the values of options say; None is as if it were not given."""
+    """Convert values of options, by name, to values of the dataclass's fields. The value None means that the option was
+    not given."""
     fields: dict[str, Any] = {}
     for each in described(table):
         value = values.get(each.name)
@@ -187,26 +196,26 @@ def fields_of(table: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def values_of(call: str, options: Iterable[Described], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of all options of a call: those `given`, as the command line would have parsed them, and the
-    defaults of the others. What is given as None is as if it were not.
+    """Return the values of all options of a call: those `given`, converted as the command line converts them, and the
+    defaults of the others. None stands for an option that was not given.
 
-    Raises UsageError for a name that is no option, or one of the terminal's only, and for a value of another type.
+    Raises UsageError for an unknown name, for an option that calls do not have, and for a value of another type.
     """
     by_name = {each.name: each for each in options}
     known = sorted(name for name, each in by_name.items() if each.in_calls)
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
-            meant = f"did you mean {close[0]}? It takes" if close else "it takes"
-            raise UsageError(f"{call} got {name}=…, which is no option of it; {meant} {', '.join(known)}.")
+            hint = f"did you mean {close[0]}? It takes" if close else "it takes"
+            raise UsageError(f"{call} got {name}=…, which is no option of it; {hint} {', '.join(known)}.")
     values = {name: each.default for name, each in by_name.items()}
     named = ((name, value) for name, value in given.items() if value is not None)
     return values | {name: _fitting(call, name, value, by_name[name].kind) for name, value in named}
 
 
 def _fitting(call: str, name: str, value: Any, kind: Any) -> Any:
-    """Return a value as the command line would have parsed it."""
-    if get_origin(kind) in (Union, types.UnionType):
+    """Return a value, converted as the command line converts it. Raises UsageError."""
+    if get_origin(kind) in (Union, types.UnionType):  # only `T | None` occurs
         kind = next(part for part in get_args(kind) if part is not type(None))
     several = get_origin(kind) is list
     inner = get_args(kind)[0] if several else kind
@@ -220,8 +229,8 @@ def _fitting(call: str, name: str, value: Any, kind: Any) -> Any:
 
 
 def _plain(kind: Any, value: Any) -> Any:
-    """Return a value of a type that an option has. Raises TypeError."""
-    if kind is bool or isinstance(value, bool):
+    """Return a value, converted to a plain type of options. Raises TypeError if it does not fit."""
+    if kind is bool or isinstance(value, bool):  # before int and float, which would accept a bool
         fits = kind is bool and isinstance(value, bool)
     elif kind is int:
         return operator.index(value)
@@ -230,7 +239,7 @@ def _plain(kind: Any, value: Any) -> Any:
     elif kind is Path or (kind is str and isinstance(value, os.PathLike)):
         return kind(os.fspath(value))
     elif kind is str and isinstance(value, int | float):
-        return str(value)  # chunk=256 as --chunk 256
+        return str(value)  # so that chunk=256 is the same as --chunk 256
     else:
         fits = isinstance(value, kind)
     if not fits:
@@ -239,7 +248,8 @@ def _plain(kind: Any, value: Any) -> Any:
 
 
 def takes(options: Callable[[], Iterable[Described]]) -> Callable[[Call], Call]:
-    """Give a call, which takes any options by name, the signature and the docstring that these options make."""
+    """Return a decorator for a function with `**options`. It adds these options to the function's signature and
+    docstring."""
 
     def with_options(call: Call) -> Call:
         of_call = [each for each in in_panels(options()) if each.in_calls]
@@ -252,3 +262,34 @@ def takes(options: Callable[[], Iterable[Described]]) -> Callable[[Call], Call]:
         return call
 
     return with_options
+
+
+def parse_bytes(option: str, text: str) -> int:
+    """Parse a size such as 250kB, 100MB, 1.5 GB into bytes. Raises UsageError for other texts, and for a size below 4
+    bytes, the size of one number."""
+    parts = re.fullmatch(r"\s*([0-9]{0,12}\.?[0-9]{1,12})\s*([kMG]?)B?\s*", text)
+    size = int(float(parts[1]) * {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}[parts[2]]) if parts else 0
+    if size < 4:
+        raise UsageError(
+            f"{option} is {text[:40]!r}; expected a size of at least 4 bytes in B, kB, MB or GB, such as 250kB, 1.5GB."
+        )
+    return size
+
+
+def parse_seconds(option: str, text: str | None) -> float | None:
+    """Parse an option's duration into seconds; return None for None. Raises UsageError unless the duration is 0 or
+    within the bounds of `chunk_model.lifetime`."""
+    from chunk_model.lifetime import MAX_DURATION_S, MIN_DURATION_S, LifetimeError, parse_duration
+
+    if text is None:
+        return None
+    try:
+        value = parse_duration(text)
+    except LifetimeError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(
+            f"{option} is {text!r}; expected a time of at least 0 (0 itself, or {MIN_DURATION_S:g} to "
+            f"{MAX_DURATION_S:g} s): seconds such as 0.05, or 90s, 45m, 1.5h."
+        )
+    return value

@@ -1,7 +1,6 @@
-"""Ranges of an epoch, and the ranges that are free.
+"""Ranges of an epoch, and the ordered list of its free ranges, which are not credited yet and not leased to a worker.
 
-Free ranges are those that no worker holds, in order, together with which of them the ledger's file does not know
-yet.
+`FreeSpans` also records the changes that the ledger's file does not contain yet.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from master.state.failures import Failed, open_failures
 
 @dataclass(frozen=True)
 class Span:
-    """Positions [start, stop) of an epoch that no worker holds, and the open failures of f in them."""
+    """Positions [start, stop) of an epoch."""
 
     epoch: int
     start: int
     stop: int
-    failed: tuple[Failed, ...] = ()
-    isolated: bool = False  # joined to no neighbour: kept for one worker, as a spot check is
+    failed: tuple[Failed, ...] = ()  #: open failures of f in this range
+    isolated: bool = False  #: kept for one worker, for example for a spot check, so it is never joined to a neighbour
 
     @property
     def count(self) -> int:
@@ -31,19 +30,20 @@ class Span:
 
 @dataclass(frozen=True)
 class Delay:
-    """What passes beside training from a grant to the last credit of its lease, in seconds: its start and its end, the
-    copying of a vertex, what a push keeps a worker from training, and a push's way to the master and the answer's back.
-    """
+    """Seconds between the grant of a lease and its last credit during which the worker does not train."""
 
-    start_s: float = 0.0
-    copy_s: float = 0.0
-    push_s: float = 0.0
-    travel_s: float = 0.0
+    start_s: float = 0.0  #: per chunk: to start and to end it
+    copy_s: float = 0.0  #: per vertex: to copy it into the chunk
+    push_s: float = 0.0  #: per push: the time that it keeps the worker from training
+    travel_s: float = 0.0  #: per push: from sending it to its reply
 
     def of(self, vertices: int, rate: float, push_every: int = 0) -> float:
-        """Seconds for so many vertices at `rate`, with a push every `push_every` of them (0: one at the end), but none
-        before the last is answered. The answer with the lease travels one way, and the last push both: it may wait for
-        the answer to the one before."""
+        """Return the delay of a lease of this many vertices, trained at `rate` vertices per second with a push every
+        `push_every` vertices; 0: one push at the end."""
+        # A worker sends its next push only after the reply to the last push, so there is at most one push per
+        # `travel_s`. 1.5 round trips: half of one for the reply with the lease, and one for the last push. The last
+        # push takes half of one to arrive, and up to half of one before that, because the worker may wait for the
+        # previous reply.
         pushes = 1 + vertices / max(push_every, self.travel_s * rate) if push_every > 0 else 1
         return self.start_s + self.copy_s * vertices + self.push_s * pushes + 1.5 * self.travel_s
 
@@ -56,32 +56,34 @@ def _key(span: Span) -> Key:
 
 
 class FreeSpans:
-    """Spans in the order of epoch and start. Every change costs a search, however many there are.
+    """The free spans: disjoint, ordered by epoch and start. A change costs a binary search and a shift of the list.
 
-    None crosses one of the `borders`, the positions in every epoch at which a part ends and another begins: a longer
-    one is cut there.
+    A placed graph is divided into parts. `borders` are the positions, the same in every epoch, at which one part ends
+    and the next begins. A span that crosses a border is cut there, so each free span belongs to one part.
     """
 
     def __init__(self, spans: Iterable[Span], borders: Sequence[int] = ()) -> None:
-        self.spans = sorted(spans, key=_key)
-        self._borders = borders
-        self._counts: Counter[int] = Counter()  # by epoch
-        self._left: Counter[int] = Counter()  # by part, if there are several
+        self.spans = sorted(spans, key=_key)  # changed only by `add` and `remove`, which keep the counts below exact
+        self._borders = borders  # ascending
+        self._counts: Counter[int] = Counter()  # free vertices by epoch
+        self._left: Counter[int] = Counter()  # free vertices by part; empty without borders
         for span in self.spans:
             self._count(span, 1)
-        self._added: dict[Key, Span] = {}  # since the last `changes`
+        # Changes since the last call of `changes`. A span that was added and removed since then is in neither.
+        self._added: dict[Key, Span] = {}
         self._removed: set[Key] = set()
+        # A ledger of an earlier master may hold spans that cross a border. Cutting them here records the changes.
         for span in [span for span in self.spans if self._inside(span)]:
             self.remove(span)
             for piece in self._pieces(span):
                 self.add(piece)
 
     def count(self, epoch: int) -> int:
-        """Vertices of an epoch that nobody holds."""
+        """Return the free vertices of an epoch."""
         return self._counts[epoch]
 
     def left(self) -> list[int]:
-        """Vertices of all epochs that nobody holds, by part, where borders part them."""
+        """Return the free vertices of all epochs, by part."""
         return [self._left[part] for part in range(len(self._borders) + 1)]
 
     def _count(self, span: Span, sign: int) -> None:
@@ -90,18 +92,18 @@ class FreeSpans:
             self._left[bisect_right(self._borders, span.start)] += sign * span.count
 
     def _inside(self, span: Span) -> Sequence[int]:
-        """The borders within a span."""
+        """Return the borders strictly inside a span."""
         return self._borders[bisect_right(self._borders, span.start) : bisect_left(self._borders, span.stop)]
 
     def _pieces(self, span: Span) -> Iterator[Span]:
-        """A span, cut at the borders within it."""
+        """Yield the pieces of a span, cut at the borders inside it."""
         start = span.start
         for stop in (*self._inside(span), span.stop):
             yield replace(span, start=start, stop=stop, failed=open_failures(span.failed, start))
             start = stop
 
     def add(self, span: Span) -> None:
-        """One more range, within a part; nothing is joined. An empty one is passed over."""
+        """Add a span that crosses no border, without joining it to its neighbours. An empty span is ignored."""
         if span.count <= 0:
             return
         self.spans.insert(bisect_left(self.spans, _key(span), key=_key), span)
@@ -109,7 +111,7 @@ class FreeSpans:
         self._added[_key(span)] = span
 
     def remove(self, span: Span) -> None:
-        """Raises ValueError where it is not free."""
+        """Remove a span. Raises ValueError if it is not exactly one of the free spans."""
         at = bisect_left(self.spans, _key(span), key=_key)
         if at == len(self.spans) or self.spans[at] != span:
             raise ValueError(f"{span} is not free")
@@ -119,7 +121,8 @@ class FreeSpans:
             self._removed.add(_key(span))
 
     def join(self, span: Span) -> None:
-        """Add a range, joined to its neighbours in the same part that have the same failures and are not isolated."""
+        """Add a span, cut at borders. Each piece is joined to its neighbours in the same part, if they have the same
+        failures and are not isolated."""
         if span.count <= 0:
             return
         if self._borders and self._inside(span):
@@ -135,14 +138,14 @@ class FreeSpans:
                 span = replace(span, start=min(span.start, other.start), stop=max(span.stop, other.stop))
         self.add(span)
 
-    def around(self, epoch: int, position: int) -> Span | None:
-        """The span that holds a position, if it is free."""
+    def containing(self, epoch: int, position: int) -> Span | None:
+        """Return the free span that contains a position; None if the position is not free."""
         at = bisect_right(self.spans, (epoch, position), key=_key) - 1
         span = self.spans[at] if at >= 0 else None
         return span if span is not None and span.epoch == epoch and position < span.stop else None
 
     def changes(self) -> tuple[list[Key], list[Span]]:
-        """(keys to delete, spans to insert) since the last call."""
+        """Return (keys of rows to delete, spans to insert) since the last call."""
         removed, added = list(self._removed), list(self._added.values())
         self._removed, self._added = set(), {}
         return removed, added

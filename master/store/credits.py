@@ -1,11 +1,11 @@
 """The credits of a ledger: verified from its rows, and undone by a rollback.
 
-`master.simulation.result` verifies more, and independently of this module, for tests.
+For tests, `master.simulation.result` verifies a ledger independently of this module, and checks more.
 
-A rollback returns to a saved version and frees the ranges credited after it. The replica of that version becomes a
-new version with a number of its own, in which every vertex counts as changed. Therefore no number is used twice: a
-push that stands on an undone version names one that is no longer saved and is rejected, and every worker is sent
-the whole replica. All leases end, so a push under one of them is rejected too.
+A rollback returns to a saved version and frees the ranges credited after it. The replica of that version gets a new
+version number, and every vertex in it counts as changed. So no version number is used twice, and every worker is sent
+the whole replica. A push based on an undone version is rejected, because an undone version is no longer saved. All
+leases end, so a push under one of them is rejected too.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Credited:
     """Totals of the credits in a ledger."""
 
     vertices: int  # credited, over all epochs
-    epochs: int  # opened
+    epochs: int  # epochs opened
     full: int  # epochs in which every vertex is credited
 
 
 def count_credits(db: sqlite3.Connection) -> Credited:
     """Count credits row by row, about a million rows in two seconds.
 
-    Raises ValueError, naming epoch and range, if the credited, free and leased ranges do not partition an epoch, or a
-    sum stored in the ledger differs from the sum of its rows.
+    Raises ValueError if the credited, free and leased ranges do not partition an epoch (the message names epoch and
+    range), or if a sum stored in the ledger differs from the sum of its rows.
     """
     epochs = _rows(
         db, "SELECT epoch, vertices, credited, closed_s NOTNULL AND version NOTNULL FROM epochs ORDER BY epoch", 4
@@ -63,8 +63,8 @@ def count_credits(db: sqlite3.Connection) -> Credited:
     np.add.at(sums, credits[:, 0], credits[:, 2] - credits[:, 1])
     if not np.array_equal(sums, claimed):
         raise ValueError(f"the epochs claim {claimed.tolist()} credited vertices; their rows sum to {sums.tolist()}")
-    # Epochs close in order, so one that is credited in full is open while an earlier one is not. Ledgers of earlier
-    # releases may have closed it.
+    # Epochs close in order, so an epoch that is credited in full stays open until all earlier epochs are credited in
+    # full. Earlier releases could close such an epoch sooner; their ledgers are accepted.
     complete = sums == vertices
     if np.any((closed != 0) & ~complete) or np.any((closed == 0) & np.logical_and.accumulate(complete)):
         raise ValueError(f"{sums.tolist()} of {vertices.tolist()} vertices are credited; closed are {closed.tolist()}")
@@ -74,7 +74,11 @@ def count_credits(db: sqlite3.Connection) -> Credited:
 
 
 def check_patches(db: sqlite3.Connection) -> None:
-    """Raise ValueError if the run changes local fields and a version since their base has no patch."""
+    """Raise ValueError if a patch of local fields is missing or superfluous.
+
+    The base holds all fields as of one version. A patch holds the fields that one later version changed. Each version
+    after the base that has credits must have a patch. A run without base and patches changes no local fields.
+    """
     base = read_fact(db, "base")
     patches = db.execute("SELECT version, epoch FROM patches ORDER BY version").fetchall()
     if base is None and not patches:
@@ -84,7 +88,7 @@ def check_patches(db: sqlite3.Connection) -> None:
         (-1 if base is None else base["version"],),
     ).fetchall()
     if patches != expected:
-        raise ValueError(f"its patches are of the (version, epoch) {patches}; by its credits they should be {expected}")
+        raise ValueError(f"its patches have (version, epoch) {patches}; its credits imply {expected}")
 
 
 def _rows(db: sqlite3.Connection, query: str, columns: int) -> Ints:
@@ -120,8 +124,8 @@ class RollbackPoint:
     """A saved version that a rollback can return to."""
 
     version: int
-    credited: int  # vertices of the run credited in this version
-    undoes: int  # vertices credited since, which the rollback would undo
+    credited: int  # vertices of the run credited up to this version
+    undoes: int  # vertices credited after this version: a rollback to it undoes these credits
     at_s: float
     epoch: int | None = None  # the epoch that ends with this version
 
@@ -130,9 +134,9 @@ class RollbackPoint:
 class Undone:
     """The result of a rollback."""
 
-    version: int  # that the run returned to
-    vertices: int  # no longer credited
-    workers: tuple[str, ...]  # that they had been credited to
+    version: int  # version that the run returned to
+    vertices: int  # vertices that are no longer credited
+    workers: tuple[str, ...]  # workers to which they had been credited
 
 
 def rollback_points(db: sqlite3.Connection) -> list[RollbackPoint]:
@@ -149,9 +153,10 @@ def rollback_points(db: sqlite3.Connection) -> list[RollbackPoint]:
 def find_point(
     wanted: str, among: Sequence[RollbackPoint], option: str = "--to", others: Sequence[str] = ()
 ) -> RollbackPoint:
-    """Return the rollback point named "v57", or "e3" for the end of the third epoch.
+    """Return the rollback point that `wanted` names: "v57" or "57" for a version, "e3" for the end of the third epoch.
 
-    Raises UsageError for any other name; the message names the `option` and the `others` that it accepts.
+    Raises UsageError for any other name. The message names the `option`, and in `others` the further values that the
+    option accepts.
     """
     letter, number = wanted[:1], wanted[1:]
     named = {f"v{point.version}": point for point in reversed(among)}
@@ -169,7 +174,8 @@ def find_point(
 
 
 def undo_credits(db: sqlite3.Connection, version: int, at_s: float, because: str) -> Undone:
-    """Undo all credits after a version. Call inside a transaction, after its batch is written."""
+    """Undo all credits after a version, and end all leases, with the reason `because`. Call inside a transaction, after
+    the batch of the transaction is written."""
     undone = db.execute("SELECT worker, sum(stop - start) FROM credits WHERE version > ? GROUP BY worker", (version,))
     by_worker = dict(undone.fetchall())
     db.execute("DELETE FROM credits WHERE version > ?", (version,))

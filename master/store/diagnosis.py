@@ -1,6 +1,7 @@
-"""Diagnosis of storage errors: from SQLite, the operating system or a digest to a message with the next step.
+"""Diagnosis of storage errors: turns an error of SQLite, of the operating system or of a digest check into a message
+that names the next step.
 
-Restoring the copy of the ledger is advised only for damage, and only if the copy is whole.
+Only a message about damage advises to restore the copy of the ledger, and only if the copy is whole.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 
-import numpy as np
-
 from gridml.errors import DamagedError, GridmlError, LedgerError, StorageError
 from gridml.model.ragged import block_digests
 from gridml.protocol import bundle
+from gridml.protocol.foreign import map_array
 from master.store.credits import check_patches, count_credits
 from master.store.rundir import RunDirectory, base_name, command, patch_name
-from master.store.schema import check_tables, read_fact, verify_checksums
+from master.store.schema import read_fact, verify_file
 from master.store.spec import FACT
 from master.store.version_chain import open_chain
 
@@ -70,7 +70,8 @@ _BY_SQLITE = _by_code(
         FileTrouble.DAMAGED: (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR_SHORT_READ),
     }
 )
-# SQLite drops errno for these codes: a file that cannot be opened may be gone, forbidden, or one descriptor too many.
+# SQLite does not report errno with these codes. SQLITE_CANTOPEN, for example, can mean that the file is gone or
+# forbidden, or that too many files are open. So `_probe` finds the errno.
 _WITHOUT_ERRNO = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 
@@ -85,9 +86,7 @@ def explain(error: sqlite3.Error | OSError | DamagedError, root: Path, then: str
         return LedgerError(f"{problem}. {restoring(root)}")
     what, advice = _problem_and_advice(trouble, _place(error, root))
     # No credit is lost in any of these cases: a transaction is committed as a whole or not at all.
-    return StorageError(
-        f"{what}: {said}. Nothing that was credited is lost: {advice}, then: {then or command('resume', root)}"
-    )
+    return StorageError(f"{what}: {said}. No credit is lost. First {advice}, then: {then or command('resume', root)}")
 
 
 @contextmanager
@@ -116,19 +115,20 @@ def diagnose(error: sqlite3.Error | OSError | DamagedError, root: Path) -> tuple
     if code in _WITHOUT_ERRNO and (reason := _probe(root)) is not None:
         return _BY_ERRNO.get(reason.errno or 0, FileTrouble.OTHER), f"{error} ({reason})"
     if extended == sqlite3.SQLITE_READONLY:
-        # The file is writable, so SQLite itself refuses: the header names a future format.
+        # The file is writable, so SQLite itself refuses to write, because the header names a future format.
         return FileTrouble.DAMAGED, str(error)
     return _BY_SQLITE.get(extended, _BY_SQLITE.get(code, FileTrouble.OTHER)), str(error)
 
 
 def _undecodable(error: sqlite3.Error) -> bool:
-    """Return whether a text is not UTF-8. Python raises that without an SQLite code, though it is damage."""
+    """Return whether the error reports damaged text (not UTF-8), for which Python sets no SQLite code."""
     return isinstance(error, sqlite3.OperationalError) and "decode" in str(error)
 
 
 def _probe(root: Path) -> OSError | None:
-    """Write a file in the run, and return the error of the operating system, None without one."""
-    # The ledger is not opened here: closing any descriptor of it would release the POSIX locks of this process.
+    """Check the permissions of the ledger, and write a temporary file beside it. Return the operating system's error,
+    None if there is none."""
+    # The ledger is not opened here, because closing a descriptor of it would release this process's POSIX locks on it.
     ledger = RunDirectory(root).ledger
     try:
         ledger.stat()
@@ -152,45 +152,42 @@ def _problem_and_advice(trouble: FileTrouble, place: Path) -> tuple[str, str]:
             f"make room on its disk, or in your quota there (df -h {quoted})",
         ),
         FileTrouble.LOCKED: (f"{place} is locked by another process", f"wait for it, or end it (fuser -v {quoted})"),
-        FileTrouble.DESCRIPTORS: (f"{place} is one open file too many", f"allow more of them than {files} (ulimit -n)"),
+        FileTrouble.DESCRIPTORS: (f"{place} cannot be opened", f"allow more open files than {files} (ulimit -n)"),
         FileTrouble.FORBIDDEN: (
             f"{place} may not be written",
-            f"see who may, and how it is mounted (ls -ld {quoted})",
+            f"check its permissions, and how its disk is mounted (ls -ld {quoted})",
         ),
-        FileTrouble.BROKEN: (f"the disk of {place} fails", "look for it in the log of the system (dmesg)"),
-        FileTrouble.GONE: (f"{place} is gone, or part of it", "bring back what was moved, removed or unmounted"),
+        FileTrouble.BROKEN: (f"the disk of {place} fails", "look for the failure in the system log (dmesg)"),
+        FileTrouble.GONE: (f"{place}, or part of it, is gone", "bring back what was moved, removed or unmounted"),
         FileTrouble.MEMORY: (f"there is no memory left for {place}", "free some on this machine"),
         FileTrouble.UNREAD: (f"the reader of the output of {place}'s master has exited", "redirect its output"),
-        FileTrouble.OTHER: (f"the master cannot use {place}", "fix that"),
+        FileTrouble.OTHER: (f"the master cannot use {place}", "fix the cause"),
     }[trouble]
 
 
 def restoring(root: Path) -> str:
-    """Return the advice for a damaged run: restore the copy of the ledger if that is whole."""
+    """Return the advice for a damaged run: restore the copy of the ledger, if the copy is whole."""
     run = RunDirectory(root)
     if not run.ledger_copy.exists():
         return "There is no copy of the ledger; start the run again with gridml run."
     if not is_whole(run):
         return (
-            "The copy of the ledger is of no use, either: it is damaged, or a file that it needs. If you have the run "
-            "elsewhere, bring it back; else start it again with gridml run."
+            "The copy of the ledger is of no use either, because it, or a file that it needs, is damaged. If you have "
+            "a copy of the whole run, put it back; else start the run again with gridml run."
         )
     ledger, copy = shlex.quote(str(run.ledger)), shlex.quote(str(run.ledger_copy))
     return (
-        f"A copy of the ledger, from the end of an epoch or from when its master began, is beside it. Restore it: "
+        f"A copy of the ledger, made at the end of an epoch or when a master began, is beside it. Restore it: "
         f"rm -f {ledger}-wal {ledger}-shm {ledger}-journal && cp {copy} {ledger} && {command('resume', root)}  (what "
-        f"was credited since is trained again, all else stays exact)"
+        f"was credited after the copy was made is trained again; all else stays exact)"
     )
 
 
 def is_whole(run: RunDirectory) -> bool:
-    """Return whether the copy of the ledger, and every file that it names, are undamaged. Reads all of them."""
+    """Return whether the copy of the ledger and every file that it names are undamaged. Reads all these files."""
     try:
         with closing(sqlite3.connect(f"{run.ledger_copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
-            if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
-                return False
-            check_tables(db)
-            verify_checksums(db)
+            verify_file(db)
             count_credits(db)
             check_patches(db)
             newest = db.execute("SELECT version, sha256 FROM versions ORDER BY version DESC LIMIT 1").fetchall()
@@ -203,8 +200,8 @@ def is_whole(run: RunDirectory) -> bool:
         files += [(run.placement, placed)] if placed is not None else []
         whole = bool(newest) and all(bundle.digest(path.read_bytes()) == sha256 for path, sha256 in files)
         return whole and all(
-            block_digests(np.load(run.fields / base_name(field, base["version"]), mmap_mode="r")) == digests
+            block_digests(map_array(run.fields / base_name(field, base["version"]))) == digests
             for field, digests in base["digests"].items()
         )
-    except (sqlite3.Error, DamagedError, OSError, ValueError, TypeError, EOFError, SyntaxError):  # NumPy parses headers
+    except Exception:  # parsers of damaged files, NumPy's among them, raise many types
         return False

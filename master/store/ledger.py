@@ -1,14 +1,17 @@
 """The ledger: a SQLite database of leases, credits, versions, workers and events. The source of truth of a run.
 
-This module holds the statements; `ledger_file` holds the file and its transactions. Everything that must change
+This module has the SQL statements; `ledger_file` has the file and its transactions. Everything that must change
 together changes in one `with ledger.transaction()`. State that is read often (open leases, free spans, saved
-versions) is mirrored in memory, and rows that change often are written once, at the end of the transaction. A failed
-transaction restores both to the last commit; the master then ends, because its other state may be ahead of them.
+versions) is mirrored in memory. Rows that change often are written once, at the end of the transaction. When a
+transaction fails, file and mirror return to the last commit. The master then ends, because the rest of its state may be
+ahead of the ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import sqlite3
+from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import takewhile
 from pathlib import Path
@@ -30,12 +33,21 @@ from master.store.credits import (
     uncredited_spans,
     undo_credits,
 )
+from master.store.diagnosis import translate_errors
 from master.store.ledger_file import LedgerFile
-from master.store.ledger_rows import WorkerRows, WriteBatch, by_name, failed_from
+from master.store.ledger_rows import WorkerRows, WriteBatch, failed_from
 from master.store.local_fields import FieldsBase
 from master.store.rundir import RunDirectory
-from master.store.schema import LoggedMean, decode_checksummed, encode_checksummed, read_evaluated_since, read_since
+from master.store.schema import (
+    LoggedMean,
+    decode_checksummed,
+    encode_checksummed,
+    read_evaluated_since,
+    read_fact,
+    read_since,
+)
 
+_KEPT = "SELECT version, sha256, credited FROM versions WHERE kept"
 NO_METRICS = encode_checksummed({}).text  # marks an epoch that is never evaluated; NULL marks one still to be evaluated
 
 
@@ -52,8 +64,8 @@ class Ledger(LedgerFile, WorkerRows):
         return cls(directory.ledger, shared_disk=network_disk(directory.root) is not None, durable=durable)
 
     def _read_mirror(self) -> None:
-        # The mirror: all attributes below repeat rows of the file. Mutated only by methods of this class, inside a
-        # transaction, and read again from the file when one fails.
+        # The mirror: all attributes below repeat rows of the file. Only methods of this class mutate it, inside a
+        # transaction. When a transaction fails, the mirror is read again from the file.
         self.leases = LeaseTable(  # every open lease exactly once, and ended ones whose last push may still arrive
             self._leases("closed_s IS NULL"), self._leases("reserved_until_s > ?", self.last_activity_s())
         )
@@ -65,12 +77,8 @@ class Ledger(LedgerFile, WorkerRows):
         self.credited = self._one("SELECT coalesce(sum(credited), 0) FROM epochs")  # vertices, over all epochs
         # Vertices still to be credited, by epoch.
         self._left: dict[int, int] = dict(self._db.execute("SELECT epoch, vertices - credited FROM epochs"))
-        self._kept = {  # by version: (SHA-256 of its file, vertices credited in it), for versions whose files exist
-            version: (sha256, credited)
-            for version, sha256, credited in self._db.execute(
-                "SELECT version, sha256, credited FROM versions WHERE kept"
-            )
-        }
+        # By version: (SHA-256 of its file, vertices credited in it), for versions whose files exist.
+        self._kept: dict[int, tuple[str | None, int]] = {row[0]: row[1:] for row in self._db.execute(_KEPT)}
         self._has_averaged = self._one("SELECT 1 FROM credits WHERE staleness > 0 LIMIT 1") is not None
         self._next_lease = self._one("SELECT coalesce(max(id), 0) FROM leases") + 1
         self._batch = WriteBatch()
@@ -98,13 +106,24 @@ class Ledger(LedgerFile, WorkerRows):
         known = ((*row, failed_from(failed)) for *row, failed in rows)
         return [LeaseState(*row) for row in known]
 
-    def count_credits(self) -> Credited:
+    def count_credits(self, db: sqlite3.Connection | None = None) -> Credited:
         """Count credits row by row. Raises DamagedError if the rows contradict one another."""
         try:
-            check_patches(self._db)
-            return count_credits(self._db)
+            check_patches(db or self._db)
+            return count_credits(db or self._db)
         except ValueError as error:
             raise DamagedError(f"{self.path} is damaged: {error}", self.path) from error
+
+    def verify(self) -> Credited:
+        """Count credits in the file as another process reads it. Raises LedgerError unless it has what was written."""
+        uri = f"{self.path.absolute().as_uri()}?mode=ro"
+        with translate_errors(self.path.parent), closing(sqlite3.connect(uri, uri=True)) as db:
+            self._check(db)
+            counted = self.count_credits(db)
+            same = {row[0]: row[1:] for row in db.execute(_KEPT)} == self._kept and counted.vertices == self.credited
+            if not same or read_fact(db, "undone", False):
+                raise self._harmed(f"{self.path} was overwritten")
+            return counted
 
     # --- masters
 
@@ -115,11 +134,12 @@ class Ledger(LedgerFile, WorkerRows):
         """
         with self.transaction():
             self._read_mirror()
-            # The clock, and not only a counter: leases of a ledger that was since replaced by its copy differ, too.
+            # The term comes from the clock. A mere counter could repeat terms of a ledger that was lost and replaced by
+            # its copy.
             term = max(int(now), self.term + 1)
             next_version = self.next_version
             self.set("term", term)
-            # A worker may stand on a version that has a file and no row, so its number is not reused.
+            # A worker may have a version that has a file but no row, so that number is not reused.
             self.set("next_version", max(next_version, newest_file + 1))
             # One extra file belongs to a commit that failed. More show that the ledger is older than its files: it was
             # restored from its copy, or the disk lost its last writes.
@@ -135,7 +155,7 @@ class Ledger(LedgerFile, WorkerRows):
     def backup(self) -> None:
         """Copy the ledger atomically to ledger.backup.db, and retain the versions that the copy needs."""
         needed = {self.newest_version()[0], *(v for _, v in self.unevaluated() if v in self._kept)}
-        with self.transaction():  # the old copy's versions, too: if copying fails, it remains the only copy
+        with self.transaction():  # also the versions of the old copy, which remains the only one if copying fails
             self.set("copied_versions", sorted(needed.union(self.copied_versions)))
         self._copy()
         with self.transaction():
@@ -161,8 +181,8 @@ class Ledger(LedgerFile, WorkerRows):
 
     def epochs_to_close(self) -> list[int]:
         """Return the open epochs that are credited in full, up to the first that is not."""
-        # Epochs close in order: of two that overlap, the later may be complete first, and waits. So the version that
-        # ends an epoch holds all work of the epochs before it.
+        # Epochs may overlap. A later one that is complete first waits for the earlier, so that the version that ends an
+        # epoch contains all work of the epochs before it.
         query = "SELECT epoch FROM epochs WHERE closed_s IS NULL ORDER BY epoch"
         return list(takewhile(self.is_epoch_complete, (epoch for (epoch,) in self._db.execute(query))))
 
@@ -236,24 +256,21 @@ class Ledger(LedgerFile, WorkerRows):
         """Drop the metrics of an epoch, so that it is evaluated again."""
         self._db.execute("UPDATE epochs SET metrics = NULL, metrics_crc32 = NULL WHERE epoch = ?", (epoch,))
 
-    def epochs(self) -> list[dict[str, Any]]:
-        return by_name(self._db.execute("SELECT * FROM epochs ORDER BY epoch"))
-
     def divide(self, borders: Sequence[int]) -> None:
         """Cut free spans, now and later, at the positions at which parts meet. Call before the first transaction."""
         self._borders = tuple(borders)
         self.free_spans = FreeSpans(self.spans, self._borders)
 
     def free(self, span: Span) -> None:
-        """Free a range, joined to its neighbours unless f failed in it."""
+        """Free a range, and join it to neighbours with the same failures."""
         self.free_spans.join(span)
 
     # --- leases and credits
 
     def isolate(self, wanted: Span) -> Span | None:
-        """Keep a free range as a span of its own, joined to no neighbour until `rejoin`. Returns None if it is not
-        free, or part of an isolated range. The isolation is not persisted: it ends with this master."""
-        span = self.free_spans.around(wanted.epoch, wanted.start)
+        """Keep a free range as a span of its own, which is not joined to a neighbour until `rejoin`. Returns None if
+        the range is not free, or is part of an isolated range. The isolation is not saved: it ends with this master."""
+        span = self.free_spans.containing(wanted.epoch, wanted.start)
         if span is None or span.isolated or wanted.stop > span.stop:
             return None
         isolated = replace(wanted, failed=open_failures(span.failed, wanted.start), isolated=True)
@@ -271,7 +288,7 @@ class Ledger(LedgerFile, WorkerRows):
 
     def is_free(self, span: Span) -> bool:
         """Return whether exactly this span is free."""
-        return self.free_spans.around(span.epoch, span.start) == span
+        return self.free_spans.containing(span.epoch, span.start) == span
 
     def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseState:
         """Lease [span.start, stop) of a free span to a worker. The rest of the span stays free."""
@@ -304,7 +321,8 @@ class Ledger(LedgerFile, WorkerRows):
         self._batch.log(lease, logged)
 
     def logged_names(self) -> list[tuple[str, set[str], set[str]]]:
-        """Return for each name that f logs: (name, workers credited in its first version, workers in its last)."""
+        """Return for each name that f logs: (name, workers credited in the first version that has a log of it, workers
+        credited in the last such version)."""
         names = self._db.execute("SELECT name, min(version), max(version) FROM logged GROUP BY name").fetchall()
         workers: dict[int, set[str]] = {version: set() for _, *ends in names for version in ends}
         query = f"SELECT DISTINCT version, worker FROM credits WHERE version IN ({','.join('?' * len(workers))})"
@@ -312,13 +330,9 @@ class Ledger(LedgerFile, WorkerRows):
             workers[version].add(worker)
         return [(name, workers[first], workers[last]) for name, first, last in names]
 
-    def credits(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (epoch, start, stop) of every credit, in the order of commits."""
-        return iter(self._db.execute("SELECT epoch, start, stop FROM credits ORDER BY rowid"))
-
     def credited_to(self, worker: str) -> tuple[int, int]:
-        """Return (the first version that holds a push of a worker, its credited vertices), without those of the open
-        transaction, which are still batched."""
+        """Return (first version that contains a push of a worker, the worker's credited vertices). Credits of the open
+        transaction are still batched and do not count."""
         query = "SELECT min(version), sum(stop - start) FROM credits WHERE worker = ?"
         first, vertices = self._db.execute(query, (worker,)).fetchone()
         return first or 0, vertices or 0
@@ -341,9 +355,9 @@ class Ledger(LedgerFile, WorkerRows):
         self.free(lease.rest if failed is None else replace(lease.rest, failed=(*lease.failed, failed)))
 
     def uncredited_rest(self, lease: LeaseState, stop: int) -> Span | None:
-        """Return the free span that holds [lease.upto, stop) of an ended lease, None if it was leased again, or has
-        failed since."""
-        span = self.free_spans.around(lease.epoch, lease.upto)
+        """Return the free span that contains [lease.upto, stop) of an ended lease; None if any of it was leased again,
+        or f has failed in it since."""
+        span = self.free_spans.containing(lease.epoch, lease.upto)
         untried = span is not None and span.failed == lease.failed
         return span if span is not None and untried and lease.upto < stop <= span.stop else None
 
@@ -393,7 +407,7 @@ class Ledger(LedgerFile, WorkerRows):
         return row[0], row[1]
 
     def has_version(self, version: int) -> bool:
-        """Return whether the version exists or has existed. A worker may name one of a ledger that was undone."""
+        """Return whether the version exists or has existed. False for an undone one, which a worker may still name."""
         return version in self._kept or self._one("SELECT 1 FROM versions WHERE version = ?", version) is not None
 
     def roll_back(self, to: int, version: int, sha256: str | None, at_s: float, because: str) -> Undone:
@@ -448,12 +462,12 @@ class Ledger(LedgerFile, WorkerRows):
         return list(self._db.execute("SELECT version, epoch, sha256 FROM patches ORDER BY version"))
 
     def base(self) -> FieldsBase | None:
-        """Return the fields at the start of the open epochs, None for those of the graph itself."""
+        """Return the base of the local fields: their values at the start of the open epochs. None: the graph's own."""
         base = self.get("base")
         return None if base is None else FieldsBase(**base)
 
     def set_base(self, base: FieldsBase, patches: Sequence[tuple[int, int, str]]) -> None:
-        """Record the base that these patches are now part of, and drop them."""
+        """Record a base that contains these patches, and drop the patches."""
         self.set("base", asdict(base))
         self._db.executemany("DELETE FROM patches WHERE version = ?", [(version,) for version, _, _ in patches])
 

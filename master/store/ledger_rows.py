@@ -1,6 +1,6 @@
-"""Rows of a ledger: those of workers and machines, and the batch that a transaction writes at its end.
+"""Rows of a ledger: the rows of workers and machines, and the batch of rows that a transaction writes at its end.
 
-One turn of the master may credit hundreds of pushes. `WriteBatch` collects their rows and writes them with one
+One turn of the master's loop can credit hundreds of pushes. `WriteBatch` collects their rows and writes them with one
 `executemany` per statement, which costs a few microseconds per row.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from gridml.protocol.foreign import MAX_INTEGER
 from gridml.protocol.messages import Failure, Logged, Sync
-from master.state.failures import Altered, Failed, MachineRecord
+from master.state.failures import Alteration, Failed, MachineRecord
 from master.state.jobs import JobEvent, State
 from master.state.lease_records import LeaseState
 from master.state.spans import Span
@@ -31,7 +31,7 @@ def by_name(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
 
 
 def failed_text(failed: Sequence[Failed]) -> str:
-    """Encode failures for a column: "" for none, the usual case."""
+    """Encode failures of f for a column. The usual case, no failures, is ""."""
     return json.dumps(failed) if failed else ""
 
 
@@ -49,7 +49,7 @@ _CHANGE = """
 UPDATE leases SET stop = ?, upto = ?, worker = ?, sequence = ?, trained = ?, version = ?, reserved_until_s = ?,
   failed = ?, closed_s = ?, closed_because = ?, overtaken = ? WHERE id = ?
 """
-# Counters that a worker reports are totals, so that a repeated or late message must not lower them: hence max().
+# A worker reports totals. max() prevents a repeated or late message from lowering the stored totals.
 _UPDATE_WORKER = """
 UPDATE workers SET first_sync_s = coalesce(first_sync_s, :at_s), trained = max(trained, :trained),
   train_s = max(train_s, :train_s), credited = credited + :credited, bytes_up = bytes_up + :up,
@@ -58,38 +58,47 @@ UPDATE workers SET first_sync_s = coalesce(first_sync_s, :at_s), trained = max(t
 WHERE worker = :worker
 """
 
+_TROUBLES = """
+SELECT count(*), coalesce(message, ''), max(at_s) FROM failures WHERE at_s >= :at_s
+UNION ALL SELECT coalesce(sum(pushes), 0), coalesce(reason, ''), max(at_s) FROM altered
+  WHERE how = 'refused' AND at_s >= :at_s
+UNION ALL SELECT count(*), coalesce(detail, ''), max(submitted_s) FROM workers WHERE state = 'held' AND ended_s IS NULL
+"""
+
 
 @dataclass
 class _WorkerChange:
     """Messages and bytes exchanged with one worker in the open transaction."""
 
     worker: str
-    at_s: float | None = None
-    trained: int = 0  # vertices in all, as it reports
-    train_s: float = 0.0  # seconds in all, as it reports
-    credited: int = 0  # vertices of this transaction
-    up: int = 0  # bytes received
-    down: int = 0  # bytes sent
-    kind: str = ""  # of machine
-    push_every: int | None = None
-    push_reason: str | None = None
+    at_s: float | None = None  # time of the first message received in the transaction
+    trained: int = 0  # vertices trained since the worker started, as the worker reports
+    train_s: float = 0.0  # seconds of training since the worker started, as the worker reports
+    credited: int = 0  # vertices credited in this transaction
+    up: int = 0  # bytes received from the worker
+    down: int = 0  # bytes sent to the worker
+    kind: str = ""  # kind of its machine
+    push_every: int | None = None  # the new push interval, in vertices; None: unchanged
+    push_reason: str | None = None  # reason for `push_every`
 
 
 @dataclass
 class WriteBatch:
     """Rows that the open transaction has changed and not yet written, each row at most once."""
 
+    #: of each new lease: (number, term, epoch, start, worker, reason, time)
     _opened: list[tuple[int, int, int, int, str, str, float]] = field(default_factory=list)
-    #: by number; written with the state that they have when the transaction ends
+    #: leases by number; each is written with its state at the end of the transaction
     _changed: dict[int, LeaseState] = field(default_factory=dict)
-    #: by number: time, reason, times reassigned
+    #: by lease number: (time, reason, times reassigned)
     _closed: dict[int, tuple[float, str, int]] = field(default_factory=dict)
+    #: (epoch, start, stop, lease, version, worker, staleness, time)
     _credits: list[tuple[int, int, int, int, int | None, str, float, float]] = field(default_factory=list)
-    #: by version, epoch and name: the sum of f's logged values, the vertices that it covers
+    #: by version, epoch and name: (sum of f's logged values, vertices that the sum covers)
     _logged: dict[tuple[int | None, int, str], tuple[float, int]] = field(default_factory=dict)
     #: by epoch: vertices credited
     _epochs: dict[int, int] = field(default_factory=dict)
-    #: by the time of a turn: bytes received, bytes sent
+    #: by the time of the master's turn: [bytes received, bytes sent], summed over all workers
     _traffic: dict[float, list[int]] = field(default_factory=dict)
     _workers: dict[str, _WorkerChange] = field(default_factory=dict)
 
@@ -110,7 +119,7 @@ class WriteBatch:
         self._of(lease.worker).credited += lease.upto - start
 
     def log(self, lease: LeaseState, logged: Sequence[Logged]) -> None:
-        """Add f's logs of the vertices just credited."""
+        """Add the values that f logged for the vertices just credited."""
         for name, total, vertices in logged:
             key = lease.version, lease.epoch, name
             before, counted = self._logged.get(key, (0.0, 0))
@@ -137,7 +146,7 @@ class WriteBatch:
         change.push_every, change.push_reason = push_every, reason
 
     def write(self, db: sqlite3.Connection, gone: Sequence[tuple[int, int]], spans: Sequence[Span]) -> None:
-        """Write the batch and the changed free spans; `gone` are those to delete. Deletions come first."""
+        """Write the batch. Delete the free spans whose (epoch, start) is in `gone`, then insert the free `spans`."""
         logged = [(*key, *sums) for key, sums in self._logged.items()]
         for query, rows in (
             ("DELETE FROM spans WHERE epoch = ? AND start = ?", gone),
@@ -169,7 +178,7 @@ class WriteBatch:
         return change
 
     def _pass(self, at_s: float, up: int, down: int) -> None:
-        """Count bytes of all workers together: one row per turn of the master."""
+        """Add bytes to the sums over all workers, which become one row per turn of the master."""
         if up or down:
             sums = self._traffic.setdefault(at_s, [0, 0])
             sums[0] += up
@@ -181,7 +190,7 @@ class WriteBatch:
 
 
 class WorkerRows:
-    """The part of a `Ledger` without a mirror in memory. Call methods that write inside a transaction."""
+    """The rows of a `Ledger` that are not mirrored in memory. Call a method that writes only inside a transaction."""
 
     _db: sqlite3.Connection
     _batch: WriteBatch
@@ -233,7 +242,7 @@ class WorkerRows:
         self._batch.paced(worker, push_every, reason)
 
     def worker_counts(self) -> tuple[int, int]:
-        """Return the number of workers so far, and of those that ever sent a message."""
+        """Return (number of workers so far, number of workers that have sent a message)."""
         workers, spoke = self._db.execute("SELECT count(*), count(first_sync_s) FROM workers").fetchone()
         return workers, spoke
 
@@ -244,9 +253,9 @@ class WorkerRows:
         """Record that a push was shortened or rejected for its content."""
         self._db.execute("INSERT INTO blames VALUES (?, ?, ?, ?)", (at_s, worker, lease, reason))
 
-    def add_altered(self, worker: str, how: Altered, vertices: int, reason: str, at_s: float) -> int:
-        """Count a push that was altered or rejected. Returns the number of such pushes of the worker."""
-        # A worker may report any number of vertices that a message holds, so the sum saturates at the column's maximum.
+    def add_altered(self, worker: str, how: Alteration, vertices: int, reason: str, at_s: float) -> int:
+        """Count a push that was altered or rejected. Returns the worker's number of pushes altered as in `how`."""
+        # A worker can report any number that fits into a message, so the sum saturates at the column's maximum.
         counted = self._db.execute(
             "INSERT INTO altered VALUES (?, ?, 1, ?, ?, ?) ON CONFLICT DO UPDATE SET pushes = pushes + 1, "
             f"vertices = min(vertices + excluded.vertices, {MAX_INTEGER}), at_s = excluded.at_s, "
@@ -264,15 +273,20 @@ class WorkerRows:
         return [worker for (worker,) in self._db.execute("SELECT worker FROM quarantined")]
 
     def add_failure(self, lease: LeaseState, machine: str, failure: Failure, reason: str, at_s: float) -> None:
-        """Record that f failed on the uncredited rest of a lease, and the consequence."""
+        """Record that f failed on the uncredited rest of a lease. `reason` is the consequence, as a text."""
         where = at_s, lease.worker, machine, lease.id, lease.epoch, lease.upto, lease.stop
         self._db.execute(
             "INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (*where, failure.message, failure.traceback, failure.first, failure.last, reason),
         )
 
+    def troubles_since(self, at_s: float) -> list[tuple[int, str]]:
+        """Return (number, newest text) for each of three kinds of trouble: failures of f since `at_s`; all refused
+        pushes of those workers that had a push refused since `at_s`; jobs that are held now."""
+        return [(count, text) for count, text, _ in self._db.execute(_TROUBLES, {"at_s": at_s})]
+
     def worker_failed(self, worker: str, failures: int, until_s: float | None, because: str | None) -> None:
-        """Record a worker's consecutive failures, and until when it gets no lease."""
+        """Record the number of a worker's consecutive failures, and the time until which it gets no lease."""
         self._db.execute(
             "UPDATE workers SET failed = ?, avoided_until_s = ?, avoided_because = ? WHERE worker = ?",
             (failures, until_s, because, worker),

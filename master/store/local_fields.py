@@ -2,10 +2,13 @@
 
     working copy = (the graph's own columns, or the base named in the ledger) + the patches named in the ledger
 
-A patch is written and fsynced before the transaction that credits its push. Bases and patches are immutable and are
-read only if they match their digests in the ledger. Reads and changes use a working copy, which every master makes
-for itself in a file of its own: it cannot be ahead of the ledger, and a superseded master cannot write to it. At the
-end of an epoch base and patches make the next base, without the working copy.
+A base holds the fields as they were at the end of an epoch. A patch holds the fields that one version changed. It is
+written and fsynced before the transaction that credits its pushes. Bases and patches are immutable and are read only if
+they match their digests in the ledger.
+
+Reads and changes use the working copy. Every master makes its own in new files, so the copy cannot be ahead of the
+ledger, and a superseded master cannot write to it. At the end of an epoch the base and the patches are merged into the
+next base, without the working copy.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ from gridml.errors import DamagedError
 from gridml.model.graph import Graph
 from gridml.model.ragged import block_digest, block_digests, blocks
 from gridml.protocol import bundle
+from gridml.protocol.foreign import MAX_NAME_CHARS, printable
 from gridml.protocol.push import Fields, RowValues, decode_patch, encode_patch
 from master.store.rundir import base_name, patch_name, read_named
 
@@ -39,29 +44,40 @@ class FieldsBase:
     digests: Mapping[str, Sequence[str]]  # by "Type.field": the SHA-256 of each block (`gridml.model.ragged`)
 
 
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return the header of a .npy file."""
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file := BytesIO(), header)
+    return file.getvalue()
+
+
 def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Create a .npy file with every block allocated, and map it. Raises OSError."""
-    # Allocated before it is mapped: writing to a hole of a mapped file on a full disk kills the process with SIGBUS.
-    # For the same reason no file here is a reflink, whose blocks are allocated on the first write.
-    size = dtype.itemsize * prod(shape)
+    # The file is allocated before it is mapped: on a full disk, writing to a hole of a mapped file kills the process
+    # with SIGBUS. For the same reason no file here is a reflink, whose blocks are allocated on the first write.
+    size, header = dtype.itemsize * prod(shape), _header(dtype, shape)
     with path.open("wb") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
+        file.write(header)
         file.flush()
         if size:
-            os.posix_fallocate(file.fileno(), file.tell(), size)
-    return np.asanyarray(np.load(path, mmap_mode="r+")) if size else np.empty(shape, dtype)
+            os.posix_fallocate(file.fileno(), len(header), size)
+    return np.memmap(path, dtype, "r+", len(header), shape) if size else np.empty(shape, dtype)
 
 
 def open_base(path: Path, like: Array) -> Array:
-    """Map a base for reading. Raises DamagedError if it is missing or has not the dtype and shape of `like`."""
+    """Map a field's file for reading. Raises DamagedError if it is missing, or its dtype or shape is not `like`'s."""
+    # Only one header is valid, so it is compared as bytes. For a damaged header NumPy's parser would raise many types
+    # of errors.
+    header = _header(like.dtype, like.shape)
     try:
-        column = np.load(path, mmap_mode="r" if like.size else None)  # an empty file cannot be mapped
-    except (OSError, ValueError, EOFError, SyntaxError) as error:  # SyntaxError: NumPy parses the header
+        with path.open("rb") as file:
+            found, size = file.read(len(header)), os.fstat(file.fileno()).st_size
+        if found != header or size != len(header) + like.nbytes:
+            got = f"{printable(found.decode(errors='replace').strip(), MAX_NAME_CHARS)!r} in {size:,} bytes"
+            raise DamagedError(f"{path} cannot be read: got {got}, expected {like.dtype} {like.shape}", path)
+        return np.memmap(path, like.dtype, "r", len(header), like.shape) if like.size else like
+    except OSError as error:
         raise DamagedError(f"{path} cannot be read: {error}", path) from error
-    if column.shape != like.shape or column.dtype != like.dtype:
-        raise DamagedError(f"{path} holds {column.dtype} {column.shape}, expected {like.dtype} {like.shape}", path)
-    return np.asanyarray(column)
 
 
 def copy_base(path: Path, target: Array, digests: Sequence[str]) -> None:
@@ -77,26 +93,16 @@ def copy_base(path: Path, target: Array, digests: Sequence[str]) -> None:
         target[rows] = block
 
 
-def copy_column(source: Array, target: Array) -> None:
-    """Copy a graph's own column into `target`, block by block."""
-    for rows in blocks(source):
-        target[rows] = source[rows]
-
-
-def flush(column: Array) -> None:
-    """Flush a mapped file to disk. Raises OSError."""
-    if isinstance(column, np.memmap):
-        column.flush()
-
-
 Patch = tuple[int, int, str]  # (version, epoch, SHA-256)
+# File names of bases, patches and unfinished files; a working copy's name does not match.
 _OF_A_VERSION = re.compile(r".+@\d{8}\.npy|patch-\d{8}\.safetensors|\..+\.tmp")
 
 
 class LocalFields:
     """The mutable columns of a graph. `show` replaces the graph's own columns by memory-mapped files in `folder`.
 
-    With `bsp`, changes of an epoch become visible when it ends: every f of a superstep reads the same values.
+    With `bsp` each epoch is a superstep: its changes become visible when it ends, so that every call of f in it reads
+    the same values.
     """
 
     def __init__(self, graph: Graph, folder: Path, *, bsp: bool, durable: bool = True) -> None:
@@ -107,6 +113,7 @@ class LocalFields:
         self._first = {  # the graph's own columns, before any training; dropped once there is a base
             f"{table.type.name}.{name}": table.columns[name] for table in graph.local for name in table.type.mutable
         }
+        # by "Type.field": (dtype, shape)
         self._forms = {field: (column.dtype, column.shape) for field, column in self._first.items()}
         self._columns = self._first  # the working copies, by "Type.field"
 
@@ -116,7 +123,7 @@ class LocalFields:
         return bool(self._forms)
 
     def show(self, base: FieldsBase | None, patches: Sequence[Patch]) -> None:
-        """Make working copies that hold `base`, and without bsp `patches`. Raises DamagedError, OSError."""
+        """Make working copies that contain `base` and, without bsp, `patches`. Raises DamagedError, OSError."""
         if not self.any:
             return
         self._folder.mkdir(exist_ok=True)
@@ -128,27 +135,28 @@ class LocalFields:
             self._graph.tables[type_name].columns[name] = column
 
     def merge_patches(self, base: FieldsBase | None, patches: Sequence[Patch]) -> FieldsBase:
-        """Make the next base from `base` and `patches`. The ledger must name it in the transaction that drops the
-        patches. Raises DamagedError, OSError."""
+        """Make the next base from `base` and `patches`. The transaction that drops the patches from the ledger must
+        also record this base. Raises DamagedError, OSError."""
         version = max(version for version, _, _ in patches)
         columns = self._make(lambda field: base_name(field, version), base, patches)
         return FieldsBase(version, {field: block_digests(column) for field, column in columns.items()})
 
     def _make(self, name: Callable[[str], str], base: FieldsBase | None, patches: Sequence[Patch]) -> dict[str, Array]:
-        """Make a file for each field from a base and patches, complete and durable before it gets its name; return them
-        mapped."""
+        """Make a file for each field from a base and patches; return the mapped files by field. Each file is complete
+        and durable before it gets its name."""
         temporary = {field: self._folder / f".{name(field)}.tmp" for field in self._forms}
         columns = {field: create(temporary[field], *form) for field, form in self._forms.items()}
         for field, column in columns.items():
             if base is None:
-                copy_column(self._first[field], column)
+                for rows in blocks(column):
+                    column[rows] = self._first[field][rows]
             else:
                 copy_base(self._folder / base_name(field, base.version), column, base.digests[field])
         for patch in patches:
             _apply(columns, self._read_patch(patch))
         for field, column in columns.items():
-            if self._durable:
-                flush(column)
+            if self._durable and isinstance(column, np.memmap):  # a field without rows is not mapped
+                column.flush()
             temporary[field].replace(self._folder / name(field))
         if self._durable:
             bundle.sync_folder(self._folder)
@@ -157,11 +165,12 @@ class LocalFields:
     def check(self, fields: Fields, allowed: Mapping[str, Array], trained: tuple[str, Array]) -> str | None:
         """Return why the fields of a push are rejected, None if they are accepted.
 
-        `allowed` are the ids by type that its lease may change, `trained` is the driving type and its newly trained
-        ids int64 (n,).
+        `allowed` has, by type, the ids that the lease permits the push to change. `trained` is (driving type, ids of
+        its newly trained vertices, int64 (n,)).
         """
         driver, trained_ids = trained
-        # Every mutable field of these types must be present: a missing one would be lost once the push is credited.
+        # A push must have every mutable field of the types in `allowed`. If it is credited without a field, the changes
+        # of that field are lost.
         for type_name, name in (field.split(".") for field in self._forms):
             if type_name in allowed and (type_name not in fields or name not in fields[type_name].fields):
                 return f"{type_name}/{name} is missing"
@@ -169,14 +178,14 @@ class LocalFields:
             if not np.isin(rows.ids, allowed.get(type_name, [])).all():
                 return f"fields of {type_name} name vertices outside the lease"
             if type_name == driver and not np.array_equal(rows.ids, trained_ids):
-                return f"fields of {type_name} name others than the {len(trained_ids)} vertices that were trained"
+                return f"fields of {type_name} name other vertices than the {len(trained_ids)} that were trained"
             for name, values in rows.fields.items():
                 if problem := self._problem(f"{type_name}.{name}", rows.ids, values):
                     return f"{type_name}/{name} {problem}"
         return None
 
     def values(self, type_name: str, rows: RowValues) -> dict[str, Array]:
-        """Return the values before a push of the rows that it changes, by field."""
+        """Return, by field, the values of a push's rows in the working copy. Call before the push is applied."""
         return {name: self._columns[f"{type_name}.{name}"][rows.ids] for name in rows.fields}
 
     def _problem(self, field: str, ids: Array, values: Array) -> str | None:
@@ -185,7 +194,7 @@ class LocalFields:
             return "is not a field that f may change"
         if values.shape != (len(ids), *column.shape[1:]) or values.dtype != column.dtype:
             return f"has {values.dtype} {values.shape}, which does not fit the field"
-        # Values that were not finite before, such as markers of missing data, may stay so.
+        # A value that was not finite before, such as a marker of missing data, may stay not finite.
         if values.dtype.kind == "f" and np.isfinite(column[ids][~np.isfinite(values)]).any():
             return "is not finite (NaN or infinity)"
         return None
@@ -197,12 +206,12 @@ class LocalFields:
         return bundle.digest(payload)
 
     def committed(self, pushes: Sequence[Fields]) -> None:
-        """Apply committed pushes to the working copy, unless they wait for the end of the superstep."""
+        """Apply committed pushes to the working copy. With bsp do nothing: they wait for the end of the superstep."""
         if not self._bsp:
             _apply(self._columns, pushes)
 
     def sweep(self, base: FieldsBase | None, patches: Sequence[Patch]) -> None:
-        """Remove the files of all other bases and patches."""
+        """Remove the files of all bases and patches except `base` and `patches`, and unfinished files."""
         named = {patch_name(version) for version, _, _ in patches}
         if base is not None:
             named.update(base_name(field, base.version) for field in base.digests)

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from master.store.ledger_file import last_activity_s
 from master.store.rundir import RunDirectory, RunStatus, command, open_lock
 from master.store.schema import SCHEMA_VERSION, check_tables, decode_checksummed
 
-MAX_HOLDER_BYTES = 1000
+MAX_HOLDER_BYTES = 1000  # bound on what is read from a lock file
 
 
 def connect(root: Path) -> sqlite3.Connection:
@@ -32,31 +32,26 @@ def connect(root: Path) -> sqlite3.Connection:
                 f"{root} has not begun yet: {master} is still building its graph. Look again in a moment."
             )
         raise LedgerError(f"{root} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
-    # With no writer and no journal to replay the file is immutable, and SQLite leaves no shared-memory files behind.
+    # If there is no writer, and no journal to replay, the file is opened as immutable, so that SQLite leaves no
+    # shared-memory files behind.
     still = holder(root) is None and not any(
         path.with_name(f"{path.name}-{end}").exists() for end in ("wal", "journal")
     )
-    with translate_read_errors(path):
+    with translate_read_errors(path), ExitStack() as unless_opened:
         uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if still else ''}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0)
-        schema = connection.execute("PRAGMA user_version").fetchone()[0]
-    if schema != SCHEMA_VERSION:
-        connection.close()
-        raise LedgerError(
-            f"{path} has schema {schema}, this gridml reads {SCHEMA_VERSION}. Read it with its own gridml."
-        )
-    try:
-        with translate_read_errors(path):
-            check_tables(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        unless_opened.callback(connection.close)
+        if (schema := connection.execute("PRAGMA user_version").fetchone()[0]) != SCHEMA_VERSION:
+            advice = "Read it with its own gridml."
+            raise LedgerError(f"{path} has schema {schema}, this gridml reads {SCHEMA_VERSION}. {advice}")
+        check_tables(connection)
+        unless_opened.pop_all()
+        return connection
 
 
 @contextmanager
 def translate_read_errors(path: Path) -> Iterator[None]:
-    """Translate errors of SQLite, and those caused by values that no master writes, into errors with advice."""
+    """Translate errors of SQLite, and errors caused by values that no master writes, into errors with advice."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -76,7 +71,7 @@ def translate_read_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """Read inside one transaction: all rows belong to one moment of the run."""
+    """Read inside one transaction, so that all rows belong to one moment of the run."""
     connection.execute("BEGIN")
     try:
         yield
@@ -86,7 +81,8 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def opened(root: Path) -> Iterator[sqlite3.Connection]:
-    """Open a run's ledger at one moment. Raises LedgerError if there is none, or it cannot be read."""
+    """Open a run's ledger for reads that all see one moment. Raises LedgerError if there is no ledger, or it cannot be
+    read."""
     with closing(connect(root)) as connection, translate_read_errors(RunDirectory(root).ledger), snapshot(connection):
         yield connection
 
@@ -94,9 +90,9 @@ def opened(root: Path) -> Iterator[sqlite3.Connection]:
 def holder(root: Path) -> str | None:
     """Return the process that drives a run ("pid 12 on host"), None without one."""
     try:
-        with os.fdopen(open_lock(root, os.O_RDONLY)) as file:
+        with os.fdopen(open_lock(root, os.O_RDONLY), errors="replace") as file:
             try:
-                # A shared lock, so that concurrent readers do not take one another for a master. Released on close.
+                # A shared lock, so that two readers do not take each other for a master. Closing the file releases it.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
                 return file.read(MAX_HOLDER_BYTES).strip() or "another process"
@@ -106,25 +102,27 @@ def holder(root: Path) -> str | None:
 
 
 def standing(root: Path, written: str) -> str:
-    """Return the status of a run whose ledger holds `written`: STOPPED if its master was killed before it could write
-    another."""
+    """Return the status of a run whose ledger says `written`. It is STOPPED if the ledger says RUNNING but no master
+    runs: the master was killed."""
     return RunStatus.STOPPED if written == RunStatus.RUNNING and holder(root) is None else RunStatus(written)
 
 
 STOPPED_EARLY = "stopped_early"  # a fact of the run: why it stopped before its last epoch
 LOGGED_SETTINGS = "told_settings"  # a fact of the run: the batch sizes and rates that workers use, as logged
+#: a fact of a run that makes no headway: {cause, reason, at_s, since_s}; null or missing while it makes headway
+NO_HEADWAY = "no_headway"
 
 
 @dataclass(frozen=True)
 class RunClock:
-    """The time that a run has been driven. All times are the ledger's."""
+    """The time for which masters have driven a run. All times are in seconds on the ledger's clock."""
 
     start_s: float
     end_s: float
-    gaps: tuple[tuple[float, float], ...] = ()  # (from, to) in which no master ran, in order
+    gaps: tuple[tuple[float, float], ...] = ()  # (from, to) of each period without a master, in order
 
     def at(self, time_s: float) -> float:
-        """Return the seconds of the run, without its gaps, at a point in time."""
+        """Return the seconds for which the run has been driven, without gaps, until `time_s`."""
         return time_s - self.start_s - sum(max(0.0, min(time_s, to) - since) for since, to in self.gaps)
 
 
@@ -132,9 +130,9 @@ class RunClock:
 class PushCosts:
     """Measured costs of a push, in seconds."""
 
-    push_s: float  # that it takes from the worker's training
-    travel_s: float  # until it is answered
-    merge_s: float  # of the master
+    push_s: float  # time for which the worker does not train
+    travel_s: float  # from sending the push to its reply
+    merge_s: float  # time that the master takes to merge it
 
     FACT: ClassVar[str] = "push_costs"
 
@@ -146,7 +144,7 @@ def read_push_costs(db: sqlite3.Connection) -> PushCosts | None:
 
 
 def read_facts(db: sqlite3.Connection) -> dict[str, Any]:
-    """Return the ledger's table `run`: the run's status, when it started and ended, and the like, by name."""
+    """Return the facts in the ledger's table `run`, by name: the run's status, its start and end, and others."""
     return {key: decode_checksummed(*cells) for key, *cells in db.execute("SELECT key, value, crc32 FROM run")}
 
 
@@ -159,8 +157,8 @@ def read_best_fact(facts: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def read_metrics(text: str | None, crc32: int | None) -> dict[str, Any]:
-    """Return the metrics of an epoch from its row, empty before its evaluation. Raises ValueError for JSON that is no
-    object, and as `decode_checksummed` does."""
+    """Return the metrics of an epoch from its row; empty before its evaluation. Raises ValueError for JSON that is not
+    an object, and the errors of `decode_checksummed`."""
     metrics = {} if text is None else decode_checksummed(text, crc32)
     if not isinstance(metrics, dict):
         raise ValueError(f"the metrics of an epoch are {type(metrics).__name__}, expected an object")
@@ -183,7 +181,10 @@ def read_now(db: sqlite3.Connection) -> float:
 
 
 def read_clock(db: sqlite3.Connection, root: Path, now: float | None = None) -> RunClock:
-    """Return the run's start, its end (or the latest time known), and the gaps in which no master ran."""
+    """Return the run's start, its end, and the gaps in which no master ran.
+
+    The end is `now` for a run in progress. For an unfinished run without a master it is the time of the last activity.
+    """
     facts = read_facts(db)
     now = read_now(db) if now is None else now
     start_s = float(facts.get("started_s", now))

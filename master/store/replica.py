@@ -1,7 +1,8 @@
-"""The master replica: the authoritative value of every replicated vertex, and the older versions that pushes stand on.
+"""The master replica: the authoritative value of every replicated vertex, and older versions on which pushes are based.
 
-Older versions share the memory of the newest one (copy on write). `OverwrittenRows` is an undo log of rows of array
-fields: a row that did not change since a version has its current value; any other has that of its oldest record since.
+Older versions share the memory of the newest one (copy on write). `OverwrittenRows` is an undo log for rows of array
+fields. To read a row of an older version, take the oldest record of the row that was made after that version; without
+such a record, take the current value.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RECORD_BYTES = 1 << 10  # estimated overhead of a record's Python objects, witho
 
 @dataclass(frozen=True)
 class _Record:
-    """Rows of a type before `version` overwrote them."""
+    """Rows of a type, with their values before `version` overwrote them."""
 
     version: int
     type_name: str
@@ -38,7 +39,7 @@ class _Record:
         return RECORD_BYTES + self.rows.ids.nbytes + sum(column.nbytes for column in self.rows.fields.values())
 
     def with_rows(self, others: RowValues) -> _Record:
-        """Return this record with further rows added, ids in order."""
+        """Return this record with further rows added, sorted by id."""
         ids = np.concatenate([self.rows.ids, others.ids])
         order = np.argsort(ids, kind="stable")
         fields = {
@@ -54,17 +55,17 @@ class OverwrittenRows:
         self.max_bytes = max_bytes
         self.reach = -1  # the oldest version that can be reconstructed
         self.nbytes = 0  # of all records; never above `max_bytes` after `add`
-        self._records: list[_Record] = []  # always sorted by version; each row once per version
+        self._records: list[_Record] = []  # always sorted by version; a row has at most one record per version
 
     def restart(self, version: int) -> None:
-        """Drop all records: `version` is the newest and the oldest version."""
+        """Drop all records, so that no version before `version`, the newest, can be reconstructed."""
         self._records.clear()
         self.reach, self.nbytes = version, 0
 
     def add(self, version: int, type_name: str, ids: Ids, columns: Mapping[str, Array]) -> None:
         """Record the current values of rows before `version` overwrites them for the first time.
 
-        `ids` ascend, and are referenced, not copied. The oldest records are dropped to make room.
+        `ids` must ascend; the array is kept without a copy. The oldest records are dropped to make room.
         """
         if version <= self.reach:
             return
@@ -78,9 +79,10 @@ class OverwrittenRows:
             self._shorten()
 
     def _joined(self, record: _Record) -> _Record:
-        """Merge a record with those of its version and type that have at most twice as many rows, and remove those."""
-        # As in a log-structured merge: each remaining record has more than twice as many rows as the next. So a version
-        # made of many pushes has few records to search, and each row is moved seldom.
+        """Merge `record` with the log's records of the same version and type that have at most twice as many rows.
+        Remove these from the log, and return the merged record."""
+        # As in a log-structured merge tree, each remaining record has more than twice as many rows as the next. So a
+        # version made of many pushes has few records to search, and a row is seldom moved.
         at = len(self._records) - 1
         while at >= 0 and self._records[at].version == record.version:
             other = self._records[at]
@@ -104,17 +106,17 @@ class OverwrittenRows:
         del self._records[:dropped]
 
     def since(self, version: int, type_name: str) -> Iterator[RowValues]:
-        """Yield the records of a type made after a version, oldest first."""
+        """Yield the rows of a type in the records made after `version`, oldest first."""
         begin = bisect_right(self._records, version, key=attrgetter("version"))
         return (record.rows for record in self._records[begin:] if record.type_name == type_name)
 
 
 @dataclass(frozen=True)
 class OlderVersion(InParts):
-    """An older version on the memory of the newest, valid while the records reach back to it."""
+    """An older version, read from the memory of the newest and its undo log; valid while the log reaches back to it."""
 
     version: int
-    modules: Mapping[VertexKey, VertexState]  # of this version; never changed in place, so they are shared
+    modules: Mapping[VertexKey, VertexState]  # of this version; shared, because modules are never changed in place
     state: ReplicaState  # of the newest version
     overwritten: OverwrittenRows
 
@@ -130,30 +132,34 @@ class OlderVersion(InParts):
 
 
 _NONE: Ids = np.empty(0, np.int64)
-# Memory of older versions, however many workers stand on them: once for modules, once for overwritten rows.
+# Bound on the memory of older versions, however many workers use them. It applies once to modules, and once to
+# overwritten rows.
 MAX_BASES_BYTES = 1 << 27
-# If fewer bases fit, most would be evicted before their next use. Then a base is mapped from its file instead of read.
+# A base is the version on which a push is based. If fewer bases than this fit in memory, most would be evicted before
+# their next use, so a base is mapped from its file instead.
 MIN_BASES = 16
 
 
 class Replica:
-    """The newest version in memory, and the older ones that pushes may still name as their base.
+    """The newest version, in memory, and the older versions that pushes can still name as their base.
 
-    Staleness is per vertex: one that did not change since a push's base is merged as if no other worker had trained.
+    Staleness is per vertex: a vertex that did not change since a push's base is merged as if no other worker had
+    trained.
     """
 
     def __init__(self, graph: Graph, versions: Versions) -> None:
         self._versions = versions
         self._has_rows = any(table.type.arrays for table in graph.replicated)
         self.version = -1
-        self.next_version = 0  # not always the one after: see `Ledger.take_over`
+        self.next_version = 0  # not always `version` + 1: see `Ledger.take_over`
         self.state = ReplicaState()
         self._sha256: str | None = None  # of the newest version's file
         self._bases: dict[int, ReplicaState] = {}  # older versions in memory, without rows; the newest last
         self._overwritten = OverwrittenRows(MAX_BASES_BYTES)
-        self._changed_rows: dict[str, list[Ids]] = {}  # since the newest version, by type
-        # By tensor: the version of its last change, for tensors that did not change when their vertex last did.
-        self._stood_since: dict[str, int] = {}
+        self._changed_rows: dict[str, list[Ids]] = {}  # by type: ids of rows changed since the newest version
+        # By name: the version of a tensor's last change. It holds only tensors that the last change of their vertex did
+        # not change.
+        self._unchanged_since: dict[str, int] = {}
         self._merging = False  # between `put` and `commit_version`: the state is ahead of `version`
 
     def start(self, state: ReplicaState) -> str:
@@ -167,7 +173,7 @@ class Replica:
     def load(self, version: int, sha256: str | None, next_version: int = 0) -> None:
         """Load a version from its files as the newest. Raises DamagedError."""
         self._bases.clear()
-        self._stood_since.clear()
+        self._unchanged_since.clear()
         self.state = self._versions.read(version, sha256)
         self.version, self.next_version = version, max(next_version, version + 1)
         self._sha256, self._merging = sha256, False
@@ -175,9 +181,10 @@ class Replica:
         self._changed_rows.clear()
 
     def base(self, version: int, sha256: str | None) -> Base:
-        """Return a version that a push stands on, valid until the next `put`. Raises DamagedError.
+        """Return the version on which a push is based; it is valid until the next `put`. Raises DamagedError.
 
-        A version that is not in memory is mapped from its files if it has rows or few versions fit in memory.
+        A version that is not in memory is mapped from its files if it has rows, or if few versions fit in memory;
+        otherwise it is read into memory.
         """
         if version == self.version and version not in self._bases and not self._merging:
             return self.state
@@ -208,9 +215,9 @@ class Replica:
             old, since = self.state.modules[key], int(self.state.changed[key[0]][key[1]])
             for name in old.tensors:
                 if name in new.tensors:
-                    self._stood_since.pop(name, None)
+                    self._unchanged_since.pop(name, None)
                 else:
-                    self._stood_since.setdefault(name, since)
+                    self._unchanged_since.setdefault(name, since)
             # A new object, because older versions share the old one.
             self.state.modules[key] = VertexState({**old.tensors, **new.tensors}, {**old.buffers, **new.buffers})
             self.state.changed[key[0]][key[1]] = version
@@ -236,7 +243,7 @@ class Replica:
         self._sha256 = self._versions.write(version, self.state, credited, changes)
         self.version, self.next_version, self._merging = version, version + 1, False
         self._changed_rows.clear()
-        if self._max_bases < 2:  # the only base that fits is the one that `begin_version` keeps next
+        if self._max_bases < 2:  # only one base fits in memory, and `begin_version` will keep the newest
             self._bases.clear()
         return self._sha256
 
@@ -267,8 +274,9 @@ class Replica:
     ) -> ReplicaPart:
         """Return the values that a worker at version `have` lacks.
 
-        That is: of `touched` what changed since `have`, by row and by tensor; of `fresh` everything, or for modules
-        that the worker has `copied` at version `copies`, what changed since.
+        For `touched` vertices these are the rows and tensors that changed after `have`; for `fresh` vertices, all
+        values. But a worker already has the modules in `copied` as of version `copies`, so of a fresh module in
+        `copied` it lacks only the tensors that changed after `copies`.
         """
         wanted = {}
         for type_name in {**touched, **fresh}:
@@ -287,4 +295,4 @@ class Replica:
 
     def _changed(self, key: VertexKey, tensors: ModuleTensors, since: int) -> ModuleTensors:
         vertex = int(self.state.changed[key[0]][key[1]])
-        return {name: tensor for name, tensor in tensors.items() if self._stood_since.get(name, vertex) > since}
+        return {name: tensor for name, tensor in tensors.items() if self._unchanged_since.get(name, vertex) > since}

@@ -28,9 +28,9 @@ def default_root(program_name: str) -> Path:
 def claim_root(named: Path | None, program_name: str) -> Iterator[Path]:
     """Create a directory for a new run, or use the one that the user `named`. Raises UsageError.
 
-    Creation is atomic, so runs that begin in the same second get different directories. A directory that is empty on
-    exit is removed. On an error before the run has a ledger it is removed with its content, unless it was `named` and
-    existed before.
+    Creation is atomic, so runs that begin in the same second get different directories. A new directory that is empty
+    on exit is removed. If an error occurs before the run has a ledger, the directory is removed with its content,
+    unless the user `named` it and it existed before.
     """
     if named is not None:
         there = os.path.lexists(named)
@@ -49,7 +49,7 @@ def claim_root(named: Path | None, program_name: str) -> Iterator[Path]:
         _remove_unbegun(root)
         raise
     finally:
-        with contextlib.suppress(OSError):  # mostly because it holds a run
+        with contextlib.suppress(OSError):  # in most cases it is not empty: it contains a run
             root.rmdir()
         with contextlib.suppress(OSError):
             if first:
@@ -59,7 +59,7 @@ def claim_root(named: Path | None, program_name: str) -> Iterator[Path]:
 def _remove_unbegun(root: Path) -> None:
     """Remove a directory without a ledger in which no other process is starting a run."""
     with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as held:
-        if (lock := root / _LOCK).is_file():  # BlockingIOError, which is suppressed, if another process holds it
+        if (lock := root / _LOCK).is_file():  # if another process holds it: BlockingIOError, which is suppressed
             fcntl.flock(held.enter_context(lock.open()), fcntl.LOCK_EX | fcntl.LOCK_NB)
         if root.is_dir() and not any(os.path.lexists(root / name) for name in _LEDGERS):
             shutil.rmtree(root)

@@ -38,8 +38,8 @@ def command(verb: str, root: Path) -> str:
 
 
 def read_named(path: Path, sha256: str, what: str) -> bytes:
-    """Read a file whose SHA-256 the ledger holds; `what` describes it in messages. Raises DamagedError if it is missing
-    or differs, OSError if it cannot be read."""
+    """Read a file whose SHA-256 the ledger holds; `what` describes it in messages. Raises DamagedError if the file
+    is missing or has another SHA-256, OSError if it cannot be read."""
     try:
         payload = path.read_bytes()
     except FileNotFoundError as error:
@@ -89,7 +89,7 @@ class RunDirectory:
     events = _Path("events.log")
     final = _Path("final.safetensors")
     best = _Path("best.safetensors")
-    #: staged, and renamed to `best` once the ledger names it
+    #: a new best replica, renamed to `best` once the ledger names it
     next_best = _Path("best.next.safetensors")
     #: the part of each vertex, if vertices are placed
     placement = _Path("placement.safetensors")
@@ -106,7 +106,7 @@ class RunDirectory:
         return SavedProgram(self.root / "program", original)
 
     def newest_log(self) -> int:
-        """Return the highest number of a job with a log, 0 without one."""
+        """Return the highest number of a job that has a log, 0 if there are no logs."""
         names = (re.fullmatch(r"w(\d{1,15})\.log", path.name) for path in self.logs.iterdir())
         return max((int(name[1]) for name in names if name is not None), default=0)
 
@@ -116,7 +116,7 @@ class RunDirectory:
 
     def create(self) -> None:
         """Create the directory. Raises UsageError if it holds a run already, or cannot be created."""
-        if os.path.lexists(self.ledger):  # unlike Path.exists, it returns False for a name that is too long
+        if os.path.lexists(self.ledger):  # not Path.exists, which raises an error for a name that is too long
             raise UsageError(
                 f"{self.root} holds a run already. Go on with it: {command('resume', self.root)}; or name another "
                 f"--run-dir."
@@ -157,16 +157,16 @@ def open_lock(root: Path, flags: int) -> int:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
             raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
         if flags & os.O_RDWR and error.errno not in FOREIGN_ERRNOS:
-            raise  # errors of the disk get their own advice
+            raise  # the caller translates errors of the disk into errors with advice
         why = error.strerror or str(error)
-    raise RunError(f"{path} cannot be opened: {why}. See that it is a file of the user who runs it, or remove it.")
+    raise RunError(f"{path} cannot be opened: {why}. Make it a file of the user who runs gridml, or remove it.")
 
 
 class MasterLock:
     """The exclusive lock of a run's master. Raises RunError, naming the holder, if another process has it."""
 
     def __init__(self, run: RunDirectory) -> None:
-        self._file = os.fdopen(open_lock(run.root, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+")
+        self._file = os.fdopen(open_lock(run.root, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+", errors="replace")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -195,38 +195,38 @@ class MasterLock:
 def superseded(root: Path) -> SupersededError:
     """Return the error of a master whose run was taken over by another one."""
     try:
-        holder = (root / "master.lock").read_text().strip() or "an unknown process"
+        holder = (root / "master.lock").read_text(errors="replace").strip() or "an unknown process"
     except OSError:
         holder = "an unknown process"
     return SupersededError(
         f"another master has taken {root} over ({holder}); this one has ended, and has written nothing since. Follow "
-        f"the run with {command('watch', root)}. The second would have been refused where locks work: see to it "
-        f"that only one is started."
+        f"the run with {command('watch', root)}. Where file locks work, the second master would have been refused; so "
+        f"make sure that only one is started."
     )
 
 
 _README = """A gridml run.
 
-settings.json        what was asked for, and settings.backup.json the same
-program/             the program and its own modules, as workers get them: as they were when the run began, or was
-                     resumed with changes
-events.log           what happened, a line each
+settings.json        the settings of the run; settings.backup.json is a copy
+program/             a copy of the program and its own modules, which workers get. It was made when the run began, or
+                     was last resumed with changes
+events.log           the events of the run, one a line
 ledger.db            leases, credits, versions, workers (SQLite): the source of truth
-ledger.backup.db     the ledger as it was at the end of the last epoch
-versions/            the master replica, by version (safetensors): of array fields all rows, or those that changed since
-                     the version that the file names
-placement.safetensors  the part of each vertex, where they are placed
-fields/              fields of local vertices that f changed: as they are now (Type.field.npy), as the last epoch left
-                     them (Type.field@version.npy), and patches since
-first.safetensors    what a Python call gave the run to begin with
+ledger.backup.db     a copy of the ledger, made at the end of the last epoch or when a master began
+versions/            the master replica, one file per version (safetensors). A file has all rows of array fields, or
+                     only the rows that changed since another version, which it names
+placement.safetensors  the part of each vertex, if vertices are placed
+fields/              fields of local vertices that f changed: their current values (Type.field.npy), their values at the
+                     end of the last epoch (Type.field@version.npy), and patches with the changes since then
+first.safetensors    the initial values that a Python call gave to the run
 final.safetensors    the trained replica, once the run has ended
-best.safetensors     the replica with the best value of a metric, where the program keeps it
-logs/                what each worker printed, and the program's evaluate
-mail/, chunks/       what travels between master and workers
-carried/             the rows that workers cache, so that a later master does not send them again
+best.safetensors     the replica with the best value of a metric, if the program keeps one
+logs/                the output of each worker, and of the program's evaluate
+mail/, chunks/       files that travel between master and workers
+carried/             a record of the rows that workers cache, so that a later master does not send them again
 moments/             optimiser moments of workers, for new ones to start from
 sftp/                keys of jobs whose messages travel by SFTP, and the server's own
-sent/                copies of the files of --send, which go with the jobs; large ones may be hard links to them
+sent/                copies of the files of --send, which go with the jobs; large ones can be hard links to originals
 recovered/           pushes that jobs could not send in time, transferred when they ended
 set-aside/           the last messages of workers that could not be processed, and the reasons
 
@@ -256,7 +256,7 @@ _MAIN = "import sys\nfrom remote.worker import main\nsys.exit(main())\n"
 
 
 def write_code(path: Path) -> None:
-    """Write the packages that a worker imports as one executable zip; running it takes Python with numpy."""
+    """Write the packages that a worker imports as one executable zip file. It runs on Python with numpy."""
     temporary = path.with_name(f".{path.name}.tmp")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("__main__.py", _MAIN)
@@ -270,8 +270,8 @@ def write_code(path: Path) -> None:
 
 
 def program_entries(program: Path, directory: RunDirectory) -> list[Path]:
-    """Return the files and folders to send as the program, its own file first: the run's copy, or the originals before
-    the run exists."""
+    """Return the files and folders to send as the program, its own file first. They are the run's copies, or the
+    originals if the run does not exist yet."""
     kept = directory.saved_program(program)
     if kept.program.is_file():
         return [path.absolute() for path in kept.entries]
@@ -281,13 +281,13 @@ def program_entries(program: Path, directory: RunDirectory) -> list[Path]:
 
 EventFacts = Mapping[str, Any]  # JSON values by name
 NO_FACTS: EventFacts = MappingProxyType({})
-MAX_PARTS = 64  # of a mapping or list
+MAX_PARTS = 64  # entries of a mapping or list; the rest is cut
 MAX_TEXT_CHARS = 500
 
 
 def bounded(facts: EventFacts) -> dict[str, Any]:
-    """Return facts as all readers get them: texts printable and short, long lists and mappings cut, NaN and infinity
-    (which JSON lacks) as None. Idempotent."""
+    """Return facts in the form that all readers get: texts are printable and short, long lists and mappings are
+    cut, and NaN and infinity, which JSON lacks, are replaced by None. Idempotent."""
     return {printable(name, MAX_NAME_CHARS): _bounded(value) for name, value in islice(facts.items(), MAX_PARTS)}
 
 
@@ -297,7 +297,7 @@ def facts_text(facts: EventFacts) -> str:
 
 
 def facts_from(text: str) -> EventFacts:
-    """Decode the facts in a column. Raises ValueError for JSON that is no object."""
+    """Decode the facts in a column. Raises ValueError for JSON that is not an object."""
     facts = json.loads(text)
     if not isinstance(facts, dict):
         raise ValueError(f"the facts of an event are {type(facts).__name__}, expected an object")

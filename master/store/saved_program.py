@@ -1,4 +1,4 @@
-"""The run's copy of the program and its own modules, which workers train even if the originals change."""
+"""The run's copy of the program and of the program's own modules. Workers use the copy even if the originals change."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from gridml.errors import LedgerError
 from gridml.model.own_modules import folder_of, own_files
 from gridml.protocol import bundle
 
-Contents = Mapping[str, bytes]  # of a program's files, by path relative to its folder
+Contents = Mapping[str, bytes]  # contents of a program's files, by path relative to the program's folder
 
 
 def contents_of(program: Path, folder: Path | None = None, source: bytes | None = None) -> Contents:
-    """Read a program's files. Call right after it was loaded, so that the contents are those that were executed.
+    """Read a program's files. Call right after the program was loaded, so that the contents are those that were
+    executed.
 
-    `source` is what was loaded from the program's own file, None to read it now. Its own modules are in `folder`, None
-    for the folder of the program. Raises OSError.
+    `source` is the content of the program's own file as it was loaded; None reads the file now. `folder` holds the
+    program's own modules; None means the folder of the program. Raises OSError.
     """
     files = own_files(program, folder).files.items()
     return {n: source if source is not None and path == program else path.read_bytes() for n, path in files}
@@ -28,9 +29,9 @@ def contents_of(program: Path, folder: Path | None = None, source: bytes | None 
 
 @dataclass(frozen=True)
 class SavedProgram:
-    """The copy of a program. A program that lies in the run directory is its own copy."""
+    """The copy of a program. An original that lies in `folder` is its own copy."""
 
-    folder: Path  # of the copy
+    folder: Path  # folder of the copy
     original: Path
 
     @property
@@ -55,7 +56,7 @@ class SavedProgram:
         return [self.program, *sorted(inside - {self.program})]
 
     def keep(self, contents: Contents) -> None:
-        """Replace the copy by these files. If killed in between, leaves the old copy, the new one, or none."""
+        """Replace the copy by these contents. A kill in between leaves the old copy, the new one, or none."""
         if self._is_its_own:
             return
         new, old = (self.folder.with_name(f"{self.folder.name}.{age}") for age in ("new", "old"))
@@ -76,7 +77,7 @@ class SavedProgram:
     def repair(self, known: str | None) -> None:
         """Copy the original again if the copy is missing or has another digest than `known` (None accepts any).
 
-        Raises LedgerError if the original has another digest, too.
+        Raises LedgerError if the original, too, is missing or has another digest.
         """
         damaged = not self.program.is_file() or (known is not None and self.digest() != known)
         if not damaged or self._is_its_own:
@@ -86,12 +87,13 @@ class SavedProgram:
             contents = dict(contents_of(self.original))
         if contents and known in (None, self._digest(contents)):
             self.keep(contents)
-        # A copy that equals the original is accepted: a master made it and was killed before it recorded the digest.
+        # A copy that equals the original is accepted, because a master may have been killed after it made the copy and
+        # before it recorded the digest.
         elif not contents or not self.program.is_file() or self._digest(contents) != self.digest():
             resume = f"gridml resume {shlex.quote(str(self.folder.parent))} --with-changes"
             raise LedgerError(
-                f"{self.folder} is not the program that this run was begun with, and neither is {self.original}. Put "
-                f"that back as it was, or take it as it is: {resume}"
+                f"{self.folder} is not the program that this run was begun with, and neither is {self.original}. "
+                f"Restore the original, or use it as it is: {resume}"
             )
 
     def _digest(self, contents: Contents) -> str:
@@ -99,7 +101,7 @@ class SavedProgram:
         return bundle.digest("".join(f"{bundle.digest(named[name])} {name}\n" for name in sorted(named)).encode())
 
     def altered(self) -> list[str]:
-        """Return the files whose originals differ from the copy, or cannot be read."""
+        """Return the names of copied files whose originals differ from the copies, or cannot be read."""
         if not self.program.is_file() or self._is_its_own:
             return []
         own = self.original.name

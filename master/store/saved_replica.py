@@ -1,14 +1,15 @@
 """Saved replicas of a run (trained, best, or a version), and the initial weights of a new one.
 
-The best replica by a metric is best.safetensors, whose SHA-256 the ledger holds. A new one is staged under another
-name before the transaction that records it, and renamed after: a kill in between leaves both files, and the ledger
-decides.
+The best replica by a metric is in best.safetensors, and its SHA-256 in the ledger. A new best replica is staged: it is
+written under another name before the transaction that records it, and renamed afterwards. A kill in between leaves both
+files, and the SHA-256 in the ledger says which one counts.
 """
 
 from __future__ import annotations
 
 import pickle
 import sqlite3
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -22,8 +23,9 @@ from gridml.aggregates import VertexState
 from gridml.engine.modules import Modules
 from gridml.errors import DamagedError, GridmlError, LedgerError, RunError, UsageError
 from gridml.model.graph import Graph
+from gridml.model.layers import plain
 from gridml.protocol import bundle
-from gridml.protocol.foreign import described
+from gridml.protocol.foreign import described, printable
 from gridml.protocol.push import Array, module_key
 from master.store.credits import find_point, rollback_points
 from master.store.ledger import Ledger
@@ -38,10 +40,10 @@ class Best:
     """The version with the best value of a metric so far."""
 
     version: int
-    epoch: int  # that ends with the version, from 0
+    epoch: int  # epoch that ends with the version, from 0
     goal: str  # such as "min:loss"
     value: float
-    sha256: str  # of the file
+    sha256: str  # of the replica's file
 
     FACT: ClassVar[str] = "best"
 
@@ -55,13 +57,13 @@ def read_best(root: Path) -> tuple[Best, dict[str, NDArray[Any]]]:
         fact = read_facts(ledger).get(Best.FACT)
     if fact is None:
         raise LedgerError(
-            f"{root} has kept no best replica. Say what it is the best of, as in gridml.Program(..., "
-            f'keep="best:loss"); there is one once an epoch has been evaluated.'
+            f"{root} has kept no best replica. Name its metric in the program, as in gridml.Program(..., "
+            f'keep="best:loss"); the first one is kept after the first evaluation of an epoch.'
         )
     best, directory = Best(**fact), RunDirectory(root)
     try:
         payload = read_named(directory.best, best.sha256, "the best replica")
-    except DamagedError:  # perhaps killed after the commit, before `publish`
+    except DamagedError:  # perhaps the master was killed between the commit and `publish`
         if not directory.next_best.is_file():
             raise
         payload = read_named(directory.next_best, best.sha256, "the best replica")
@@ -69,7 +71,7 @@ def read_best(root: Path) -> tuple[Best, dict[str, NDArray[Any]]]:
 
 
 class BestCheckpoint:
-    """The best replica of one run: `stage`, `record` in the transaction of the evaluation, `publish` after it."""
+    """The best replica of one run. Call `stage`, then `record` in the transaction of the evaluation, then `publish`."""
 
     def __init__(self, directory: RunDirectory, ledger: Ledger) -> None:
         self._directory = directory
@@ -91,8 +93,10 @@ class BestCheckpoint:
                 self._directory.next_best.unlink()
 
     def stage(self, best: Best, tensors: Mapping[str, NDArray[Any]]) -> Best:
-        """Write a candidate durably; return it with its SHA-256. Any thread may call it: it does not use the ledger.
-        Raises OSError."""
+        """Write a candidate durably; return it with its SHA-256. Raises OSError.
+
+        Any thread can call it, because it does not use the ledger.
+        """
         message = {"version": best.version, "epoch": best.epoch + 1, "goal": best.goal, "value": best.value}
         pieces = bundle.pieces(message, tensors)
         bundle.write_atomic(self._directory.next_best, pieces)
@@ -109,7 +113,7 @@ class BestCheckpoint:
 
 
 FINAL, BEST = "final", "best"
-FINAL_SHA256 = "final_sha256"  # a fact of the run: of the file final.safetensors
+FINAL_SHA256 = "final_sha256"  # a fact of the run: the SHA-256 of final.safetensors
 _BUFFER = "#"  # separates a tensor's name from that of a merge rule's buffer
 
 
@@ -122,7 +126,7 @@ class SavedReplica:
 
 
 def replica_named(text: str) -> tuple[Path, str | None]:
-    """Parse "RUN" or "RUN:which" into the run and which of its replicas, None without one."""
+    """Parse "RUN" or "RUN:which". Return (directory of the run, which of its replicas or None)."""
     whole, (before, _, which) = Path(text), text.rpartition(":")
     if before and not whole.is_dir() and Path(before).is_dir():  # a directory's own name may contain a colon
         return Path(before), which
@@ -132,9 +136,10 @@ def replica_named(text: str) -> tuple[Path, str | None]:
 def read_replica(root: Path, which: str | int = FINAL) -> SavedReplica:
     """Return a saved replica of the run in `root`, verified against the ledger.
 
-    `which` is "final", "best", or a version: its number, "v57", or "e3" for the end of an epoch. Raises RunError if the
-    run has no such replica yet, UsageError for a version that is not saved, LedgerError without a run or for a damaged
-    file.
+    `which` is "final", "best", or a version: its number, "v57", or "e3" for the end of the third epoch.
+
+    Raises RunError if the run has no such replica yet, UsageError for a version that is not saved, LedgerError without
+    a run or for a damaged file.
     """
     with opened(root) as ledger:
         if which in _NAMED:
@@ -145,7 +150,7 @@ def read_replica(root: Path, which: str | int = FINAL) -> SavedReplica:
     try:
         tensors = open_chain(RunDirectory(root).versions, point.version, sha256, mapped=False).tensors()
     except DamagedError as error:
-        raise LedgerError(f"{error}. The others are those of: {command('rollback', root)}") from error
+        raise LedgerError(f"{error}. The other saved versions are listed by: {command('rollback', root)}") from error
     values = {name: tensor for name, tensor in tensors.items() if not name.startswith(CHANGED) and _BUFFER not in name}
     return SavedReplica(point.version, values)
 
@@ -173,14 +178,15 @@ _NAMED: dict[str, Callable[[Path, sqlite3.Connection], SavedReplica]] = {FINAL: 
 
 
 def read_saved_file(path: Path, sha256: str | None) -> SavedReplica:
-    """Return the replica in a file that holds all of it. `sha256` is the ledger's. Raises LedgerError."""
+    """Return the replica in a whole file. `sha256` is the file's digest in the ledger, None if the ledger has none.
+    Raises LedgerError."""
     try:
         payload = np.fromfile(path, np.uint8).data
         if sha256 is not None and bundle.digest(payload) != sha256:
             raise ValueError("its SHA-256 is not the one in the ledger")
         message, tensors = bundle.opened(payload)
         return SavedReplica(int(message["version"]), tensors)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise LedgerError(
             f"{path} is damaged: {described(error)}. Put back a copy of it, or load a version that is kept: "
             f"{command('rollback', path.parent)} names them."
@@ -213,7 +219,7 @@ class InitializedReplica:
 
     state: ReplicaState
     taken: int  # tensors that come from the initial weights
-    total: int  # tensors
+    total: int  # tensors of the replica
 
 
 def _is_whole(name: str) -> bool:
@@ -225,7 +231,7 @@ def _is_whole(name: str) -> bool:
 
 
 def find_source(text: str) -> tuple[Path, str | None]:
-    """Parse --init-from: a run and which of its replicas, or a file and None. Raises UsageError for neither."""
+    """Parse --init-from. Return (directory of a run, which of its replicas) or (file, None). Raises UsageError."""
     path, which = replica_named(text)
     if which is not None:
         return path, which
@@ -243,30 +249,37 @@ def located(text: str) -> str:
 
 
 def read_initial_weights(text: str) -> InitialWeights:
-    """Read the tensors of a run or a file. Raises UsageError if it has none, and as `read_replica` does."""
+    """Read the tensors of a run or a file. Raises UsageError if there are none, or an error of `read_replica`."""
     path, which = find_source(text)
     if which is not None:
         return InitialWeights(text, read_replica(path, which).tensors)
     try:
-        if zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            head = file.read(9)
+        # Before torch 1.6, torch.save wrote pickles. A safetensors file begins with the size of its header (8 bytes),
+        # which can look like a pickle, but the ninth byte is always "{".
+        if zipfile.is_zipfile(path) or (head.startswith(pickle.PROTO) and not head.endswith(b"{")):
             return InitialWeights(text, _of_torch(path))
         return InitialWeights(text, bundle.plain_tensors(path.read_bytes()))
     except GridmlError:
         raise
-    except pickle.UnpicklingError as error:  # torch's own message advises to execute the file's content
+    except pickle.UnpicklingError as error:  # its message is replaced, because it advises to execute the file's content
         raise UsageError(
             f"--init-from is {text!r}, which holds other objects than tensors, such as a whole module or an optimiser, "
             f"and nothing in a file is executed; expected what torch.save(module.state_dict(), file) writes."
         ) from error
     except Exception as error:  # torch raises many types for a bad file
-        raise UsageError(f"--init-from is {text!r}, which cannot be read: {described(error)}; {_EXPECTED}.") from error
+        raise UsageError(
+            f"--init-from is {text!r}, which cannot be read: {printable(described(error), 300)}; {_EXPECTED}."
+        ) from error
 
 
 def _of_torch(path: Path) -> dict[str, Array]:
     """Read a state dict saved by torch, without executing anything in the file. Raises what torch raises."""
     import torch
 
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    with warnings.catch_warnings(action="ignore"):  # warnings about old pickles
+        state = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(state, Mapping) or not all(torch.is_tensor(tensor) for tensor in state.values()):
         holds = (
             f"with the keys {', '.join(map(str, [*state][:4]))}" if isinstance(state, Mapping) else "of another kind"
@@ -281,22 +294,23 @@ def _of_torch(path: Path) -> dict[str, Array]:
 def initialize_from(graph: Graph, state: ReplicaState, values: InitialWeights, *, partial: bool) -> InitializedReplica:
     """Return the replica `state` with tensors replaced by those of the same names in `values`.
 
-    Floating-point values are converted. Raises UsageError for a name that only one side has, another shape or kind,
-    NaN and infinity; with `partial` such tensors are skipped, and it raises only if none fits.
+    Floating-point values are converted. Raises UsageError for a name that only one side has, for a different shape or
+    kind of dtype, and for NaN and infinity. With `partial`, such tensors are skipped, and UsageError is raised only if
+    no tensor fits.
     """
     own = _own_tensors(state)
     called = _keys(graph) if values.plain else _whole_names(graph, own)
     taken: dict[str, Array] = {}
     odd: list[str] = []
     for name, tensor in values.tensors.items():
-        first = called.get(_without_wrappers(name))
+        first = called.get(plain(name))
         if first is None:
             odd.append(f"{name} {tensor.shape} is none of the program's")
         elif (problem := _problem(own[first], tensor)) is not None:
             odd.append(f"{name} {problem}")
         else:
             taken[first] = tensor.astype(own[first].dtype)
-    there = {called.get(_without_wrappers(name)) for name in values.tensors}
+    there = {called.get(plain(name)) for name in values.tensors}
     odd += [f"{name} {own[name].shape} is not there" for name in own if name not in there]
     if (odd and not partial) or not taken:
         raise UsageError(_refusal(values, odd, len(own), partial=partial))
@@ -309,14 +323,9 @@ def _refusal(values: InitialWeights, odd: list[str], total: int, *, partial: boo
     if partial:
         return f"--init-from is {values.source!r}; none of its tensors fits the program's {total:,} tensors{listed}."
     return (
-        f"--init-from is {values.source!r}, which does not fit the program's {total:,} tensors{listed}. Give "
-        "--init-partial, too, to take those that fit and begin the others as the program makes them."
+        f"--init-from is {values.source!r}, which does not fit the program's {total:,} tensors{listed}. Add "
+        "--init-partial to use only the tensors that fit, and the program's own initial values for the others."
     )
-
-
-def _without_wrappers(name: str) -> str:
-    """Return a name without the prefix that torch.compile adds."""
-    return name.replace("_orig_mod.", "")
 
 
 def _own_tensors(state: ReplicaState) -> dict[str, Array]:
@@ -330,21 +339,22 @@ def _keys(graph: Graph) -> dict[str, str]:
     tables = [table for table in graph.replicated if table.type.modules]
     if len(tables) != 1 or tables[0].count != 1 or len(tables[0].type.modules) != 1:
         raise UsageError(
-            "--init-from names a file with the keys of one state dict, and the program has several modules, or none. "
-            "Call its tensors Type/index/field/KEY, as final.safetensors of a run does."
+            "--init-from names a file with the keys of one state dict, but the program has several modules, or none. "
+            "Name the file's tensors Type/index/field/KEY, as final.safetensors of a run does."
         )
     ((_, names),) = Modules(tables[0].type).names(0).items()
-    return names
+    return {plain(key): first for key, first in names.items()}
 
 
 def _whole_names(graph: Graph, own: Mapping[str, Array]) -> dict[str, str]:
-    """Map each tensor's name to that of the replica, which differs for a tensor tied to an earlier one."""
+    """Map each tensor's name to its name in the replica. There, a tensor that is tied to an earlier tensor has the name
+    of the earlier one."""
     called = {name: name for name in own}
     for table in graph.replicated:
         modules = Modules(table.type)
         for index in range(table.count) if table.type.modules else ():
             for field, names in modules.names(index).items():
-                called |= {f"{table.type.name}/{index}/{field}/{key}": first for key, first in names.items()}
+                called |= {f"{table.type.name}/{index}/{field}/{plain(key)}": first for key, first in names.items()}
             modules.keep_only(())
     return called
 

@@ -2,8 +2,9 @@
 
 There is no migration: a run is finished with the gridml that began it.
 
-A row of the table `logged` sums what the pushes of one version logged under one name in one epoch. Means are sums over
-credited vertices, each counted once, and are computed in SQL.
+A row of the table `logged` belongs to a version, an epoch and a name. Its `total` is the sum of the values that the
+pushes of the version logged under the name, and its `vertices` is the number of credited vertices that the sum covers.
+SQL computes means from these rows: the sum of the totals divided by the sum of the vertices.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any, NamedTuple
 from gridml.protocol.foreign import MAX_INTEGER
 
 
-# Metrics and facts are stored with a checksum because no other row could contradict them: SQLite has no checksums of
-# cells, and a flipped bit turns one number into another.
+# SQLite has no checksums of cells, so it does not notice a flipped bit that turns one number into another. Damage to
+# metrics and facts contradicts no other row, so they are stored with a checksum.
 class Checksummed(NamedTuple):
     """JSON text and its CRC-32, each for a column of its own."""
 
@@ -29,7 +30,7 @@ class Checksummed(NamedTuple):
 
 
 def encode_checksummed(value: Any) -> Checksummed:
-    """Encode a value for two columns."""
+    """Encode a value as JSON text and checksum, for two columns."""
     text = json.dumps(value)
     return Checksummed(text, zlib.crc32(text.encode()))
 
@@ -47,8 +48,11 @@ def read_fact(ledger: sqlite3.Connection, key: str, default: Any = None) -> Any:
     return default if cells is None else decode_checksummed(*cells)
 
 
-def verify_checksums(ledger: sqlite3.Connection) -> None:
-    """Verify every checksum of a ledger. Raises sqlite3.DatabaseError for the first that does not match."""
+def verify_file(ledger: sqlite3.Connection) -> None:
+    """Verify the structure, the tables and the checksums of a ledger. Raises sqlite3.DatabaseError."""
+    if (verdict := ledger.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
+        raise damage(" ".join(verdict.split()))
+    check_tables(ledger)
     for cells in ledger.execute(
         "SELECT value, crc32 FROM run "
         "UNION ALL SELECT metrics, metrics_crc32 FROM epochs WHERE metrics NOTNULL OR metrics_crc32 NOTNULL"
@@ -67,11 +71,12 @@ def damage(problem: str) -> sqlite3.DatabaseError:
 
 
 SCHEMA_VERSION = 8
-# Bounds of cells, by (table, column): values outside are damage. Numbers are not negative, with these exceptions.
-MAX_TIME_S = 1e12  # of REAL columns: times, durations, staleness
+# Bounds of cells: a value outside them is damage. Numbers are not negative, except in the columns of SIGNED and SUMS,
+# which are named by (table, column).
+MAX_TIME_S = 1e12  # maximum in REAL columns: times, durations, staleness
 SIGNED = {("failures", "first"), ("failures", "last")}  # -1 if f did not fail in a batch
-SUMS = {("logged", "total")}  # of any sign
-MAX_SUM = 1e60  # above any sum over all vertices
+SUMS = {("logged", "total")}  # sums of any sign
+MAX_SUM = 1e60  # maximum absolute value in SUMS, above any sum over all vertices
 SCHEMA = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL, crc32 INTEGER NOT NULL);
 CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
@@ -111,8 +116,8 @@ CREATE TABLE events (at_s REAL NOT NULL, topic TEXT NOT NULL, text TEXT NOT NULL
 
 
 def check_tables(ledger: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError if a table differs from the schema, or a cell holds a value that no master writes:
-    another type, NULL, a number out of bounds. Reads every row, about 300,000 leases per second."""
+    """Raise sqlite3.DatabaseError if a table differs from the schema, or a cell holds a value that no master writes
+    (of another type, NULL, or out of bounds). Reads every row, about 300,000 leases per second."""
     there = _tables(ledger)
     for name, made in _made().items():
         if name not in there:
@@ -140,7 +145,7 @@ def _tables(db: sqlite3.Connection) -> dict[str, tuple[Any, ...]]:
 
 @cache
 def _possible() -> dict[str, dict[str, str]]:
-    """Return the condition that each cell must satisfy, in SQL, by table and column."""
+    """Return the SQL condition that each cell must satisfy, by table and column."""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(SCHEMA)
         columns = {table: db.execute(f"PRAGMA table_info({table})").fetchall() for table in _tables(db)}
@@ -152,7 +157,7 @@ def _possible() -> dict[str, dict[str, str]]:
 
 
 def _condition(table: str, column: str, declared: str, not_null: int, default: object, key: int) -> str:
-    # typeof() and not ISNULL: SQLite's optimiser drops a NULL test of a column declared NOT NULL.
+    # typeof() detects NULL in a column declared NOT NULL. ISNULL would not, because SQLite's optimiser drops that test.
     condition = f"typeof({column}) = '{declared.lower()}'"
     if declared != "TEXT":
         least: float = -1 if (table, column) in SIGNED else 0
@@ -163,14 +168,14 @@ def _condition(table: str, column: str, declared: str, not_null: int, default: o
     return f"({condition})" if not_null or key else f"({column} ISNULL OR {condition})"
 
 
-MAX_RECENT_ROWS = 256  # that the newest means cover
+MAX_RECENT_ROWS = 256  # rows of `logged` that `read_recent` covers
 _BY_EPOCH = "SELECT epoch, name, sum(total) / sum(vertices) FROM logged GROUP BY epoch, name ORDER BY epoch, min(rowid)"
 _LATELY = """
 SELECT name, sum(total) / sum(vertices) FROM (SELECT name, total, vertices FROM logged ORDER BY rowid DESC LIMIT ?)
 GROUP BY name ORDER BY name
 """
-# Versions and rows ascend together, so the first row is found by walking back from the newest: cost does not grow with
-# the length of the run.
+# Rows of `logged` are in the order of versions. So the search for the first row goes backwards from the newest row, and
+# its cost does not grow with the length of the run.
 _SINCE = """
 SELECT max(versions.credited), max(epoch), logged.name, sum(total) / sum(vertices), sum(vertices)
 FROM logged JOIN versions USING (version) WHERE logged.rowid > coalesce((SELECT rowid FROM logged WHERE version <= (
@@ -193,7 +198,7 @@ class LoggedMean:
     """The mean of what f logged under a name, over a range of the run."""
 
     credited: int  # vertices of the run credited at the end of the range
-    epoch: int  # from 0
+    epoch: int  # last epoch of the range, from 0
     name: str
     mean: float
     vertices: int  # credited vertices that the mean covers
@@ -218,11 +223,12 @@ def read_since(db: sqlite3.Connection, credited: int) -> list[LoggedMean]:
 
 
 def read_evaluated_since(db: sqlite3.Connection, credited: int) -> list[tuple[int, int, float, dict[str, Any]]]:
-    """Return (vertices credited, epoch from 0, time of its end, metrics) of the evaluations after the first `credited`
-    vertices of the run, in the order of epochs, with strictly increasing vertices."""
+    """Return (vertices credited, epoch from 0, time of its end, metrics) of each evaluation after the first `credited`
+    vertices of the run, in the order of epochs. Of evaluations at the same number of vertices, only
+    the first is returned."""
     evaluations = []
     for step, epoch, at_s, *cells in db.execute(_EVALUATED, (credited,)):
-        if step > credited:  # two epochs may end with one version
+        if step > credited:  # false for a second epoch that ends with the same version
             evaluations.append((step, epoch, at_s, decode_checksummed(*cells)))
             credited = step
     return evaluations

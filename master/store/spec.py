@@ -1,7 +1,7 @@
-"""The specification of a run: program, graph, settings and placement; and its identity, which a resume must match.
+"""The specification of a run (program, graph, settings, placement), and its identity, which a resume must match.
 
-The identity covers the data, the order of the vertices and the mutable fields. All settings but the fixed ones may
-change on a resume.
+The identity covers the data, the order of the vertices and the mutable fields. A resume is allowed to change all
+settings except the fixed ones.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gridml.model.program import Program
 from gridml.protocol import bundle
 from master.state.options import described
 from master.store.rundir import read_named
-from master.store.settings import Settings
+from master.store.settings import RunSettings
 from master.store.versions import ReplicaState
 
 Shared = NDArray[np.int64]
 Labels = NDArray[np.int32]
-FACT = "placement"  # a fact of the run: "text", and "sha256" (None if vertices were not placed)
+FACT = "placement"  # key of a fact: {"text", "sha256" of the placement file, None if vertices are not placed}
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class SavedPlacement:
     """The placement of the driving vertices."""
 
     parts: PlacedParts
-    shared: Shared  # int64 (parts, parts): bytes of rows that two parts both touch; on the diagonal, that one touches
-    sha256: str  # of the file
+    shared: Shared  # int64 (parts, parts): bytes of rows touched by both parts; on the diagonal, by the part
+    sha256: str  # of the placement file
 
     @property
     def borders(self) -> list[int]:
@@ -47,23 +47,19 @@ class SavedPlacement:
 def save(path: Path, labels: Labels, sections: Labels, shared: Shared, *, durable: bool = True) -> SavedPlacement:
     """Write a placement. Raises OSError.
 
-    `labels` (vertices,) is the part of each vertex, 0 to len(shared) - 1; `sections` (vertices,) its section of the
-    part.
+    `labels` (vertices,) is the part of each vertex, 0 to len(shared) - 1. `sections` (vertices,) is the section of
+    each vertex within its part.
     """
-    arrays = {"part": labels.astype(_smallest(labels)), "section": sections.astype(_smallest(sections))}
-    payload = bundle.pieces({"parts": len(shared)}, {**arrays, "shared": shared})
+    arrays = {"part": labels, "section": sections}  # in the smallest dtype for labels, usually one byte
+    small = {name: each.astype(np.min_scalar_type(int(each.max(initial=0)))) for name, each in arrays.items()}
+    payload = bundle.pieces({"parts": len(shared)}, {**small, "shared": shared})
     bundle.write_atomic(path, payload, durable=durable)
     return SavedPlacement(PlacedParts.of(labels, len(shared), sections), shared, bundle.digest(payload))
 
 
-def _smallest(labels: Labels) -> np.dtype[np.generic]:
-    """Return the smallest dtype for labels, usually one byte."""
-    return np.min_scalar_type(int(labels.max(initial=0)))
-
-
 def read_saved(path: Path, fact: Mapping[str, Any] | None) -> SavedPlacement | None:
-    """Read the placement that the ledger names, None without one. Raises DamagedError if the file is missing or
-    differs, OSError if it cannot be read."""
+    """Read the placement that a fact of the ledger names, None if it names none. Raises DamagedError if the file is
+    missing or has another SHA-256, OSError if it cannot be read."""
     sha256 = None if fact is None else fact.get("sha256")
     if sha256 is None:
         return None
@@ -77,10 +73,15 @@ def read_saved(path: Path, fact: Mapping[str, Any] | None) -> SavedPlacement | N
 class RunSpec:
     """The inputs of a run."""
 
-    settings: Settings
+    settings: RunSettings
     program: Program
     graph: Graph  # built by the program
     placement: SavedPlacement | None = None  # made when the run began
+
+    @property
+    def epochs(self) -> int:
+        """Epochs to train, if the run does not stop early."""
+        return self.settings.epochs or self.program.epochs
 
     @property
     def shuffle(self) -> Shuffle:
@@ -97,8 +98,8 @@ def shuffle_of(program: Program, graph: Graph) -> Shuffle:
     return "all" if all(table.type.modules for table in graph.replicated) else "block"
 
 
-FIXED = {each.field: each.option.fixed for each in described(Settings) if each.option.fixed}
-"""Settings that a resume must not change, with the reasons."""
+FIXED = {each.field: each.option.fixed for each in described(RunSettings) if each.option.fixed}
+"""Settings that a resume must not change, by name, with the reason for each."""
 
 
 def identity(spec: RunSpec) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def tensor_differences(graph: Graph, state: ReplicaState) -> list[str]:
     """Describe how the tensors of the program's factories differ from those of a version. Raises what a factory raises.
 
-    Only the first vertex of each type is made: all vertices of a type have the same tensors.
+    Only the first vertex of each type is made, because all vertices of a type have the same names, dtypes and shapes.
     """
     differ = []
     for table in graph.replicated:

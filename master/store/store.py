@@ -24,7 +24,7 @@ class Store:
     versions: Versions  # the files of `replica`
     replica: Replica
     fields: LocalFields
-    undone: int | None = None  # vertices credited in a newer ledger that is lost; None if none is
+    undone: int | None = None  # vertices credited in a newer ledger that was lost; None: no ledger was lost
 
     def sweep(self) -> None:
         """Remove files that neither the ledger nor its copy names: those of failed or undone commits."""
@@ -47,7 +47,7 @@ def open_store(spec: RunSpec, directory: RunDirectory, ledger: Ledger, now: floa
 
 def _check_identity(ledger: Ledger, spec: RunSpec) -> None:
     differ = differences(ledger.get("identity", {}), identity(spec))
-    epochs, begun = spec.settings.epochs or spec.program.epochs, ledger.newest_epoch()[0] + 1
+    epochs, begun = spec.epochs, ledger.newest_epoch()[0] + 1
     if epochs < begun and spec.settings.epochs is not None:
         raise UsageError(
             f"epochs is {epochs}, and {begun} of {ledger.path.parent} have begun; expected {begun} or more. To take "

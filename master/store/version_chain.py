@@ -1,8 +1,9 @@
 """Incremental files of versions, which hold only the rows of array fields that changed since a parent version.
 
-Such a file names its parent and the parent's SHA-256 in its message. For a type that it does not hold whole it has
-"@rows/Type", ids int64 (n,) in order, and "Type/field" (n, *shape): the rows that changed. A version is reconstructed
-from the chain of its file, its parent's, and so on, down to a whole file.
+Such a file names its parent and the parent's SHA-256 in its message. For each type that it does not contain whole, it
+has only the rows that changed: their ids as "@rows/Type", int64 (n,) in ascending order, and their values as
+"Type/field" (n, *shape). A version is reconstructed from a chain of files: its own, its parent's, and so on, down to a
+whole file.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from gridml.protocol.foreign import described
 from gridml.protocol.push import Array, Ids, RowValues
 from master.store.rundir import version_name
 
+# Prefixes of tensor names: "@changed/Type" has the version of each vertex's last change, "@rows/Type" has ids.
 CHANGED, _ROWS = "@changed/", "@rows/"
 
 
 @dataclass(frozen=True)
 class Parent:
-    """The version that an incremental file stands on."""
+    """The version to which an incremental file adds changes."""
 
     version: int
     sha256: str  # of its file
@@ -37,7 +39,7 @@ class Parent:
         parent, sha256 = message.get("parent"), message.get("parent_sha256")
         if parent is None:
             return None
-        # Below its child, so that no chain is circular.
+        # A parent's number is below its child's, so no chain is circular.
         if type(parent) is not int or not 0 <= parent < version or not isinstance(sha256, str):
             raise ValueError(f"it stands on version {parent!r}; expected one before {version}, and its SHA-256")
         return cls(parent, sha256)
@@ -57,7 +59,7 @@ class VersionFile:
 
     @cached_property
     def rows(self) -> dict[str, RowValues]:
-        """The rows that changed since the parent, by type, for types that the file does not hold whole."""
+        """By type, for types that the file does not hold whole: the rows that changed since the parent."""
         types = [name.removeprefix(_ROWS) for name in self.tensors if name.startswith(_ROWS)]
         return {name: RowValues(self.tensors[f"{_ROWS}{name}"], self.columns(name)) for name in types}
 
@@ -74,7 +76,7 @@ class VersionFile:
 
 
 def changed_rows(type_name: str, ids: Ids, columns: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the tensors, by name, that store the changed rows of a type, in copies; `ids` are in order."""
+    """Return tensors by name, which store copies of the rows `ids` of a type in a file. `ids` must ascend."""
     return {f"{_ROWS}{type_name}": ids, **{f"{type_name}/{name}": column[ids] for name, column in columns.items()}}
 
 
@@ -85,19 +87,19 @@ class Chain:
     files: tuple[VersionFile, ...]  # the version's own first; the last one is whole
 
     def later(self, type_name: str) -> Iterator[RowValues]:
-        """Yield the changed rows of a type, newest first, down to the file that holds it whole."""
+        """Yield the changed rows of a type, newest first, from the files newer than the one with the whole type."""
         return (file.rows[type_name] for file in self.files[: self._whole(type_name)])
 
     def columns(self, type_name: str) -> dict[str, Array]:
-        """Return the fields of a type from the newest file that holds it whole."""
+        """Return the fields of a type from the newest file that holds the type whole."""
         return self.files[self._whole(type_name)].columns(type_name)
 
     def _whole(self, type_name: str) -> int:
         return next(at for at, file in enumerate(self.files) if type_name not in file.rows)
 
     def tensors(self) -> dict[str, Array]:
-        """Return the tensors of the version by name, as in a whole file. Changes the arrays of the files, which must
-        be writable."""
+        """Return the tensors of the version by name, as in a whole file. Overwrites arrays of the files, which must be
+        writable."""
         tensors = self.files[0].others
         for type_name in self.files[0].rows:
             at = self._whole(type_name)
@@ -113,7 +115,7 @@ class Chain:
 
 
 def open_chain(folder: Path, version: int, sha256: str | None, *, mapped: bool) -> Chain:
-    """Open the files of a version and verify their SHA-256: in memory, or `mapped` read-only.
+    """Open the files of a version and verify their SHA-256. Tensors are copied to memory, or `mapped` read-only.
 
     Raises DamagedError, naming the file that is damaged or missing, and OSError.
     """

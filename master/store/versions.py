@@ -1,8 +1,9 @@
 """Versions of the master replica: their content, and their files.
 
-A version's file is a bundle of tensors by the names used on the wire (`gridml.protocol.push`), "name#buffer" for the
-buffers of merge rules, and "@changed/Type". Array fields are stored whole, or as the rows that changed since another
-version (`version_chain.py`).
+A version's file is a bundle of tensors. Tensors of the replica have the names that are used on the wire
+(`gridml.protocol.push`). The tensor "name#buffer" is a buffer of a merge rule, "@changed/Type" has the version in which
+each vertex changed last. Array fields are stored whole, or as the rows that changed since a parent version
+(`version_chain.py`).
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ def row_bytes(columns: Mapping[str, Array]) -> int:
 
 
 def fill(values: Mapping[str, Array], at: Ids, ids: Ids, records: Iterable[RowValues]) -> Ids:
-    """Set the rows at positions `at` of `ids` to their values in the first record that has them.
+    """Set rows of `values` from records. `values` has a row for each of `ids`; the rows at positions `at` are set, each
+    from the first record that contains it.
 
-    Returns the positions of rows that are in no record. The ids of a record ascend.
+    Returns the positions of rows that no record contains. The ids of a record ascend.
     """
     for record in records:
         if not len(at):
@@ -50,13 +52,13 @@ def fill(values: Mapping[str, Array], at: Ids, ids: Ids, records: Iterable[RowVa
 
 _BUFFER = "#"
 _NONE: Ids = np.empty(0, np.int64)
-MAX_CHAIN_FILES = 256  # of one version, however few rows they hold: reading it opens each
+MAX_CHAIN_FILES = 256  # files of one version; bounded because reading the version opens all of them
 
 
 class Base(Protocol):
-    """A version that a push stands on. Rows are gathered on request.
+    """A version on which a push is based. Rows are gathered on request.
 
-    It may share the memory of the newest version, and is valid until that changes.
+    This object can share the memory of the newest version, so it is valid only until the newest version changes.
     """
 
     @property
@@ -64,17 +66,17 @@ class Base(Protocol):
         """All modules."""
 
     def rows(self, type_name: str, ids: Ids) -> dict[str, Array]:
-        """Return the fields (n, *shape) of rows of a type by name, in copies; empty for a type of modules."""
+        """Return copies of the fields (n, *shape) of a type's rows, by name; empty for a type of modules."""
 
     def part(self, wanted: Mapping[str, Ids]) -> ReplicaPart:
-        """Return the vertices `wanted` (ids by type) in wire format: rows in copies, without buffers."""
+        """Return the vertices `wanted` (ids by type) in wire format. Rows are copied; buffers are left out."""
 
 
 class InParts:
-    """Mix-in: `part` of a version, from its modules and rows."""
+    """Mix-in that implements `part` with a version's `modules` and `rows`."""
 
     def part(self: Base, wanted: Mapping[str, Ids]) -> ReplicaPart:
-        """Return the vertices `wanted` (ids by type) in wire format: rows in copies, without buffers."""
+        """Return the vertices `wanted` (ids by type) in wire format. Rows are copied; buffers are left out."""
         modules: dict[VertexKey, dict[str, Array]] = {}
         rows: dict[str, RowValues] = {}
         for type_name, ids in wanted.items():
@@ -126,7 +128,7 @@ class ReplicaState(InParts):
 
 
 def initial(graph: Graph, seed: int) -> ReplicaState:
-    """Return the replica before any training: modules from their factories under `seed`, arrays from the graph.
+    """Return the replica before any training: modules from their factories, seeded with `seed`, arrays from the graph.
 
     Raises ProgramError for a tensor whose name looks like a buffer's, and for a trained tensor that is not finite.
     """
@@ -148,7 +150,7 @@ def initial(graph: Graph, seed: int) -> ReplicaState:
                         f"tensor {marked!r} has '#' in its name, which marks buffers of merge rules; rename it"
                     )
                 state.modules[type_name, index] = VertexState(tensors)
-                constant |= tensors.keys() - modules.trained(index)  # these may hold infinities, as masks do
+                constant |= tensors.keys() - modules.trained(index)  # untrained ones may hold infinities, as masks do
         else:
             state.arrays[type_name] = {name: np.array(column) for name, column in table.columns.items()}
     for name, tensor in state.tensors():
@@ -184,7 +186,7 @@ def _decode(tensors: Mapping[str, Array]) -> ReplicaState:
 
 @dataclass(frozen=True)
 class _Mapped(InParts):
-    """A version on its mapped files, whose rows are not put together."""
+    """A version in mapped files. Its rows are gathered from the chain only on request."""
 
     modules: Mapping[VertexKey, VertexState]
     chain: Chain
@@ -201,7 +203,7 @@ class Changes:
     """The rows that changed since a parent version."""
 
     parent: Parent
-    rows: Mapping[str, Ids]  # by type, ids in order; types that are missing did not change
+    rows: Mapping[str, Ids]  # ascending ids by type; a type that is missing did not change
 
 
 @dataclass(frozen=True)
@@ -213,27 +215,28 @@ class _File:
 
 
 class Versions:
-    """Version files in a folder: `v00000012.safetensors`, complete and durable before the ledger names them.
+    """Version files in a folder, such as `v00000012.safetensors`. A file is complete and durable before the ledger
+    names it.
 
-    A file is removed only after all files that stand on it.
+    A file is removed only after its children, which are the files that name it as their parent.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self.folder = folder
         self._durable = durable
         self._opened: dict[int, _File] = {}  # cache of metadata, by version
-        self._children: dict[int, set[int]] | None = None  # by version: those whose files stand on it; None if not read
-        self._unwanted: set[int] = set()  # removed versions whose files remain because others stand on them
-        self._doubted = False  # a damaged file was found; until the next whole file, no new one may stand on another
+        self._children: dict[int, set[int]] | None = None  # by version: its children; None: not read yet
+        self._unwanted: set[int] = set()  # removed versions whose files remain because they have children
+        self._doubted = False  # True: a damaged file was found, so the next file must be whole
         folder.mkdir(exist_ok=True)
 
     def path(self, version: int) -> Path:
         return self.folder / version_name(version)
 
     def write(self, version: int, state: ReplicaState, credited: int = 0, changes: Changes | None = None) -> str:
-        """Write a version in which `credited` vertices are credited; return its SHA-256. Raises OSError.
+        """Write a version in which `credited` vertices are credited; return the SHA-256 of its file. Raises OSError.
 
-        With `changes`, the file holds only the changed rows if that is smaller and the chain stays short.
+        With `changes`, the file holds only the changed rows, unless a whole file is better.
         """
         message = {"version": version, "credited": credited}
         parent, tensors = None, None if changes is None else self._changed(state, changes)
@@ -241,17 +244,18 @@ class Versions:
             parent, message = changes.parent.version, message | changes.parent.message()
         payload = bundle.pieces(message, _encode(state) if tensors is None else tensors)
         bundle.write_atomic(self.path(version), payload, durable=self._durable)
-        self._doubted = False  # if it was set, this file is whole
+        self._doubted = False  # while it is True, `_changed` returns None, so this file has all rows
         self._opened[version] = _File(parent, len(payload))
         if self._children is not None and parent is not None:
             self._children.setdefault(parent, set()).add(version)
         return payload.sha256
 
     def _changed(self, state: ReplicaState, changes: Changes) -> dict[str, Array] | None:
-        """Return the tensors of an incremental file, None if a whole one is better.
+        """Return the tensors of an incremental file; None if a whole file is better.
 
-        A whole file is written if more than half of the bytes changed, or if the chain would become larger than a whole
-        file. So reading a version takes at most twice its size, and all writes together at most twice what changed.
+        A whole file is better if more than half of the bytes changed, or if the incremental files of the chain together
+        would be larger than a whole file. So reading a version reads at most twice its size, and all writes together
+        write at most twice the bytes that changed.
         """
         chain = self._chain(changes.parent.version)
         if chain is None or len(chain) >= MAX_CHAIN_FILES or self._doubted:
@@ -260,7 +264,7 @@ class Versions:
         partly = {name: ids for name, ids in partly.items() if len(ids) < len(state.changed[name])}
         tensors = _encode(state)
         nbytes = whole = sum(tensor.nbytes for tensor in tensors.values())
-        for name, ids in partly.items():  # a row's id takes as many bytes as its entry of `changed`, which it replaces
+        for name, ids in partly.items():  # a changed row stores its id instead of its entry in `changed`, equal in size
             nbytes -= (len(state.changed[name]) - len(ids)) * (ids.itemsize + row_bytes(state.arrays[name]))
         if not partly or 2 * nbytes > whole or sum(file.nbytes for file in chain[:-1]) + nbytes > whole:
             return None
@@ -274,9 +278,9 @@ class Versions:
         return _decode(self._files_of(version, sha256, mapped=False).tensors())
 
     def mapped(self, version: int, sha256: str | None) -> Base:
-        """Map a version read-only, without memory of this process's own. Raises DamagedError as `read` does.
+        """Map a version read-only, which takes no memory of this process. Raises DamagedError as `read` does.
 
-        For immediate use: later changes of the files show in the arrays.
+        Use the result at once, because later changes of the files show in its arrays.
         """
         chain = self._files_of(version, sha256, mapped=True)
         state = _decode(chain.files[0].others)
@@ -290,7 +294,7 @@ class Versions:
             raise
 
     def newest_file(self) -> int:
-        """Return the highest version that has a file, even if the ledger does not name it; -1 without any."""
+        """Return the highest version that has a file, even if the ledger does not name it; -1 if there is no file."""
         return max(self._files(), default=-1)
 
     def _files(self) -> set[int]:
@@ -298,10 +302,10 @@ class Versions:
         return {int(name[1]) for name in names if name is not None}
 
     def credited_in(self, version: int) -> int | None:
-        """Return the vertices credited in a version, from its file; None if it cannot be read."""
+        """Return the number of vertices credited in a version, from its file; None if the file cannot be read."""
         try:
             return int(message_of(self.path(version))["credited"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return None
 
     def has(self, version: int) -> bool:
@@ -309,7 +313,7 @@ class Versions:
         return self._chain(version) is not None
 
     def sweep(self, kept: Collection[int]) -> None:
-        """Remove the files that none of the `kept` versions needs, and temporary files of interrupted writes."""
+        """Remove the files that no version in `kept` needs, and temporary files of interrupted writes."""
         there = self._files()
         self._opened = {version: file for version, file in self._opened.items() if version in there}
         self._children, self._unwanted = None, there.difference(kept)
@@ -327,12 +331,12 @@ class Versions:
         return self.write(to, replace(state, changed=changed), credited)
 
     def remove(self, version: int) -> None:
-        """Remove a version's file, or mark it unwanted while others stand on it."""
+        """Remove a version's file. If the file has children, only mark it as unwanted: it is removed after them."""
         self._unwanted.add(version)
         self._drop(version)
 
     def _drop(self, version: int) -> None:
-        """Remove a file that is unwanted and has no children; then its parent, if the same holds for it."""
+        """Remove a file if it is unwanted and has no children; then do the same with its parent."""
         at: int | None = version
         while at is not None and at in self._unwanted and not (children := self._all_children()).get(at):
             file = self._file(at)
@@ -352,7 +356,7 @@ class Versions:
         return self._children
 
     def _chain(self, version: int) -> list[_File] | None:
-        """Return the files of a version's chain, its own first and a whole one last; None if one is missing."""
+        """Return the files of a version's chain, its own file first and a whole file last; None if one is missing."""
         chain: list[_File] = []
         at: int | None = version
         while at is not None:
@@ -364,8 +368,9 @@ class Versions:
         return chain
 
     def _file(self, version: int) -> _File | None:
-        """Return the metadata of a file, None if it is missing or no version. Raises OSError if it cannot be read."""
-        # An unreadable file must not count as missing: its parent would then be removed.
+        """Return the metadata of a file; None if it is missing or is not a version. Raises OSError if it cannot be
+        read."""
+        # A file that cannot be read must not count as missing, because its parent would then be removed.
         if version not in self._opened:
             path = self.path(version)
             try:

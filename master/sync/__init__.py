@@ -1,1 +1,1 @@
-"""What workers push, and what they are answered."""
+"""Messages of workers: admits and merges their pushes, and replies."""

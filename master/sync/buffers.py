@@ -1,15 +1,15 @@
-"""Buffers: decides on changes to module tensors that no optimiser trains, so that no worker alone changes them.
+"""Buffers: decides on changes to module tensors that no optimiser trains, so that no single worker changes them.
 
-Such a tensor is a buffer or a frozen weight. f changes it at every worker, like BatchNorm's counters, or at none, like
-positions, masks and a frozen backbone. A change that only one worker makes therefore waits until another worker changes
-the tensor, too. An honest worker loses nothing: it keeps its own values and pushes them again. If two others have left
-the tensor alone, the change is dropped. Integers that f does change may grow at most `OUTLIER` times as fast as at
-other workers. No worker is flagged, because the data of one worker may be the only data in which f finds something to
-count.
+Such a tensor is a buffer or a frozen weight. Either f changes the tensor at every worker, as BatchNorm's counters, or
+at no worker, as positions, masks and a frozen backbone. A change that only one worker makes therefore waits until
+another worker changes the tensor, too. An honest worker loses nothing: it keeps its own values and pushes them again.
+If two other workers have left the tensor alone, the change is dropped. Integers that f does change may grow at most
+`OUTLIER` times as fast as at other workers. No worker is flagged, because perhaps f finds something to count only in
+the data of one worker.
 
-A tensor that is left out is the very array of the push's base, and so counts as unchanged. Not watched are trained
-weights, contributions (`add`, `maximum`) that the program asks for, tensors that `by_name` names, and array fields,
-which f trains itself. The state is not saved: a new master starts empty.
+A tensor that a push leaves out counts as unchanged. Some tensors are not watched: trained weights, contributions
+(`add`, `maximum`) that the program asks for, tensors that `by_name` names, and array fields, which f trains itself. The
+state is not saved: a new master starts without any.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Array = NDArray[Any]
 
 
 class Growth(NamedTuple):
-    """Largest move of an element of a tensor by another worker's pushes."""
+    """Largest move of one element of a tensor in a worker's recent pushes. A move counts half after each later push."""
 
-    #: in one recent push
+    #: in one push
     largest: float
-    #: the same, for each vertex of the push
+    #: in one push, divided by the vertices of that push
     per_vertex: float
 
 
@@ -47,37 +47,37 @@ class Change:
     """A push's change of a tensor that no optimiser trains."""
 
     name: str
-    #: integers or booleans, which are merged by the maximum
+    #: True: the tensor holds integers or booleans, which are merged by the maximum
     is_whole: bool
-    #: largest move of an element
+    #: largest move of an element; 0 for floating-point tensors
     growth: float
-    #: it holds one number, like a counter
+    #: True: the tensor holds only one number, like a counter
     is_number: bool
-    #: all values lie between the smallest and the largest of the base
+    #: True: all new values lie between the smallest and the largest value of the base
     is_within: bool
-    #: of this push and of earlier ones that waited
+    #: vertices of this push and of the worker's earlier pushes whose changes of the tensor still wait
     vertices: int
-    #: one per other worker that changes it
+    #: one entry for each other worker that changes the tensor, and one for all workers that have ended
     others: Sequence[Growth]
-    #: number of other workers that have left it alone
+    #: number of other workers that have left the tensor alone
     still: int
     #: number of workers that the run has at once
     workers: int
     #: seconds that the change has waited
     waited_s: float = 0.0
-    #: nothing is trained after this push
+    #: True: nothing is trained after this push
     is_last: bool = False
-    #: a worker that has ended never changed it
+    #: True: some worker that has ended never changed the tensor
     was_left: bool = False
 
 
 class BufferDecision(NamedTuple):
     """The decision on a change."""
 
-    #: the change is merged
+    #: True: the change is merged
     is_taken: bool
     reason: str
-    #: it is not merged yet, but not lost either
+    #: True: the change is not merged now, but perhaps later
     waits: bool = False
 
 
@@ -97,27 +97,28 @@ def decide(change: Change) -> BufferDecision:
 
 
 def _as_others_do(change: Change) -> BufferDecision:
-    """Decide where other workers change the tensor, too. Integers have no length that the gate could bound, so their
-    growth is bounded here."""
+    """Decide on a change of a tensor that other workers change, too. The growth of integers is bounded here, because
+    the gate does not bound integers."""
     if not change.is_whole:
         return BufferDecision(True, "others change it, too")
     most = max(OUTLIER * max(max(each.largest, each.per_vertex * change.vertices) for each in change.others), 1.0)
     if change.growth <= (most if len(change.others) >= MAJORITY else max(most, change.vertices)):
         return BufferDecision(True, "others change it, too")
     reason = (
-        f"{change.name} grows by {change.growth:.3g} in {change.vertices:,} vertices, where others do by {most:.3g}"
+        f"{change.name} grows by {change.growth:.3g} in {change.vertices:,} vertices, at other workers by at most "
+        f"{most:.3g}"
     )
-    return BufferDecision(False, f"{reason} at most")
+    return BufferDecision(False, reason)
 
 
 def _plausible(change: Change) -> BufferDecision:
-    """Decide where no other worker has shown anything: integers must keep to values that were there, or count
-    vertices."""
+    """Decide on a change if it is not known whether other workers change the tensor or leave it alone. Integers must
+    stay between the smallest and the largest value of the base, or count vertices."""
     if not change.is_whole or change.is_within:
-        return BufferDecision(True, "nobody else has brought anything")
+        return BufferDecision(True, "no other worker has pushed it yet")
     if change.is_number and change.growth <= change.vertices:
-        return BufferDecision(True, "nobody else has brought anything")
-    return BufferDecision(False, f"{change.name} leaves the values that it was made with", waits=True)
+        return BufferDecision(True, "no other worker has pushed it yet")
+    return BufferDecision(False, f"{change.name} leaves the range of its earlier values", waits=True)
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,9 @@ class FilteredPush:
     """A push without the changes that are left out."""
 
     part: ReplicaPart
-    #: of changes that were dropped
+    #: the reasons why changes were dropped
     reasons: tuple[str, ...] = ()
-    #: a change was left out, so that the worker's replica is not the master's
+    #: True: a change was left out, so the worker's replica differs from the master's
     differs: bool = False
 
 
@@ -145,15 +146,16 @@ class _Push(NamedTuple):
 class _Tensor:
     """Changes of one tensor, by worker."""
 
-    #: workers that change it
+    #: growth at each worker that changes the tensor
     movers: dict[str, Growth] = field(default_factory=dict)
-    #: workers that have left it alone; disjoint from `movers`
+    #: workers that have left the tensor alone; disjoint from `movers`
     still: set[str] = field(default_factory=set)
-    #: (vertices, since when) of waiting changes, by worker
+    #: (vertices so far, time of the first push) of each waiting change, by worker
     waits: dict[str, tuple[int, float]] = field(default_factory=dict)
-    #: growth seen before a worker that changed it ended
+    #: largest growth at the remaining workers, recorded whenever a worker that changes the tensor ends; None before the
+    #: first record
     shown: Growth | None = None
-    #: a worker that has ended left it alone; where all workers are short-lived, no other evidence remains
+    #: True: a worker that has ended left the tensor alone; if all workers live only briefly, this is the only evidence
     was_left: bool = False
 
 
@@ -170,9 +172,10 @@ class UntrainedTensors:
     def filter(
         self, part: ReplicaPart, base: Base, worker: str, vertices: int, now: float, *, workers: int, is_last: bool
     ) -> FilteredPush:
-        """Return a push, with all tensors of its vertices, without the changes that only its worker makes.
+        """Return a push without the changes that only its worker makes; `part` has all tensors of its vertices.
 
-        `workers` may push at once; a single worker is not bounded. `is_last`: nothing is trained after this push.
+        `workers` is the number of workers that may push at the same time; a single worker is not bounded. `is_last` is
+        True if nothing is trained after this push.
         """
         alone = workers == 1 and self._pushed <= {worker}
         self._pushed.add(worker)
@@ -204,7 +207,8 @@ class UntrainedTensors:
         return lost
 
     def _judge(self, name: str, values: Array, old: Array, push: _Push) -> BufferDecision | None:
-        """Record what a push does to a tensor; return the decision where it changes it."""
+        """Record the change of a tensor by a push. Return the decision; None if the tensor is unchanged, or not
+        finite."""
         worker, now = push.worker, push.now
         tensor = self._tensors.setdefault(name, _Tensor())
         if values is old or same_bits(values, old):
@@ -234,7 +238,7 @@ class UntrainedTensors:
         )
         taking = decide(change)
         before = tensor.movers.pop(worker, Growth(0.0, 0.0))
-        if taking.is_taken or taking.waits:  # a change that was dropped must not raise the bound of others
+        if taking.is_taken or taking.waits:  # a dropped change must not raise the bound of other workers
             per_vertex = growth / max(1, change.vertices)
             tensor.movers[worker] = Growth(max(before.largest / 2, growth), max(before.per_vertex / 2, per_vertex))
         tensor.still.discard(worker)
@@ -244,7 +248,7 @@ class UntrainedTensors:
         return taking
 
     def _pairs(self, part: ReplicaPart, base: Base) -> Iterator[tuple[VertexKey, str, Array, Array]]:
-        """Yield the watched tensors of a push: (vertex, name, values, those of its base)."""
+        """Yield the watched tensors of a push: (vertex, name, pushed values, values of the base)."""
         for key, tensors in part.modules.items():
             held = base.modules[key].tensors
             if key not in self._watched:
@@ -253,8 +257,8 @@ class UntrainedTensors:
 
 
 def _watched(of: VertexType, index: int, tensors: dict[str, Array]) -> Iterator[str]:
-    """Yield the tensors of a module vertex that no optimiser trains. Where the module cannot be built here, only its
-    integers are known not to be trained."""
+    """Yield the tensors of a module vertex that no optimiser trains. If the module cannot be built on this machine,
+    only its integers are known to be untrained."""
     trained: set[str] = set()
     known = True
     for name, declared in of.modules.items():

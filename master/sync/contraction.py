@@ -1,26 +1,27 @@
 """Contraction: how strongly pushes pull rows towards their optimum, measured from concurrent pushes.
 
-A touch of a row by a vertex takes a share λ of the row's distance to its optimum v*, so a push of t touches from base b
-moves the row by λt(v*−b) and noise. Two pushes from different bases, neither of which has seen the other, differ per
-touch by −λ(b−b'). λ is thus the slope of a regression over the rows that both hold, and λ plus two standard errors is a
-bound of it.
+Each time that a vertex touches a row, the row moves by a share λ of its distance to its optimum v*. A push that starts
+from base b and touches the row t times therefore moves it by λt(v*−b), plus noise. The moves per touch of two
+concurrent pushes, from bases b and b', differ by −λ(b−b'). So −λ is the slope of a regression of these differences on
+b−b', over the rows that both pushes contain. The estimate of λ plus two standard errors is used as the upper bound of
+λ.
 
-A row's contraction is λ times the touches of a push, and two factors that bound the joint effect of rows. H is the
-curvature that pulls:
+A row's contraction is λ times its touches in a push, times two factors that bound the joint effect of numbers and rows.
+H is the curvature of the loss:
 
-- The numbers of one row are pulled unevenly: the strongest pull exceeds the mean as the largest eigenvalue of the
-  moves' second moments exceeds their mean one. For gradients of a likelihood these moments are H (Fisher's identity),
-  and for a row of n numbers the factor is at most n.
-- A vertex couples the k rows that it touches: Σ H_i of positive semi-definite terms, each on k blocks, is at most k
-  times its own block diagonal.
+- The numbers of one row are pulled unevenly. The factor is the largest eigenvalue of the moves' second moments, divided
+  by the mean eigenvalue. For gradients of a likelihood these moments are H (Fisher's identity). For a row of n numbers
+  the factor is at most n.
+- A vertex couples the k rows that it touches. The factor is k: a sum Σ H_i of positive semi-definite terms, each on k
+  blocks, is at most k times its own block diagonal.
 
-Which rows of an embedding table a vertex touches is known only to f. There every row counts as touched by every vertex.
-The slope is then that of the rows that moved most, because these are farthest apart, and most other rows are pulled
-less. A row whose own slope, less a standard error, is larger gets its own. Pulls also change: a step of Adam is as long
-near the optimum as far from it, so λ grows on the way. Where the last few pushes give a larger slope, less two standard
-errors, theirs is used.
+Only f knows which rows of an embedding table a vertex touches, so every row counts as touched by every vertex. The
+estimate over all rows is then dominated by the rows that moved most, because their bases are farthest apart; most other
+rows are pulled less. If a row's own estimate minus one standard error is above the upper bound, it is used for this
+row. λ also grows during training, because a step of Adam is as long near the optimum as far from it. If the estimate
+from the last few pushes minus two standard errors is above the upper bound, it replaces the bound.
 
-The drift of workers between pushes uses the same λ per vertex, averaged over rows by how far pushes move them.
+The drift of workers between pushes is λ per vertex, averaged over rows with the squares of their moves as weights.
 """
 
 from __future__ import annotations
@@ -43,39 +44,40 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
-#: Sampled numbers of a field, in the rows that most vertices touch: these are pulled most.
+#: Maximum sampled numbers of a field. The rows that most vertices touch are sampled, because they are pulled most.
 MAX_SAMPLED = 65_536
-#: Longest row whose second moments are kept; a longer one counts as maximally uneven.
+#: Maximum numbers in a row whose second moments are kept; a longer row counts as maximally uneven.
 MAX_ROW_LENGTH = 64
 #: Decay per push of a field's sums: a push counts half as much after 346 others.
 FADING = 0.998
-#: The same for tables, half after 138 others: pulls change as the layers between the tables change.
+#: Decay for embedding tables: half after 138 other pushes, because pulls change as the layers between tables change.
 FADING_OF_TABLES = 0.995
-#: The same for the last few pushes that were compared.
+#: Decay for the recent slope of a table, in which only the last few pushes count.
 FADING_RECENT = 0.5
-#: The same for a drift that grows.
+#: Decay per push of a drift that grows.
 FADING_RISING = 0.9
-#: The same for a drift that shrinks. It is slower: short push intervals hide a drift that returns with longer ones.
+#: Decay per push of a drift that shrinks. It is slower, because short push intervals hide a drift that returns with
+#: longer intervals.
 FADING_FALLING = 0.99
 #: Standard errors that are added to the slope, and subtracted from the recent slope.
 SLOPE_ERRORS = 2.0
 #: Standard errors that are subtracted from the slope of a single row.
 ROW_SLOPE_ERRORS = 1.0
-#: Factor from a table's slope to the pull of a row: the slope is a mean over rows.
+#: Factor from a table's slope to the pull of a row, because the slope is only a mean over rows.
 ROW_FACTOR = 2.0
-#: Numbers that must have been compared before a slope is used.
+#: Minimum numbers that must have been compared before a slope is used.
 MIN_COMPARED = 16
-#: Factor on the drift of a table: a step that stays long near the optimum goes past it.
+#: Factor on the drift of a table, because steps stay long near the optimum and so go past it.
 OVERSHOOT = 4.0
-#: Its multiples modulo 1 are spread evenly.
+#: Multiples of this, modulo 1, are spread evenly over [0, 1).
 GOLDEN_RATIO = 0.6180339887498949
-#: Edges that are read at once, which bounds memory.
+#: Edges that are read at once; bounds memory.
 EDGE_BLOCK = 1 << 22
 
 
 class Contractions:
-    """Contraction of the rows of a graph whose `driver` vertices are trained. It is not saved: a new master starts
-    empty."""
+    """Contraction of the rows of a graph, whose vertices of type `driver` are trained. It is not saved: a new master
+    measures again."""
 
     def __init__(self, graph: Graph, driver: str) -> None:
         self._graph = graph
@@ -105,13 +107,14 @@ class Contractions:
 
     @property
     def drift(self) -> float:
-        """The share of its distance that one vertex moves a row, averaged over rows by how far pushes move them, of the
-        field or table where it is largest; 0 while unknown."""
+        """Share of the distance to its optimum that a row moves per trained vertex: the mean over the rows of a field
+        or table, for the field or table with the largest mean; 0 while unknown."""
         tables = (OVERSHOOT * ROW_FACTOR * table.drift for table in self._of_tables.values())
         return max((*(field.drift for field in self._fields.values()), *tables), default=0.0)
 
     def add_table(self, worker: str, name: str, pushed: Array, old: Array, merge: Merge) -> None:
-        """Record an embedding table (rows, ...) of a push that passed the gate unshortened; `name` is the tensor's."""
+        """Record an embedding table (rows, ...) of a push that passed the gate unshortened. `name` is its tensor's
+        name."""
         if not merge.vertices:
             return
         if name not in self._of_tables:
@@ -136,7 +139,7 @@ class Contractions:
 
     @cached_property
     def _touches(self) -> dict[str, Array]:
-        """Mean touches of each row by a trained vertex: float32 (count,) by type."""
+        """Mean number of times that a trained vertex touches each row: float32 (count,) by type."""
         vertices = max(1, self._graph.tables[self._driver].count)
         counts = {table.type.name: np.zeros(table.count, np.float32) for table in self._graph.replicated}
         for _, type_name, edges in self._row_edges():
@@ -150,7 +153,7 @@ class Contractions:
 
     @cached_property
     def _coupled(self) -> float:
-        """The number k of rows that a vertex touches, in the mean over the touches of rows."""
+        """Mean number k of rows that a vertex touches, weighted by touches: Σk²/Σk."""
         of_vertices: dict[str, Floats] = {}
         for source, _, edges in self._row_edges():
             degrees = edges.degree if edges.offsets is None else np.diff(edges.offsets)
@@ -178,17 +181,17 @@ class _Seen:
     #: version that the push made
     version: int
     ids: Ids
-    #: values that it was trained from
+    #: values that the push was trained from
     base: Floats
-    #: per touch
+    #: moves per touch
     moves: Floats
     #: expected touches of each row
     touched: Floats
 
 
 class _Slopes:
-    """Decaying sums of one regression through the origin, or of several with a `shape`: each `add` multiplies the
-    earlier sums by `fading`."""
+    """Decaying sums of regressions through the origin, one for each element of `shape`; with shape (), only one. Each
+    `add` multiplies the earlier sums by `fading`."""
 
     def __init__(self, fading: float, shape: tuple[int, ...] = ()) -> None:
         self._fading = fading
@@ -200,12 +203,12 @@ class _Slopes:
 
     @property
     def suffices(self) -> bool:
-        """Enough was compared for a slope."""
+        """True if enough numbers were compared for a slope."""
         _, squares, _, count = self._sums
         return bool((count >= MIN_COMPARED).all() and (squares > 0).all())
 
     def bounds(self, errors: float) -> Floats:
-        """Return the slopes, at least 0, plus `errors` standard errors; 0 where unknown."""
+        """Return max(0, slope) + `errors` standard errors for each slope; 0 for an unknown slope."""
         products, squares, noises, count = self._sums
         with np.errstate(all="ignore"):
             bounds = np.maximum(0.0, products / squares) + errors * np.sqrt(noises / count / squares)
@@ -231,14 +234,14 @@ class _Field:
         self._last: _Seen | None = None
         self._lasting = _Slopes(fading)
         self._second = np.zeros((self._length, self._length)) if 1 < self._length <= MAX_ROW_LENGTH else None
-        self._unevenness = float(length)  # bound of the strongest pull in a row over its mean pull
+        self._unevenness = float(length)  # upper bound of (strongest pull in a row) / (mean pull in the row)
 
     def sampled(self, ids: Ids) -> Ids:
         """Return the positions in `ids` of the sampled rows."""
         return np.flatnonzero(self._sampled[ids])
 
     def add(self, worker: str, ids: Ids, pushed: Array, old: Array, merge: Merge) -> None:
-        """Record the sampled rows of a push trained from `old`, compared with those of a concurrent push."""
+        """Record the sampled rows of a push that was trained from `old`, and compare them with a concurrent push."""
         base = old.astype(np.float64).reshape(len(ids), self._length)
         moves = pushed.reshape(len(ids), self._length) - base
         touched = _at_least_once(self._touches[ids].astype(np.float64)[:, None] * merge.vertices)
@@ -273,13 +276,13 @@ class _Field:
         _, ours, theirs = np.intersect1d(one.ids, other.ids, assume_unique=True, return_indices=True)
         gap = one.base[ours] - other.base[theirs]
         differ = one.moves[ours] - other.moves[theirs]
-        weight = 1 / (1 / one.touched[ours] + 1 / other.touched[theirs])  # of 1/variance
+        weight = 1 / (1 / one.touched[ours] + 1 / other.touched[theirs])  # proportional to 1/variance
         if not gap.any():
             return
         with np.errstate(all="ignore"):
             products, squares, noises = -weight * gap * differ, weight * gap**2, weight * differ**2 * (gap != 0)
             sums = np.stack([each.sum(1) for each in (products, squares, noises, gap != 0)])
-        if not np.isfinite(sums).all():  # one overflow would stay in the sums for good
+        if not np.isfinite(sums).all():  # an overflow would stay in the sums forever
             return
         self._note(sums)
 
@@ -294,19 +297,19 @@ class _Field:
 
     @property
     def strength(self) -> float | None:
-        """Upper bound of the share of its distance that a touch moves a row, where it is pulled most; None while too
-        little was compared."""
+        """Upper bound of the share of its distance to the optimum that a row moves per touch, in the direction of the
+        strongest pull; None until enough was compared."""
         return self._bound * self._unevenness if self._lasting.suffices else None
 
     def pulls(self, ids: Ids) -> Floats | None:
-        """Return upper bounds of the share of its distance that a vertex moves each of these rows, where it is pulled
-        most; None while too little was compared."""
+        """Return upper bounds of the share of its distance to the optimum that each of these rows moves per vertex, in
+        the direction of the strongest pull; None until enough was compared."""
         strength = self.strength
         return None if strength is None else strength * self._touches[ids].astype(np.float64)
 
 
 class _Table(_Field):
-    """Decaying sums of an embedding table and of each of its rows. Every push brings all sampled rows."""
+    """Decaying sums of an embedding table and of each of its rows. Every push contains all sampled rows."""
 
     def __init__(self, rows: int, length: int) -> None:
         super().__init__(np.ones(rows, np.float32), length, FADING_OF_TABLES)
@@ -323,7 +326,8 @@ class _Table(_Field):
 
     @property
     def strengths(self) -> Floats | None:
-        """The `strength` of each row, or its own slope where that is larger; None while too little was compared."""
+        """The pull of each row: the table's `strength`, or the row's own if it is larger; None until enough was
+        compared."""
         pulls, strength = self.pulls(self.rows), self.strength
         if pulls is None or strength is None:
             return None
@@ -332,13 +336,13 @@ class _Table(_Field):
         return strengths
 
     def pulls(self, ids: Ids) -> Floats | None:
-        """As of any field; `ids` are those of all sampled rows."""
+        """As `_Field.pulls`, but with a row's own slope if it is larger. `ids` must be all sampled rows."""
         if not self._lasting.suffices:
             return None
         return np.maximum(self._bound, self._of_rows.bounds(-ROW_SLOPE_ERRORS)) * self._unevenness
 
 
 def _at_least_once(touches: Floats) -> Floats:
-    """Return the expected touches of a row given that it was touched, from its mean touches: vertices come in any
-    order."""
+    """Return the expected number of touches of a row that was touched at least once, given its mean number. Vertices
+    come in random order, so the number follows a Poisson law."""
     return np.maximum(1.0, touches / -np.expm1(-np.maximum(touches, np.finfo(np.float64).tiny)))

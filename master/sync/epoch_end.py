@@ -22,7 +22,7 @@ from master.store.store import Store
 from master.store.versions import ReplicaState, Versions
 from master.sync.version_use import Tails
 
-#: Seconds that counting the operations of a batch may take.
+#: Time limit for counting the operations of a batch.
 FLOPS_S = 60.0
 
 
@@ -30,7 +30,7 @@ class _Outcome(NamedTuple):
     """Result of an evaluation."""
 
     evaluated: Evaluated
-    #: the replica, where it is the best so far
+    #: the replica, if it is the best so far
     best: Best | None = None
 
 
@@ -54,15 +54,15 @@ class EpochEnd:
         self._executor = executor
         self._hook = hook
         self._prepared = False
-        #: the warning about statistics that were not recalibrated is recorded at most once
+        #: True: the warning about statistics that were not recalibrated was recorded; it is recorded only once
         self._has_warned = False
         self._goals = spec.program.goals
         self._tails = tails
         directory = RunDirectory(store.ledger.path.parent)
         self._keeper = BestCheckpoint(directory, store.ledger)
-        self._versions = Versions(directory.versions)  # for the evaluating thread only
+        self._versions = Versions(directory.versions)  # used by the evaluating thread only
         self._evaluating: tuple[Subject, Future[_Outcome]] | None = None
-        #: epochs closed at the last copy of the ledger
+        #: number of epochs that were closed at the last copy of the ledger
         self._backed_up = -1
 
     def commit_fields(self) -> None:
@@ -81,7 +81,8 @@ class EpochEnd:
             self._backed_up = ledger.epochs_closed()
             ledger.backup()
             self._hook("after-backup")
-            # Only after the backup: until then the old copy may need files that the ledger no longer names.
+            # Swept only after the backup, because before it the old copy could need files that the ledger no longer
+            # names.
             self._store.sweep()
 
     def reset(self) -> None:
@@ -91,8 +92,8 @@ class EpochEnd:
         self.restore_best()
 
     def restore_best(self) -> None:
-        """Make the saved best replica match the ledger, on startup and after a rollback. If the ledger names none for
-        this metric, the best epoch that is still kept is evaluated again, and so saved."""
+        """Make the saved best replica match the ledger, on startup and after a rollback. If the ledger names no best
+        replica for this metric, the best epoch whose version is still kept will be evaluated again, which saves it."""
         ledger, goal = self._store.ledger, self._spec.program.saved_goal
         self._keeper.restore()
         best = self._keeper.best
@@ -121,7 +122,7 @@ class EpochEnd:
                 topic, text = "metrics", f"epoch {epoch + 1}: {describe_metrics(evaluated.metrics)}"
                 versions = 1 + len(subject.tail)
                 facts = {"epoch": epoch + 1, "metrics": _numbers(evaluated.metrics), "versions": versions}
-            except DamagedError as error:  # training does not need that version any more
+            except DamagedError as error:  # not fatal, because training does not need this version any more
                 evaluated, topic, text = Evaluated({}), WARNING, f"epoch {epoch + 1} cannot be evaluated: {error}"
                 facts = {"epoch": epoch + 1}
             self._hook("before-metrics")
@@ -141,7 +142,7 @@ class EpochEnd:
             return True
         if self._spec.program.evaluate is None:
             return False
-        if not self._prepared and self._store.ledger.credited:  # not before: workers need the cores to start
+        if not self._prepared and self._store.ledger.credited:  # not earlier, because starting workers need the cores
             self._prepared = True
             self._executor.submit(self._evaluator.prepare)
         if waiting := self._store.ledger.unevaluated():
@@ -152,14 +153,14 @@ class EpochEnd:
         return False
 
     def _value_to_beat(self) -> float:
-        """Return the value that the next best replica must beat; NaN where any is better."""
+        """Return the value that the next best replica must beat; NaN if every value is better."""
         goal, best = self._spec.program.saved_goal, self._keeper.best
         return math.nan if goal is None or best is None or best.goal != str(goal) else best.value
 
     def _evaluate_and_stage(self, subject: Subject, limit: float, least: float) -> _Outcome:
-        """Evaluate a version in the evaluating thread, and stage it for saving where it is the best so far.
+        """Evaluate a version in the evaluating thread. If it is the best so far, stage it for saving.
 
-        Raises as the evaluator does, and ProgramError where a metric that the run depends on is missing.
+        Raises the errors of the evaluator, and ProgramError if a metric that the run depends on is missing.
         """
         evaluated = self._evaluator.evaluate(subject, limit)
         for goal in self._goals:
@@ -175,7 +176,8 @@ class EpochEnd:
         return _Outcome(evaluated, self._keeper.stage(best, dict(state.tensors())))
 
     def final_state(self, now: float) -> ReplicaState:
-        """Return the newest version as it is saved at the end of the run: as it was evaluated. Raises UserCodeError."""
+        """Return the newest version in the form in which it is saved at the end of the run and evaluated. Raises
+        UserCodeError."""
         newest = self._newest
         limit = limit_s(self._store.ledger.epoch_s(newest.epoch))
         state, problem = self._as_evaluated(self._store.replica.state, newest, limit)
@@ -184,7 +186,7 @@ class EpochEnd:
         return state
 
     def flops(self, chunk: Chunk) -> float | None:
-        """Return the floating-point operations of f per vertex of a chunk; None where they cannot be counted."""
+        """Return the floating-point operations of f per vertex of a chunk; None if they cannot be counted."""
         return self._evaluator.flops(self._newest, chunk, FLOPS_S)
 
     @property
@@ -192,26 +194,28 @@ class EpochEnd:
         return self._subject(self._store.ledger.newest_epoch()[0], self._store.replica.version)
 
     def _subject(self, epoch: int, version: int) -> Subject:
-        """Return a version with the tail that it is averaged with. Where no push was ever averaged it stays as it is,
-        because then it is that of plain training."""
+        """Return a version, with its tail: the earlier versions that it is averaged with. The tail is empty if no push
+        was ever averaged, because the version is then the result of plain training."""
         ledger, end = self._store.ledger, self._tails.end_of(epoch)
         tail = tuple((earlier, ledger.sha256_of(earlier)) for earlier in self._tails.tail(epoch, version))
         place = end.share, end.step, end.steps
         return Subject(epoch, version, ledger.sha256_of(version), ledger.has_averaged(), *place, tail)
 
     def _as_evaluated(self, version: ReplicaState, subject: Subject, limit: float) -> tuple[ReplicaState, str | None]:
-        """Return a version as the evaluator sees it, and why it keeps its merged statistics, if it does."""
+        """Return (the version as the evaluator sees it, the reason if it keeps its merged statistics, otherwise
+        None)."""
         state = tail_mean(version, subject.tail, self._versions, self._spec.program)
         if not subject.averaged or not has_statistics(state):
             return state, None
         try:
             statistics, problem = self._evaluator.statistics(subject, limit)
-        except DamagedError as error:  # its file; the replica in memory is whole
+        except DamagedError as error:  # the file is damaged, but `version` is intact in memory
             statistics, problem = {}, str(error)
         return (with_statistics(state, statistics) if problem is None else version), problem
 
     def _warn_not_recalibrated(self, problem: str | None) -> None:
-        """Record why a version keeps its merged statistics, once: later versions have the same reason."""
+        """Record why a version keeps its merged statistics. Only the first reason is recorded, because later versions
+        have the same reason."""
         if problem is not None and not self._has_warned:
             self._has_warned = True
             text = f"running statistics stay as they were merged, because they cannot be gathered again: {problem}"

@@ -1,10 +1,10 @@
 """Exchange: handles a group of messages: merges and credits their pushes, grants leases, and replies.
 
-Effects are ordered so that the master may be killed at any instant:
+Effects are ordered so that the master can be killed at any instant without harm:
 
     1. merge in memory; write the new version and the patch of local fields, both durable
     2. one transaction: version, credits, ended leases; then the patch is applied to the fields
-    3. another one: new leases, whose chunks hold what was credited
+    3. a second transaction: new leases, whose chunks hold what was credited
     4. replies; a message stays in its mailbox until it is answered, and a repeated push is recognised
 
 Messages that cannot be merged are kept for a person to inspect.
@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gridml.carriers.base import Message
+from gridml.protocol.foreign import printable
 from gridml.protocol.messages import Verdict
 from master.leases.leases import Leases
 from master.ports.environment import Environment
+from master.state.failures import Alteration
 from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
@@ -32,15 +34,15 @@ from master.sync.rows import PendingReply
 from master.sync.version_use import VersionKeeper, VersionUse
 from master.trust.trust import Trust
 
-#: Notes of one worker that are shown: a hostile worker may send any number.
+#: Maximum number of one worker's notes that are recorded. It is bounded, because a hostile worker can send any number.
 MAX_NOTES = 8
-#: CPU seconds of cutting chunks from which on a warning is recorded. No message is handled in that time.
+#: A warning is recorded if cutting chunks takes more CPU seconds than this, because no message is handled in that time.
 LONG_CUT_S = 2.0
 
 
 @dataclass(frozen=True)
 class WorkerReports:
-    """Records what workers report besides their pushes, and releases what ended workers hold.
+    """Records workers' reports other than pushes, and releases the leases of ended workers.
 
     Methods must be called inside the ledger's transaction.
     """
@@ -57,7 +59,8 @@ class WorkerReports:
     def release(self, record: WorkerRecord, because: str, now: float, *, reserved_until_s: float | None = None) -> None:
         """Release everything that an ended worker holds; its leases end at their last credit.
 
-        With `reserved_until_s` the worker is started again, and may until then deliver what it could not send.
+        With `reserved_until_s`, the worker's job is started again, and may deliver until then what the worker could not
+        send.
         """
         held = [*self.ledger.leases.of(record.name).values()]
         versions = self.versions.forget(record)
@@ -70,20 +73,20 @@ class WorkerReports:
             self.leases.end(lease, now, because, reserved_until_s=reserved_until_s)
 
     def _record_not_taken(self, record: WorkerRecord, names: Sequence[str], because: str) -> None:
-        """Record the changes of a worker that waited for another worker to make them, too."""
+        """Record a warning that changes of a worker were not merged, because no other worker made them, too."""
         more = f" and {len(names) - 1:,} more tensors" if len(names) > 1 else ""
         text = f"changes of {record.name} to {names[0]}{more} are not in the replica ({because}): "
         why = "no other worker made any, and no optimiser trains it"
         self.events.record("warning", {"worker": record.name, "tensors": len(names)}, text + why)
 
     def handle(self, pending: PendingReply, now: float) -> None:
-        """Record a worker's report: measures, failures, refused work, and that it leaves."""
+        """Record a worker's report: measurements, notes, failures, refused work, and that the worker leaves."""
         sync, record = pending.sync, pending.record
-        if self.workers.expects(record):  # not for the last push of an ended worker, which its job delivered
+        if self.workers.is_current(record):  # false for an ended worker whose job left an unsent push
             self.versions.handle(record, sync.have, pending.message.number)
             self.leases.sizing.measures.handle_sync(record, sync, now, worked=pending.verdict is Verdict.MERGED)
-            record.contact.has_reported = True
-            record.signs.show(now)
+            self.workers.report(record)
+            record.signs.record_contact(now)
         else:
             self.merger.forget(record.name)
         self.ledger.worker_reported(sync, now, pending.nbytes)
@@ -107,7 +110,7 @@ class WorkerReports:
                 self.leases.end(lease, now, f"refused: {pending.reason}")
 
     def _show_note(self, record: WorkerRecord, note: str) -> None:
-        """Record a worker's note as an event, each text once, and at most `MAX_NOTES`."""
+        """Record a worker's note as an event. Each text is recorded once, and at most `MAX_NOTES` texts."""
         if not note.strip() or note in record.contact.notes or len(record.contact.notes) >= MAX_NOTES:
             return
         record.contact.notes.add(note)
@@ -143,8 +146,8 @@ class Grants:
         """
         group = [pending for pending in group if not pending.is_dropping and self._can_work(pending.record)]
         before = self._copying.nbytes
-        # After half a chunk's bytes the other workers have to ask again, so the loop blocks for at most the time that
-        # one and a half chunks take, however many workers want one at once.
+        # Once half a chunk's bytes are cut, the remaining workers get no lease and have to ask again. So the loop
+        # blocks for at most the time of cutting one and a half chunks, however many workers want a lease at once.
         most = before + self._leases.chunk_bytes / 2
         for pending in group:
             if pending.sync.wants and self._copying.nbytes >= most:
@@ -161,8 +164,8 @@ class Grants:
         return self._copying.nbytes - before
 
     def record_cost(self, grants: int, nbytes: int, seconds: float) -> None:
-        """Record the CPU seconds that cutting chunks took, and warn once where they are long: a chunk size that the
-        user chose may be larger than any that gridml chooses."""
+        """Record the CPU seconds that cutting chunks took. Warn once if it took long, because the user may have chosen
+        a larger chunk than gridml ever chooses."""
         self._copying.grant(grants, nbytes, seconds)
         if seconds <= LONG_CUT_S or self._has_warned:
             return
@@ -172,12 +175,12 @@ class Grants:
         self._events.record("warning", {"bytes": nbytes, "cutting_s": seconds}, text + advice)
 
     def _can_work(self, record: WorkerRecord) -> bool:
-        return self._workers.expects(record) and not self._trust.quarantined(record.name)
+        return self._workers.is_current(record) and not self._trust.quarantined(record.name)
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Handles the messages of workers and replies to them, in the order of its fields."""
+    """Handles the messages of workers and replies to them. The parts of this work are fields, in order of their use."""
 
     environment: Environment
     store: Store
@@ -207,9 +210,10 @@ class Exchange:
         return self.recovery.failures
 
     def handle(self, messages: list[Message], *, granting: bool = True) -> int:
-        """Handle all messages as one group; return how many pushes were merged. Raises StorageError on a full disk.
+        """Handle all messages as one group; return the number of pushes that were merged. Raises StorageError if the
+        disk is full.
 
-        The list is emptied: each push may be as large as the replica, and is freed as soon as it is merged.
+        The list is emptied, because a push can be as large as the replica and is freed as soon as it is merged.
         """
         group, malformed = self.inbox.open(messages)
         messages.clear()
@@ -221,9 +225,12 @@ class Exchange:
             merged = self.pushes.merge(group, now)
             for pending in group:
                 self._handle(pending, now)
-            for problem in malformed:  # its sender loses its leases: it is unknown what it trains
-                self.inbox.keep(problem.message, problem.record, problem.reason)
-                self.reports.release(problem.record, f"a malformed message: {problem.reason}", now)
+            for problem in malformed:
+                self._count_unreadable(problem.message, problem.record, problem.reason, now)
+                # The sender of a malformed message loses its leases, because it is unknown what it trains. The sender
+                # of a damaged message sends it again.
+                if not problem.message.is_damaged:
+                    self.reports.release(problem.record, f"a malformed message: {problem.reason}", now)
             hook("before-commit")
         hook("after-commit")
         self.store.fields.committed(merged)
@@ -239,13 +246,18 @@ class Exchange:
         for pending in group:
             self.replies.send(pending, leave=leave or self.trust.quarantined(pending.record.name))
         for problem in malformed:
-            self.inbox.discard(problem.message)
+            if not problem.message.is_damaged:  # a damaged message is already removed; another copy may be intact
+                self.inbox.discard(problem.message)
         hook("after-answers")
         self.keeper.tidy(now)
         self.pace.answered(len(merged), cpu() - began - cutting)  # chunks are not a cost of pushes
         return len(merged)
 
+    def _count_unreadable(self, message: Message, record: WorkerRecord, reason: str, now: float) -> None:
+        self.inbox.keep(message, record, reason)
+        self.store.ledger.add_altered(record.name, Alteration.UNREADABLE, 0, printable(reason), now)
+
     def _handle(self, pending: PendingReply, now: float) -> None:
         if pending.problem is not None:
-            self.inbox.keep(pending.message, pending.record, pending.problem)
+            self._count_unreadable(pending.message, pending.record, pending.problem, now)
         self.reports.handle(pending, now)

@@ -1,5 +1,5 @@
-"""Inbox: decode messages within their limits, keep the newest of each worker, and set aside those that cannot be
-read."""
+"""Inbox: decodes messages within their limits, returns the newest message of each worker, and keeps unreadable messages
+as dead letters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from master.ports.mailboxes import MessageLimits
 from master.state.failures import GiveUpReason
 from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.journal import Events
-from master.sync.pushes import after_malformed
+from master.sync.pushes import after_unreadable
 from master.sync.rows import Malformed, PendingReply
 
-#: Dead letters that are kept; the next one replaces the oldest.
+#: Maximum number of dead letters; one more replaces the oldest.
 MAX_MESSAGES = 16
-#: Bytes of a dead letter that are kept: enough for a diagnosis, and no worker can fill the disk.
+#: Maximum bytes of a dead letter; the rest is cut off. This is enough for a diagnosis, and no worker can fill the disk.
 MAX_MESSAGE_BYTES = 1 << 24
 
 
@@ -53,8 +53,8 @@ class Inbox:
             if isinstance(pending, Malformed):
                 malformed.append(pending)
             elif message.number < pending.record.held.number:
-                # A worker sends again only after a reply, so an older number is a late copy. Handling it would undo
-                # what the master knows the worker to hold.
+                # A worker sends its next message only after a reply, so an older number is a late copy. Handling it
+                # would overwrite the master's knowledge of what the worker holds.
                 self.discard(message)
             else:
                 newest[message.worker] = pending
@@ -65,17 +65,23 @@ class Inbox:
         self._mailboxes.discard(message.worker, message.number)
 
     def keep(self, message: Message, record: WorkerRecord, reason: str) -> None:
-        """Keep a message that cannot be merged, and count it against its worker only.
+        """Count a message that cannot be merged against its worker, but not its machine. Keep it unless it is damaged.
 
-        Must be called inside a transaction.
+        For damaged messages, an event is recorded only for the first, tenth, hundredth, ... message of a worker,
+        because it can send any number of them. Must be called inside a transaction.
         """
-        self._dead_letters.keep(message, reason)
-        record.contact.malformed += 1
-        tolerated, why = after_malformed(record.contact.malformed)
-        facts = {"worker": record.name, "machine": record.machine, "messages": record.contact.malformed}
-        self._events.record("warning", facts, f"{record.name} sent a malformed message: {reason}; {why}")
-        if not tolerated and self._workers.expects(record):
-            self._workers.lose(record, GiveUpReason.NONSENSE, why)
+        contact, kind = record.contact, "damaged" if message.is_damaged else "malformed"
+        if message.is_damaged:
+            contact.damaged += 1
+        else:
+            self._dead_letters.keep(message, reason)
+            contact.malformed += 1
+        tolerated, why = after_unreadable(contact.malformed, contact.damaged, contact.whole)
+        if not (message.is_damaged and tolerated and str(contact.damaged).strip("0") != "1"):
+            facts = {"worker": record.name, "machine": record.machine, "messages": contact.malformed + contact.damaged}
+            self._events.record("warning", facts, f"{record.name} sent a {kind} message: {reason}; {why}")
+        if not tolerated and self._workers.is_current(record):
+            self._workers.lose(record, GiveUpReason.MALFORMED, why)
 
     def _open(self, message: Message) -> PendingReply | Malformed:
         """Decode a message within its limits. Never raises, whatever the message holds."""
@@ -84,10 +90,11 @@ class Inbox:
             return Malformed(message, record, message.problem)
         problem = None
         try:
+            record.contact.whole += 1
             sync, content = self._codec.read(message.payload, self.limits.header)
         except MalformedPush as error:
             sync, content, problem = error.sync, NOTHING, str(error)
-        except Exception as error:  # any error is the payload's: no other state has been read
+        except Exception as error:  # the payload is at fault, because nothing else has been read
             return Malformed(message, record, described(error))
         if sync.worker != message.worker:
             return Malformed(message, record, f"its sender is given as {sync.worker}")
@@ -95,7 +102,7 @@ class Inbox:
 
 
 class DeadLetters:
-    """The last messages that could not be merged, in `folder`: `03.message`, and the reason in `03.txt`.
+    """The last messages that could not be merged, in `folder`: `00.message`, and the reason in `00.txt`.
 
     The folder is created with the first message.
     """
@@ -105,7 +112,7 @@ class DeadLetters:
         self._next = 0
 
     def keep(self, message: Message, reason: str) -> None:
-        """Write a message and its reason. A full disk is ignored: dead letters only help a person."""
+        """Write a message and its reason. A full disk is ignored, because dead letters only serve a person."""
         place = self._folder / f"{self._next:02d}"
         self._next = (self._next + 1) % MAX_MESSAGES
         words = f"message {message.number} of {message.worker}, {len(message.payload):,} bytes: {reason}\n"

@@ -1,4 +1,4 @@
-"""Merger: merges one push into the master replica, each vertex by its rule, the push as a whole or not at all."""
+"""Merger: merges a push into the master replica, as a whole or not at all. Each vertex is merged by its rule."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from master.sync.gate import (
     Group,
     Step,
     StepHistory,
-    base_tensors,
     check_movement,
     gate,
     group_tensors,
     needs_replica_length,
     norm,
+    pushed_tensors,
     step_size,
 )
 from master.sync.own_rules import OwnRules, PushMerge
@@ -42,18 +42,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Merged:
-    """The replica's tensors and rows after a push, not yet stored. Empty where the push is refused."""
+    """The replica's tensors and rows after a push, not yet stored. Empty if the push is refused."""
 
-    #: only tensors that change
+    #: tensors that change; others are left out
     modules: dict[VertexKey, VertexState] = field(default_factory=dict)
     rows: dict[str, RowValues] = field(default_factory=dict)
     #: Σ(p−b)² by group of tensors, before the step was shortened
     sumsqs: dict[str, float] = field(default_factory=dict)
     #: name of a tensor that is not finite
     not_finite: str | None = None
-    #: the replica becomes exactly what was pushed
+    #: True: the replica becomes exactly what was pushed
     fast_forward: bool = False
-    #: tensors that their rule clipped
+    #: tensors whose steps were clipped by their rules
     clipped: frozenset[str] = frozenset()
     #: a rule's reason for refusing the push
     objection: str | None = None
@@ -62,8 +62,8 @@ class Merged:
 class Merger:
     """The rules of a graph's replicated vertices, and the state of the gate.
 
-    `workers` may push at once. With a `driver`, the type of the trained vertices, rows are merged by how strongly
-    pushes pull them.
+    `workers` is the number of workers that may push at the same time. `driver` is the type of the trained vertices; if
+    it is given, the merge of rows depends on how strongly pushes pull them (`Contractions`).
     """
 
     def __init__(self, graph: Graph, replica: Replica, workers: int = 1, driver: str | None = None) -> None:
@@ -78,25 +78,26 @@ class Merger:
         self.step_history = StepHistory()
         self.untrained = UntrainedTensors(graph)
         self.workers = workers
-        #: time of the first push that changed nothing; never reset
-        self._still_since_s: float | None = None
+        #: time of the first of the latest pushes that changed nothing; infinity if the last push moved the replica
+        self._still_since_s = math.inf
 
     @property
     def drift(self) -> float:
-        """The share of its distance that one vertex moves a row or table, where that is largest; 0 while unknown."""
+        """Share of the distance to its optimum that a row moves per trained vertex: the mean over the rows of a field
+        or table, for the field or table with the largest mean; 0 while unknown."""
         return 0.0 if self._contractions is None else self._contractions.drift
 
     def scale(self, workers: int) -> None:
-        """Set how many workers may push at once."""
+        """Set the number of workers that may push at the same time."""
         self.workers = workers
 
     def forget(self, worker: str) -> list[str]:
         """Drop an ended worker from the histories. Return the tensors whose changes were not merged. Idempotent."""
-        self.step_history.forget(worker)  # else a machine would have a vote for each worker it has run
+        self.step_history.forget(worker)  # otherwise a machine would have a vote for each worker that it has run
         return self.untrained.forget(worker)
 
     def prepare(self) -> None:
-        """Compile the kernels before the first push has to wait for them."""
+        """Compile the kernels, so that the first push does not have to wait for them."""
         for dtype in {tensor.dtype for _, tensor in self._replica.state.tensors() if tensor.dtype.kind == "f"}:
             one = np.zeros(1, dtype)
             kernels.blend(np.empty_like(one), one, one.copy(), one.copy(), 0.5, 0.5)
@@ -105,14 +106,14 @@ class Merger:
                 kernels.blend_rows(np.empty_like(one), one, one.copy(), one.copy(), np.ones(1), np.ones(1))
 
     def add_buffers(self, state: ReplicaState) -> None:
-        """Add the buffers of its rules to every vertex of a first version. Raises ProgramError where a rule does not
-        fit."""
+        """Add the buffers of merge rules to every vertex of a run's first version. Raises ProgramError if a rule does
+        not fit its tensor."""
         for key, vertex in state.modules.items():
             if not self._tables[key[0]].type.has_own_rule:
                 vertex.buffers.update(self._rule_set(key, vertex).buffers(vertex.tensors))
 
     def check(self, part: ReplicaPart) -> str | None:
-        """Return why a push does not fit the program by name, shape or dtype; None if it fits."""
+        """Return the reason why the names, shapes or dtypes of a push do not fit the program; None if they fit."""
         state = self._replica.state
         for type_name, rows in part.rows.items():
             columns = state.arrays.get(type_name, {})
@@ -132,11 +133,11 @@ class Merger:
     def merge(
         self, part: ReplicaPart, base: Base, merge: Merge, worker: str = "", now: float = 0.0
     ) -> tuple[Merged | None, GateResult]:
-        """Return (the merged replica, decision); the former is None when the push is refused. Changes nothing yet.
+        """Return (the merged replica, or None if the push is refused; decision). The master's replica is unchanged.
 
-        A vertex comes with all its tensors; one that is the very array of `base` was not trained.
+        `part` has all tensors of its vertices; a tensor that is the same object as in `base` was not trained.
 
-        Raises UserCodeError when the user's own g fails or changes a shape.
+        Raises UserCodeError if the user's own g fails or changes a shape.
         """
         part = ReplicaPart(part.modules, {name: rows for name, rows in part.rows.items() if rows.fields})
         if not part and not self._all_groups:
@@ -160,7 +161,7 @@ class Merger:
             decision = movement
         if scale < 1.0:
             sumsqs = merged.sumsqs
-            del merged  # frees a replica's worth of memory before the next one is made
+            del merged  # frees memory of the replica's size before it is needed again
             merged = replace(self._apply(replace(push, scale=scale)), sumsqs=sumsqs)
             if merged.not_finite is not None:
                 return None, GateResult(None, f"{merged.not_finite} is not finite after merging", failed=True)
@@ -171,7 +172,7 @@ class Merger:
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), decision
 
     def _minding(self, part: ReplicaPart) -> ReplicaPart:
-        """Return the rows of a push whose rule depends on how strongly they are pulled."""
+        """Return the rows of a push, but only the fields whose rule depends on how strongly rows are pulled."""
         rows = {
             type_name: RowValues(
                 values.ids,
@@ -186,18 +187,18 @@ class Merger:
         return ReplicaPart({}, rows)
 
     def _trained_tables(self, part: ReplicaPart, base: Base) -> Iterator[tuple[str, Array, Array]]:
-        """Yield the embedding tables that a push trained and whose rule depends on how strongly rows are pulled: (name,
-        as pushed, as in its base)."""
+        """Yield (name, pushed table, table in the base) for each embedding table that the push trained and whose rule
+        depends on how strongly rows are pulled."""
         for key, tensors in part.modules.items():
             old = base.modules[key].tensors
             yield from ((n, tensors[n], old[n]) for n in self._tables_of(key) if tensors[n] is not old[n])
 
     def _waited(self, now: float, *, stands: bool) -> float:
-        """Return the seconds since the first push that changed nothing; 0 where this one moves."""
-        if not stands:
-            return 0.0
-        self._still_since_s = now if self._still_since_s is None else self._still_since_s
-        return now - self._still_since_s
+        """Return the seconds for which no push has moved the replica; 0 if this push moves it. `stands`: it does
+        not."""
+        # Every push that moves resets the wait. Otherwise one early unmoved push would end it for this master's life.
+        self._still_since_s = min(self._still_since_s, now) if stands else math.inf
+        return max(0.0, now - self._still_since_s)
 
     def _step(self, group: Group, merged: Merged, push: PushMerge, worker: str) -> Step:
         """Return the step of a push in one group, for the gate."""
@@ -205,15 +206,21 @@ class Merger:
         step = Step(group.name, merged.sumsqs.get(group.name, 0.0), group.overflow, others=others)
         is_pair = len(others) == 1
         if is_pair or (group.near and needs_replica_length(step, push.merge.vertices)):
-            ours = norm(pair for pair in base_tensors(push.part, push.base) if self.groups.get(pair[0]) == group)
-            # Statistics may move by their whole length in one push, weights only by a share.
+            mine = [each for each in pushed_tensors(push.part, push.base) if self.groups.get(each[0]) == group]
+            ours, theirs = norm(old for _, _, old in mine), norm(pushed for _, pushed, _ in mine)
+            # Running statistics may move by their whole length in one push, weights only by a share of it.
             free = ours * (FREE_SHARE if group.near else 1.0) if is_pair else 0.0
-            return replace(step, own=ours if group.near else 0.0, free=free)
+            if not group.near:
+                return replace(step, free=free)
+            # |p|² = |b|² + 2(p−b)·b + |p−b|²
+            undone = (ours * ours + step.sumsq - theirs * theirs) / (2 * ours * ours) if ours > 0 else 0.0
+            return replace(step, own=ours, free=free, undone=undone)
         return step
 
     @cached_property
     def groups(self) -> dict[str, Group]:
-        """The group of every floating-point tensor, by its name in files. Constants that hold infinities have none."""
+        """The group of every floating-point tensor, by its name in files. Constants that hold infinities have no
+        group."""
         state = self._replica.state
         modules = [
             (name, tensor, None if self._tables[key[0]].type.has_own_rule else self._rule_set(key, vertex).rules[name])
@@ -229,13 +236,13 @@ class Merger:
         return group_tensors([*modules, *rows])
 
     def group_of(self, name: str) -> str:
-        """Return the name of a tensor's group; its own name where it has none."""
+        """Return the name of a tensor's group; the tensor's own name if it has no group."""
         return self.groups[name].name if name in self.groups else name
 
     @cached_property
     def averages(self) -> bool:
-        """True where whole tensors are averaged. Training in parallel then makes the replica no deeper than training
-        alone."""
+        """True if whole tensors are averaged. Workers that train in parallel then bring the replica no further than one
+        worker would."""
         return any(group.near and name.count("/") > 1 for name, group in self.groups.items())
 
     @cached_property
@@ -249,10 +256,11 @@ class Merger:
                 sumsqs[group.name] = sumsqs.get(group.name, 0.0) + sumsq
 
     def flush(self, live: int) -> dict[VertexKey, VertexState]:
-        """Return new values of the tensors whose rules held something back, at the end of an epoch."""
+        """Return the new values of tensors at the end of an epoch, when rules merge the pushes that they have
+        buffered."""
         flushed: dict[VertexKey, VertexState] = {}
         for key, vertex in self._replica.state.modules.items():
-            if vertex.buffers:  # they may hold what an earlier master merged
+            if vertex.buffers:  # they may have been filled under an earlier master
                 new = self._rule_set(key, vertex).flush(vertex, live)
                 if new is not None:
                     flushed[key] = new
@@ -279,7 +287,7 @@ class Merger:
         return replace(merged, clipped=clipped)
 
     def _moved(self, key: VertexKey, merged: VertexState, push: PushMerge) -> VertexState:
-        """Return the state without the tensors that stay: not in the push, and not moved by their rule."""
+        """Return the state without unchanged tensors, which the push leaves out and the rule does not move."""
         pushed, base = push.part.modules[key], push.base.modules[key].tensors
         mine = self._replica.state.modules[key].tensors
         moved = {n: t for n, t in merged.tensors.items() if pushed[n] is not base[n] or not same_bits(t, mine[n])}
@@ -309,14 +317,15 @@ class Merger:
         return self._embeddings[key]
 
     def _holds(self, merged: Merged, part: ReplicaPart) -> bool:
-        """Return whether the merged values are exactly those that were pushed."""
+        """Return whether the merged values equal the pushed values exactly."""
         old = self._replica.state.modules
         pairs = [({**old[key].tensors, **merged.modules[key].tensors}, part.modules[key]) for key in part.modules]
         pairs += [(dict(merged.rows[name].fields), rows.fields) for name, rows in part.rows.items()]
         return all(same_bits(new[name], values) for new, pushed in pairs for name, values in pushed.items())
 
     def _merge_rows(self, type_name: str, push: PushMerge) -> MergeResult:
-        """Merge rows of array fields: those that others changed since the base as stale, the rest as fresh."""
+        """Merge rows of array fields. Rows that other workers changed since the base are merged as stale, all others as
+        fresh."""
         rows, state = push.part.rows[type_name], self._replica.state
         stale = state.changed[type_name][rows.ids] > push.merge.base
         merged, bases = VertexState(), push.base.rows(type_name, rows.ids)
@@ -366,8 +375,8 @@ def _mismatch(
     *,
     partly: bool = False,
 ) -> str | None:
-    """Return why some tensors of a vertex differ from those expected in name, shape or dtype; all must be there unless
-    `partly`."""
+    """Return the reason why names, shapes or dtypes of a vertex's tensors are not as expected; None if they are.
+    Tensors may be missing only if `partly` is True."""
     for name, values in got.items():
         if name not in expected:
             return f"the replica has no tensor {prefix}{name}"

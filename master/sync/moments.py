@@ -1,15 +1,15 @@
 """Second moments of workers' optimisers, pooled and combined for new workers (`gridml.engine.optimisers`).
 
-Moments are advice. No credit depends on them, so nothing waits until they are safe, and a worker without any trains all
-the same. Odd moments are left out, and the push that brings them is merged.
+Moments are optional. No credit depends on them, so nothing waits until they are saved, and a worker without moments
+trains, too. Invalid moments are left out, but the push that contains them is merged.
 
-A worker has one vote: the moments that it brought last. The vote of a worker that has ended counts until another worker
-of its machine votes. Once three workers have voted, each element that a new worker is given lies between the values of
-two of them, so one hostile worker cannot move it beyond what honest workers span.
+A worker has one vote: the moments that it pushed last. The vote of a worker that has ended counts until another worker
+on its machine votes. Once three workers have voted, each element that a new worker is given lies between the values of
+two of them, so one hostile worker cannot move the element out of the range of honest workers.
 
-The combined moments are also kept on disk, so that a run that is resumed after all its workers have ended still has
-them. The file is named by its SHA-256, which reveals a torn write. If it is missing or cannot be written, new workers
-gather their own moments.
+The combined moments are also saved to a file, for a run that is resumed after all its workers have ended. The name of
+the file contains its SHA-256, which reveals an incomplete write. If the file is missing or cannot be written, new
+workers gather their own moments.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from master.state.worker_records import WorkerRecord, WorkerStatus, WorkerTable
 Array = NDArray[Any]
 
 
-#: Votes that are kept, of different workers: of three, one hostile vote is outvoted.
+#: Maximum number of votes, of different workers. Among three votes, a hostile vote is outvoted.
 MAX_VOTES = 3
-#: Workers that are asked beyond the missing votes: some end before they push.
+#: Number of workers that are asked in addition to the number of missing votes, because some end before they push.
 EXTRA_ASKED = 2
-#: Pushes per vote: moments are half as long as a replica, and change slowly.
+#: Number of pushes per vote. Votes are rare, because moments have half the bytes of a replica and change slowly.
 VOTE_EVERY = 16
-#: Plausible optimiser steps for each vertex that the run has trained.
+#: Maximum number of optimiser steps that is plausible for each vertex that the run has trained.
 MAX_STEPS_PER_VERTEX = 64
 #: Bit patterns of bfloat16, as uint16.
 _INFINITY, _MINUS_ZERO = 0x7F80, 0x8000
@@ -56,17 +56,18 @@ class WeightState(NamedTuple):
 
 
 def votes_needed(workers: int) -> int:
-    """Return how many workers must have voted before new workers are given moments. A run of fewer workers can never
-    have more votes."""
+    """Return the number of workers that must have voted before new workers are given moments: `MAX_VOTES`, or `workers`
+    if that is less."""
     return min(MAX_VOTES, max(1, workers))
 
 
 def should_ask(*, votes: int, has_voted: bool, is_newest: bool, pushes: int, pending: int = 0) -> bool:
     """Return whether a worker should send its moments, `pushes` after the last request.
 
-    Until there are enough votes, workers that have not voted are asked: as many at once as votes are missing, and
-    `EXTRA_ASKED` more. `pending` others are asked and have not pushed since. After that one push in `VOTE_EVERY` is
-    asked for, and from another worker than the one that voted last, unless the others are silent.
+    While fewer than `MAX_VOTES` have voted, workers that have not voted are asked: as many at a time as votes are
+    missing, and `EXTRA_ASKED` more. `pending` is the number of other workers that were asked and have not pushed since.
+    Later, one worker is asked every `VOTE_EVERY` pushes. The worker that voted last (`is_newest`) is asked only after
+    twice as many pushes.
     """
     if votes < MAX_VOTES and not has_voted:
         return pending < MAX_VOTES - votes + EXTRA_ASKED
@@ -76,10 +77,10 @@ def should_ask(*, votes: int, has_voted: bool, is_newest: bool, pushes: int, pen
 def validate(
     brought: Mapping[str, Array], known: Mapping[str, WeightState], *, asked: bool, steps: float
 ) -> tuple[bool, str]:
-    """Return (whether the moments of a push are valid, why not). `brought` maps "entry/NAME" to values.
+    """Return (whether the moments of a push are valid, reason). `brought` maps "entry/NAME" to values.
 
-    They must have been asked for and be complete: every entry of a weight's optimiser, with its shape and sign, finite,
-    and with at most `steps` steps. Weights without any gradient so far may be absent.
+    The moments must have been asked for. A weight must have every entry of its optimiser, with the right shape and
+    sign, finite, and with at most `steps` steps. A weight may be absent, because it may have had no gradient so far.
     """
     if not asked:
         return False, "the push has optimiser moments that this master did not ask for"
@@ -126,20 +127,21 @@ def combine(votes: Sequence[Mapping[str, Array]], needed: int) -> dict[str, Arra
     for whole in dict.fromkeys(whole for vote in votes for whole in vote):
         values = [vote[whole] for vote in votes if whole in vote]
         if len(values) >= needed:
-            # Of an even number the lower median of squares and the upper one of steps: a square that is too small
-            # makes steps longer, which optimisers bound, while one that is too large stops them.
+            # If the number of votes is even, take the lower median of squared gradients and the upper median of step
+            # counts. Squares that are too small make steps longer, which optimisers bound; squares that are too large
+            # make steps vanish.
             middle = len(values) // 2 if whole.startswith("step/") else (len(values) - 1) // 2
             taken[whole] = _nth(values, middle)
     return taken
 
 
 def _nth(values: Sequence[Array], place: int) -> Array:
-    """Return the element-wise `place`-th smallest. The bits of non-negative bfloat16 numbers have the order of the
-    numbers."""
+    """Return the `place`-th smallest value of each element, counted from 0. Values are compared as bits, because the
+    bits of non-negative bfloat16 numbers have the order of the numbers."""
     if len(values) == 1:
         return values[0]
     if len(values) == 2:
-        return np.asarray((np.minimum, np.maximum)[place](*values))  # of arrays () numpy makes numbers
+        return np.asarray((np.minimum, np.maximum)[place](*values))  # numpy returns scalars for shape ()
     if len(values) == 3 and place == 1:
         low, high = np.minimum(values[0], values[1]), np.maximum(values[0], values[1])
         return np.asarray(np.maximum(low, np.minimum(high, values[2])))
@@ -147,12 +149,12 @@ def _nth(values: Sequence[Array], place: int) -> Array:
 
 
 def without_minus_zero(values: Array) -> Array:
-    """Return a copy of bfloat16 values in which zeros have no sign, whose bits would not be in order."""
+    """Return a copy of bfloat16 values with 0 instead of negative zeros, because their bits would not be in order."""
     return np.where(values == _MINUS_ZERO, np.uint16(0), values) if values.ndim else values.copy()
 
 
 def has_moments(known: Mapping[str, WeightState]) -> bool:
-    """Return whether any optimiser has state that others could start from."""
+    """Return whether any optimiser has state from which other workers could start."""
     return any(each.entries & SECOND for each in known.values())
 
 
@@ -168,21 +170,21 @@ _FILE = re.compile(r"([0-9a-f]{64})\.safetensors")
 
 @final
 class MomentsFile:
-    """The single file in `folder`. The folder is created with the first moments."""
+    """The file of combined moments, the only one in `folder`. The folder is created with the first moments."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def write(self, moments: Mapping[str, Array]) -> None:
-        """Replace the saved moments. A full disk is no error: then none are saved."""
+        """Replace the saved moments. If the disk is full, no moments are saved, and no error is raised."""
         self.remove()
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
             content = bundle.pieces({}, moments)
-            bundle.write_named(lambda sha256: self._folder / f"{sha256}.safetensors", content, durable=False)
+            bundle.write_named(lambda sha256: self._folder / f"{sha256}.safetensors", content)
 
     def read(self) -> dict[str, Array]:
-        """Return the saved moments; nothing where the file is missing or torn."""
+        """Return the saved moments; {} if the file is missing or incomplete."""
         for path in self._paths():
             name = _FILE.fullmatch(path.name)
             with contextlib.suppress(OSError, ValueError):
@@ -204,7 +206,7 @@ class MomentsFile:
 
 
 class Vote(NamedTuple):
-    """The moments that a worker brought last."""
+    """The moments that a worker pushed last."""
 
     machine: str
     moments: Mapping[str, Array]
@@ -212,10 +214,10 @@ class Vote(NamedTuple):
 
 @final
 class SharedMoments:
-    """The last votes on the moments of all module vertices with optimisers, and what is combined from them for new
-    workers.
+    """The last votes on the moments of all module vertices with optimisers, and the moments for new workers, which are
+    combined from the votes.
 
-    Each vote is half as long as a replica. The combined moments are saved to a `file` for the next master.
+    Each vote has half the bytes of a replica. The combined moments are saved to a `file` for the next master.
     """
 
     def __init__(self, graph: Graph, workers: WorkerTable, file: MomentsFile) -> None:
@@ -224,36 +226,39 @@ class SharedMoments:
         self._file = file
         #: by worker, the newest last; at most `MAX_VOTES`
         self._votes: dict[str, Vote] = {}
-        #: combined moments; those of an earlier master until there are enough votes
+        #: combined moments; until there are enough votes, those that an earlier master saved
         self._given: dict[VertexKey, dict[str, Array]] = {}
-        #: since the last request
+        #: pushes since the last request
         self._pushes = 0
-        #: for the user, until `take_problems`
+        #: reasons for the user; emptied by `take_problems`
         self._problems: list[str] = []
         self._resume()
 
     def _resume(self) -> None:
-        """Load the moments that an earlier master saved, unless they are of another program."""
+        """Load the moments that an earlier master saved, unless they do not fit the program."""
         kept = self._file.read()
         is_taken, _ = validate(kept, self._known, asked=True, steps=np.inf) if kept else (False, "")
         self._given = _by_vertex(kept) if is_taken else {}
 
     def should_ask(self, record: WorkerRecord) -> bool:
-        """Return whether a worker whose push is answered should send its moments with the next, and remember the
-        request."""
-        # The earlier request is forgotten only here: the push is committed and will not be repeated.
+        """Return whether a worker should send its moments with its next push, and remember the request. Call once per
+        answered push."""
+        # The earlier request is forgotten here and not earlier, because only now the push is committed and cannot be
+        # merged again.
         was_asked, record.moments.asked = record.moments.asked, False
         if not has_moments(self._known):
             return False
         self._pushes += 1
         is_newest = next(reversed(self._votes), None) == record.name
         votes, has_voted = len(self._votes), record.name in self._votes
-        # A worker that was asked and sent none still counts as pending here, so that others are asked before it.
+        # A worker that was asked, but sent no moments, still counts as pending here, so that others are asked first.
         pending = 0 if has_voted or votes >= MAX_VOTES else self._pending + bool(was_asked)
         if not should_ask(votes=votes, has_voted=has_voted, is_newest=is_newest, pushes=self._pushes, pending=pending):
             return False
         record.moments.asked = True
-        if has_voted or votes in (0, MAX_VOTES):  # workers that end before they vote do not delay others
+        # The count goes on after a request for a missing vote. So the next request is not delayed if the worker ends
+        # without voting.
+        if has_voted or votes in (0, MAX_VOTES):
             self._pushes = 0
         return True
 
@@ -266,16 +271,17 @@ class SharedMoments:
         )
 
     def take_problems(self) -> list[str]:
-        """Return, once each, the reasons why new workers get no moments of some optimisers."""
+        """Return the reasons why new workers get no moments of some optimisers. Each reason is returned once."""
         problems, self._problems = self._problems, []
         return problems
 
     def take(self, record: WorkerRecord, moments: Mapping[str, Array], credited: int) -> str | None:
-        """Count the moments of a push as the vote of its worker; `credited` are the vertices trained in the whole run.
-        Return why they are left out.
+        """Count the moments of a push as the vote of its worker. `credited` is the number of vertices that the run has
+        trained. Return the reason if the moments are invalid and so left out.
 
-        Returns None where they are taken, where there are none, and where this master cannot know whether it asked: the
-        worker has ended, or was asked by an earlier master. May be repeated until `should_ask`.
+        Returns None if the moments are taken, or if there are none. Also returns None if this master cannot know
+        whether the moments were asked for, because the worker has ended or an earlier master asked. May be repeated
+        until `should_ask` is called.
         """
         asked = record.moments.asked
         if not moments or asked is None or self._workers.get(record.name) is not record:
@@ -286,7 +292,7 @@ class SharedMoments:
         for name, vote in [*self._votes.items()]:
             if name == record.name or (vote.machine == record.machine and self._workers.get(name) is None):
                 del self._votes[name]
-        # Copies: views would keep the whole payload in memory.
+        # Copied, because views would keep the whole payload in memory.
         copies = {whole: without_minus_zero(values) for whole, values in moments.items()}
         self._votes[record.name] = Vote(record.machine, copies)
         while len(self._votes) > MAX_VOTES:
@@ -304,14 +310,14 @@ class SharedMoments:
         return {name: values for key in keys for name, values in self._given.get(key, {}).items()}
 
     def clear(self) -> None:
-        """Drop everything: workers that started with these moments failed, perhaps because of them."""
+        """Drop all votes and moments. Called when workers have failed, perhaps because of these moments."""
         self._votes.clear()
         self._given.clear()
         self._file.remove()
 
     def _give(self) -> None:
         """Combine the votes, if there are enough."""
-        needed = votes_needed(self._workers.wanted)
+        needed = votes_needed(self._workers.requested)
         if len(self._votes) >= needed:
             given = combine([vote.moments for vote in self._votes.values()], needed)
             self._given = _by_vertex(given)

@@ -34,31 +34,31 @@ Values = Mapping[str, Array]
 class PushMerge:
     """A push that is being merged."""
 
-    #: what it brings
+    #: tensors and rows that were pushed
     part: ReplicaPart
-    #: version that it was trained from
+    #: version that the push was trained from
     base: Base
     merge: Merge
-    #: factor in (0, 1] for its step
+    #: factor in (0, 1] for the step
     scale: float = 1.0
 
     def merge_of(self, stale: bool | np.bool_) -> Merge:
-        """Return the circumstances for one vertex. A vertex that did not change since the base is not `stale`."""
+        """Return the `Merge` for one vertex, which is `stale` if the master's vertex has changed since the base."""
         return self.merge if stale else self.merge._replace(credited_by_others=0)
 
 
 class OwnRules:
-    """Merges vertices whose type has a method `aggregate`. A shortened step is applied to the replica that g
-    receives."""
+    """Merges vertices whose type has a method `aggregate`, which is g. If the step is shortened, g receives the replica
+    with the shortened step."""
 
     def __init__(self, tables: Mapping[str, Table], replica: Replica) -> None:
         self._tables = tables
         self._replica = replica
-        #: modules for the master's vertices and for replicas, by type; dropped where g has broken them
+        #: by type: modules to hold (the master's vertex, the replica) for g; dropped if g has broken them
         self._scratch: dict[str, tuple[Modules, Modules]] = {}
 
     def merge_rows(self, type_name: str, push: PushMerge) -> MergeResult:
-        """Merge rows of array fields, one vertex at a time. Raises UserCodeError when g fails."""
+        """Merge rows of array fields, one vertex at a time. Raises UserCodeError if g fails."""
         table, rows = self._tables[type_name], push.part.rows[type_name]
         step = _Step.of(rows.fields, push.base.rows(type_name, rows.ids), push.scale)
         if step.not_finite is not None:
@@ -73,7 +73,7 @@ class OwnRules:
         return self._checked(type_name, f"{type_name}/", step, dict(masters.fields))
 
     def merge_module(self, key: VertexKey, push: PushMerge) -> MergeResult:
-        """Merge one module vertex. Raises UserCodeError when g fails or changes a shape."""
+        """Merge one module vertex. Raises UserCodeError if g fails or changes a shape."""
         type_name, index = key
         table = self._tables[type_name]
         step = _Step.of(push.part.modules[key], push.base.modules[key].tensors, push.scale)
@@ -112,7 +112,7 @@ class OwnRules:
 
 @dataclass(frozen=True)
 class _Step:
-    """The replica of one vertex, or of rows, with its step shortened."""
+    """The pushed values of one vertex, or of rows, after their step was shortened."""
 
     replica: Values
     #: Σ(p−b)² by tensor, before shortening
@@ -123,7 +123,8 @@ class _Step:
 
     @classmethod
     def of(cls, replica: Values, base: Values, scale: float) -> _Step:
-        """Shorten a step to `scale` of its length. Integers cannot be shortened and stay."""
+        """Shorten a step to `scale` times its length. Integers keep their pushed values, because their steps cannot be
+        shortened."""
         infinite = [name for name, values in replica.items() if not np.isfinite(values).all()]
         constant = frozenset(name for name in infinite if same_bits(replica[name], base[name]))
         for name in infinite:
@@ -152,7 +153,7 @@ def _scratch_rows(table: Table, ids: Ids, fields: Values) -> Rows:
 
 
 def _call(table: Table, master: Vertex, replica: Vertex, merge: Merge) -> None:
-    """Run g. Raises UserCodeError with the user's traceback when it fails."""
+    """Run g. Raises UserCodeError with the user's traceback if g fails."""
     try:
         master.aggregate(replica, merge)
     except Interruption:

@@ -1,11 +1,11 @@
 """Pushes: admit them, merge them one after another, and credit them to one new version in one transaction.
 
 Admission decides whether a push is merged, was merged before, or is refused, and whether a worker that sends malformed
-messages is still accepted. A push covers every tensor of the vertices that it names: a tensor that it leaves out is
-that of its base.
+messages is still accepted. A push stands for all tensors of the vertices that it names: a tensor that it leaves out is
+equal to the tensor of its base.
 
 The number of names that f logs under is limited per run and per job, so that no worker can fill the ledger with names
-or displace those of others.
+or displace the names of others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gridml.protocol.push import Fields, PushContent
 from master.caching.known_rows import keep_latest_writes, taken_rows
 from master.leases.leases import Leases
 from master.ports.environment import Hook
-from master.state.failures import Altered
+from master.state.failures import Alteration
 from master.state.lease_records import LeaseState
 from master.store.journal import Events
 from master.store.ledger import Ledger
@@ -43,16 +43,16 @@ from master.trust.trust import Trust
 Array = NDArray[Any]
 
 
-#: Names that a run logs under.
+#: Maximum number of names that a run logs under.
 MAX_NAMES = 64
-#: Names that only one job has logged: as many as one push may hold.
+#: Maximum number of names that only one job logs under. One push can contain as many names.
 MAX_NAMES_ALONE = MAX_LOGGED
-#: Jobs that may be the only one to have logged a name; empty once two have.
+#: The job that logs under a name, while it is the only one; empty as soon as a second job logs under the name.
 Loggers = frozenset[str]
 
 
 def admit_names(name: str, job: str, names: Mapping[str, Loggers]) -> tuple[bool, str]:
-    """Return (whether a name in a credited push of `job` is logged, why). `names` are the names of the run so far."""
+    """Return (whether a name in a credited push of `job` is accepted, reason). `names` are the run's names so far."""
     if name in names:
         return True, "it is known"
     if len(names) >= MAX_NAMES:
@@ -68,12 +68,13 @@ class LoggedNames:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        #: read from the ledger with the first push that logs
+        #: jobs by name; None until the first push that logs, when the names are read from the ledger
         self._names: dict[str, Loggers] | None = None
         self._warned = False
 
     def admitted(self, worker: str, logged: Sequence[Logged], warn: Callable[[str], None]) -> Sequence[Logged]:
-        """Return what of a worker's logged values is taken; `warn` is called the first time that any is left out."""
+        """Return the accepted ones of a worker's logged values. `warn` is called when a value is left out for the first
+        time."""
         if not logged:
             return logged
         if self._names is None:
@@ -93,45 +94,53 @@ class LoggedNames:
         return taken
 
 
-#: Malformed messages from which on a worker is rejected. An honest worker sends none, unless its gridml is another one.
+#: A worker with this many malformed messages is rejected. An honest worker sends none, unless its version of gridml is
+#: another one.
 MAX_MALFORMED = 3
+#: A worker with this many damaged messages is rejected, if most of its messages are damaged. A bad network damages
+#: some.
+MAX_DAMAGED = 8
 
 
-def after_malformed(messages: int) -> tuple[bool, str]:
-    """Return (whether a worker that has sent so many malformed messages is still accepted, why)."""
-    if messages < MAX_MALFORMED:
-        return True, f"{messages} such of at most {MAX_MALFORMED}. Is its gridml another one?"
-    return False, f"{messages} of its messages made no sense: it is not heard any more"
+def after_unreadable(malformed: int, damaged: int, whole: int) -> tuple[bool, str]:
+    """Return (whether a worker is still accepted after these numbers of messages, reason)."""
+    if malformed >= MAX_MALFORMED:
+        return False, f"{malformed} of its messages made no sense: its messages are ignored from now on"
+    if damaged >= MAX_DAMAGED and damaged > whole:
+        return False, f"{damaged} of its {damaged + whole} messages came damaged: its messages are ignored from now on"
+    other = " (does it run another version of gridml?)" if malformed else ""
+    return True, f"{malformed} malformed{other} of at most {MAX_MALFORMED}, {damaged} damaged and {whole} whole so far"
 
 
 @dataclass(frozen=True)
 class LeaseFacts:
     """A lease as the ledger has it, for `admit`."""
 
-    #: the worker that may push: its holder, or a later attempt of the same job
+    #: the worker that may push: the holder of the lease, or a later attempt of the holder's job
     worker: str
     term: int
     start: int
     stop: int
     #: position up to which it is credited
     upto: int
-    #: number of the last push that was merged; 0 for none
+    #: number of the last push that was merged; 0: no push was merged
     sequence: int
-    #: False once it has ended for any reason
+    #: False: the lease has ended, whatever the reason
     open: bool
     closed_because: str = ""
-    #: it has ended, and the range of this push was leased to no other worker
+    #: True: the lease has ended, but the range of this push was not leased to another worker
     untouched: bool = False
 
 
 def admit(
     push: Push, worker: str, lease: LeaseFacts | None, *, base_kept: bool, leaves_few: bool = False
 ) -> tuple[Verdict, str]:
-    """Return the verdict on a push, and why. `leaves_few`: the rest of the lease would be smaller than a batch may be.
+    """Return the verdict on a push, and the reason. `leaves_few` is True if the push would leave fewer vertices of the
+    lease than the smallest permitted batch has.
 
-    A repetition of the last push is recognised first, even after its lease has ended: the reply to it may have been
-    lost. Everything else is fenced by the lease's term before its content is read. A push of an ended lease is still
-    merged if its range was leased to no other worker.
+    A push with a wrong worker or term is refused before its content is read. A repetition of the last push is
+    recognised next, even after the lease has ended, because the reply to the push may have been lost. A push under an
+    ended lease is still merged if its range was not leased to another worker.
     """
     if lease is None:
         return Verdict.REFUSED, f"there is no lease {push.lease}"
@@ -142,17 +151,17 @@ def admit(
     if not lease.open and not lease.untouched:
         return Verdict.REFUSED, f"lease {push.lease} has ended: {lease.closed_because}"
     if push.sequence != lease.sequence + 1:
-        return Verdict.REFUSED, f"push {push.sequence} came, expected {lease.sequence + 1}"
+        return Verdict.REFUSED, f"got push number {push.sequence}, expected {lease.sequence + 1}"
     if not lease.upto < push.upto <= lease.stop or push.vertices != push.upto - lease.upto:
         return (
             Verdict.REFUSED,
             f"a push of {push.vertices} vertices up to {push.upto} does not continue [{lease.upto}, {lease.stop})",
         )
-    if leaves_few:  # the lease was cut after the push was sent, at no boundary of the worker's batches
-        return Verdict.REFUSED, f"what it leaves of [{lease.upto}, {lease.stop}) is too few for a batch"
+    if leaves_few:  # after the push was sent, the lease was shortened to an end that is not the end of a batch
+        return Verdict.REFUSED, f"it leaves too few vertices of [{lease.upto}, {lease.stop}) for a batch"
     if not base_kept:
         return Verdict.REFUSED, f"version {push.base}, from which it was trained, is not kept any more"
-    return Verdict.MERGED, "continues its lease" if lease.open else "its lease has ended, and nobody else has its work"
+    return Verdict.MERGED, "continues its lease" if lease.open else "its lease has ended, no other worker has its range"
 
 
 #: Errors of the run itself, not of a push.
@@ -161,7 +170,7 @@ RUN_ERRORS = (GridmlError, OSError, sqlite3.Error, AssertionError)
 
 @dataclass(frozen=True)
 class Accepted:
-    """A push that is part of the version being made."""
+    """A push that was merged into the version that is being made."""
 
     pending: PendingReply
     lease: LeaseState
@@ -195,14 +204,14 @@ class Pushes:
         self._names = LoggedNames(store.ledger)
 
     def merge(self, group: Sequence[PendingReply], now: float) -> list[Fields]:
-        """Merge the pushes of a group of messages, one per worker; return the local fields that were credited."""
+        """Merge the pushes of a group of messages, one per worker; return the local fields of the credited pushes."""
         self._store.replica.begin_version()
         accepted: list[Accepted] = []
         for pending in group:
             if pending.sync.push is not None:
                 self._take(pending, accepted, now)
                 if pending.verdict is Verdict.REFUSED and not pending.is_held_back:
-                    self._record_altered(Altered.REFUSED, pending, pending.reason, now)
+                    self._record_altered(Alteration.REFUSED, pending, pending.reason, now)
         if accepted:
             self._commit(accepted, now)
         return [push.fields for push in accepted]
@@ -228,7 +237,7 @@ class Pushes:
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
         decision, outcome, trace = self._try_merge(pending, lease, merge, base, now)
         if decision.flagged:
-            self._trust.flag(pending.record, lease, decision.reason, now)
+            self._trust.flag(pending.record, lease, decision.reason, now, excess=decision.excess)
             self._moments.withdraw(pending.record)
         if outcome is None:
             pending.verdict, pending.reason, pending.drop_optimiser = Verdict.REFUSED, decision.reason, True
@@ -245,13 +254,13 @@ class Pushes:
             return
         merged, fields = outcome
         if decision.scale is not None and decision.scale < 1.0:
-            self._record_altered(Altered.SHORTENED, pending, decision.reason, now)
+            self._record_altered(Alteration.SHORTENED, pending, decision.reason, now)
         if pending.left_out:
             more = f", and {len(pending.left_out) - 1} more" if len(pending.left_out) > 1 else ""
-            self._record_altered(Altered.LEFT_OUT, pending, pending.left_out[0] + more, now)
+            self._record_altered(Alteration.LEFT_OUT, pending, pending.left_out[0] + more, now)
         if merged.clipped:
             clipped = f"the rule clipped the step of {_named(merged.clipped)}"
-            self._record_altered(Altered.CLIPPED, pending, clipped, now)
+            self._record_altered(Alteration.CLIPPED, pending, clipped, now)
         # From here on the replica is changed; everything above could still refuse the push.
         self._store.replica.put(merged.modules, merged.rows, self._version)
         self._spread.add(worker, pending.content.replica, base, push.vertices)
@@ -268,30 +277,30 @@ class Pushes:
             self._failures.clear(pending.record)
         accepted.append(Accepted(pending, lease, fields))
 
-    def _record_altered(self, how: Altered, pending: PendingReply, reason: str, now: float) -> None:
-        """Count a push that was not merged as it came. An event is recorded for the first push of a worker that is
-        shortened, and for the first, tenth, hundredth, ... of which something is left out."""
+    def _record_altered(self, how: Alteration, pending: PendingReply, reason: str, now: float) -> None:
+        """Count a push that was not merged as sent. An event is recorded for a worker's first shortened push, and for
+        its first, tenth, hundredth, ... push that was merged only in part."""
         worker, vertices = pending.sync.worker, pending.push.vertices
         count = self._store.ledger.add_altered(worker, how, vertices, printable(reason), now)
-        if how is Altered.SHORTENED and count == 1:
-            # No path in the text: the same seed must give the same ledger in any folder.
+        if how is Alteration.SHORTENED and count == 1:
+            # The text contains no path, because the same seed must give the same ledger in any folder.
             text = f"{worker}: {reason}; `gridml report` counts them"
             self._events.record("shortened", {"worker": worker, "lease": pending.push.lease}, text)
-        if how is Altered.LEFT_OUT and str(count).strip("0") == "1":  # the first, the tenth, the hundredth, ...
+        if how is Alteration.LEFT_OUT and str(count).strip("0") == "1":  # the first, the tenth, the hundredth, ...
             so_far = "" if count == 1 else f"; {count:,} of its pushes so far"
             facts = {"worker": worker, "lease": pending.push.lease, "pushes": count}
             self._events.record("left out", facts, f"{worker}: {reason}; left out, the rest is merged{so_far}")
 
     def _take_moments(self, pending: PendingReply, now: float, *, trusted: bool) -> None:
-        """Hand the moments of a push to the pool for new workers; record the reason if they are left out."""
+        """Count the moments of a push as its worker's vote. If they are left out, record the reason."""
         moments = pending.content.replica.moments if trusted else {}
         reason = self._moments.take(pending.record, moments, self._store.ledger.credited + pending.push.vertices)
         if reason is not None:
-            self._record_altered(Altered.LEFT_OUT, pending, reason, now)
+            self._record_altered(Alteration.LEFT_OUT, pending, reason, now)
 
     @property
     def _version(self) -> int:
-        """The version being made."""
+        """The number of the version that is being made."""
         return self._store.replica.next_version
 
     def _facts(self, push: Push, worker: str, now: float) -> tuple[LeaseState | None, LeaseFacts | None]:
@@ -303,7 +312,7 @@ class Pushes:
         if ended is None:
             return None, None
         lease, because = ended
-        # A later attempt of the job sends what its predecessor trained, under the predecessor's lease.
+        # A later attempt of the job sends the push of the earlier attempt, under the earlier attempt's lease.
         later_attempt = job_of(worker) == job_of(lease.worker)
         untouched = (
             later_attempt
@@ -315,7 +324,7 @@ class Pushes:
         return lease, replace(_facts_of(lease, holder), open=False, closed_because=because, untouched=untouched)
 
     def _base(self, version: int) -> Base | None:
-        """Return the version that a push is based on; None, and it is dropped from the ledger, if it cannot be read."""
+        """Return the version that a push is based on. If it cannot be read, drop it from the ledger and return None."""
         ledger = self._store.ledger
         try:
             return self._store.replica.base(version, ledger.sha256_of(version))
@@ -328,8 +337,8 @@ class Pushes:
     def _try_merge(
         self, pending: PendingReply, lease: LeaseState, merge: Merge, base: Base, now: float
     ) -> tuple[GateResult, tuple[Merged, Fields] | None, str]:
-        """Return as `_merge` does, and the user's traceback. Errors of the push itself refuse it: nothing has been
-        changed yet."""
+        """Return the result of `_merge`, and the user's traceback, if any. If the push causes an error, it is refused;
+        nothing has been changed yet."""
         try:
             return *self._merge(pending, lease, merge, base, now), ""
         except UserCodeError as error:  # g may succeed on the pushes of others
@@ -344,8 +353,8 @@ class Pushes:
     def _merge(
         self, pending: PendingReply, lease: LeaseState, merge: Merge, base: Base, now: float
     ) -> tuple[GateResult, tuple[Merged, Fields] | None]:
-        """Return (decision, what the push would change); the latter is None when the content is invalid or the gate
-        refuses it. Changes nothing."""
+        """Return (decision, changes that the push would make). The changes are None if the push is refused. This method
+        itself changes no state of the run."""
         push = pending.push
         part, fields = pending.content.replica, pending.content.fields
         trained = self._leases.epochs.driver, self._leases.epochs.vertices(lease.epoch, lease.upto, push.upto)
@@ -383,14 +392,15 @@ class Pushes:
         flushed = self._merger.flush(max(1, self._leases.live)) if complete else {}
         if flushed:
             store.replica.put(flushed, {}, version)
-        if flushed or len(accepted) > 1:  # the new version holds more than what any one worker pushed
+        if flushed or len(accepted) > 1:  # the new version differs from what each single worker pushed
             for push in accepted:
                 push.pending.fast_forward = False
         group = [push.pending for push in accepted]
         latest = keep_latest_writes([pending.pushed for pending in group], [pending.as_pushed for pending in group])
         for pending, as_pushed in zip(group, latest, strict=True):
             pending.as_pushed = as_pushed
-        # Durable before the ledger names it: a crash in between leaves an unnamed file, which is swept.
+        # The version is durable before the ledger names it. A crash in between leaves an unnamed file, which the next
+        # master removes.
         self._hook("before-version")
         sha256 = store.replica.commit_version(version, store.ledger.credited)
         self._hook("after-version")

@@ -1,7 +1,7 @@
 """Failures in a run: retries and pauses, notices to the user, and rollbacks of a bad replica.
 
-If several workers fail on a replica on which none succeeds, the last merges are undone: the run continues from the
-newest replica before them.
+If several workers fail on a replica and no worker succeeds on it, the last merges are undone: the run continues from
+the newest version before them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import numpy as np
 from gridml.carriers.base import BEGUN, MasterMailboxes
 from gridml.engine.update_runner import vertices_named
 from gridml.errors import DamagedError, UserCodeError
+from gridml.protocol.foreign import one_line
 from gridml.protocol.messages import Failure, Push
 from master.leases.leases import Leases
 from master.state.failures import (
-    AVOIDED,
+    AVOID_AFTER,
     Failed,
     GiveUpReason,
     MachineRecord,
     after_failure,
     pause,
-    pause_of_lacking,
-    replaceable,
     rest_of_device,
+    rest_of_unfit_machine,
+    should_replace,
 )
 from master.state.lease_records import LeaseState
 from master.state.worker_records import WorkerRecord, WorkerStatus, WorkerTable
@@ -49,14 +50,14 @@ class Failures:
         self._workers = workers
         self._mailboxes = mailboxes
         self._events = events
-        #: set once the user's code has failed too often; the run then ends at its next step
+        #: set once the user's code has failed too often; the run then stops in its next turn
         self.stop_because: UserCodeError | None = None
 
     def fail_lease(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
-        """Record a failure of the lease that an ended worker was training, which it could not report; return whether it
-        had one.
+        """Record a failure of the lease that a worker was training when it ended, because the worker could not report
+        the failure itself. Return whether there was such a lease.
 
-        That is the lease in its last heartbeat; if it never sent one, the first lease that it was granted.
+        It is the lease in the worker's last heartbeat; without a heartbeat, the worker's first lease.
         """
         heartbeat, held = self._mailboxes.heartbeat(record.name), self._ledger.leases.of(record.name)
         if heartbeat is None or heartbeat.lease == BEGUN:
@@ -70,12 +71,12 @@ class Failures:
         return True
 
     def record(self, lease: LeaseState, failure: Failure, now: float, *, upto: int | None = None) -> None:
-        """Record a failure of a lease before position `upto`, as far as is known. Its range is free for a retry, unless
-        the run stops, and its worker gets no lease for a while."""
+        """Record a failure of a lease at a position before `upto`; None: derive the position from `failure`. Unless the
+        run stops, the range becomes free for a retry. The worker gets no lease for a while."""
         record = self._workers.of(lease.worker)
         at = self._position(lease, failure) if upto is None else upto
         failed = Failed(record.name, record.machine, at, record.candidate.proven)
-        # Each resting machine may hold up one queued worker, which then cannot retry.
+        # Each resting machine can keep one queued worker waiting, which then cannot retry the range.
         queued = self._workers.count(WorkerStatus.QUEUED) > len(self._workers.resting(now))
         ready = [*self._workers.ready(now)]
         again, reason = after_failure((*lease.failed, failed), ready, queued=queued)
@@ -96,17 +97,17 @@ class Failures:
         self.count(record, failure.message, now)
         if not again:
             resume = command("resume", self._ledger.path.parent)
-            advice = f"Mend the program, then go on from the last credit: {resume} --with-changes"
+            advice = f"Fix the program, then go on from the last credit: {resume} --with-changes"
             if NOT_FINITE in failure.message:
                 advice = f"gridml check says which data is not finite, if any. {advice}"
-            error = UserCodeError(f"{place} {reason}: {failure.message}\n{advice}", failure.traceback)
+            error = UserCodeError(f"{place} {reason}: {one_line(failure.message)}\n{advice}", failure.traceback)
             self.stop_because = self.stop_because or error
 
     def clear(self, record: WorkerRecord) -> None:
-        """Forget the failures of a worker that was just credited, and those of its predecessors on the machine."""
-        record.faults.forget()
+        """Forget the failures of a worker that was just credited, and those of earlier workers on its machine."""
+        record.faults.clear()
         self._ledger.worker_failed(record.name, 0, None, None)
-        machine = self._workers.machines.forgive(record.machine)
+        machine = self._workers.machines.clear_failures(record.machine)
         if machine is None:
             self._ledger.clear_machine(record.machine)
         else:
@@ -119,35 +120,35 @@ class Failures:
         now: float,
         *,
         distrusted: bool = False,
-        lacking: bool = False,
+        unfit: bool = False,
         device: bool = False,
     ) -> None:
-        """Count a failure, or with `distrusted` a loss of trust, against a worker and its machine.
+        """Count a failure against a worker and its machine; with `distrusted`, count a loss of trust instead.
 
-        The worker gets no lease for a while, and is replaced if it keeps failing. `lacking`: the machine lacks
-        something; `device`: its device failed.
+        The worker gets no lease for a while, and is replaced if it fails again and again. `unfit` is True if the
+        machine lacks something, `device` if its device failed.
         """
         record.faults.failures += not distrusted
         record.faults.distrusted += distrusted
-        if lacking or device:
-            seconds, reason = (pause_of_lacking if lacking else rest_of_device)(record.faults.strikes)
+        if unfit or device:
+            seconds, reason = (rest_of_unfit_machine if unfit else rest_of_device)(record.faults.strikes)
         else:
             seconds, reason = pause(record.faults.failures, record.faults.distrusted)
         record.faults.avoided_until_s = now + seconds
         self._ledger.worker_failed(record.name, record.faults.failures, record.faults.avoided_until_s, reason)
         if record.machine:
             self._count_against_machine(record, f"{record.name}: {because}; {reason}")
-        if record.faults.strikes >= AVOIDED or lacking or device:
+        if record.faults.strikes >= AVOID_AFTER or unfit or device:
             where = f" on {record.machine}" if record.machine else ""
             self._events.record("avoided", strikes_of(record, now), f"{record.name}{where}: {reason}")
         others_work = any(other is not record for other in self._workers.succeeding())
-        replace, reason = replaceable(record.faults.failures - record.faults.before, others_work=others_work)
+        replace, reason = should_replace(record.faults.failures - record.faults.inherited, others_work=others_work)
         if replace:
             self._workers.lose(record, GiveUpReason.FAILURES, reason)
 
     def _count_against_machine(self, record: WorkerRecord, reason: str) -> None:
-        """Update the machine's counts with those of its worker. The maximum, not the sum: a failure of the host ends
-        all workers in its slots, and counts once."""
+        """Raise the counts of a machine to those of its worker. Counts of a machine are maxima over its workers, not
+        sums, because a failure of the host ends the workers in all its slots, but must count once."""
         machine = self._workers.machines.get(record.machine) or MachineRecord(record.machine)
         machine.failures = max(machine.failures, record.faults.failures)
         machine.distrusted = max(machine.distrusted, record.faults.distrusted)
@@ -157,14 +158,14 @@ class Failures:
         self._ledger.machine_failed(machine)
 
     def _position(self, lease: LeaseState, failure: Failure) -> int:
-        """Return the position that must be credited to refute a failure: the end of the lease where it is unknown."""
+        """Return the position up to which a credit refutes a failure; the lease's end if the vertex is unknown."""
         vertices = self._leases.epochs.vertices(lease.epoch, lease.upto, lease.stop)
         places = np.flatnonzero(vertices == failure.last)
         return lease.upto + int(places[-1]) + 1 if len(places) else lease.stop
 
 
 def strikes_of(record: WorkerRecord, now: float) -> EventFacts:
-    """Return what counts against a worker, and for how long it gets no lease, as facts of an event."""
+    """Return facts for an event: what counts against a worker, and for how many seconds it gets no lease."""
     return {
         "worker": record.name,
         "machine": record.machine,
@@ -174,43 +175,44 @@ def strikes_of(record: WorkerRecord, now: float) -> EventFacts:
     }
 
 
-#: Workers that must fail, each on another range, before the replica is suspected.
+#: Number of workers that must fail, each on another range, before the replica is suspected.
 MIN_WORKERS = 2
-#: Automatic rollbacks of a run. A program that fails for its own reasons would otherwise never stop the run.
+#: Maximum number of automatic rollbacks of a run. Without it, a run whose program is at fault would never stop.
 MAX_ROLLBACKS = 3
 
 
 @dataclass(frozen=True)
 class FailedOn:
-    """A worker's failure on a range with a replica."""
+    """A worker's failure on a range, trained from a version of the replica."""
 
     worker: str
     epoch: int
     #: first position of the range
     start: int
-    #: of the replica
+    #: version of the replica
     version: int
 
 
 def rollback_target(
     failed: Sequence[FailedOn], succeeded_on: int | None, kept: Collection[int], times: int
 ) -> tuple[int | None, str]:
-    """Return (version to go back to, why); None to continue.
+    """Return (version to go back to, reason); the version is None if the run should continue.
 
-    `failed` are the failures since the last success, `succeeded_on` is the newest base of a push that this master
-    merged, and `times` the number of earlier rollbacks.
+    `failed` are the failures since the last success. `succeeded_on` is the newest base of a push that this master
+    merged; None: it has merged no push. `kept` are the versions that exist, and `times` is the number of earlier
+    rollbacks.
     """
     if succeeded_on is None:
         return None, "nothing has succeeded yet"
-    # Failures of several workers on the same range say nothing about the replica, so ranges are counted, too. Nor do
-    # failures of a program that has never worked: `succeeded_on` is None.
+    # Failures of several workers on the same range say nothing about the replica, so the ranges must differ, too.
+    # Failures of a program that has never worked say nothing either, so None is returned above.
     recent = [each for each in failed if each.version > succeeded_on]
     workers = {each.worker for each in recent}
     if min(len(workers), len({(each.epoch, each.start) for each in recent})) < MIN_WORKERS:
         return None, f"{len(workers)} workers fail on what was merged since version {succeeded_on}"
     bad = min(each.version for each in recent)
     older = [version for version in kept if version < bad]
-    reason = f"{', '.join(sorted(workers))} fail on version {bad} or later, and nobody succeeds on one"
+    reason = f"{', '.join(sorted(workers))} fail on version {bad} or later, and no worker succeeds on one"
     if times >= MAX_ROLLBACKS:
         return None, f"{reason}; the run was taken back {times} times already"
     if not older:
@@ -219,7 +221,7 @@ def rollback_target(
 
 
 class Recovery:
-    """Records failures and successes by version, and rolls the run back where the replica is bad."""
+    """Records failures and successes by version, and rolls the run back if the replica is bad."""
 
     def __init__(
         self,
@@ -238,7 +240,7 @@ class Recovery:
         self._events = events
         #: failures on versions newer than `_succeeded_on`
         self._failed: list[FailedOn] = []
-        #: newest base of a merged push; None before the first
+        #: newest base of a merged push; None before the first merged push
         self._succeeded_on: int | None = None
 
     def record_failure(self, lease: LeaseState, version: int) -> None:
@@ -251,7 +253,8 @@ class Recovery:
         self._failed = [each for each in self._failed if each.version > self._succeeded_on]
 
     def step(self, now: float) -> bool:
-        """Roll the run back if that is due; return whether it was. Must be called outside a transaction."""
+        """Roll the run back if the replica is bad; return whether it was rolled back. Must be called outside a
+        transaction."""
         if not self._failed:
             return False
         ledger, replica = self._store.ledger, self._store.replica
@@ -262,7 +265,7 @@ class Recovery:
             for each in self._failed
         ]
         succeeded = copied_from - 1 if self._succeeded_on == restored else self._succeeded_on
-        base = ledger.base()  # fields cannot be restored to an earlier version
+        base = ledger.base()  # the run cannot go back beyond it, because older fields of local vertices are not kept
         oldest = 0 if base is None else base.version
         kept = [version for version in ledger.saved_versions if version != restored and version >= oldest]
         to, reason = rollback_target(failed, succeeded, kept, ledger.get("taken_back", 0))
@@ -272,7 +275,7 @@ class Recovery:
         newest, gone = replica.next_version, [version for version in ledger.saved_versions if version > to]
         try:
             sha256 = self._store.versions.copy(to, ledger.sha256_of(to), newest, ledger.credited_at(to) or 0)
-        except DamagedError:  # no rollback is possible: the run ends with the failure
+        except DamagedError:  # no rollback is possible
             return False
         because = f"taken back to version {to}: {reason}"
         with ledger.transaction():
@@ -287,12 +290,12 @@ class Recovery:
             for worker in undone.workers:
                 if worker not in victims:
                     self._trust.quarantine(worker, f"its pushes after version {to} were undone", now)
-        ledger.backup()  # the old copy may need a version that is undone
+        ledger.backup()  # because the old copy may need a version that is removed below
         replica.load(newest, sha256)
         self.moments.clear()
         self._store.fields.show(base, ledger.patches())
         for version in gone:
             replica.drop(version)
         self._failed, self._succeeded_on = [], to
-        self.failures.stop_because = None  # what failed is undone
+        self.failures.stop_because = None  # the merges that caused the failures are undone
         return True

@@ -1,7 +1,7 @@
 """Replies to workers: lease, pace, and the parts of the newest replica that the worker lacks.
 
-A reply with a large replica names the file of the newest version, which is already written and hashed: to write and
-hash a replica of 100 MB again for each reply takes a third of the master's cost of a push. The file is shared under a
+A reply with a large replica names the file of the newest version, which is already written and hashed: writing and
+hashing 100 MB again for each reply would take a third of the master's cost of a push. The file is shared under a
 second name, as chunks are, so every carrier can fetch it. It stays as long as a reply that names it may be read, even
 after the version is removed. If it cannot be shared, replies carry the tensors.
 """
@@ -19,17 +19,18 @@ from numpy.typing import NDArray
 
 from gridml.caching.master_copy import travels_as_step
 from gridml.carriers.base import MasterMailboxes
-from gridml.engine.pace import batch_size, poll_interval_s, push_every
+from gridml.engine.pace import PaceFacts, choose_pace, poll_interval_s
 from gridml.model.order import Touched, union, without
 from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
 from gridml.protocol.messages import Copies, Pace, Reply, Stored, Verdict
 from gridml.protocol.push import ReplicaPart
 from master.leases.leases import Leases
-from master.leases.sizing import push_at_least_s
+from master.leases.sizing import merging_s, push_at_least_s
 from master.state.lease_records import LeaseState
 from master.state.worker_records import WorkerRecord
 from master.store.ledger import Ledger
+from master.store.settings import SizeSettings
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.merger import Merger
@@ -41,21 +42,23 @@ from master.trust.trust import Trust
 Array = NDArray[Any]
 
 
-#: Bytes from which on a reply names the file: fewer are written as fast.
+#: A reply of fewer bytes does not name the file: its tensors are written as fast, or fetching the file takes longer.
 MIN_FILE_BYTES = 1 << 20
+#: The same for workers that share a disk with the master, and fetch the file without a round trip.
+MIN_NEAR_FILE_BYTES = 1 << 16
 #: Share of the file that a reply must need, because the worker fetches the file whole.
 MIN_FILE_SHARE = 0.8
 
 
-def sends_file(brings: int, file_bytes: int, *, rows: bool, short: bool) -> tuple[bool, str]:
+def sends_file(brings: int, file_bytes: int, *, rows: bool, short: bool, near: bool) -> tuple[bool, str]:
     """Return (whether a reply names the newest version's file instead of carrying tensors, why).
 
     `brings` are the bytes of module tensors in the reply, `file_bytes` those of the file. `rows`: the reply has rows,
-    too; `short`: tensors travel in a shorter dtype.
+    too; `short`: tensors travel in a shorter dtype; `near`: workers share a disk with the master.
     """
     if rows or short:
         return False, "the file holds other values"
-    if brings < MIN_FILE_BYTES:
+    if brings < (MIN_NEAR_FILE_BYTES if near else MIN_FILE_BYTES):
         return False, f"{brings:,} bytes are written as fast"
     if brings < MIN_FILE_SHARE * file_bytes:
         return False, f"{brings:,} bytes are a small part of the file's {file_bytes:,}"
@@ -67,36 +70,40 @@ class ReplySender:
     """Sends replies through `mailboxes`, encoded by `codec`, and keeps the files that they name until no worker can
     need them."""
 
-    def __init__(self, store: Store, versions: VersionUse, mailboxes: MasterMailboxes, codec: Codec) -> None:
+    def __init__(
+        self, store: Store, versions: VersionUse, mailboxes: MasterMailboxes, codec: Codec, *, near: bool
+    ) -> None:
         self._store = store
         self.versions = versions
         self._mailboxes = mailboxes
         self._codec = codec
-        #: versions whose file is shared; a version leaves it only by `_retract`
+        #: workers share a disk with the master
+        self._near = near
+        #: versions whose file is shared; removed only by `_retract`
         self._published: set[int] = set()
         self._began = False
 
     def offer(self, lacking: ReplicaPart) -> tuple[Stored, int] | None:
-        """Return what a reply says instead of carrying this part of the newest version, and the bytes that the worker
-        then fetches; None where it should carry it."""
+        """Return (the file that a reply names instead of carrying this part of the newest version, the bytes that the
+        worker then fetches); None where the reply should carry the part."""
         newest = self._store.replica.whole_file if lacking.modules else None
         if newest is None:
             return None
         path, sha256 = newest
         names = [name for tensors in lacking.modules.values() for name in tensors]
         brings = sum(tensor.nbytes for tensors in lacking.modules.values() for tensor in tensors.values())
-        file_bytes = _size(path) if brings >= MIN_FILE_BYTES else 0
-        if not sends_file(brings, file_bytes, rows=bool(lacking.rows), short=bool(lacking.short))[0]:
+        file_bytes, rows, short = _size(path), bool(lacking.rows), bool(lacking.short)
+        if not sends_file(brings, file_bytes, rows=rows, short=short, near=self._near)[0]:
             return None
         version = self._store.replica.version
         self._begin()
-        if not self._mailboxes.share(_name(version), path):
+        if version not in self._published and not self._mailboxes.share(_name(version), path):
             return None
         self._published.add(version)
         return Stored(_name(version), sha256, names), file_bytes
 
     def _begin(self) -> None:
-        """Retract the files of an earlier master. A worker that reads such a reply later asks again."""
+        """Retract the files of an earlier master. A worker that reads a reply naming one asks again."""
         if not self._began:
             self._began = True
             for version in self._store.ledger.saved_versions:
@@ -136,12 +143,13 @@ def _name(version: int) -> str:
 class PushPace:
     """The push interval of each worker of a run."""
 
-    def __init__(self, spec: RunSpec, ledger: Ledger, leases: Leases, merger: Merger) -> None:
-        self._spec = spec
+    def __init__(self, spec: RunSpec, sizes: SizeSettings, ledger: Ledger, leases: Leases, merger: Merger) -> None:
+        self._program = spec.program
+        self.sizes = sizes
         self._ledger = ledger
         self._leases = leases
         self._merger = merger
-        #: of the replica per vertex, as `push_every` takes it; as of the last group of pushes
+        #: drift of the replica per vertex (`choose_pace`), as of the last group of pushes
         self._drift = 0.0
         #: CPU seconds that a push costs the master, a running mean; 0 before the first
         self.push_s = 0.0
@@ -162,24 +170,30 @@ class PushPace:
     def of(self, record: WorkerRecord) -> Pace:
         """Return the pace that a reply gives a worker."""
         every = self.interval(record)
-        live, compress = max(1, self._leases.live), self._spec.settings.compress
+        live, compress = max(1, self._leases.live), self.sizes.compress
         credited, total = self._ledger.credited, self._leases.epochs.total
         every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.vertex_count
         return Pace(live, credited, total, every, compress, every_s, per_epoch)
 
     def interval(self, record: WorkerRecord) -> int:
-        """Return the vertices between two pushes of a worker from now on, and note them in its record."""
-        live, settings, program = max(1, self._leases.live), self._spec.settings, self._spec.program
-        size = batch_size(program.update.batch or 1, program.min_target_batch, live)
-        every, reason = settings.push_every, "asked for"
-        if every is None:
-            sizing = self._leases.sizing
-            # Until the worker has measured its own cost, the master's stands in: both touch every byte of a push.
-            cost_s = (sizing.push_s(record) or self.push_s) + self.push_s
-            rate = sizing.rate(record) or 0.0
-            ruled, reason = push_every(live, size, rate, cost_s, settings.push_budget, self._drift)
-            every, sized = sizing.push_every(record, ruled, size, live, self.push_s)
-            reason = sized if every != ruled else reason
+        """Return the vertices between two pushes of a worker from now on, and set them in its record."""
+        update, sizing, live = self._program.update, self._leases.sizing, max(1, self._leases.live)
+        # Until the worker has measured its own cost, the master's is used: both touch every byte of a push.
+        push_s = (sizing.push_s(record) or self.push_s) + self.push_s
+        facts = PaceFacts(
+            live,
+            update.batch or 1,
+            self._program.min_target_batch,
+            keeps_rate=update.keeps_rate,
+            speed=sizing.rate(record) or 0.0,
+            push_s=push_s,
+            budget=self.sizes.push_budget,
+            drift=self._drift,
+            merging_s=merging_s(live, self.push_s),
+            max_interval_s=sizing.max_interval_s(record),
+            asked=self.sizes.push_every,
+        )
+        (_, _, every), reason = choose_pace(facts)
         if every != record.assignment.push_every:
             record.assignment.push_every = every
             self._ledger.worker_push_interval(record.name, every, reason)
@@ -187,15 +201,15 @@ class PushPace:
 
 
 class Lacking(NamedTuple):
-    """Module vertices that a worker's leases touch, and what it has of them."""
+    """Module vertices that a worker's leases touch, and which of them the worker has."""
 
     #: vertices that its leases touch
     touched: Touched
-    #: version in which it has them
+    #: version in which the worker has those that are not `fresh`
     version: int
-    #: those of which it has no replica
+    #: those of which the worker has no replica
     fresh: Touched
-    #: those of `fresh` of which it has copies
+    #: vertices of which the worker has copies
     copied: Touched
     #: version of these copies; -1 without any
     copies: int
@@ -282,8 +296,8 @@ class Replies:
         held = self._store.ledger.leases.of(record.name)
         touched = union(map(self._modules, held.values()))
         has = union(map(self._modules, record.held.replicas_of.values()))
-        # A worker names a lease that the master ended until it reaches it, and replies bring nothing of such a lease:
-        # from now on its vertices are older than the version that the worker reports.
+        # Until its turn comes, a worker still names a lease that the master has ended. Replies bring nothing for such a
+        # lease, so from now on its vertices are older than the version that the worker reports.
         current = {*held, *pushed}
         record.held.replicas_of = {
             number: lease for number, lease in record.held.replicas_of.items() if number in current
@@ -313,7 +327,7 @@ class Replies:
     def _short(self) -> frozenset[str]:
         """Names of tensors that travel in bfloat16: only those that are sent as steps, so that rounding never enters
         the replica."""
-        if self._spec.settings.compress_down != BFLOAT16:
+        if self._pace.sizes.compress_down != BFLOAT16:
             return frozenset()
         types = {table.type.name: table.type for table in self._spec.graph.replicated}
         return frozenset(

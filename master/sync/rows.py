@@ -1,9 +1,9 @@
-"""The rows of array fields that a reply brings: those that the worker will use soon and has not as they are now.
+"""The rows of array fields in a reply: rows that the worker will use soon, and that it lacks or has in an old version.
 
-The rows of a chunk are sent piece by piece. Each reply brings the rows of the vertices that will be trained before the
-next reply, and states how far they reach. So a row is sent once, before it is used, and not again after every push of
-other workers that use it. The next chunk is granted ahead, with the rows that it starts with; the reply to the last
-push of the current chunk brings those of them that have changed since.
+The rows of a chunk are sent piece by piece. Each reply contains the rows of the vertices that will be trained before
+the next reply, and names the position up to which rows are there. So a row is sent once, before it is used, and not
+again after every push of other workers that use it. The next chunk is granted ahead of time, with the rows of its first
+vertices; the reply to the last push of the current chunk contains the ones of these rows that have changed since.
 
 `master.caching.known_rows` records the rows that each worker has. `PendingReply` is a worker's message on its way
 through the master, with the parts of the reply so far.
@@ -35,7 +35,7 @@ from master.store.versions import row_bytes
 
 @dataclass(frozen=True)
 class Malformed:
-    """A message that cannot be decoded, now or if it came again."""
+    """A message that cannot be decoded; sending it again would not help."""
 
     message: Message
     record: WorkerRecord
@@ -51,27 +51,27 @@ class PendingReply:
 
     message: Message
     sync: Sync
-    #: tensors of the push; `NOTHING` once it is merged
+    #: tensors of the push; `NOTHING` once the push is merged
     content: PushContent
-    #: of the worker
+    #: record of the worker
     record: WorkerRecord
-    #: why the content is malformed or cannot be merged
+    #: the reason why the content is malformed or cannot be merged
     problem: str | None = None
     #: length of the message
     nbytes: int = 0
-    #: on its push; None without one
+    #: verdict on the push; None without a push
     verdict: Verdict | None = None
-    #: of the verdict
+    #: reason for the verdict
     reason: str = ""
     fast_forward: bool = False
     drop_optimiser: bool = False
-    #: refused for a spot check only: no fault was found
+    #: True: the push was refused only because of a spot check, and no fault was found
     is_held_back: bool = False
     #: reasons why parts of the push are not merged
     left_out: tuple[str, ...] = ()
     #: rows that were merged
     pushed: Touched = field(default_factory=dict)
-    #: those of them that the replica holds exactly as pushed
+    #: merged rows whose values in the replica are exactly the pushed values
     as_pushed: Touched = field(default_factory=dict)
     #: the new lease
     grant: LeaseState | None = None
@@ -87,22 +87,23 @@ class PendingReply:
 
     @property
     def is_dropping(self) -> bool:
-        """The worker will drop its replica and leases, and ask for new ones."""
+        """True if the worker will drop its replica and its leases, and ask for new ones."""
         return self.verdict is Verdict.REFUSED or self.sync.failure is not None
 
 
-#: Push intervals that a reply brings rows for, besides the vertices trained while a push and its reply travel.
+#: A reply contains the rows of the vertices of this many push intervals, plus the rows of the vertices that are trained
+#: while a push and its reply travel.
 INTERVALS = 1.5
 
 
 class Supply(NamedTuple):
     """The rows in a reply."""
 
-    #: by type
+    #: rows by type
     rows: dict[str, RowValues]
-    #: the worker first drops all rows but those of the chunk that it trains
+    #: True: the worker first drops all rows except those of the chunk that it trains
     forget: bool = False
-    #: (lease, position up to which its rows are there), as in Reply
+    #: (lease, position before which its batches may begin because their rows are there), as in Reply
     ready: tuple[tuple[int, int], ...] = ()
     #: identifier that the worker returns to acknowledge the reply
     answer: str = ""
@@ -115,11 +116,12 @@ class RowSupply:
         self._spec = spec
         self._store = store
         self._leases = leases
-        # Random prefixes: a worker may acknowledge a reply of an earlier master, which must not match one of this.
+        # The prefix is random, because a worker may acknowledge a reply of an earlier master, and its identifier must
+        # match no reply of this master.
         self._answers = (f"{secrets.token_hex(4)}.{number}" for number in count())
 
     def supply(self, pending: PendingReply) -> Supply:
-        """Return the rows that this reply brings."""
+        """Return the rows for this reply."""
         rows, replica = pending.record.held.rows, self._store.replica
         if not replica.state.arrays:
             return Supply({})
@@ -129,7 +131,7 @@ class RowSupply:
             rows.known.clear()
         held = self._held(pending)
         wanted, ready, changed = [], {}, replica.state.changed
-        # The other leases got their first rows when granted, and get the changes when they come first.
+        # The other leases got their first rows when they were granted. They get newer rows once they come first.
         for lease in held if forget else [lease for lease in held if lease is held[0] or lease is pending.grant]:
             ready[lease.id] = self._reach(lease, pending)
             touched = self._used(lease, ready[lease.id])
@@ -141,8 +143,8 @@ class RowSupply:
         return Supply(brought, forget, tuple(ready.items()), rows.answer)
 
     def give_older(self, pending: PendingReply, version: int) -> Supply:
-        """Record that the worker gets every row of its new lease as of an older version, and return a supply without
-        rows: the spot check brings them."""
+        """Record that the worker gets every row of its new lease from an older version. Return a supply without rows,
+        because the spot check sends them."""
         rows = pending.record.held.rows
         rows.clear()
         if pending.grant is not None:
@@ -151,7 +153,7 @@ class RowSupply:
         return Supply({}, answer=rows.answer)
 
     def _held(self, pending: PendingReply) -> Sequence[LeaseState]:
-        """Return the leases that the worker holds after this reply, the one that it trains first."""
+        """Return the leases that the worker holds after this reply. The lease that it trains comes first."""
         held = self._store.ledger.leases.of(pending.record.name)
         pushed = () if pending.sync.push is None else (pending.sync.push.lease,)
         order = dict.fromkeys((*pushed, *pending.sync.holds, *held))
@@ -166,10 +168,11 @@ class RowSupply:
         rows.acknowledge(received, named, as_pushed, self._store.replica.version)
 
     def _reach(self, lease: LeaseState, pending: PendingReply) -> int:
-        """Return the position of a lease before which batches may begin after this reply."""
+        """Return the position of a lease before which batches may begin after this reply. The worker counts on it: this
+        position is promised."""
         record, push = pending.record, pending.sync.push
-        # Never before an earlier promise, since the worker may have got there; the promises of an earlier master are
-        # unknown, so its leases count as promised to their end.
+        # The position is never before the one promised earlier, which the worker may have reached. The promises of an
+        # earlier master are unknown, so its leases count as promised to their end.
         promised = record.held.rows.promised.get(lease.id, lease.start if lease is pending.grant else lease.stop)
         if not self._piecewise:
             return lease.stop
@@ -178,8 +181,8 @@ class RowSupply:
         return min(max(promised, lease.upto + math.ceil(INTERVALS * interval) + travelling), lease.stop)
 
     def _used(self, lease: LeaseState, upto: int) -> Touched:
-        """Return the rows that batches of a lease use that begin at or after its last credit and before `upto`."""
-        # The last batch ends there (`next_batch`).
+        """Return the rows for all batches of a lease that begin at or after its last credit and before `upto`."""
+        # The last of these batches ends at or before `end` (`next_batch`).
         end = upto + (self._spec.program.update.batch or 1) + self._leases.epochs.min_batch
         if not lease.cut.touched or (end >= lease.stop and lease.upto == lease.start) or not self._piecewise:
             return self._rows(lease)
@@ -194,7 +197,8 @@ class RowSupply:
 
     @cached_property
     def _piecewise(self) -> bool:
-        """True where the rows of a range of vertices are known: f reaches none from other local vertices."""
+        """True if the rows that f needs for a range of vertices are known, because f reaches no rows from other local
+        vertices."""
         return not self._spec.program.bsp and self._leases.epochs.components is None
 
     def _rows(self, lease: LeaseState) -> Touched:

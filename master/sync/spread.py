@@ -1,11 +1,11 @@
 """Spread of the pushes of different workers, from a sample of coordinates, and the number of workers that help.
 
 More workers help as long as their pushes have more in common than noise. A push of n vertices moves the replica by n·G
-+ √n·ε: a common direction G, and noise of covariance Σ. The noise scale B = tr(Σ)/|G|² (McCandlish et al., arXiv
-1812.06162, equation 2.8), in vertices, gives the worth of M vertices that are trained from one version: (B + n)/(B + M)
-of their worth if they were trained n after n (Pollux, arXiv 2008.12260, equation 7). With c workers M is c·n, so
-together they are worth c·(B + n)/(B + c·n) workers: half of their work is lost at 2 + B/n workers, and no number of
-workers is worth more than 1 + B/n.
++ √n·ε: G is the common direction, and ε is noise of covariance Σ. The noise scale is B = tr(Σ)/|G|², in vertices
+(McCandlish et al., arXiv 1812.06162, equation 2.8). M vertices that are trained from one version are worth (B + n)/(B +
+M) times as much as M vertices that are trained in sequence, n from each version (Pollux, arXiv 2008.12260, equation 7).
+With c workers M is c·n, so together they are worth c·(B + n)/(B + c·n) workers: half of their work is lost at 2 + B/n
+workers, and no number of workers is worth more than 1 + B/n.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +32,7 @@ ERRORS = 2.0
 class Spread:
     """Moments of the pushes of a run, as moves per vertex."""
 
-    #: effective number that was compared
+    #: effective number of pushes that were compared
     pushes: float
     #: mean inner product of a push with the last ones of other workers: an estimate of |G|²
     product: float
@@ -41,7 +40,7 @@ class Spread:
     error: float
     #: mean of n·|move|² over pushes of n vertices: n·|G|² + tr(Σ) on average
     square: float
-    #: mean of n
+    #: mean number n of vertices of a push
     vertices: float
 
 
@@ -94,7 +93,7 @@ class PushSpread:
         self._count = 0
 
     def add(self, worker: str, part: ReplicaPart, base: Base, vertices: int) -> None:
-        """Record a push of so many vertices that was trained from `base` and merged."""
+        """Record a merged push of `vertices` vertices that was trained from `base`."""
         move = self._sampled(part, base)
         if move is None or vertices < 1:
             return
@@ -154,15 +153,11 @@ class PushSpread:
         if not total:
             return None
         step = -(-total // MAX_COORDINATES)
-        return np.concatenate([_every(tensor, step) - _every(old, step) for tensor, old in pairs])
+        flat = [(tensor.reshape(-1)[::step], old.reshape(-1)[::step]) for tensor, old in pairs]
+        return np.concatenate([np.subtract(*each, dtype=np.float64) for each in flat])
 
 
 def _product(one: Sample, other: Sample) -> float:
     """Return an inner product."""
     # Not np.dot: BLAS would start threads on cores that belong to workers where these run on the same machine.
     return float(np.einsum("i,i->", one, other))
-
-
-def _every(tensor: NDArray[Any], step: int) -> Sample:
-    """Return the first coordinate of a tensor, and every `step`-th one after it."""
-    return np.asarray(tensor.reshape(-1)[::step], np.float64)

@@ -1,14 +1,14 @@
-"""Retention of replica versions: bases of pushes, tails of epochs, and versions to roll back to are kept.
+"""Retention of replica versions: keeps bases of pushes, tails of epochs, and versions to roll back to.
 
-All others are removed. A restarted master does not know the version on which each worker stands. It keeps every version
-until the surviving workers have sent a message, and until what was reserved for their next attempts has arrived or
-expired.
+All other versions are removed. A worker stands on the version that it trains from. A restarted master does not know
+which versions workers stand on. It keeps all versions until every surviving worker has sent a message, and until the
+reserved last pushes of ended attempts have arrived or expired.
 
-The tail of an epoch is a series of versions before its end. Their mean, with the version that ends the epoch, is
-evaluated and saved. Averaging the pushes of several workers leaves the replica trembling around its course, more so at
-a high learning rate. The mean of a few versions trembles less, but lags behind them (Polyak and Juditsky 1992; Izmailov
-et al. 2018, arXiv:1803.05407; Kaddour 2022, arXiv:2209.14981). A tail is therefore short while a run is young and still
-moves, and empty once the rate has fallen to zero.
+The tail of an epoch is a series of versions before its end. The mean of the tail and of the version that ends the epoch
+is evaluated and saved. Averaging the pushes of several workers makes the replica fluctuate around its course,
+especially at a high learning rate. The mean of a few versions fluctuates less, but lags behind the newest of them
+(Polyak and Juditsky 1992; Izmailov et al. 2018, arXiv:1803.05407; Kaddour 2022, arXiv:2209.14981). A tail is therefore
+short while a run is young and its replica still moves far, and empty once the rate has fallen to zero.
 """
 
 from __future__ import annotations
@@ -29,25 +29,28 @@ from master.trust.trust import Trust
 
 #: Share of a run that the last tail covers at the full learning rate.
 TAIL_SHARE = 0.25
-#: Versions in a tail, with the one that ends the epoch.
+#: Maximum number of versions in a tail, including the version that ends the epoch.
 MAX_TAIL_VERSIONS = 8
-#: Bytes on disk of a tail, and of the versions to roll back to.
+#: Maximum bytes on disk of a tail, and maximum bytes of the versions to roll back to.
 MAX_BYTES = 1 << 30
 
 
 def tail_width(credited: int, epoch: int, total: int, rate: float) -> int:
-    """Return the vertices credited between the start and the end of a tail. The end is at `credited` of `total`
-    vertices, an epoch has `epoch`, and `rate` is the learning rate as a share of the highest one so far. At most an
-    epoch."""
+    """Return the number of vertices credited between the start and the end of a tail, at most those of an epoch.
+
+    The tail ends at `credited` of `total` vertices. An epoch has `epoch` vertices. `rate` is the learning rate as a
+    share of the highest one so far.
+    """
     return min(epoch, int(TAIL_SHARE * rate * credited * credited / total))
 
 
 def tail_candidates(kept: Mapping[int, int], newest: int, width: int, nbytes: int) -> list[int]:
-    """Return the versions to keep, oldest first, so that any end of an epoch from `newest` on has its tail.
+    """Return the versions to keep, oldest first, so that an epoch that ends with `newest` or later has its tail.
 
-    `kept` maps the versions that exist to the vertices credited in them; each takes `nbytes`. The credits are cut into
-    pieces, a share of `width` each, and the first version in each of the last few pieces is kept. The choice does not
-    depend on where the epoch ends, so what a later end needs and exists by now is kept for this one, too.
+    `kept` maps the versions that exist to the number of vertices credited in them; each takes `nbytes`. The credited
+    vertices are divided into equal pieces, several per `width`, and the first version in each of the last few pieces is
+    kept. The choice does not depend on the end of the epoch, so it includes all existing versions that a later end
+    needs.
     """
     most = _max_versions(nbytes)
     if width == 0 or most < 2 or newest not in kept:
@@ -60,8 +63,8 @@ def tail_candidates(kept: Mapping[int, int], newest: int, width: int, nbytes: in
 
 
 def tail_of(kept: Mapping[int, int], end: int, width: int, nbytes: int) -> list[int]:
-    """Return the versions of the tail that `end` ends, oldest first, without `end`; arguments as of `tail_candidates`.
-    Together they take at most `MAX_BYTES`."""
+    """Return the versions of the tail that ends with version `end`, oldest first and without `end`. The other arguments
+    are those of `tail_candidates`. The versions and `end` together take at most `MAX_BYTES`."""
     before = [version for version in tail_candidates(kept, end, width, nbytes) if kept[version] < kept[end]]
     return before[-(_max_versions(nbytes) - 1) :] if before else []
 
@@ -70,9 +73,9 @@ def _max_versions(nbytes: int) -> int:
     return min(MAX_TAIL_VERSIONS, MAX_BYTES // max(1, nbytes))
 
 
-#: Points of a run at which the learning rate is sampled for its maximum.
+#: Number of points of a run at which the learning rate is sampled to find its maximum.
 RATE_SAMPLES = 16
-#: Epochs waiting for their evaluation whose tails are kept.
+#: Maximum number of epochs that wait for their evaluation and whose tails are kept.
 MAX_WAITING = 2
 _Choose = Callable[[Mapping[int, int], int, int, int], list[int]]
 
@@ -80,9 +83,9 @@ _Choose = Callable[[Mapping[int, int], int, int, int], list[int]]
 class Tails:
     """Chooses the tail of each epoch.
 
-    An epoch has no tail where nothing was averaged, because one worker's replica is that of a plain loop; where
-    replicated types have array fields, because a version's file holds only the rows that changed; and where torch
-    computes the learning rate.
+    An epoch has no tail if nothing was averaged, because one worker's replica is that of a plain loop; if replicated
+    types have array fields, because a version's file can hold only the rows that changed; or if torch computes the
+    learning rate.
     """
 
     def __init__(self, spec: RunSpec, ledger: Ledger, replica: Replica) -> None:
@@ -90,7 +93,7 @@ class Tails:
         self._ledger = ledger
         self._replica = replica
         self._vertices = spec.graph.tables[spec.program.driving(spec.graph)].count
-        self._epochs = spec.settings.epochs or spec.program.epochs
+        self._epochs = spec.epochs
         self._steps = spec.program.update.steps(self._vertices)
         whole = bool(spec.graph.replicated) and all(table.type.modules for table in spec.graph.replicated)
         self._possible = whole and not isinstance(spec.program.schedule, TorchSchedule)
@@ -101,13 +104,13 @@ class Tails:
         return self._at(min(epoch + 1, self._epochs) * self._vertices, epoch)
 
     def tail(self, epoch: int, end: int) -> list[int]:
-        """Return the versions in the tail of an epoch that version `end` ends, without `end`, as far as they are
-        kept."""
+        """Return the versions in the tail of an epoch that ends with version `end`, without `end`. Versions that are
+        not kept are left out."""
         return self._chosen(tail_of, epoch, end)
 
     def wanted(self, closed: Mapping[int, int]) -> set[int]:
-        """Return the versions to keep for the epochs under way, for the last one, and for the first that wait for their
-        evaluation. `closed` maps epochs that have ended to the versions that ended them."""
+        """Return the versions to keep for the tails of unfinished epochs, of the last epoch, and of the first epochs
+        that wait for their evaluation. `closed` maps finished epochs to the versions that ended them."""
         newest, _ = self._ledger.newest_epoch()
         last = [epoch for epoch in (newest - 1, newest) if epoch >= 0 and (epoch == newest or epoch not in closed)]
         ends = {epoch: closed.get(epoch, self._replica.version) for epoch in last}
@@ -136,14 +139,14 @@ class Tails:
     def _rate(self, at: Progress) -> float:
         try:
             factor = self._program.factor(at)
-        except Exception:  # an error in the user's schedule; workers fail by it, too, and report it
+        except Exception:  # an error in the user's schedule, which also fails at workers, and is reported by them
             return 0.0
         return max(0.0, factor) if math.isfinite(factor) else 0.0
 
 
-#: Versions that are kept to roll back to, whatever their size.
+#: Number of versions to roll back to that are kept whatever their size.
 MIN_ROLLBACK_VERSIONS = 4
-#: Minimum number of kept versions that are younger than any given age.
+#: A version is kept until it is older than this many times the largest power of two that divides its number.
 SERIES_DENSITY = 2
 
 
@@ -151,8 +154,9 @@ def rollback_versions(kept: Collection[int], ends: Collection[int], newest: int,
     """Return the kept versions that a rollback may need: the ends of epochs, and a series that thins out with age.
 
     A version stays in the series while it is no older than `SERIES_DENSITY` times the largest power of two that divides
-    it, so the gaps grow with age, and of n versions about 2·log2 n are kept. With `nbytes` bytes each they take at most
-    `MAX_BYTES`. The end of the last epoch has priority, then the newest versions.
+    its number. So gaps grow with age, and about 2·log2 n of n versions are kept. Of these, at most
+    `MIN_ROLLBACK_VERSIONS` or `MAX_BYTES` are returned, whichever is more; each version takes `nbytes`. The end of the
+    last epoch has priority, then the newest versions.
     """
     series = {v for v in kept if newest - v <= SERIES_DENSITY * (v & -v if v else newest)}
     closed = sorted(set(ends) & set(kept), reverse=True)
@@ -160,15 +164,15 @@ def rollback_versions(kept: Collection[int], ends: Collection[int], newest: int,
     return set(list(order)[: max(MIN_ROLLBACK_VERSIONS, MAX_BYTES // max(1, nbytes))])
 
 
-#: Old versions that may pile up before they are removed together, since each removal is a transaction.
+#: Maximum number and bytes of old versions that pile up before they are removed together, in one transaction.
 SPARE_VERSIONS, SPARE_BYTES = 16, 1 << 28
 
 
 class VersionUse:
     """Reference counts of versions.
 
-    The versions of each worker are in its record, and those reserved for a later attempt of its job in the leases;
-    `_users` is always their sum over all records.
+    The versions of each worker are in its record; `_users` is always the sum of their references over all records.
+    Versions that are reserved for a later attempt of a job are in the leases.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -177,16 +181,16 @@ class VersionUse:
         self._ledger = ledger
         #: number of workers that may stand on each version; no zeros
         self._users: Counter[int] = Counter()
-        #: versions of an earlier master's workers; in use while any of these is awaited or their pushes are reserved
+        #: versions that workers of an earlier master may use; kept while `_awaited`, or until `_inherited_until_s`
         self._inherited: frozenset[int] = frozenset()
         #: workers of an earlier master that have sent no message yet
         self._awaited = 0
-        #: end of their reservations
+        #: time at which reservations for these workers end
         self._inherited_until_s = 0.0
 
     def handle(self, record: WorkerRecord, version: int, number: int) -> None:
-        """Record that a worker's message `number` reports version `version`. What was reserved for the worker has
-        arrived with its first message."""
+        """Record that a worker's message `number` reports version `version`. With its first message the reservations
+        for its job end, because a reserved push arrives no later."""
         self._stop_waiting_for(record)
         held = record.held
         if held.number < 0:
@@ -206,7 +210,7 @@ class VersionUse:
         self._users[version] += 1
 
     def forget(self, record: WorkerRecord) -> tuple[int, ...]:
-        """Drop a worker that has ended; return the versions on which it may have stood."""
+        """Drop a worker that has ended; return the versions on which it may have stood last."""
         self._stop_waiting_for(record)
         held = record.held
         if held.number < 0:
@@ -219,8 +223,8 @@ class VersionUse:
         return versions
 
     def inherit(self, records: Collection[WorkerRecord], versions: Collection[int], until_s: float) -> None:
-        """Take over the workers of an earlier master. They stand on some of `versions`, as does what is reserved until
-        `until_s`."""
+        """Take over the workers of an earlier master. These workers, and the pushes that are reserved until `until_s`,
+        are based on some of `versions`."""
         for record in records:
             record.held.is_awaited = True
         self._awaited, self._inherited, self._inherited_until_s = len(records), frozenset(versions), until_s
@@ -230,7 +234,7 @@ class VersionUse:
         return self._users[version] > 0
 
     def in_use(self, version: int, now: float) -> bool:
-        """Return whether any worker may push with a version as base."""
+        """Return whether any worker can still push with a version as base."""
         if self.is_referenced(version):
             return True
         if version in self._inherited and (self._awaited or now < self._inherited_until_s):
@@ -244,7 +248,7 @@ class VersionUse:
         record.held.is_awaited = False
 
     def _drop_reserved(self, record: WorkerRecord) -> None:
-        """Release the versions reserved for a worker's job: with its first message they have arrived, or never will."""
+        """Release the versions reserved for a worker's job. Reserved pushes arrive no later than its first message."""
         job = job_of(record.name)
         for lease in self._ledger.leases.reserved.values():
             if lease.reserved_versions and job_of(lease.worker) == job:
@@ -259,7 +263,8 @@ class VersionUse:
 
 
 class VersionKeeper:
-    """Removes versions. The newest stays, and those that are in use, to be evaluated, averaged or rolled back to."""
+    """Removes old versions. The newest version stays, and versions that are in use or needed to evaluate, average or
+    roll back to."""
 
     def __init__(self, store: Store, epochs: Epochs, tails: Tails, use: VersionUse, trust: Trust) -> None:
         self._store = store
@@ -267,7 +272,7 @@ class VersionKeeper:
         self._tails = tails
         self._use = use
         self._trust = trust
-        #: number of kept versions below which a scan is pointless
+        #: with fewer kept versions than this, not enough of them can be old to be removed
         self._enough = 0
 
     def tidy(self, now: float) -> None:

@@ -1,8 +1,8 @@
 """Measurements of a run's workers: the cost of their chunks, their speed, and their lifetimes.
 
-Each is kept per kind of machine, as workers report it, and for all kinds together. Only the last few dozen values of a
-measurement and a few hundred lives are kept, so memory grows only with the number of live workers. `CopyCosts` holds
-the bytes of a vertex in a chunk, and the master's seconds per byte and per chunk.
+Each measurement is kept per kind of machine (workers report their kind) and for all kinds together. Only the last few
+dozen values of a measurement and a few hundred lives are kept, so memory grows only with the number of live workers.
+`CopyCosts` holds the mean bytes of a vertex in a chunk, and the seconds that a lease costs the master.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from master.store.reader import PushCosts
 from master.store.rundir import ORPHANED
 from master.telemetry.staffing import RECENT_S, Queue
 
-BYTE_S = 1e-8  # seconds per byte (100 MB/s), where measurements cannot separate it from the fixed cost of a chunk
-_COPYING_FADING = 0.9  # weight of older chunks in the mean bytes of a vertex: about the last ten count
+BYTE_S = 1e-8  # assumed seconds per byte (100 MB/s) if measurements cannot separate them from the fixed cost of a chunk
+_COPYING_FADING = 0.9  # factor on the sums over earlier chunks at each new one: about the last ten chunks count
 
 
 def fit_line(points: Sequence[tuple[float, float]], usual: float = 0.0) -> tuple[float, float]:
     """Return (t_s, t_c), the non-negative least-squares fit of t_s + n·t_c to the points (n, seconds).
 
-    If all n are equal, or larger n took less time, the two cannot be separated: then t_c is `usual`, or less if that
-    alone would exceed the mean, and t_s is the rest. Without points, (0, 0).
+    If all n are equal, or larger n took less time, t_s and t_c cannot be separated. Then t_c is `usual`, but at most
+    the mean seconds divided by the mean n, and t_s is the rest of the mean seconds. Without points, (0, 0).
     """
     if not points:
         return 0.0, 0.0
@@ -56,19 +56,19 @@ class CopyCosts:
     """Costs of copying vertices into chunks, measured by one master."""
 
     def __init__(self, vertex_bytes: float = 0.0) -> None:
-        self.vertex_bytes = vertex_bytes  # estimated from the graph until the first chunk was cut
+        self.vertex_bytes = vertex_bytes  # estimated from the graph until a chunk is cut
         self._vertices = self._bytes = 0.0  # faded sums over recent chunks
-        self.nbytes = 0  # total of all chunks
-        self._grants: deque[tuple[float, float]] = deque(maxlen=MAX_MEASURES)  # (bytes, seconds) of one lease
+        self.nbytes = 0  # bytes of all chunks so far
+        self._grants: deque[tuple[float, float]] = deque(maxlen=MAX_MEASURES)  # (bytes, seconds) per lease
 
     @property
     def vertex_s(self) -> float:
-        """Estimated seconds to copy a vertex, used until workers have measured it."""
+        """Estimated seconds to copy a vertex, used until workers report measured seconds."""
         return self.vertex_bytes * BYTE_S
 
     @property
     def grant_s(self) -> float:
-        """The master's fixed seconds for a lease, without those that its bytes take."""
+        """Seconds that a lease costs the master whatever its size: the fitted cost of an empty chunk."""
         return fit_line(self._grants, BYTE_S)[0]
 
     def cut(self, vertices: int, nbytes: int) -> None:
@@ -81,24 +81,24 @@ class CopyCosts:
         self.vertex_bytes = self._bytes / self._vertices
 
     def grant(self, leases: int, nbytes: int, seconds: float) -> None:
-        """Record the time that the master took to grant `leases` together, with `nbytes` of chunks."""
+        """Record the time that the master took to grant `leases` leases, with `nbytes` of chunks in all."""
         if leases:
             self._grants.append((nbytes / leases, seconds / leases))
 
 
 MAX_MEASURES = 64  # values kept of one measurement
-MIN_MEASURES = 3  # values of a kind's own that are needed; with fewer, those of all kinds are used
+MIN_MEASURES = 3  # with fewer values of its own, a kind of worker uses those of all kinds
 MAX_KINDS = 16  # kinds measured separately; bounded because their names come from other machines
 MAX_LIVES = 512  # lives in the sample
 UNMEASURED_PUSH_S = 0.1  # assumed training time lost per push, until a worker reports it
 UNMEASURED_TRAVEL_S = 10.0  # assumed time from a push to its answer; large, so that no worker counts as late too soon
-SLACK, SLACK_S = 1.1, 1.0  # factor and seconds by which a worker's clock may differ from the master's
-_FADING = 0.999  # weight of older syncs in a training speed: about the last thousand count
+SLACK, SLACK_S = 1.1, 1.0  # a worker's duration is plausible up to this factor times the master's, plus these seconds
+_FADING = 0.999  # factor on the sums over earlier syncs at each new one: about the last thousand syncs count
 
 
 def died(state: str, cancelled: bool, detail: str) -> bool:
-    """Return whether a worker's end was its machine's doing: not if the master ended it, its work was done, or it was
-    orphaned by an earlier master."""
+    """Return whether a worker was ended by its machine, rather than by the master or the end of its work. An orphan of
+    an earlier master does not count."""
     return not cancelled and (state == State.EVICTED or (state == State.LOST and detail != ORPHANED))
 
 
@@ -113,17 +113,17 @@ def _recent() -> deque[float]:
 
 @dataclass
 class KindMeasures:
-    """Measurements of one kind of worker, in seconds."""
+    """Recent measurements of one kind of worker."""
 
-    #: (vertices, seconds) to start each chunk
+    #: (vertices, seconds to start it) of each chunk
     begun: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_MEASURES))
-    ends: deque[float] = field(default_factory=_recent)  #: to end a chunk
-    pushes: deque[float] = field(default_factory=_recent)  #: training time that a push costs its worker
-    travels: deque[float] = field(default_factory=_recent)  #: from sending a push to its answer
-    boots: deque[float] = field(default_factory=_recent)  #: from RUNNING to the first message
-    waits: deque[float] = field(default_factory=_recent)  #: from submission to RUNNING
+    ends: deque[float] = field(default_factory=_recent)  #: seconds to end a chunk
+    pushes: deque[float] = field(default_factory=_recent)  #: seconds of training that a push costs its worker
+    travels: deque[float] = field(default_factory=_recent)  #: seconds from sending a push to its answer
+    boots: deque[float] = field(default_factory=_recent)  #: seconds from RUNNING to the first message
+    waits: deque[float] = field(default_factory=_recent)  #: seconds from submission to RUNNING
     trained: float = 0.0  #: vertices trained recently, a faded sum
-    train_s: float = 0.0  #: seconds that these took, faded alike
+    train_s: float = 0.0  #: seconds that these took, a sum faded in the same way
 
     def train(self, vertices: int, seconds: float) -> None:
         self.trained = _FADING * self.trained + vertices
@@ -157,7 +157,7 @@ class Speeds:
             record.measured.speed = None
 
     def _add(self, speed: float) -> None:
-        """Add with Neumaier's compensated summation: over a long run, rounding errors of a plain sum accumulate."""
+        """Add with Neumaier's compensated summation, because rounding errors of a plain sum add up over a long run."""
         total = self._total + speed
         lost = (self._total - total) + speed if abs(self._total) >= abs(speed) else (speed - total) + self._total
         self._total, self._rounded = total, self._rounded + lost
@@ -180,14 +180,14 @@ class Lives:
     """
 
     def __init__(self, limit: int = MAX_LIVES) -> None:
-        self.deaths = 0  # lives that their machine ended
+        self.deaths = 0  # lives ended by the worker's machine
         self._limit = limit
-        self._every = 1  # k, a power of two, so that a smaller sample is a subset of the larger one
-        self._begun = 0
+        self._every = 1  # k; a power of two, so that each later sample is a subset of the earlier one
+        self._begun = 0  # number of lives begun so far
         self._sample: dict[int, WorkerLife] = {}  # by number in start order; holds the same objects as the records
         # Sums, so that `exposure_s` needs no pass over the workers:
-        self._living = 0  # lives under way
-        self._sum_s = 0.0  # sum of their start times
+        self._living = 0  # number of lives under way
+        self._sum_s = 0.0  # sum of the start times of lives under way
         self._past_s = 0.0  # total seconds of all lives that have ended
 
     def begin(self, record: WorkerRecord, at_s: float) -> None:
@@ -217,11 +217,11 @@ class Lives:
         life.ended_s, life.died = max(at_s, life.began_s), died
 
     def exposure_s(self, now: float) -> float:
-        """Return the total seconds that all workers have lived."""
+        """Return the sum of the lifetimes of all workers so far, in seconds."""
         return max(0.0, self._past_s + self._living * now - self._sum_s)
 
     def observations(self, now: float, kind: str | None = None) -> Observations:
-        """Return the sampled lives, or those of one kind; lives under way are censored at `now`."""
+        """Return the sampled lives, of one `kind` if given; lives under way are censored at `now`."""
         lives = [life for life in self._sample.values() if kind is None or life.kind == kind]
         end = [now if life.ended_s is None else life.ended_s for life in lives]
         lasted = [max(0.0, end_s - life.began_s) for life, end_s in zip(lives, end, strict=True)]
@@ -286,7 +286,7 @@ class Measures:
             self.lives.end(record, row["ended_s"], died=by_machine)
 
     def hold(self, record: WorkerRecord, now: float) -> None:
-        """End the life of a held worker, not as a death; its release begins a new one."""
+        """End the life of a held worker without counting a death; its release begins a new life."""
         self.end(record, now, died=False)
         own = record.measured
         own.submitted_s = own.started_s = own.message_s = None
@@ -297,15 +297,15 @@ class Measures:
         self.lives.end(record, now, died=died)
 
     def give_up(self, record: WorkerRecord, now: float, *, died: bool = True) -> None:
-        """End the life of a worker that was given up: a silent one counts as alive until its last message."""
+        """End the life of a worker that was given up. A silent worker counts as alive until its last message."""
         last_s = record.measured.message_s or record.measured.started_s or now
         self.end(record, last_s, died=died)
 
     def handle_sync(self, record: WorkerRecord, sync: Sync, now: float, *, worked: bool = True) -> None:
         """Record what a worker reports about itself, if plausible.
 
-        Costs count only if the worker has `worked`, that is, its work came with the message and was merged; and no cost
-        can be longer than the worker's life.
+        Costs count only if the worker has `worked`: its push came with the message and was merged. A cost longer than
+        the worker's life is ignored.
         """
         own = record.measured
         if sync.kind != own.kind:
@@ -316,7 +316,7 @@ class Measures:
         if own.message_s is None and own.started_s is not None:
             self._boot(record, now - own.started_s)
         own.message_s = now
-        if sync.travel_s > 0:  # its last push was answered, so that push's cost is final
+        if sync.travel_s > 0:  # the last push was answered, so its cost is final
             own.push_s = sync.push_s
         if not worked:
             return
@@ -363,24 +363,24 @@ class Measures:
         )
 
     def exec_s(self, name: str = "") -> float | None:
-        """Return the seconds in which a kind of worker trains a vertex; None before any has."""
+        """Return the seconds in which a kind of worker trains a vertex; None before any vertex was trained."""
         return self.kinds.get(name, self.all).exec_s or self.all.exec_s
 
     def push_s(self, name: str = "") -> float | None:
-        """Return the training time that a push costs a kind of worker; None before any has reported it."""
+        """Return the training time that a push costs a kind of worker; None before any worker reported it."""
         return self._mean(name, "pushes")
 
     def push_costs(self, merge_s: float) -> PushCosts | None:
-        """Return the mean costs of a push, given the master's `merge_s`; None before any was answered."""
+        """Return the mean costs of a push; None before any was answered. `merge_s`: the master's seconds per push."""
         push_s = self.push_s()
         return None if push_s is None else PushCosts(push_s, self.travel_s(), merge_s)
 
     def travel_s(self, name: str = "") -> float:
-        """Return the seconds from sending a push to its answer: a worker cannot push more often."""
+        """Return the seconds from sending a push to its answer, the shortest possible push interval."""
         return self._mean(name, "travels") or 0.0
 
     def delay(self, name: str = "") -> Delay:
-        """Return the time in addition to training until a lease of such a worker is credited."""
+        """Return the time, in addition to training, until a lease of a kind of worker is credited."""
         start_s, copy_s = self._begin(name)
         push_s, travel_s = self._mean(name, "pushes"), self._mean(name, "travels")
         return Delay(

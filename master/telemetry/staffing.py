@@ -1,8 +1,8 @@
 """Policy for the number of workers: how many to submit, which to release, which are lost, when to stop submitting.
 
-`worker_limit` bounds the number by the length of the run. Replicas that workers have trained separately are averaged,
-and an average is no further along than one of them. So over the same vertices more workers move the model less far,
-however often they push (`docs/averaging.md`): with too few steps per worker, a run ends sooner but with a worse model.
+`worker_limit` bounds the number by the length of the run. Replicas that workers train separately are averaged, and an
+average is no further trained than one of them. So with more workers the same vertices train the model less, however
+often workers push (`docs/averaging.md`): with too few steps per worker, a run ends sooner but with a worse model.
 
 `Heartbeats` finds workers that are silent (no message, no heartbeat) or stuck (heartbeats, but no progress).
 """
@@ -22,13 +22,15 @@ from master.state.failures import GiveUpReason
 from master.state.worker_records import LostWorker, WorkerRecord, WorkerStatus, WorkerTable
 from master.store.settings import STEPS_EACH
 
-MIN_IDLE_JOBS = 10  # jobs that may always wait: in a pool about which nothing is known, or that starts none
-RECENT_S = 60.0  # window for the rate of starts: a pool is expected to start as many in the next one
-SUBMIT_INTERVAL_S = 5.0  # between two submissions, so that missing workers are submitted together, as one cluster
-MAX_FAILED_STARTS = 5  # failed starts in a row, while no other worker works, before submission stops
-MAX_LEAVING_S = 600.0  # time within which any worker has pushed and left
-STUCK = 10  # a batch may take this many times --silence
-MAX_UNFIT = 20  # unfit machines in a row before submission stops; higher, because the next machine may be fit
+MIN_IDLE_JOBS = 10  # this many jobs may always wait, even in a pool that is unknown or starts none
+RECENT_S = 60.0  # window for the rate of starts: a pool is expected to start as many jobs in the next window
+SUBMIT_INTERVAL_S = (
+    5.0  # minimum between two submissions, so that missing workers are submitted together, as one cluster
+)
+MAX_FAILED_STARTS = 5  # failed starts in a row before submission stops, if no other worker works
+MAX_LEAVING_S = 600.0  # within this time any worker can push and leave
+STUCK = 10  # a batch may take this many times --silence before its worker counts as stuck
+MAX_UNFIT = 20  # unfit machines in a row before submission stops; many, because the next machine may be fit
 MAX_DEATHS = 20  # workers that ended by themselves with nothing credited in between, before submission stops
 MIN_BACKOFF_S, MAX_BACKOFF_S = 1.0, 300.0  # between submissions while starts fail; doubles each time
 _MACHINE_STATUSES = frozenset((UNFIT, StorageError.exit_status, RunError.exit_status))  # the machine's fault
@@ -50,10 +52,10 @@ class Queue:
 def max_idle_jobs(queue: Queue) -> tuple[int, str]:
     """Return how many jobs may wait in a queue, and the reason: twice as many as the pool started recently.
 
-    The limit doubles as long as the pool starts all that wait. If it starts fewer, a job waits for 2·`RECENT_S`,
-    whatever the pool's speed; if it starts none, the limit falls back to `MIN_IDLE_JOBS`. It is never less than the
-    number of workers that end while a job waits (Little's law, over at most `RECENT_S`), so that a new master, which
-    has seen no starts yet, keeps up the number that the last one reached.
+    The limit doubles as long as the pool starts all jobs that wait. If the pool starts fewer, a job waits for
+    2·`RECENT_S`, whatever the pool's speed; if it starts none, the limit falls back to `MIN_IDLE_JOBS`. The limit is
+    never less than the number of workers that end while a job waits (Little's law, for waits of at most `RECENT_S`).
+    So a new master, which has seen no starts yet, keeps up the number of workers that the last master reached.
     """
     replaced = 0
     if queue.wait_s is not None and queue.life_s:
@@ -94,8 +96,8 @@ class PresentWorker:
 def workers_to_release(present: Sequence[PresentWorker], wanted: int) -> tuple[list[str], str]:
     """Return the workers to release so that `wanted` stay, and the reason. `present` is ordered oldest first.
 
-    Waiting ones are released first, then those that have trained nothing yet, then the slowest; among equals the
-    newest.
+    Waiting workers are released first, then those that have trained nothing yet, then the slowest. Among equals the
+    newest is released first.
     """
     surplus = max(0, len(present) - wanted)
     order = sorted(reversed(present), key=lambda worker: (not worker.waits, worker.speed or 0.0))
@@ -104,13 +106,13 @@ def workers_to_release(present: Sequence[PresentWorker], wanted: int) -> tuple[l
 
 def release_time_s(began_s: float, longest_s: float) -> float:
     """Return the time to release a worker that began at `began_s`, so that it leaves before its job's limit
-    `longest_s`: after 95% of the limit, but at most `MAX_LEAVING_S` before it."""
+    `longest_s`: after 95% of the limit, or `MAX_LEAVING_S` before the limit if that is later."""
     return began_s + longest_s - min(0.05 * longest_s, MAX_LEAVING_S)
 
 
 def silence_limit_s(limit_s: float, *, out_of_reach: bool) -> float:
-    """Return how long a worker may be silent: a quarter of the limit if the back end cannot reach it either, since then
-    two independent signs say that it is gone."""
+    """Return how long a worker may be silent: a quarter of the limit if the back end cannot reach it either, because
+    two independent signs then say that the worker is gone."""
     return limit_s / 4 if out_of_reach else limit_s
 
 
@@ -128,10 +130,10 @@ def is_suspended_long(since_s: float, now_s: float, limit_s: float) -> tuple[boo
     return still > limit_s, f"suspended for {still:.0f} s (limit {limit_s:.0f} s)"
 
 
-def is_stuck(headway_s: float, now_s: float, limit_s: float) -> tuple[bool, str]:
+def is_stuck(progress_s: float, now_s: float, limit_s: float) -> tuple[bool, str]:
     """Return whether a live worker has made no progress for so long that f counts as stuck in one batch (an endless
     loop or a deadlock), and the reason."""
-    idle_s, limit = now_s - headway_s, STUCK * limit_s
+    idle_s, limit = now_s - progress_s, STUCK * limit_s
     limits = f"limit {limit:.0f} s, {STUCK} times --silence"
     return idle_s > limit, f"its process lives, but it has trained nothing for {idle_s:.0f} s ({limits})"
 
@@ -150,13 +152,14 @@ class FailedStart(NamedTuple):
 
 
 def judge_failed_starts(
-    failed: Sequence[FailedStart], *, others_work: bool = False, any_spoke: bool = False
+    failed: Sequence[FailedStart], *, others_work: bool = False, any_reported: bool = False
 ) -> tuple[bool, str]:
-    """Return whether to keep submitting after these workers in a row `failed` before their first sync, and the reason.
-    Workers whose machine was taken away are not among them.
+    """Return whether to keep submitting, and the reason. `failed` are the last workers in a row that failed before
+    their first sync, except those whose machine was taken away.
 
-    If two machines fail with the same output before any worker has sent a message (`any_spoke`), the fault is in the
-    program or in the files sent with it; except for statuses by which a worker judges its machine or its connection.
+    If two machines fail with the same status and output, and no worker has ever sent a message (not `any_reported`),
+    the fault is in the program or in the files sent with it. Statuses by which a worker blames its machine or
+    connection are excepted.
     While others work, submission continues: one bad machine that kills job after job must not stop the rest.
     """
     last, unfit = failed[-1], sum(start.status == UNFIT for start in failed)
@@ -165,14 +168,14 @@ def judge_failed_starts(
     alike = {start.machine for start in failed if (start.status, start.signature) == (last.status, last.signature)}
     if (
         len(alike) > 1
-        and not any_spoke
+        and not any_reported
         and last.words
         and last.status is not None
         and last.status not in _MACHINE_STATUSES
     ):
         return False, (
             f"{len(alike)} machines failed in the same way before any worker had work, so it is not the machines: the "
-            f"program, or what is sent with it, is to be mended"
+            f"program, or what is sent with it, has to be fixed"
         )
     if unfit >= MAX_UNFIT:
         return False, f"{unfit} workers in a row found that their machine lacks something that the program needs"
@@ -186,7 +189,7 @@ class Deaths:
     """Workers that ended by themselves (not by their machine) since something was last credited."""
 
     ways: tuple[tuple[str, int], ...] = ()  #: (signal or exit status, number of workers)
-    longest_s: float = 0.0  #: the longest of their lives
+    longest_s: float = 0.0  #: the longest life of these workers
 
     @property
     def count(self) -> int:
@@ -201,8 +204,9 @@ class Deaths:
 def judge_deaths(deaths: Deaths, *, others_live_longer: bool) -> tuple[bool, str]:
     """Return whether to keep submitting after these deaths with nothing credited in between, and the reason.
 
-    A worker that has lived longer than all of them may have passed the point at which they died: one bad machine that
-    kills job after job must not stop workers that are still at their first batch.
+    `others_live_longer`: a live worker is older than all of these were when they died. It has perhaps passed the point
+    at which they died, so submission continues: one bad machine that kills job after job must not stop workers that
+    are still at their first batch.
     """
     ways = ", ".join(f"{count} with {way}" for way, count in sorted(deaths.ways, key=lambda way: (-way[1], way[0])))
     reason = f"{deaths.count} workers ended by themselves, and nothing was credited in between: {ways}"
@@ -210,8 +214,8 @@ def judge_deaths(deaths: Deaths, *, others_live_longer: bool) -> tuple[bool, str
 
 
 def submission_backoff(in_a_row: int, *, others_begin: bool) -> tuple[float, str]:
-    """Return the seconds to wait before the next submission after `in_a_row` failed starts, while others work: 0 if a
-    worker that began after the first of them has sent a message since (`others_begin`)."""
+    """Return the seconds to wait before the next submission after `in_a_row` failed starts, while other workers work.
+    `others_begin`: a worker that began after the first failed start has sent a message; then there is no wait."""
     if in_a_row < MAX_FAILED_STARTS or others_begin:
         return 0.0, "workers begin"
     wait_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2.0 ** min(in_a_row - MAX_FAILED_STARTS, 60))
@@ -225,11 +229,11 @@ MAX_DOUBLINGS = 6  # doublings of --silence: two minutes become two hours
 class Heartbeats:
     """Finds silent and stuck workers among those that run.
 
-    `read` reads a worker's heartbeat, and `limit_s` is how long a worker may be silent. `doublings` says how often that
-    limit is doubled for the range a worker trains: f may hold the interpreter lock for long on some range, which
-    silences the heartbeat thread of every worker that gets it.
+    `read` reads a worker's heartbeat, and `limit_s` is how long a worker may be silent. `doublings` returns how
+    many times that limit is doubled for the range that a worker trains: on some ranges f holds the interpreter lock for
+    long, which silences the heartbeat thread of every worker that trains such a range.
 
-    A heap orders workers by the next time at which one could be silent, so that a turn costs only those that are due.
+    A heap orders workers by the time of their next check, so that a call of `lost` visits only workers that are due.
     """
 
     def __init__(
@@ -243,12 +247,12 @@ class Heartbeats:
         self._read = read
         self._limit_s = limit_s
         self._doublings = doublings
-        # Heap of (time of the next check, worker); an entry is stale unless the time equals the record's `look_s`.
+        # Heap of (time of the next check, worker). An entry is stale if its time differs from the record's `check_s`.
         self._looks: list[tuple[float, str]] = []
 
     def watch(self, record: WorkerRecord, now: float) -> None:
         """Start watching a worker that was started or can be reached again."""
-        record.signs.show(now)
+        record.signs.record_contact(now)
         record.signs.heartbeat = None
         self._plan(record)
 
@@ -259,30 +263,30 @@ class Heartbeats:
             self._plan(record)
 
     def lost(self, now: float) -> list[LostWorker]:
-        """Return the workers to give up. A heartbeat is read at most twice per silence, because reading is a file
-        access for each worker: half way through the limit, for comparison, and at its end."""
+        """Return the workers to give up. In one silence, a worker's heartbeat is read at most twice, because each
+        reading is a file access: half way through the limit, and at the limit, to compare the two."""
         lost, again = [], []
         while self._looks and self._looks[0][0] < now:
-            look_s, name = heappop(self._looks)
+            check_s, name = heappop(self._looks)
             record = self._workers.get(name)
-            if record is None or record.status is not WorkerStatus.RUNNING or record.signs.look_s != look_s:
+            if record is None or record.status is not WorkerStatus.RUNNING or record.signs.check_s != check_s:
                 continue  # a stale entry: the worker has stopped, or another check was planned since
             again.append(record)
             signs = record.signs
             limit_s = self._limit(record)
             if now - signs.last_s <= silence_limit_s(limit_s, out_of_reach=signs.out_of_reach) / 2:
-                continue  # a message came since
+                continue  # a message came since this check was planned
             silent, reason = is_silent(signs.last_s, now, limit_s, out_of_reach=signs.out_of_reach)
             heartbeat = self._read(name) if silent or not signs.heartbeat_read else None
             if silent and heartbeat not in (None, signs.heartbeat):
                 assert heartbeat is not None
-                signs.show_heartbeat(heartbeat, now)
-                stuck, reason = is_stuck(signs.headway_s, now, self._limit_s)
+                signs.record_heartbeat(heartbeat, now)
+                stuck, reason = is_stuck(signs.progress_s, now, self._limit_s)
                 if stuck:
-                    lost.append(LostWorker(record, GiveUpReason.NO_HEADWAY, reason))
+                    lost.append(LostWorker(record, GiveUpReason.STUCK, reason))
             elif silent:
                 lost.append(LostWorker(record, GiveUpReason.SILENCE, reason))
-            elif not signs.heartbeat_read:  # half way: remember the heartbeat to compare with at the end
+            elif not signs.heartbeat_read:  # half way: remember the heartbeat, to compare it with the one at the limit
                 signs.heartbeat_read, signs.heartbeat = True, heartbeat
         for record in again:
             self._plan(record)
@@ -294,14 +298,15 @@ class Heartbeats:
         return max(least_s, self._limit_s * 2.0 ** min(self._doublings(record.name), MAX_DOUBLINGS))
 
     def _plan(self, record: WorkerRecord) -> None:
-        """Plan the next check of a worker: half way through its limit, then at the end."""
+        """Plan the next check of a worker: half way through its limit, then at the limit."""
         signs = record.signs
         patience = silence_limit_s(self._limit(record), out_of_reach=signs.out_of_reach)
-        signs.look_s = signs.last_s + (patience if signs.heartbeat_read else patience / 2)
-        heappush(self._looks, (signs.look_s, record.name))
+        signs.check_s = signs.last_s + (patience if signs.heartbeat_read else patience / 2)
+        heappush(self._looks, (signs.check_s, record.name))
 
 
-# Four workers are always allowed: training with a quarter of the batch makes up for averaging (`gridml.engine.pace`).
+# This many workers are always allowed, because batches of a quarter of the size make up for averaging
+# (`gridml.engine.pace`).
 MIN_WORKERS = 4
 
 
@@ -309,7 +314,7 @@ MIN_WORKERS = 4
 class RunLength:
     """The amount of training in a run."""
 
-    vertices: int  #: of all epochs together
+    vertices: int  #: vertices of all epochs together
     batch: int  #: vertices of a batch
     steps_each: int = STEPS_EACH  #: batches that each worker should train at least; 0: no minimum
 

@@ -1,1 +1,1 @@
-"""Who among the workers is trusted: `trust.py` is what others call."""
+"""Trust in workers. Other packages use only `trust.py`."""

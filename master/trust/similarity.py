@@ -1,16 +1,16 @@
 """Similarity of two steps, and the decisions of spot checks.
 
-A share of the pushes is trained a second time by another worker, and the two steps are compared. A worker cannot tell
-which of its pushes is checked, so it cannot behave well for the check only. The worker that repeats a push starts from
-the same replica with fresh optimisers. Two decisions follow:
+For a share of the pushes, another worker repeats the training, and the two steps (changes of the tensors) are compared.
+A worker cannot tell which of its pushes is checked, so it cannot behave well only for the check. The worker that
+repeats a push starts from the same replica with fresh optimisers. Two decisions follow:
 
-- Repetitions are the same training, step by step. A result on which two machines agree is correct, and a worker that
-  returns another one is odd. Where f is not deterministic no two results agree, and no worker is odd.
+- Two repetitions are the same training, step by step. A result on which two machines agree is correct, and a repetition
+  with another result is odd. If f is not deterministic, no two results agree, and none is odd.
 - A push and its repetition are similar, not equal, and their similarity differs from push to push. A machine is
   therefore compared with the others over many checks, and a check that looks bad is confirmed by a second repetition.
 
-Two steps are compared over the same vertices from the same version. Integer tensors of modules are left out: they are
-counters, such as of batches, and have no direction.
+The two steps start from the same version and cover the same vertices. Integer tensors of modules are left out: they are
+counters, for example of batches, and have no direction.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ def similarity(
     group_of: Callable[[str], str],
     before: Callable[[str, RowValues], Mapping[str, Array]],
 ) -> dict[str, float]:
-    """Return the cosine of the angle between the steps of two pushes, by group of tensors; 1 where neither moved.
+    """Return the cosine of the angle between the steps of two pushes, by group of tensors; 1 if neither push changes
+    the group.
 
-    Both were trained from `base`. `group_of` maps a tensor's name in files to its group; `before` returns the values
-    that local vertices had, by type and rows.
+    Both pushes were trained from `base`. `group_of` maps a tensor's name in files to its group. `before` is called with
+    a type and its rows, and returns the values that these local vertices had before.
     """
     sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])  # Σab, Σaa, Σbb
     one, other = dict(_steps(first, base, before)), dict(_steps(second, base, before))
@@ -72,7 +73,7 @@ def _cosine(product: float, square: float, other_square: float) -> float:
 def _steps(
     content: PushContent, base: Base, before: Callable[[str, RowValues], Mapping[str, Array]]
 ) -> Iterator[tuple[str, _Step]]:
-    """Yield the changes of a push by tensor name as in files; names of local vertices begin with @."""
+    """Yield the changes of a push by the tensors' names in files; names for local vertices begin with @."""
     for key, tensors in content.replica.modules.items():
         for name, values in tensors.items():
             if values.dtype.kind == "f":
@@ -91,13 +92,13 @@ def _of_rows(prefix: str, rows: RowValues, old: Mapping[str, Array]) -> Iterator
 
 def _change(new: Array, old: Array) -> Array:
     """Return the change of a tensor."""
-    if same_bits(new, old):  # before subtracting: infinities of a mask would give NaN
+    if same_bits(new, old):  # not by subtraction: the infinities of a mask would give NaN
         return np.zeros(new.shape)
     return np.subtract(new, old, dtype=np.float64) if new.dtype != np.bool_ else new.astype(float) - old
 
 
 def _aligned(one: _Step | None, other: _Step | None) -> tuple[Array, Array]:
-    """Return both changes in one shape. A tensor or row that a push does not name is unchanged: zeros."""
+    """Return both changes in the same shape, with zeros for a tensor or row that a push leaves out as unchanged."""
     if one is None or other is None:
         there = one or other
         assert there is not None, "one of the two has the tensor"
@@ -116,19 +117,21 @@ def _spread(step: _Step, ids: Ids) -> Array:
     return spread
 
 
-#: Share of the usual similarity below which a push is suspicious. Fresh and long-running workers differ by less.
+#: Share of the usual similarity below which a push is suspicious. A fresh and a
+#: long-running worker differ less than that.
 MIN_SHARE_OF_USUAL = 0.25
-#: Cosine from which on two repetitions agree. The rest is rounding that differs between machines.
+#: Minimum cosine at which two repetitions agree. It is below 1 because machines round differently.
 MIN_AGREEMENT = 0.9
-#: Other machines that must have confirmed pushes before any similarity is usual.
+#: Minimum number of other machines with confirmed pushes; with fewer, the usual similarity is unknown.
 MIN_MACHINES = 2
-#: Confirmed checks that those machines must have together.
+#: Minimum number of confirmed checks of those other machines together.
 MIN_CHECKS = 4
-#: Odd results from which on a machine is malicious. One alone may be a rare kind of machine that rounds differently.
+#: Number of odd results from which on a machine counts as malicious. A single odd result may come from a rare kind of
+#: machine that rounds differently.
 MAX_ODD = 2
 #: Share of a suspicious machine's pushes that is checked, so that it is soon confirmed or cleared.
 CLOSE_SHARE = 0.5
-#: Probability that an honest machine is called an outlier.
+#: Maximum probability of calling an honest machine an outlier.
 MAX_CHANCE = 1e-4
 
 #: The cosine of the angle between two steps, by group of tensors.
@@ -142,14 +145,14 @@ class CheckResult(NamedTuple):
     again: bool
     #: repetitions, counted from 1, that differ from those that agree
     odd: tuple[int, ...]
-    #: of the push and a repetition that is known to be correct; None where none is
+    #: similarity of the push and a repetition that is known to be correct; None: no repetition is known to be correct
     similarity: Similarity | None
     reason: str
 
 
 def usual_similarity(confirmed: Sequence[Sequence[Similarity]]) -> dict[str, float]:
-    """Return the usual similarity of push and repetition by group, given the confirmed checks of each machine. Empty
-    where too little is known."""
+    """Return the usual similarity of push and repetition by group, given the confirmed checks of each machine. The
+    result is empty if too little is known."""
     machines = [checks for checks in confirmed if checks]
     if len(machines) < MIN_MACHINES or sum(map(len, machines)) < MIN_CHECKS:
         return {}
@@ -164,8 +167,8 @@ def judge(
 ) -> CheckResult:
     """Decide on the repetitions of a push.
 
-    `to_push` holds the similarity of each repetition to the push, `repetitions` that of each pair of repetitions,
-    counted from 1; `expected` is the usual similarity, empty where it is unknown.
+    `to_push` has the similarity of each repetition to the push. `repetitions` has the similarity of each pair of
+    repetitions, which are counted from 1. `expected` is the usual similarity, empty if it is unknown.
     """
     if len(to_push) == 1:
         unlike, reason = _unlike(to_push[0], expected)
@@ -192,13 +195,16 @@ def min_share(newest: Similarity, times_odd: int, expected: Similarity) -> float
 
 
 def is_malicious(times_odd: int) -> tuple[bool, str]:
-    """Return whether a machine with so many odd repetitions is malicious, and why."""
+    """Return whether a machine with this many odd repetitions is malicious, and why."""
     return times_odd >= MAX_ODD, f"in {times_odd} spot checks its repetition differs from those that agree"
 
 
 def is_outlier(own: Sequence[Similarity], others: Sequence[Sequence[Similarity]]) -> tuple[bool, str]:
-    """Return whether the pushes of a machine are not training, and why: they are far less similar to their repetitions
-    than is usual, and significantly so (Mann and Whitney, 1947)."""
+    """Return whether the pushes of a machine are not results of training, and why.
+
+    The machine is an outlier if its pushes are far less similar to their repetitions than usual, and the difference is
+    significant (Mann and Whitney, 1947).
+    """
     from scipy.stats import mannwhitneyu  # deferred: this import takes most of a second
 
     expected = usual_similarity(others)
@@ -224,7 +230,8 @@ def _agree(alike: Similarity) -> bool:
 
 
 def _unlike(similarity: Similarity, expected: Similarity) -> tuple[bool, str]:
-    """Return whether a push is less similar to a repetition than is usual, in its least similar group, and why."""
+    """Return whether a push is far less similar to a repetition than is usual, and why. Its least similar group
+    decides."""
     shares = {group: similarity[group] / usually for group, usually in expected.items() if group in similarity}
     if not shares:
         least = min(similarity.values(), default=1.0)

@@ -1,9 +1,9 @@
-"""Spot checks: hold back a push until other workers have trained the same, then judge both.
+"""Spot checks: hold back a push until other workers have repeated its training, then judge all results.
 
-The checked push is refused like any other, so its range is free again and credited once, to a worker that trains it
-again. At most one check is open, because it holds one or two replicas' worth of tensors and pins a version. A check is
-dropped when its range is leased to a worker that does not repeat it, which happens when nothing else is left, and it
-ends with the master.
+The checked push is refused, so its range is free again and is credited only once, to a worker that trains it again. At
+most one check is open, because a check holds one or two replicas' worth of tensors and pins a version. A check is
+dropped when its range is leased to a worker that does not repeat the push, which happens when no other range is left.
+A check is not stored: it ends with the master.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from master.trust.similarity import Similarity, is_malicious, is_outlier, judge,
 from master.trust.trust import ShouldCheck
 
 TOPIC = "spot check"
-#: Recent checks that are kept of each machine.
+#: Number of recent checks that are kept per machine.
 MAX_CHECKS = 16
 
 
@@ -39,16 +39,16 @@ class Start:
     version: int
     #: everything that the lease touches, as of that version
     replica: ReplicaPart
-    #: that of the push, so that the repetition takes the same steps
+    #: pace of the checked push, so that the repetition takes the same steps
     pace: Pace
 
 
 @dataclass(frozen=True)
 class RepeatedResult:
-    """A push of a checked range: the original one or a repetition."""
+    """A push of a checked range: the original push or a repetition."""
 
     worker: str
-    #: machine of the worker; its name where all workers are on one machine
+    #: machine of the worker; if all workers are on one machine, the worker's name
     place: str
     content: PushContent
 
@@ -61,13 +61,13 @@ class Check:
     #: version from which all results start
     base: int
     pace: Pace
-    #: the run has several machines
+    #: True if the run has several machines: a place is then a machine, else a worker
     by_machine: bool
     #: first the checked push, then its repetitions
     results: list[RepeatedResult] = field(default_factory=list)
-    #: some place has not returned a result yet; otherwise the worker that pushed may repeat it, too
+    #: True while another place can still repeat the push; if False, the place that pushed may repeat it, too
     left: bool = True
-    #: lease of the repetition under way; None while no worker has it
+    #: lease of the repetition under way; None: no worker repeats the push now
     lease: int | None = None
     #: worker that gets the range as soon as it holds no other lease
     reserved_for: str = ""
@@ -82,7 +82,7 @@ class Check:
 
 
 class SpotChecks:
-    """Opens a check where one is `due`, given the minimum share of pushes to check, and judges it.
+    """Opens a check of a push when `due` says so, and judges it. `due` gets the minimum share of pushes to check.
 
     Methods must be called inside the ledger's transaction.
     """
@@ -112,13 +112,13 @@ class SpotChecks:
 
     @property
     def versions(self) -> set[int]:
-        """Versions that repetitions start from, which must be kept."""
+        """Versions from which repetitions start. They must be kept."""
         return set() if self._check is None else {self._check.base}
 
     # --- assignment of repetitions
 
     def assignment(self, record: WorkerRecord) -> tuple[Span, str] | None:
-        """Return (the range that this worker is to repeat, why); None for no range."""
+        """Return (the range that this worker must repeat, why); None: it repeats nothing."""
         check = self._current_check()
         if check is None or check.lease is not None or not check.may_repeat(check.place(record, record.name)):
             return None
@@ -127,8 +127,8 @@ class SpotChecks:
         return check.span, f"a spot check of {check.results[0].worker}"
 
     def reserve(self, record: WorkerRecord, lease: LeaseState | None) -> None:
-        """Reserve the range for a worker that got it by `assignment`, or record the lease that it was granted. A lease
-        of another range changes nothing."""
+        """Record that a worker takes the range from `assignment`: without a lease yet, reserve the range for the
+        worker; with a lease of this range, record the lease. A lease of another range changes nothing."""
         check = self._check
         assert check is not None, "only the range of a check is assigned"
         if lease is None or (lease.epoch, lease.start, lease.stop) == (
@@ -139,8 +139,7 @@ class SpotChecks:
             check.reserved_for, check.lease = record.name, None if lease is None else lease.id
 
     def start(self, lease: LeaseState) -> Start | None:
-        """Return the state that a granted lease starts from; None where it continues with the state that its worker
-        has."""
+        """Return the state from which the worker of a granted lease starts; None: it continues from its own state."""
         check = self._check
         if check is None or lease.id != check.lease:
             return None
@@ -156,15 +155,15 @@ class SpotChecks:
     def hold_back(
         self, record: WorkerRecord, lease: LeaseState, content: PushContent, at: tuple[int, int], now: float
     ) -> str | None:
-        """Return why a push that could be merged is held back; None to merge it. `at` is (position it reaches, its
-        base)."""
+        """Return why a push that could be merged is held back; None: merge it. `at` is (position up to which the push
+        trained, its base version)."""
         upto, base = at
         check = self._current_check()
         if check is not None and check.lease == lease.id:
-            self._check = None  # `_judge` sets it again where another repetition is needed
+            self._check = None  # `_judge` sets it again if another repetition is needed
             try:
                 if (lease.upto, upto, base) != (check.span.start, check.span.stop, check.base):
-                    return None  # the lease was cut or pushed in parts: not the same training
+                    return None  # the lease was cut or pushed in parts, so this is not the same training
                 check.results.append(RepeatedResult(record.name, check.place(record, record.name), content))
                 return self._judge(check, lease, now)
             except DamagedError as error:  # the base version cannot be read any more
@@ -189,7 +188,7 @@ class SpotChecks:
     def _open(
         self, record: WorkerRecord, lease: LeaseState, content: PushContent, at: tuple[int, int], now: float
     ) -> str | None:
-        """Open a check of a push if another worker can repeat it; return as `hold_back`."""
+        """Open a check of a push if another worker can repeat it. Returns what `hold_back` returns."""
         upto, base = at
         machines = {candidate.machine for candidate in self._workers.ready(now)} | {record.machine}
         credited = self._store.ledger.credited_at(base) or 0
@@ -199,7 +198,7 @@ class SpotChecks:
         return self._free_range(check, lease, now) if self._can_repeat(check, now) else None
 
     def _can_repeat(self, check: Check, now: float) -> bool:
-        """Return whether any worker that is ready may repeat it."""
+        """Return whether any worker that is ready may repeat the push of a check."""
         return any(check.may_repeat(check.place(each, each.worker)) for each in self._workers.ready(now))
 
     def _free_range(self, check: Check, lease: LeaseState, now: float) -> str:
@@ -213,7 +212,7 @@ class SpotChecks:
         return reason
 
     def _judge(self, check: Check, lease: LeaseState, now: float) -> str | None:
-        """Judge the results so far; return as `hold_back`."""
+        """Judge the results so far. Returns what `hold_back` returns."""
         span = check.span
         pushed, *repeated = check.results
         alike = {pair: self._similarity(check, *pair) for pair in combinations(range(1, len(check.results)), 2)}
@@ -225,7 +224,7 @@ class SpotChecks:
         if outcome.again:
             check.left = True
             check.left = self._can_repeat(check, now)
-            # `left` is now False where only the worker that pushed remains, which changes the second answer.
+            # If `left` is now False, the place that pushed may repeat, too, so a second call can return True.
             found = check.left or self._can_repeat(check, now)
             return self._free_range(check, lease, now) if found else None
         if outcome.similarity is not None:
@@ -242,9 +241,9 @@ class SpotChecks:
         return None
 
     def _quarantine(self, result: RepeatedResult, reason: str, now: float) -> None:
-        """Quarantine a worker, or those that have replaced it on its machine. Their successors start with a clean
-        record."""
-        successors = [record.name for record in self._workers if record.alive and record.machine == result.place]
+        """Quarantine the worker of a result, or, if that worker has ended, the workers on its machine. The checks
+        of the place are forgotten, so later workers there start with a clean record."""
+        successors = [record.name for record in self._workers if record.is_alive and record.machine == result.place]
         culprits = [result.worker] if self._workers.get(result.worker) is not None else successors
         for worker in culprits:
             self._quarantine_worker(worker, reason, now)
@@ -252,13 +251,14 @@ class SpotChecks:
         del self._odd[result.place]
 
     def _similarity(self, check: Check, one: int, other: int) -> Similarity:
-        """Compare two results. Raises DamagedError where their base cannot be read."""
+        """Compare two results. Raises DamagedError if their base cannot be read."""
         base = self._store.replica.base(check.base, self._store.ledger.sha256_of(check.base))
         contents = check.results[one].content, check.results[other].content
         return similarity(*contents, base, self._group_of, self._store.fields.values)
 
     def _current_check(self) -> Check | None:
-        """Return the open check, if its range is still free or leased for it, and its base is kept."""
+        """Return the open check. Drop it if its range is neither free nor leased for the check, or if its base version
+        was undone."""
         check, ledger = self._check, self._store.ledger
         if check is not None:
             held = ledger.is_free(check.span) if check.lease is None else ledger.leases.get(check.lease) is not None

@@ -10,13 +10,14 @@ from typing import Any, final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
-from gridml.protocol.foreign import printable
+from gridml.protocol.foreign import one_line, printable
 
 
 @final
 class PlainConsole(Console):
-    """A rich console that prints text literally: no markup, no emoji, control characters escaped.
+    """A rich console that prints text literally and on one line: no markup, no emoji, control characters escaped.
 
     Output includes text from other machines, such as machine names and a worker's last output, which must not be able
     to control the terminal. `width` is in columns; None: that of the terminal.
@@ -26,6 +27,10 @@ class PlainConsole(Console):
         super().__init__(stderr=stderr, width=width, markup=False, emoji=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        if isinstance(renderable, str):
+            renderable = one_line(renderable)
+        elif isinstance(renderable, Text):
+            renderable = Text("\\n").join(renderable.split("\n", allow_blank=True))
         for segment in super().render(renderable, options):
             text = segment.text
             if segment.control or text.isprintable() or text == "\n":

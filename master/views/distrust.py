@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from master.state.failures import AVOIDED, PAUSE_S, Altered, long_rest_s, strikes
+from master.state.failures import AVOID_AFTER, MIN_PAUSE_S, Alteration, long_rest_s, strikes
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class AlteredPushes:
     shortened: int  #: pushes merged with shorter steps
     clipped: int  #: pushes whose steps a rule such as `clipped` shortened
     left_out: int  #: pushes merged without some tensor or optimiser moments
+    unreadable: int  #: messages that came damaged or malformed
     refused: int  #: pushes that were rejected
     vertices: int  #: total vertices of all these pushes
     because: str  #: reason for the last one
@@ -43,13 +44,14 @@ class AvoidedMachine:
 
     machine: str
     distrusted: int  #: workers there that were given up for what they sent
-    seconds_left: float  #: until it may get a worker; the last hour of a long rest applies only while others work
-    for_good: bool  #: it gets none for the rest of the run, while others work elsewhere
+    #: until the machine may get a worker; the last hour of a long rest applies only while others work
+    seconds_left: float
+    for_good: bool  #: the machine gets no worker for the rest of the run, while others work elsewhere
     because: str
 
     @property
     def until(self) -> str:
-        """For how long no worker starts there, in words."""
+        """In words, how long no worker starts there."""
         if self.for_good:
             return "for the rest of the run, while others work elsewhere"
         return f"for {self.seconds_left:.0f} s more" if self.seconds_left > 0 else "until a while ago"
@@ -60,7 +62,7 @@ class AvoidedMachine:
 
 def read_altered(db: sqlite3.Connection) -> list[AlteredPushes]:
     """Return the workers with altered pushes, those with the most vertices first."""
-    counts = ", ".join(f"sum(pushes * (how = '{how}'))" for how in Altered)  # in the order of the fields above
+    counts = ", ".join(f"sum(pushes * (how = '{how}'))" for how in Alteration)  # in the order of the fields above
     # With max(), SQLite takes bare columns such as `reason` from the row that has the maximum.
     rows = db.execute(
         f"SELECT worker, coalesce(machine, ''), {counts}, sum(vertices), reason, max(at_s) FROM altered "
@@ -78,14 +80,14 @@ def read_quarantined(db: sqlite3.Connection) -> list[QuarantinedWorker]:
 
 
 def read_avoided_machines(db: sqlite3.Connection, now: float) -> list[AvoidedMachine]:
-    """Return the machines with enough failures to be avoided, by name. `now` is in seconds of the ledger's clock."""
+    """Return the machines with enough failures to be avoided, sorted by name; `now` is by the ledger's clock."""
     rows = db.execute("SELECT name, failures, distrusted, avoided_until_s, reason FROM machines ORDER BY name")
     avoided = []
     for name, failures, distrusted, until_s, because in rows:
         longer_s = long_rest_s(failures, distrusted)
         for_good = math.isinf(longer_s)
         left_s = max(0.0, until_s + (0.0 if for_good else longer_s) - now)
-        if strikes(failures, distrusted) >= AVOIDED or left_s > PAUSE_S:
+        if strikes(failures, distrusted) >= AVOID_AFTER or left_s > MIN_PAUSE_S:
             avoided.append(AvoidedMachine(name, distrusted, left_s, for_good, because))
     return avoided
 

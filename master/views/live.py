@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gridml.errors import LedgerError
-from gridml.protocol.foreign import printable
+from gridml.protocol.foreign import one_line
 from master.store.reader import connect, read_ahead
 from master.store.rundir import NO_FACTS, EventFacts, RunStatus, bounded
 from master.views.console import json_text
@@ -33,9 +32,9 @@ STYLES = {
     **dict.fromkeys(("started", "training", "resumed", "running"), "cyan"),
     **dict.fromkeys(("epoch", "metrics", "best", "stopping", "finished"), "green"),
 }
-MAX_NAMED = 3  # avoided machines, or held workers, named in one line
+MAX_NAMED = 3  # maximum number of avoided machines, or of held workers, named in one line
 WIDTH = 100  # columns of the panel, if the terminal is as wide
-BAD = "yellow"  # all other topics: something was lost or failed
+BAD = "yellow"  # style of topics that are not in STYLES: something was lost or failed
 
 
 class LiveView(ABC):
@@ -45,8 +44,8 @@ class LiveView(ABC):
 
     @abstractmethod
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
-        """Show an event at `at_s` (seconds of time.time()): its topic, such as "evicted", its text, and the numbers and
-        names in that text."""
+        """Show an event at `at_s` (seconds of time.time()): its topic, such as "evicted", its text, and as `facts` the
+        numbers and names in that text."""
 
     @abstractmethod
     def progress(self, now: float, progress: RunProgress) -> None:
@@ -95,20 +94,16 @@ class Lines(LiveView):
         self._out = out
 
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
-        print(printable(f"{clock_time(at_s)}  {topic:9} {text}", sys.maxsize), file=self._out, flush=True)
+        print(one_line(f"{clock_time(at_s)}  {topic:9} {text}"), file=self._out, flush=True)
 
     def progress(self, now: float, progress: RunProgress) -> None:
-        print(
-            printable(f"{clock_time(now)}  {'progress':9} {progress_line(progress)}", sys.maxsize),
-            file=self._out,
-            flush=True,
-        )
+        print(f"{clock_time(now)}  {'progress':9} {progress_line(progress)}", file=self._out, flush=True)
 
 
 @final
 class EventLines(LiveView):
-    """One JSON object per line: {"at_s", "topic", "text", "facts"} for an event (docs/events.md); for a progress,
-    `topic` is "progress" and the other fields are those of RunProgress."""
+    """One JSON object per line. For an event: {"at_s", "topic", "text", "facts"} (docs/events.md). For progress:
+    `topic` is "progress", and the other fields are those of RunProgress."""
 
     every_s = 10.0
 
@@ -140,7 +135,10 @@ class Follower:
         self._root = root
         self._view = view
         self._clock = clock
-        self._ledger: sqlite3.Connection | None = None  # opened at the first reading: the run may not exist before
+        self._ledger: sqlite3.Connection | None = (
+            None  # opened at the first reading, because the run need not exist before
+        )
+        # Time of the last reading; at first set so that the next reading is due within a second.
         self._looked_s = clock() + min(1.0, view.every_s) - view.every_s
         self.last: RunProgress | None = None
 
@@ -168,7 +166,7 @@ class Follower:
 
 
 def panel(title: str, progress: RunProgress) -> RenderableType:
-    """Return the progress as a panel of constant width, so that it does not jump."""
+    """Return the progress as a panel. Its size is constant, so that the panel does not jump."""
     bars = Table.grid(padding=(0, 2), expand=True)
     bars.add_column(no_wrap=True)
     bars.add_column(ratio=1)  # the bar takes the width that the other columns leave
@@ -212,6 +210,8 @@ def _workers(progress: RunProgress) -> list[tuple[str, str]]:
 
 
 def _speed(progress: RunProgress) -> list[tuple[str, str]]:
+    if progress.no_headway is not None:
+        return [("no headway for", duration(progress.no_headway.seconds)), ("cause", progress.no_headway.cause)]
     if not progress.all_credited:
         return [("nothing is credited yet", "")]
     facts = []
@@ -236,7 +236,7 @@ def progress_line(progress: RunProgress) -> str:
     parts += [
         f"{name} {value}".rstrip() for name, value in (*_workers(progress), *_speed(progress), *_metrics(progress))
     ]
-    return ", ".join(parts)
+    return one_line(", ".join(parts))
 
 
 def clock_time(at_s: float) -> str:

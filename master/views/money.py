@@ -1,6 +1,6 @@
 """Cost of a run's instances, per market and per instance, compared with on-demand prices.
 
-It is computed from the run's roster of instances and the price history stored with it.
+The cost is computed from the run's roster of instances and the price history stored with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LifeCost:
     worker: str
     type: str
     zone: str
-    seconds: float  #: until its end, or until now
+    seconds: float  #: from its launch to its end, or until now
     dollars: float
     on_demand: float | None  #: dollars at the on-demand price; None: not known
     ended: bool
@@ -38,11 +38,11 @@ class MarketCost:
     type: str
     zone: str
     instances: int
-    taken: int
-    free: int
-    seconds: float
+    taken: int  #: instances interrupted by the provider
+    free: int  #: instances interrupted within their first hour, which is not billed
+    seconds: float  #: total of all instances
     dollars: float
-    on_demand: float | None
+    on_demand: float | None  #: dollars at the on-demand price; None: not known for all instances
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Money:
     """Total cost of a run."""
 
     dollars: float
-    on_demand: float | None
+    on_demand: float | None  #: dollars at the on-demand price; None: not known for all instances
     #: floating-point operations of credited work per dollar; None: the program gives no count, or nothing was paid
     flop_per_dollar: float | None
     markets: list[MarketCost]
@@ -83,8 +83,9 @@ def read_money(root: Path, flop: float | None, now: float | None = None) -> Mone
 
 
 def read_spent(root: Path, times_s: Sequence[float]) -> list[float]:
-    """Return the dollars spent on the run in `root` up to each of `times_s` (seconds since 1970), as known at that
-    time; empty if the run has had no instances. The sum falls when an instance is interrupted within its first hour.
+    """Return the dollars spent on the run in `root` up to each of `times_s` (seconds since 1970), as known at
+    each time; empty if the run has had no instances. The sum falls when an instance is interrupted within its first
+    hour, which is not billed.
 
     Raises LedgerError if the stored prices cannot be read.
     """
@@ -102,7 +103,7 @@ def read_spent(root: Path, times_s: Sequence[float]) -> list[float]:
 
 
 def _as_at(stay: InstanceUsage, at_s: float) -> InstanceUsage:
-    """Return a stay as it was known at a moment: an end that was still to come is none."""
+    """Return an instance's usage as it was known at `at_s`: an end after that time is left out."""
     return replace(stay, ended_s=None, taken=False) if stay.ended_s is not None and stay.ended_s > at_s else stay
 
 

@@ -1,7 +1,7 @@
 """Plots of a run, of a plan and of a placement, with matplotlib.
 
 - A run: metrics over time, credited vertices and kills, list-valued metrics (such as the accuracy per digit).
-- A plan: goodput against chunk size, by the model and by a replay of lives, with the choice marked.
+- A plan: goodput against chunk size, as computed by the model and by a replay of lives, with the choice marked.
 - A placement: memory and traffic of each part, compared with a random placement.
 """
 
@@ -68,12 +68,12 @@ def save(figure: Any, file: Path) -> None:
         figure.savefig(file)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{file} cannot be written: {error}. Name a .png, .pdf or .svg in a folder that is there."
+            f"{file} cannot be written: {error}. Name a .png, .pdf or .svg in a folder that exists."
         ) from error
 
 
 def _credit(axes: Any, root: Path) -> None:
-    """Draw credited vertices over time, and a tick for each kill: red by SIGKILL, orange by SIGTERM."""
+    """Draw credited vertices over time, and a tick for each kill: red for SIGKILL, orange for SIGTERM."""
     with opened(root) as connection:
         clock = read_clock(connection, root)
         rows = connection.execute("SELECT at_s, stop - start FROM credits ORDER BY at_s").fetchall()

@@ -1,5 +1,5 @@
-"""Progress of a run, read from its ledger in time independent of the number of credits: only epochs, workers and the
-newest rows are read."""
+"""Progress of a run, read from its ledger. Only epochs, workers and the newest rows are read, so the time does not
+depend on the number of credits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from master.state.failures import AVOIDED
+from master.state.failures import AVOID_AFTER, Alteration
 from master.state.jobs import State
 from master.store.journal import WARNINGS
-from master.store.reader import LOGGED_SETTINGS, read_facts, read_metrics
+from master.store.reader import LOGGED_SETTINGS, NO_HEADWAY, read_facts, read_metrics
 from master.store.rundir import RunStatus
 from master.store.schema import read_recent
 from master.store.spec import FACT
@@ -24,10 +24,10 @@ from master.views.distrust import (
     read_quarantined,
 )
 
-PUSHES = 50  # newest pushes in the mean staleness
+PUSHES = 50  # number of newest pushes over which staleness is averaged
 WINDOW_S = 30.0  # window of the speed
-MAX_VERSIONS = 1000  # versions read for the speed
-MIN_VERSIONS = 8  # versions used for the speed if the window has fewer
+MAX_VERSIONS = 1000  # maximum number of versions read for the speed
+MIN_VERSIONS = 8  # if the window has fewer versions, the speed is taken over this many
 _STATES = """
 SELECT state, started_s IS NOT NULL, count(*) FROM workers
 WHERE NOT (coalesce(cancelled, 0) AND coalesce(graceful, 0)) GROUP BY 1, 2
@@ -45,7 +45,7 @@ class AvoidedWorker:
 
     worker: str
     machine: str
-    failures: int  #: in a row
+    failures: int  #: number of failures in a row
     seconds_left: float  #: until it gets a lease again
     because: str
 
@@ -56,6 +56,15 @@ class HeldWorkers:
 
     workers: list[str]
     because: str
+
+
+@dataclass(frozen=True)
+class NoHeadway:
+    """The cause why nothing is credited, and since when."""
+
+    cause: str  #: a value of `Stall` (master/fleet/crash_loop.py)
+    seconds: float  #: since the last credit, or since this master began
+    reason: str  #: explanation of the cause, with advice
 
 
 @dataclass(frozen=True)
@@ -74,18 +83,18 @@ class RunProgress:
     epoch: int  #: the oldest open epoch, from 1
     epochs: int | None
     credited: int  #: vertices credited in `epoch`
-    vertices: int  #: of one epoch
+    vertices: int  #: vertices of one epoch
     all_credited: int  #: vertices credited in the run
     total: int | None  #: vertices of all epochs
     alive: int  #: workers that run
     queued: int  #: workers that wait for a machine
     lost: int  #: workers that were taken away or crashed
-    staleness: float | None  #: mean of the last `PUSHES` pushes
+    staleness: float | None  #: mean over the last `PUSHES` pushes
     per_second: float | None  #: vertices credited per second, over `WINDOW_S`
     goodput: float | None  #: share of the workers' time spent on credited vertices
     seconds_left: float | None
     evaluated: int | None = None  #: the last evaluated epoch, from 1
-    metrics: dict[str, Any] = field(default_factory=dict)  #: of epoch `evaluated`
+    metrics: dict[str, Any] = field(default_factory=dict)  #: metrics of epoch `evaluated`
     logged: dict[str, float] = field(default_factory=dict)  #: recent means of what f logged
     avoided: list[AvoidedWorker] = field(default_factory=list)
     quarantined: list[QuarantinedWorker] = field(default_factory=list)
@@ -94,8 +103,12 @@ class RunProgress:
     asked: int | None = None  #: workers requested, if fewer than `wanted`
     asked_because: str | None = None
     held: int = 0  #: workers whose jobs are held
-    held_because: list[HeldWorkers] = field(default_factory=list)  #: reasons, with what is done about them
-    warnings: list[RecentWarning] = field(default_factory=list)  #: the last ones since this master began
+    held_because: list[HeldWorkers] = field(
+        default_factory=list
+    )  #: held workers by reason; the reason says what is done about it
+    unreadable: int = 0  #: number of messages that were damaged or malformed
+    warnings: list[RecentWarning] = field(default_factory=list)  #: the last warnings since this master began
+    no_headway: NoHeadway | None = None  #: None: the run makes headway
     helpful: int | None = None  #: estimated number of workers beyond which more would hardly help
     helpful_because: str | None = None
     placement: str | None = None
@@ -119,17 +132,19 @@ def read_progress(connection: sqlite3.Connection, now: float) -> RunProgress:
         "SELECT epoch, metrics, metrics_crc32 FROM epochs WHERE metrics IS NOT NULL AND metrics != '{}' ORDER BY epoch "
         "DESC LIMIT 1"
     ).fetchone() or (None, None, None)
-    # Neither alive nor lost: a worker that never started, and one that was released and left.
+    # Workers that never started, or that were released and left, are neither alive nor lost.
     states = {(s, begun): n for s, begun, n in one(_STATES)}
     spent_s, worker_s = one(_SPENT, (now,)).fetchone()
     staleness = one(
         "SELECT avg(staleness) FROM (SELECT staleness FROM credits ORDER BY rowid DESC LIMIT ?)", (PUSHES,)
     ).fetchone()[0]
     total = facts.get("total")
-    since = max((to for _, to in facts.get("gaps", [])), default=0.0)  # when this master began
+    since = max((to for _, to in facts.get("gaps", [])), default=0.0)  # the start of this master
     per_second = _speed(connection, since, now)
     alive = states.get((State.RUNNING, 1), 0) + states.get((State.OUT_OF_REACH, 1), 0)
     held = _held(connection)
+    stall = facts.get(NO_HEADWAY) or {"at_s": -1.0}
+    is_stalled = stall["at_s"] >= since  # found by this master
     return RunProgress(
         status=RunStatus(facts.get("status", RunStatus.RUNNING)),
         epoch=epoch + 1,
@@ -144,7 +159,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> RunProgress:
         staleness=staleness,
         per_second=per_second,
         goodput=measured_goodput(spent_s, worker_s),
-        seconds_left=(total - all_credited) / per_second if total and per_second and alive else None,
+        seconds_left=(total - all_credited) / per_second if total and per_second and alive and not is_stalled else None,
         evaluated=None if evaluation[0] is None else evaluation[0] + 1,
         metrics=read_metrics(*evaluation[1:]),
         logged=read_recent(connection),
@@ -154,14 +169,18 @@ def read_progress(connection: sqlite3.Connection, now: float) -> RunProgress:
         wanted=facts.get("workers"),
         held=sum(len(group.workers) for group in held),
         held_because=held,
+        unreadable=one(
+            "SELECT coalesce(sum(pushes), 0) FROM altered WHERE how = ?", (Alteration.UNREADABLE,)
+        ).fetchone()[0],
+        no_headway=NoHeadway(stall["cause"], now - stall["since_s"], stall["reason"]) if is_stalled else None,
         warnings=[RecentWarning(max(0.0, now - at_s), text) for at_s, text in facts.get(WARNINGS, []) if at_s >= since],
         **read_choices(facts),
     )
 
 
 def read_choices(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the run has chosen by itself: the number of workers, settings, placement, with reasons. The keys are
-    fields of RunProgress and of a report."""
+    """Return the choices that the run made by itself, with reasons: number of workers, settings, placement. The keys
+    are fields of RunProgress and of a report."""
     asked, helpful = facts.get("asked") or {}, facts.get("helpful") or {}
     return {
         "asked": asked.get("workers"),
@@ -175,23 +194,23 @@ def read_choices(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def measured_goodput(spent_s: float, worker_s: float) -> float | None:
     """Return the share of the workers' time (`worker_s`) that was spent on credited vertices (`spent_s`); None before
-    any was credited."""
+    any vertex was credited."""
     return spent_s / worker_s if spent_s > 0 and worker_s > 0 else None
 
 
 def without_master(progress: RunProgress) -> RunProgress:
-    """Return the progress of a run that no master drives: the ledger may still list workers, but none counts."""
+    """Return the progress of a run that no master drives. Workers that the ledger still lists do not count."""
     status = RunStatus.STOPPED if progress.status is RunStatus.RUNNING else progress.status
-    idle = replace(progress, alive=0, queued=0, held=0, held_because=[], avoided=[])
+    idle = replace(progress, alive=0, queued=0, held=0, held_because=[], avoided=[], no_headway=None)
     return replace(idle, status=status, per_second=None, seconds_left=None)
 
 
 def _avoided(connection: sqlite3.Connection, now: float) -> list[AvoidedWorker]:
-    """Return the failing workers that get no lease now, the longest to wait first."""
+    """Return the failing workers that get no lease now. The worker that must wait longest comes first."""
     rows = connection.execute(
         "SELECT worker, coalesce(machine, ''), failed, avoided_until_s - ?, coalesce(avoided_because, '') FROM workers "
         "WHERE ended_s IS NULL AND avoided_until_s > ? AND failed >= ? ORDER BY avoided_until_s DESC, worker",
-        (now, now, AVOIDED),
+        (now, now, AVOID_AFTER),
     )
     return [AvoidedWorker(*row) for row in rows]
 
@@ -206,9 +225,10 @@ def _held(connection: sqlite3.Connection) -> list[HeldWorkers]:
 
 
 def _speed(connection: sqlite3.Connection, since: float, now: float) -> float | None:
-    """Return the recent vertices credited per second; None before there are two versions. It falls while none come.
+    """Return the recent vertices credited per second; None before there are two versions.
 
-    Versions before `since`, when this master began, do not count: no worker was served while there was no master.
+    The speed falls while no new version comes. Versions before `since`, when this master began, do not count: no worker
+    was served while there was no master.
     """
     newest = connection.execute(
         "SELECT credited, at_s FROM versions ORDER BY version DESC LIMIT ?", (MAX_VERSIONS,)

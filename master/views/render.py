@@ -16,9 +16,11 @@ from master.views.console import PlainConsole
 from master.views.money import LifeCost, Money, in_hours
 from master.views.report_parts import Choices, CreditSums, Figures, RunSpeed, Troubles
 
-ALTERED = {"shortened": "shortened", "clipped": "clipped", "left_out": "partly left out", "refused": "refused"}
-MACHINES = 20  # rows shown of a table; the rest is summed up
-WIDE = 132  # columns of a report that is not printed to a terminal
+ALTERED = {how: how for how in ("shortened", "clipped", "left_out", "unreadable", "refused")} | {
+    "left_out": "partly left out"
+}
+MACHINES = 20  # maximum rows shown of a table; the other rows are summed up in one
+WIDE = 132  # width, in columns, of a report that is not printed to a terminal
 T = TypeVar("T")
 
 
@@ -50,7 +52,7 @@ def render_report(report: Figures) -> RenderableType:
         parts.append(Text(f"{worker.worker} on {worker.machine} was avoided: {worker.because}", "red"))
     parts += [Text(str(each), "red") for each in (*report.quarantined, *report.avoided_machines)]
     if report.stopped_because:
-        parts += [Text(), Text(report.stopped_because, "red")]
+        parts += [Text(), *(Text(line, "red") for line in report.stopped_because.split("\n"))]
     return Group(*parts)
 
 
@@ -91,13 +93,13 @@ def _pushes(sums: CreditSums) -> str:
     return f"{sums.pushes:,} in {sums.versions:,} versions{stale}, {moved}"
 
 
-def _choices(choices: Choices) -> Iterator[tuple[str, str]]:
+def _choices(choices: Choices) -> Iterator[tuple[str, RenderableType]]:
     if choices.asked is not None:
         yield "asked for", f"{choices.asked:,} workers, {choices.asked_because}"
     if choices.helpful is not None:
         yield "helpful", f"about {choices.helpful:,} workers: {choices.helpful_because}"
     if choices.settings:
-        yield "settings", "\n".join(choices.settings)
+        yield "settings", Group(*choices.settings)
     if choices.placement is not None:
         yield "placed", choices.placement
     if (best := choices.best) is not None:
@@ -126,7 +128,7 @@ def table(*headings: str, left: Collection[str] = (), title: str | None = None, 
 
 
 def _shown(values: Sequence[T], by: Callable[[T], float]) -> tuple[Sequence[T], Sequence[T]]:
-    """Return (rows to show, rows to sum up): all if there are few, otherwise the `MACHINES` largest by `by`."""
+    """Return (rows to show, rows to sum up). At most `MACHINES` rows are shown, the largest by `by`."""
     if len(values) <= MACHINES:
         return values, ()
     ordered = sorted(values, key=by, reverse=True)
@@ -138,7 +140,7 @@ def _epoch_table(report: Figures) -> Table:
     names = [name for name, value in metrics.items() if not isinstance(value, list)]
     left = ["left"] if any(e.left for e in report.epochs) else []
     logged = list(dict.fromkeys(name for epoch in report.epochs for name in epoch.logged))
-    # A name that f logs and evaluate returns gets two columns; the first is marked "(f)".
+    # A name that both f logs and evaluate returns gets two columns; that of f is marked "(f)".
     headings = (*(f"{name} (f)" if name in names else name for name in logged), *names)
     made = table("epoch", "credited", "duplicated", "lost", *left, "wasted", "staleness", "at", *headings)
     for epoch in report.epochs:
@@ -224,7 +226,7 @@ def _end_of(life: LifeCost) -> str:
 
 
 def dollars(amount: float) -> str:
-    """Return an amount with its significant digits: $12.34, $0.0123."""
+    """Return an amount of dollars as text: $12.34, or $0.0123 below one dollar."""
     return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.3g}"
 
 

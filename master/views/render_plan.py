@@ -31,7 +31,7 @@ def print_plan(plan: Plan) -> None:
 
 
 def render_plan(plan: Plan) -> RenderableType:
-    """Return the choice and its reason, warnings, and a comparison with other sizes."""
+    """Return the chosen chunk size and its reason, warnings, and a comparison with other chunk sizes."""
     parts: list[RenderableType] = [grid(_header(plan))]
     parts += [Text(f"warning: {text}", "yellow") for text in plan.choice.warnings]
     parts += [Text(), _candidates(plan)]
@@ -123,9 +123,7 @@ def _time(seconds: float) -> str:
     return duration(seconds) if seconds < 86400 else f"{seconds / 86400:.1f} days"
 
 
-ReportProgress = Callable[
-    [str, int, int], None
-]  # what is being done, how much of it is done, and how much there is; 0: unknown
+ReportProgress = Callable[[str, int, int], None]  # (name of the task, amount done, total amount or 0 if unknown)
 _TITLES = {
     "M_max": "largest memory",
     "T_max": "largest traffic",
@@ -158,7 +156,7 @@ def _figures(quality: Quality) -> Table:
     made = table("", quality.method, "random", "improvement", left=("",))
     for name, (placed, chance) in quality.figures.items():
         shown = ",.3g" if isinstance(placed, float) else ","
-        better = f"{improvement(chance, placed):.1f}%"
+        better = f"{improvement(chance, placed):.1f}%" if placed or not chance else "all of it"
         made.add_row(_TITLES[name], f"{placed:{shown}}", f"{chance:{shown}}", better)
     made.add_row("balance", f"{quality.placed.balance:.3f}", f"{quality.at_random.balance:.3f}", "")
     return made
@@ -170,8 +168,8 @@ def _columns(quality: Quality) -> str:
 
 @contextmanager
 def progress_bars(*, quiet: bool) -> Iterator[ReportProgress]:
-    """Show progress bars on stderr, unless `quiet` or stderr is not a terminal. Yields the function to report progress
-    with."""
+    """Show progress bars on stderr, unless `quiet` or stderr is not a terminal. Yields the function
+    that reports progress."""
     console = PlainConsole(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:

@@ -1,4 +1,4 @@
-"""Report of a run: what it did, how fast, and what was lost. Every figure is counted from the rows of its ledger.
+"""Report of a run: its work, its speed and its losses. Every figure is counted from the rows of the run's ledger.
 
 A report can be made at any time, even while a master drives the run.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from master.backends.registry import read_settings
-from master.state.failures import AVOIDED
+from master.state.failures import AVOID_AFTER
 from master.state.jobs import State
 from master.store.reader import (
     STOPPED_EARLY,
@@ -49,7 +49,7 @@ from master.views.report_parts import (
 )
 
 Ints = NDArray[np.int64]
-KILLED = "(state = 'evicted' AND NOT coalesce(cancelled, 0))"  # its machine was taken away, not ended by the master
+KILLED = "(state = 'evicted' AND NOT coalesce(cancelled, 0))"  # by the loss of its machine, not by the master
 _ENDS = f"""
 SELECT machine, count(*), coalesce(sum({KILLED} AND coalesce(graceful, 0)), 0),
   coalesce(sum({KILLED} AND NOT coalesce(graceful, 0)), 0), coalesce(sum(state = ? AND coalesce(detail, '') != ?), 0)
@@ -90,7 +90,7 @@ class Report(Figures):
 
 
 def report(root: Path, now: float | None = None) -> Report:
-    """Return the report of a run; `now` is the time it is made for, if the run is still in progress.
+    """Return the report of a run. `now` is the time of the report, if the run is still in progress.
 
     Raises LedgerError if the directory holds no run or its ledger cannot be read.
     """
@@ -148,8 +148,8 @@ def _speed(db: sqlite3.Connection, facts: Mapping[str, Any], clock: RunClock, cr
 
 
 def credited_s(credited: int, trained: int, train_s: float, life_s: float) -> float:
-    """Return the seconds that a worker spent on its credited vertices, at the speed it reported, but at most its life:
-    the report of another machine is not evidence."""
+    """Return the seconds that a worker spent on its credited vertices, at the speed that it reported. The result is at
+    most the worker's life `life_s`, because the reported speed can be false."""
     return min(credited * train_s / trained, life_s) if trained else 0.0
 
 
@@ -179,7 +179,7 @@ def _troubles(db: sqlite3.Connection, clock: RunClock) -> Troubles:
             FailureReport(clock.at(at_s), worker, epoch + 1, *rest)
             for at_s, worker, epoch, *rest in db.execute(_FAILURES)
         ],
-        avoided=[FailingWorker(*row) for row in db.execute(_FAILING, (AVOIDED,))],
+        avoided=[FailingWorker(*row) for row in db.execute(_FAILING, (AVOID_AFTER,))],
         altered_pushes=read_altered(db),
         quarantined=read_quarantined(db),
         avoided_machines=read_avoided_machines(db, clock.end_s),
@@ -220,8 +220,8 @@ def _epochs(db: sqlite3.Connection, clock: RunClock) -> list[EpochReport]:
 def coverage(credits: Ints, epochs: int) -> tuple[Ints, Ints]:
     """Return (sum of the lengths, length of the union) of credited intervals, each int64 (epochs,).
 
-    `credits` int64 (n, 3): epoch, start, stop. In start order, an interval adds to the union the part beyond the
-    largest stop so far.
+    `credits` int64 (n, 3): epoch, start, stop. Intervals are taken in the order of their starts. Each interval
+    adds to the union only its part beyond the largest stop so far.
     """
     lengths, unions = np.zeros(epochs, np.int64), np.zeros(epochs, np.int64)
     if not len(credits):

@@ -1,4 +1,4 @@
-"""Data of a report, in parts by subject. One function of `report.py` builds each part, one of `render.py` shows it."""
+"""Data of a report, in parts by subject: `report.py` builds the parts, and `render.py` shows them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class MachineReport:
-    """A machine of the back end, and the workers it had."""
+    """A machine of the back end, and the numbers of workers that it ran."""
 
     machine: str
-    workers: int
-    sigterm: int  #: taken away with a warning
-    sigkill: int  #: taken away without one
+    workers: int  #: workers that started on the machine
+    sigterm: int  #: workers taken away with a warning
+    sigkill: int  #: workers taken away without a warning
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class FailureReport:
 
 @dataclass(frozen=True)
 class FailingWorker:
-    """A worker whose last `failures` attempts all failed, so that it got no lease for a while."""
+    """A worker whose last `failures` attempts all failed, so that the worker got no lease for a while."""
 
     worker: str
     machine: str
@@ -66,16 +66,16 @@ class FailingWorker:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The request, and the status of the run."""
+    """The request of the user, and the status of the run."""
 
     run_dir: str
     status: RunStatus
     stopped_because: str | None
     program: str
     backend: str
-    vertices: int  #: of one epoch
+    vertices: int  #: vertices of one epoch
     epochs_wanted: int | None
-    workers: int  #: that were requested
+    workers: int  #: number of workers requested
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class LifeCounts:
 
     lives: int
     kills: int  #: `sigterm` + `sigkill`
-    sigterm: int  #: warned first
-    sigkill: int  #: without warning
-    crashed: int  #: ended by themselves
+    sigterm: int  #: workers killed after a warning
+    sigkill: int  #: workers killed without a warning
+    crashed: int  #: workers that ended by themselves
     masters: int
 
 
@@ -96,7 +96,8 @@ class RunSpeed:
 
     wall_s: float
     worker_s: float  #: total life of all workers
-    #: share of `worker_s` spent on credited vertices, at the speed that each worker reported, but at most its life
+    #: share of `worker_s` spent on credited vertices, as computed from the speeds that workers report; a worker counts
+    #: for at most its life
     goodput: float | None
     flops: float | None  #: floating-point operations per second of credited work
     flops_per_vertex: float | None
@@ -112,7 +113,7 @@ class CreditSums:
     lost: int
     wasted: int
     pushes: int
-    repetitions: int  #: pushes that another worker trained again as a spot check
+    repetitions: int  #: number of times that a worker repeated a push for a spot check
     versions: int
     staleness: float | None
     bytes_up: int
@@ -123,22 +124,22 @@ class CreditSums:
 class Choices:
     """Decisions of the run itself, with reasons."""
 
-    asked: int | None  #: workers last requested, if fewer than wanted; None: all
+    asked: int | None  #: workers last requested, if fewer than the settings say; None: as many as the settings say
     asked_because: str | None
     helpful: int | None  #: estimated number of workers beyond which more would hardly help; None: no estimate
     helpful_because: str | None
     settings: list[str]  #: batch and learning rates used instead of the program's
     placement: str | None
-    stopped_early: str | None  #: reason for ending before the last epoch; None: it did not
+    stopped_early: str | None  #: reason why the run ended before the last epoch; None: it did not
     best: dict[str, Any] | None  #: version, epoch, goal and value of the best replica
-    sizing: str | None  #: the last chunk sizes and their reason; None before lifetimes were fitted
+    sizing: str | None  #: the last chunk sizes and their reason; None: lifetimes are not fitted yet
 
 
 @dataclass(frozen=True)
 class RunCosts:
     """Cost of the run."""
 
-    money: Money | None  #: for instances that the run launched; None: it launched none
+    money: Money | None  #: cost of the instances that the run launched; None: it launched none
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class Troubles:
 
 @dataclass(frozen=True)
 class Figures(Troubles, RunCosts, Choices, CreditSums, RunSpeed, LifeCounts, RunRequest):
-    """A complete report. JSON has the fields of the bases from right to left, then the epochs."""
+    """A complete report. In JSON, fields come in the order of the base classes from right to left, then the epochs."""
 
     epochs: list[EpochReport]
 

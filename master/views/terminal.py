@@ -1,4 +1,4 @@
-"""Runs at a terminal: drive one to its end, follow one that another process drives, or print its status or report.
+"""Front end of runs at a terminal: drives a run, follows one that another process drives, or prints status or report.
 
 The code that drives a run is imported only when needed, because following a run only reads its ledger.
 """
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gridml.errors import Interruption
-from gridml.protocol.foreign import printable
+from gridml.protocol.foreign import one_line, printable
 from master.store.reader import connect, holder, read_ahead, read_clock, read_facts, read_now, translate_read_errors
 from master.store.rundir import RunDirectory, RunStatus, command, facts_from
 from master.views.console import PlainConsole, json_text
@@ -46,19 +46,22 @@ if TYPE_CHECKING:
 
 
 POLL_S = 0.25  # interval at which `follow` reads new events
-RESTART_S = (60.0, 600.0)  # how long `follow` waits for a batch system to restart a master, and to start the first one
+RESTART_S = (
+    60.0,
+    600.0,
+)  # maximum wait of `follow`: for a batch system to restart a master, and to start the first one
 
 
 def drive(
     root: Path, begin: Callable[[Environment], MasterRun], title: str, *, as_json: bool, resumed: bool = False
 ) -> None:
-    """Drive a run that `begin` starts or resumes to its end, then print its report. Exits with 128 + N on signal N."""
+    """Start or resume a run by `begin`, drive it to its end, and print its report. Exits with 128 + N on signal N."""
     from master.backends.registry import is_batch_job
 
     is_job = is_batch_job()
 
     def will_restart(stopped: Stopped) -> bool:
-        """Return whether the batch system will start another master: it ends a job by SIGTERM to hold or move it."""
+        """Return whether the batch system will start another master: to hold or move a job, it sends SIGTERM."""
         return is_job and stopped.number == signal.SIGTERM
 
     signals = Signals()
@@ -93,7 +96,7 @@ def follow(run: Path, *, as_json: bool) -> None:
                     # The lock is checked before events are read, so that the last events are shown, too.
                     before, held = held, holder(run) is not None
                     if not (held and before):
-                        # A ledger opened while no master holds it is opened as immutable, so it must be reopened.
+                        # Without a master the ledger is opened as immutable, and shows changes only if reopened.
                         connection.close()
                         connection = connect(run)
                     seen_s = time.monotonic() if held else seen_s
@@ -134,7 +137,7 @@ def _master_will_restart(run: Path) -> bool:
 
 
 def _patience_s(will_restart: bool, connection: sqlite3.Connection) -> float:
-    """Return how long to wait for a master if there is none."""
+    """Return the seconds that `follow` waits for a master while the run has none."""
     status = read_facts(connection)["status"]
     if not will_restart or status not in (RunStatus.SUBMITTED, RunStatus.RUNNING):
         return 0.0
@@ -176,6 +179,9 @@ def print_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None
         typer.echo(json_text(said, indent=None if in_one_line else 2))
         return
     lines = [f"{run}: {progress.status}", progress_line(progress)]
+    if progress.no_headway is not None:
+        stall = progress.no_headway
+        lines.append(f"Nothing was credited in {duration(stall.seconds)}: {stall.reason}")
     if progress.asked is not None:
         lines.append(f"{progress.asked:,} workers are asked for, {progress.asked_because}")
     if progress.helpful is not None:
@@ -192,13 +198,17 @@ def print_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None
         for avoided in progress.avoided
     )
     lines += map(str, (*progress.quarantined, *progress.avoided_machines))
+    if progress.unreadable:
+        lines.append(
+            f"{progress.unreadable:,} messages came damaged or malformed; `gridml report` counts them by worker"
+        )
     if reason:
-        lines.append(reason)
+        lines += reason.split("\n")  # the master's own words
     if job is not None:
         lines.append(f"Its master is {job}")
     elif progress.status in (RunStatus.STOPPED, RunStatus.SUBMITTED):
         lines.append(f"No master drives it. Resume from its last credit with: {command('resume', run)}")
-    typer.echo(printable("\n".join(lines), sys.maxsize))
+    typer.echo("\n".join(map(one_line, lines)))
 
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, a closed terminal
@@ -216,7 +226,7 @@ class Signals:
     """Handlers for the signals that end this process.
 
     While the run's loop turns, the first signal raises Stopped between two turns, so that no transaction is cut short.
-    At other times, or for a second signal, Stopped is raised at once.
+    A second signal, or a signal at any other time, raises Stopped at once.
     """
 
     def __init__(self) -> None:
@@ -234,7 +244,7 @@ class Signals:
                 signal.signal(number, handler)
 
     def turn(self) -> None:
-        """Note that the loop turns; called once per turn. Raises Stopped if a signal came since the last turn."""
+        """Record that the loop turns; called once per turn. Raises Stopped if a signal came since the last turn."""
         self._turning = True
         if self._pending:
             raise Stopped(self._pending)
@@ -255,10 +265,10 @@ def drive_with_view(
     resumed: bool,
     leaves: Callable[[Stopped], bool] = lambda stopped: False,
 ) -> None:
-    """Drive a run that `begin` starts or resumes to its end, with events and progress shown in `view`.
+    """Start or resume a run by `begin` and drive it to its end; show its events and progress in `view`.
 
-    `turn` is called once per turn of the loop and may raise to end the run between two turns. `leaves` decides, when
-    this master is stopped, whether its workers are left running for the next one. Raises as a run does.
+    `turn` is called once per turn of the loop and may raise to end the run between two turns. When this master is
+    stopped, `leaves` decides whether its workers are left running for the next master. Raises the errors of the run.
     """
     from master.backends.registry import make
     from master.ports.environment import Environment
@@ -273,7 +283,7 @@ def drive_with_view(
     environment = Environment(make, wall=time.time, report=follower.report, tick=tick)
     life = guard_crash_loop(root, environment) if resumed else contextlib.nullcontext()
     with life, begin(environment) as run, follower:
-        workers = run.parts.workers.asked
+        workers = run.parts.workers.target
         facts = {"run_dir": str(root), "workers": workers, "vertices": run.total}
         follower.report("started", f"{root}: {workers} workers, {run.total:,} vertices", facts)
         try:

@@ -29,8 +29,8 @@ def make_root() -> None:
 
 @app.command(epilog="Example: python -m pools.ec2 run -- gridml launch examples/mnist.py --instances 4")
 def run(
-    command: Annotated[list[str], typer.Argument(help="What to run inside, after --.")],
-    folder: Annotated[Path | None, typer.Option(metavar="DIR", help="Where consoles lie; kept afterwards.")] = None,
+    command: Annotated[list[str], typer.Argument(help="Command to run inside, after --.")],
+    folder: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the consoles, which is kept.")] = None,
 ) -> None:
     """Run a command inside a local EC2, which boto3 finds by AWS_ENDPOINT_URL. Everything is removed afterwards."""
     _refuse_where_impossible()

@@ -16,8 +16,8 @@ from xml.sax.saxutils import escape
 
 PORT = 5000
 NO_CAPACITY = "InsufficientInstanceCapacity"
-DEFAULT_PRICE = 0.05  # spot price in dollars per hour of a type without a configured one
-FULL = 3.0  # ratio of the on-demand price to the spot price
+DEFAULT_PRICE = 0.05  # spot price, in dollars per hour, of an instance type without a configured price
+FULL = 3.0  # on-demand price divided by spot price
 _JSON, _XML = "application/x-amz-json-1.1", "text/xml;charset=UTF-8"
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 # Parameters of a request, and their names in an answer.
@@ -30,12 +30,12 @@ _Form = Mapping[str, str]
 class SpotPrices:
     """Spot prices in dollars per hour, a pure function of type, zone and time."""
 
-    usual: Mapping[str, float] = field(default_factory=dict)  # by type
+    usual: Mapping[str, float] = field(default_factory=dict)  # price by type
     zones: tuple[str, ...] = ("us-east-1a", "us-east-1b")
     every: timedelta = timedelta(hours=6)  # between two changes
 
     def history(self, type: str, zone: str, start: datetime, end: datetime) -> list[tuple[datetime, float]]:
-        """Return the changes from `start` to `end`, newest first, and last the one in force at `start`."""
+        """Return the price changes until `end`, newest first. The last one is the price in force at `start`."""
         epoch = datetime(2024, 1, 1, tzinfo=UTC)
         first, last = ((moment - epoch) // self.every for moment in (start, end))
         return [(epoch + n * self.every, self._price(type, zone, n)) for n in range(last, first - 1, -1)]
@@ -46,14 +46,15 @@ class SpotPrices:
 
 
 class Api:
-    """A WSGI application around moto's. `happened` is called with a description of what moto does not do itself."""
+    """A WSGI application around moto's. It calls `happened` with a description of what it does in place of moto."""
 
     def __init__(self, moto: _Application, prices: SpotPrices, happened: Callable[[str], None]) -> None:
         self._moto, self._prices, self._happened = moto, prices, happened
-        self._refusals = 0  # of the next fleets
-        # By (action, token): the first answer, as status, headers and body. EC2's idempotency, which moto lacks.
+        self._refusals = 0  # number of fleets still to refuse
+        # First answer (status, headers, body) by (action, token). A repeated token gets it again, as on EC2 but not in
+        # moto.
         self._answers: dict[tuple[str, str], tuple[str, list[tuple[str, str]], bytes]] = {}
-        self._one_at_a_time = threading.Lock()  # for fleets: a token must not launch twice concurrently
+        self._one_at_a_time = threading.Lock()  # held for each fleet, so that one token never launches twice
 
     def refuse(self, times: int) -> None:
         """Refuse the next `times` fleets for lack of capacity."""

@@ -1,6 +1,6 @@
-"""Control of a local EC2 from a command that runs inside it: an HTTP service on loopback, and its client.
+"""Control of a local EC2 by a command that runs in its namespaces: an HTTP service on loopback, and a client.
 
-Instances cannot reach it: each has a network namespace of its own.
+Instances cannot reach the service, because each instance has its own network namespace.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Control:
         return [CloudEvent(**each) for each in self._ask("events")]
 
     def wait(self, true: Callable[[list[CloudEvent]], bool], limit_s: float) -> list[CloudEvent]:
-        """Poll until the events satisfy `true`, and return them. Raises TimeoutError with the events so far."""
+        """Poll until `true` holds for the events, and return them. Raises TimeoutError, with the events so far."""
         deadline = time.monotonic() + limit_s
         while not true(events := self.events()):
             if time.monotonic() > deadline:
@@ -70,7 +70,7 @@ class Control:
 
 @contextmanager
 def served(cloud: GuestCloud) -> Iterator[str]:
-    """Serve the control of a cloud inside `with`; yields the URL."""
+    """Serve the control of a cloud while the context is open. Yields the URL."""
     deeds: Mapping[str, Callable[..., Any]] = {
         **{name: getattr(cloud, name) for name in ("interrupt", "rebalance", "crash", "refuse", "mute")},
         "events": lambda: [asdict(event) for event in list(cloud.events)],

@@ -1,4 +1,4 @@
-"""Control groups of guests, one for each: systemds that share groups would take each other's services for their own.
+"""Control groups of guests: one for each guest, because a systemd takes all services in its group for its own.
 
 Control groups are global in the kernel and do not end with a namespace, so they are removed by name.
 """

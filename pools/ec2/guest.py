@@ -14,9 +14,9 @@ from pathlib import Path
 from pools.ec2.control_groups import ControlGroup
 from pools.ec2.machine import call
 
-POWER_BUTTON = "SIGRTMIN+4"  # on which systemd powers off
-# cloud-init does not read DMI tables in a container, but uses the metadata service (with tokens) if the hypervisor's
-# UUID begins with "ec2", as on Xen. /sys is read-only, so it is replaced by a copy that contains the UUID.
+POWER_BUTTON = "SIGRTMIN+4"  # signal on which systemd powers off
+# In a container, cloud-init does not read DMI tables. It uses the metadata service (with tokens) if the hypervisor's
+# UUID begins with "ec2", as on Xen. /sys is read-only, so a copy with this UUID replaces it.
 _INIT = """
 mount --make-rprivate /
 mkdir -p /run/old /run/new
@@ -42,12 +42,12 @@ exec /lib/systemd/systemd
 class Guest:
     """A machine that boots `layers` (uppermost first), in the network namespace of file `network`.
 
-    `folder` is its writable layer, in memory; `console` receives its journal.
+    `folder` gets the writable layer, which is in memory. The guest's journal is written to `console`.
     """
 
     def __init__(self, name: str, layers: Sequence[Path], folder: Path, network: Path, console: Path) -> None:
         self.name = name
-        self.ended = threading.Event()  # set once its first process has ended
+        self.ended = threading.Event()  # set once the guest's first process has ended
         self._folder = folder
         self._group = ControlGroup(folder.name)
         root = _mounted(layers, folder)
@@ -70,7 +70,7 @@ class Guest:
     def power_off(self, patience_s: float) -> bool:
         """Press the power button, and kill the guest after `patience_s` seconds. Returns whether it ended by itself."""
         with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)  # nspawn sends its `--kill-signal` on
+            self._process.send_signal(signal.SIGTERM)  # nspawn then sends its `--kill-signal` to the guest
         went = self.ended.wait(patience_s)
         self.kill()
         return went
@@ -78,7 +78,7 @@ class Guest:
     def kill(self) -> None:
         """Kill every process of the guest. Idempotent."""
         if self._process.poll() is None:
-            for child in _children(self._process.pid):  # the first process of a PID namespace: the others die with it
+            for child in _children(self._process.pid):  # the first process of a PID namespace: all others die with it
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
@@ -86,7 +86,7 @@ class Guest:
         self.ended.wait()
 
     def remove(self) -> None:
-        """Remove the writable layer and the control group, once it has ended."""
+        """Remove the writable layer and the control group. The guest must have ended."""
         call(["umount", "--lazy", self._folder / "root"])
         call(["umount", "--lazy", self._folder])
         self._folder.rmdir()

@@ -24,9 +24,9 @@ from pools.ec2.root import Root
 
 URL = f"http://{network.GATEWAY}:{PORT}"
 POLL_S = 0.1  # between two comparisons of guests with moto's instances
-POWER_OFF_S = 20.0  # for a guest to power off before it is killed
-NOTICE_S = 120.0  # EC2's notice of a spot interruption
-MAX_CONCURRENT = 16  # instances booted or ended concurrently
+POWER_OFF_S = 20.0  # time for a guest to power off before it is killed
+NOTICE_S = 120.0  # time between EC2's notice of a spot interruption and the interruption
+MAX_CONCURRENT = 16  # instances that boot or end at the same time
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class CloudEvent:
 
     at_s: float  # seconds since 1970
     what: str
-    id: str = ""  # of the instance, "" for none
+    id: str = ""  # id of the instance; "" if the event concerns none
 
 
 class UnknownInstance(Exception):
@@ -45,7 +45,8 @@ class UnknownInstance(Exception):
 class GuestCloud:
     """A controller that keeps one guest for each of moto's instances. Consoles and the certificate go to `folder`.
 
-    Instances boot `root`, whatever image they are launched from; `image` looks like one made by `gridml ami build`.
+    Instances boot `root`, whatever image they are launched from. `image` is the id of a registered image that looks
+    like the result of `gridml ami build`.
     """
 
     def __init__(self, root: Root, folder: Path) -> None:
@@ -53,7 +54,7 @@ class GuestCloud:
         self.events: list[CloudEvent] = []
         self._ground = Ground(root.layers, Path("/run/instances"), folder / "consoles")
         self._instances: dict[str, GuestInstance] = {}  # all ever launched, by id, oldest first
-        self._mute = 0  # of the next instances, how many boot disconnected
+        self._mute = 0  # number of instances still to be booted without a network
         self._work = ThreadPoolExecutor(MAX_CONCURRENT, "instance")
 
     # --- actions of the provider
@@ -98,7 +99,7 @@ class GuestCloud:
         network.lay()
         signatory = Signatory()
         self.certificate.write_text(signatory.certificate)
-        # moto's own objects: its API and the controller read and change the same records.
+        # These are moto's own objects, so moto's API and this controller change the same records.
         self._moto = ec2_backends[ACCOUNT][REGION]
         self.image = _image(self._moto)
         self._api = Api(DomainDispatcherApplication(create_backend_app), SpotPrices(), self.happened)
@@ -131,14 +132,14 @@ class GuestCloud:
         return self._instances[id]
 
     def _facts_at(self, address: str) -> InstanceFacts | None:
-        """Return the facts of the instance at an address, None without one."""
-        # moto reuses addresses: the youngest instance has it.
+        """Return the facts of the instance at an address; None: no instance has it."""
+        # moto reuses addresses: the youngest instance with this address has it now.
         instance = next((each for each in reversed(self._instances.values()) if each.address == address), None)
         return None if instance is None else instance.facts()
 
     def _keep(self, stop: threading.Event) -> None:
-        """Reconcile guests with moto until `stop`: boot new instances, end terminated ones, and record in moto those
-        that powered off by themselves."""
+        """Reconcile guests with moto until `stop`: boot new instances, end terminated ones, and record in moto
+        the instances that powered off by themselves."""
         while not stop.wait(POLL_S):
             for known in list(self._moto.all_instances()):
                 if known.id not in self._instances and str(known.state) == "running":

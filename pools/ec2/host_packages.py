@@ -1,4 +1,4 @@
-"""Package sources of this machine (apt mirror, pip settings), which a root built on it uses, too."""
+"""Package sources of this machine (apt mirror, pip settings), for the root file systems of instances that it builds."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def read_pip_settings(listed: str) -> PipSettings:
 
 
 def _path(word: str) -> Path | None:
-    """Return the path that a setting names, None if it is none of this machine."""
+    """Return the path on this machine that a word of a setting names; None if it names none."""
     if word.startswith("file://"):
-        # An index is a folder "simple", whose pages link to files next to it: so its parent is needed.
+        # An index is a folder "simple", whose pages link to files beside that folder, so its parent is needed.
         folder = Path(unquote(urlparse(word).path))
         return folder.parent if folder.name == "simple" else folder
     path = Path(word)

@@ -1,4 +1,4 @@
-"""An instance of a local EC2: moto's record, which alone holds its state, and the guest booted for it."""
+"""An instance of a local EC2: moto's record, which alone holds its EC2 state, and the guest that boots for it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _DEFAULT_BEHAVIOUR = "stop"  # EC2's default for InstanceInitiatedShutdownBehavi
 class Ground:
     """Folders that all instances share."""
 
-    layers: Sequence[Path]  # of the root file system, uppermost first
-    memory: Path  # for writable layers
-    consoles: Path
+    layers: Sequence[Path]  # layers of the root file system, uppermost first
+    memory: Path  # folder of the writable layers
+    consoles: Path  # folder of the console logs
 
 
 class GuestInstance:
     """A guest for moto's instance `known`, in the backend `moto`. It boots when `boot` is called.
 
-    `happened(what, id)` is called with its events. If `mute`, it boots without a network.
+    `happened(what, id)` is called for each event of the instance. If `mute`, the guest boots without a network.
     """
 
     def __init__(self, known: Any, moto: Any, ground: Ground, happened: Callable[[str, str], None], mute: bool) -> None:
@@ -55,16 +55,16 @@ class GuestInstance:
 
     @property
     def wanted(self) -> bool:
-        """Return whether moto lists it as running."""
+        """Return whether moto lists the instance as pending or running."""
         return str(self._known.state) in ("pending", "running")
 
     @property
     def off(self) -> bool:
-        """Return whether its guest powered off by itself."""
+        """Return whether the instance's guest powered off by itself."""
         return not self._ended and self._guest is not None and self._guest.ended.is_set()
 
     def facts(self) -> InstanceFacts:
-        """Return its current metadata."""
+        """Return the instance's current metadata."""
         return InstanceFacts(
             id=self.id,
             type=self._known.instance_type,
@@ -91,13 +91,13 @@ class GuestInstance:
         self._happened("boots with its network cut" if self._mute else "boots", self.id)
 
     def end(self, reason: tuple[str, str], patience_s: float, word: str) -> None:
-        """Power it off within `patience_s` seconds, and record the end and its reason in moto. Idempotent."""
+        """Power the guest off, or kill it after `patience_s` seconds; record the end and its reason. Idempotent."""
         with self._ending:
             if self._ended:
                 return
             self._ended = True
             guest, self._guest = self._guest, None
-            # Calls in the meantime see the state shutting-down.
+            # Until the guest has ended, API calls show the state shutting-down.
             if self.wanted and patience_s:
                 self._known._state.name, self._known._state.code = "shutting-down", 32
                 self._say_why(reason)
@@ -137,8 +137,8 @@ class GuestInstance:
         self._known._reason = f"{initiator} initiated ({datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC)"
 
     def _behaviour(self) -> str:
-        """Return its InstanceInitiatedShutdownBehavior."""
-        # moto ignores the value in a fleet's launch template, so it is read from there.
+        """Return the instance's InstanceInitiatedShutdownBehavior."""
+        # moto ignores the value in a fleet's launch template, so read that first.
         fleet = self._moto.get_fleet(self._known._spot_fleet_id or self._known._fleet_id or "")
         for configuration in fleet.launch_template_configs if fleet else ():
             with contextlib.suppress(KeyError, TypeError):

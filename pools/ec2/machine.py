@@ -11,7 +11,7 @@ from pathlib import Path
 
 TOOLS = {"systemd-nspawn": "systemd-container", "ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
 """Tools that boot instances, and their Debian packages."""
-MODULES = ("moto", "flask", "cryptography", "boto3")  # of the extra `test`, imported by the cloud
+MODULES = ("moto", "flask", "cryptography", "boto3")  # in the extra `test`; the cloud imports them
 ALONE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
 """Prefix of a command with network, mount and process namespaces of its own, all of which end with it."""
 BUILDING = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private")

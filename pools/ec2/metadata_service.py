@@ -1,7 +1,7 @@
 """The instance metadata service of EC2 (IMDSv2) over HTTP, for tests and for a local EC2.
 
-A client is identified by its source address, as a hypervisor does. Facts are read at each request, so an interruption
-shows at once. Calls and statuses are those of
+The service identifies a client by its source address, as a hypervisor does. It reads the facts of an instance at each
+request, so an interruption is visible at once. Calls and statuses are those of
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html: a token by PUT, 400 for a bad
 lifetime, 403 through a proxy, 401 without a token, 404 for an unknown path.
 """
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
-MAX_TTL_S = 21_600  # of a token
+MAX_TTL_S = 21_600  # maximum lifetime of a token
 _TTL = "X-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN = "X-aws-ec2-metadata-token"
 
@@ -61,7 +61,7 @@ class InstanceFacts:
 
 
 class Signatory:
-    """A signer of identity documents: an RSA key, and a self-signed certificate (PEM) with its public half."""
+    """A signer of identity documents: an RSA key, and a self-signed certificate (PEM) with the public key."""
 
     def __init__(self, name: str = "instance identity documents") -> None:
         from cryptography import x509
@@ -93,7 +93,7 @@ class Signatory:
 
 
 class ImdsServer(ThreadingHTTPServer):
-    """The service on `address`. `instance_at` maps a source address to an instance, None for an unknown one.
+    """The service on `address`. `instance_at` maps a source address to an instance; None: the address is unknown.
 
     `sign` signs identity documents. `clock` gives seconds, for the lifetime of tokens.
     """
@@ -230,7 +230,7 @@ def tree_of(instance: InstanceFacts, sign: Callable[[str], str]) -> dict[str, Le
 
 
 def look_up(tree: Mapping[str, Leaf], path: str) -> bytes | None:
-    """Return the value at a path, or the list of its children, folders with a '/'; None for an unknown path."""
+    """Return the value at a path, or the list of its children (folders end with '/'); None for an unknown path."""
     if path in tree:
         leaf = tree[path]
         return leaf if isinstance(leaf, bytes) else leaf()

@@ -1,5 +1,5 @@
 """The network of a local EC2: a bridge with the provider's two addresses, and for each instance a network namespace
-with a veth pair to the bridge. It belongs to the network namespace of this process, and ends with it."""
+with a veth pair to the bridge. All is in the network namespace of this process, and ends with that namespace."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pools.ec2.machine import call
 
 GATEWAY = "172.31.0.1"
 """The address of the API and of the master, as instances see it (in moto's default VPC)."""
-IMDS = "169.254.169.254"  # of the metadata service
+IMDS = "169.254.169.254"  # address of the metadata service
 PREFIX = 16  # length of the VPC's network prefix
 _BRIDGE = "br0"
-_NO_SUBNET = "10.0.0.0/8"  # from which moto assigns addresses to instances without a subnet
+_NO_SUBNET = "10.0.0.0/8"  # moto takes addresses from this range for instances without a subnet
 _NAMESPACES = Path("/run/netns")
 
 
@@ -21,7 +21,7 @@ def lay() -> None:
     # Named network namespaces are mounts below /run, so /run must be private to this mount namespace.
     call(["mount", "-t", "tmpfs", "-o", "mode=755", "none", "/run"])
     _ip("link", "set", "lo", "up")
-    # A fixed hardware address: otherwise the bridge takes that of its first port, and changes it when that goes.
+    # A fixed hardware address: otherwise the bridge has that of its first port, and changes it when that port goes.
     _ip("link", "add", _BRIDGE, "address", "02:00:00:00:00:01", "type", "bridge")
     _ip("address", "add", f"{GATEWAY}/{PREFIX}", "dev", _BRIDGE)
     _ip("address", "add", f"{IMDS}/32", "dev", _BRIDGE)
@@ -58,7 +58,7 @@ def mac(address: str) -> str:
     return "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
 
 
-# At most 15 characters, the limit for names of interfaces.
+# The name has at most 15 characters, the limit for network interfaces.
 def _cable(name: str) -> str:
     return f"v{name[-14:]}"
 

@@ -1,8 +1,8 @@
 """The root file system of instances: Debian in two layers, built once and cached.
 
-The lower layer is Debian with cloud-init and the dependencies of gridml: minutes of work, seldom changed. The upper
-layer is the result of the image's own `install.sh` with the wheel of this checkout: seconds of work. Layers are named
-by a hash of their inputs, and renamed last, so that an existing one is complete.
+The lower layer is Debian with cloud-init and the dependencies of gridml; it takes minutes to build and seldom changes.
+The upper layer is the result of the image's own `install.sh` with the wheel of this checkout; it takes seconds. The
+name of a layer is a hash of its inputs. A layer gets its name in the last step, so a layer that exists is complete.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "udev", "libpam-systemd", "cloud-init", "openssh-server"),
     *("iproute2", "ca-certificates", "python3", "python3-venv"),
 )
-VENV = "/opt/gridml/venv"  # of install.sh
-_WHEELED = ("gridml", "master", "remote", "ami", "chunk_model")  # packages in the wheel, inputs of the upper layer
+VENV = "/opt/gridml/venv"  # the path that install.sh uses
+# Packages in the wheel, on which the upper layer depends.
+_WHEELED = ("gridml", "master", "remote", "ami", "chunk_model")
 _UPPER = "gridml-"  # prefix of upper layers
-_MAX_AGE_S = 7 * 86_400.0  # since the last use of an upper layer
+_MAX_AGE_S = 7 * 86_400.0  # an upper layer is removed if it was not used for this time
 _Say = Callable[[str], None]
 
 _DEBIAN = """
@@ -79,9 +80,9 @@ def made_within_seconds(cache: Path | None = None) -> bool:
 
 
 def prepare(cache: Path | None = None, say: _Say = print) -> Root:
-    """Return the root of this checkout, built unless it is cached. Raises NoLocalEc2.
+    """Return the root of this checkout; build it if it is not cached. Raises NoLocalEc2.
 
-    `cache` is by default `ec2` in the folder that GRIDML_CACHE names, or in ~/.cache/gridml. `say` reports progress.
+    `cache` is by default the folder `ec2` in $GRIDML_CACHE, or in ~/.cache/gridml. `say` reports progress.
     """
     root = _planned(_folder(cache))
     upper, lower = root.layers
@@ -107,14 +108,14 @@ def _planned(folder: Path) -> Root:
 
 
 def _remove_old(folder: Path) -> None:
-    """Remove upper layers that were not used for long: each change of gridml makes a new one."""
+    """Remove upper layers that were not used for `_MAX_AGE_S`, because each change of gridml makes a new layer."""
     for layer in folder.glob(f"{_UPPER}*"):
         if time.time() - layer.stat().st_mtime > _MAX_AGE_S:
             shutil.rmtree(layer, ignore_errors=True)
 
 
 def _hash(parts: Iterable[str | bytes]) -> str:
-    """Return the hash of a layer's inputs, each prefixed by its length, so that boundaries count."""
+    """Return the hash of a layer's inputs. Lengths are hashed, too, so that the boundaries between inputs matter."""
     digest = hashlib.sha256()
     for part in parts:
         content = part.encode() if isinstance(part, str) else part
@@ -137,14 +138,14 @@ def _requirements() -> list[str]:
 
 
 def _pins() -> list[str]:
-    """Return the pinned versions of the image's requirements: other pins do not change the layer."""
+    """Return the pinned versions of the image's requirements; other pins do not affect the layer."""
     names = {re.split("[<>=~!; ]", line)[0] for line in _requirements()}
     return [line for line in CONSTRAINTS.read_text().splitlines() if line.partition("==")[0].strip() in names]
 
 
 def _make(final: Path, fill: Callable[[Path], None]) -> None:
-    """Build a layer under a temporary name, and rename it, unless another process was faster: layers of one name are
-    equal."""
+    """Build a layer under a temporary name, then rename it. If another process was faster, keep the layer of that
+    process, because layers with the same name are equal."""
     missing = lacking({**TOOLS, "debootstrap": "debootstrap"})
     if missing:
         raise NoLocalEc2(missing)

@@ -30,9 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
 TOKEN = "t0ken-of-the-fleet"
 SHOWN = ("cmdline", "environ")  # of a process, in /proc
-LAUNCHED_S = 1_775_044_800.0  # as the identity document has it: 2026-04-01T12:00:00Z
-# Stands where the packed worker does, and dies with its parent as that does: says what it was given, and waits to be
-# told to stop.
+LAUNCHED_S = 1_775_044_800.0  # in the identity document: 2026-04-01T12:00:00Z
+# A stand-in for the packed worker, which also dies with its parent: it prints its arguments and waits for SIGTERM.
 WORKER = """
 import json, os, signal, sys
 from gridml.carriers.sftp import connection_of_job
@@ -90,9 +89,9 @@ class Site:
     @contextlib.contextmanager
     def booted(self, **config: Any) -> Iterator[subprocess.Popen[str]]:
         address = self.server.address
-        told = {"run": "a run", "host": address.host, "port": address.port, "host_key": address.host_key}
+        endpoint = {"run": "a run", "host": address.host, "port": address.port, "host_key": address.host_key}
         path = self.folder / "instance.json"
-        path.write_text(json.dumps({**told, "fleet_token": TOKEN, "watch_s": 0.05, **config}))
+        path.write_text(json.dumps({**endpoint, "fleet_token": TOKEN, "watch_s": 0.05, **config}))
         command = [sys.executable, "-m", "ami.daemon", "--config", path, "--folder", self.folder]
         with subprocess.Popen(
             [*map(str, command), "--imds", self.imds.url],
@@ -105,13 +104,15 @@ class Site:
             try:
                 yield process
             finally:
-                with contextlib.suppress(psutil.NoSuchProcess):  # whatever the test did with it, nothing outlives it
+                with contextlib.suppress(
+                    psutil.NoSuchProcess
+                ):  # it may have ended already; nothing must outlive the test
                     for child in psutil.Process(process.pid).children(recursive=True):
                         child.kill()
                 process.kill()
 
     def read_until(self, process: subprocess.Popen[str], words: str) -> None:
-        """Read what it writes up to a line with these words."""
+        """Read the output up to a line with these words."""
         assert process.stdout is not None
         for line in process.stdout:
             self.output += line
@@ -186,7 +187,7 @@ def test_a_notice_lets_the_worker_push_and_the_instance_wait(site: Site) -> None
 
 
 def test_secrets_stand_in_no_argument_list_and_no_environment(site: Site) -> None:
-    """Of the daemon and of its worker, as every user of the machine, or the worker's user, sees them."""
+    """The command lines of daemon and worker are read as any user can, their environments as the worker's user can."""
     site.bundle("--stay")
     with site.booted() as process:
         site.read_until(process, "the worker trains")
@@ -281,14 +282,16 @@ def test_a_transfer_that_broke_off_is_resumed(site: Site, enrolled: Callable[[],
     work.mkdir()
     (work / f".{digest}.part").write_text("x" * 2_999_000)
     content = site.run / "bundle" / digest
-    with content.open("r+") as file:  # what was fetched is not fetched again: this would be seen
+    with content.open("r+") as file:  # a second fetch would replace it, which the test detects
         file.write("y" * 2_000_000)
     run_files.prepare(assignment, site.server.address, key, work)
     assert (work / "outbox").read_text() == "x" * 3_000_000
     assert sorted(os.listdir(work)) == ["gridml.pyz", "mnist.py", "outbox", "w7"]
 
 
-def test_a_beginning_that_was_wrong_is_fetched_anew(site: Site, enrolled: Callable[[], tuple[str, Assignment]]) -> None:
+def test_a_download_with_a_wrong_beginning_is_restarted(
+    site: Site, enrolled: Callable[[], tuple[str, Assignment]]
+) -> None:
     digest = site.bundle()["outbox"]
     key, assignment = enrolled()
     work = site.folder / "work"
@@ -300,7 +303,7 @@ def test_a_beginning_that_was_wrong_is_fetched_anew(site: Site, enrolled: Callab
     assert (work / "mnist.py").read_text() == "trains = True\n"
 
 
-@pytest.mark.parametrize("name", ["mnist.py", "outbox"])  # of a few bytes, and of many
+@pytest.mark.parametrize("name", ["mnist.py", "outbox"])  # a small file and a large one
 def test_a_disk_that_is_full_is_no_master_out_of_reach(
     site: Site, enrolled: Callable[[], tuple[str, Assignment]], name: str
 ) -> None:
@@ -315,7 +318,7 @@ def test_a_disk_that_is_full_is_no_master_out_of_reach(
 
 
 @pytest.mark.parametrize("damage", ["", "-----BEGIN OPENSSH PRIVATE KEY-----\n"])
-def test_a_key_that_a_crash_left_damaged_is_made_anew(site: Site, damage: str) -> None:
+def test_a_key_damaged_by_a_crash_is_replaced(site: Site, damage: str) -> None:
     site.bundle()
     (site.folder / "key").write_text(damage)
     with site.booted(orphan_s=5.0) as process:

@@ -1,4 +1,4 @@
-"""Images made, listed and removed. moto says what EC2 and S3 have; what the builder is started with really runs."""
+"""Images are built, listed and removed, with moto as EC2 and S3. The builder's user data really runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCRIPT = "echo making; test -f gridml-*.whl || cd $(dirname $0); ls; grep scipy 
 
 
 class Aws:
-    """An account with nothing in it but an image of Debian's, on moto; and the one instance that builds."""
+    """An account on moto with only a Debian image, and the instance that builds."""
 
     def __init__(self, folder: Path) -> None:
         self.ec2, self.s3 = connect("ec2", REGION), connect("s3", REGION)
@@ -42,8 +42,8 @@ class Aws:
         self.said: list[str] = []
         self.on_boot: Callable[[str], None] = self.boot
         self.booted: list[str] = []
-        self.haste = 1.0  # how much faster time passes here
-        self.tagged: list[str] = []  # what CreateImage was to tag
+        self.haste = 1.0  # factor by which time passes faster
+        self.tagged: list[str] = []  # resources that CreateImage was asked to tag
         self.ec2.meta.events.register("provide-client-params.ec2.CreateImage", self.without_snapshot_tags)
 
     def build(self, wanted: WantedImage | None = None) -> images.Image:
@@ -57,7 +57,7 @@ class Aws:
         params["TagSpecifications"] = [each for each in wanted if each["ResourceType"] != "snapshot"]
 
     def rest(self, seconds: float) -> None:
-        """Time passes; an instance that runs boots once."""
+        """Let time pass; a running instance boots once."""
         self.clock.sleep(seconds * self.haste)
         for id in self.builders("running"):
             if id not in self.booted:
@@ -71,7 +71,7 @@ class Aws:
         return [each["InstanceId"] for each in instances if not states or each["State"]["Name"] in states]
 
     def boot(self, id: str) -> None:
-        """Run the user data as cloud-init would; nothing but the switch is a stand-in."""
+        """Run the user data as cloud-init would; only the power switch is a stand-in."""
         data = self.ec2.describe_instance_attribute(InstanceId=id, Attribute="userData")["UserData"]["Value"]
         script = self.folder / "user-data"
         script.write_bytes(base64.b64decode(data))
@@ -99,7 +99,7 @@ class Aws:
 
 @pytest.fixture
 def image_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stands for ami/image: its script must not be run here."""
+    """A stand-in for ami/image, whose script must not run here."""
     folder = tmp_path / "image"
     folder.mkdir()
     (folder / "install.sh").write_text(SCRIPT)
@@ -196,7 +196,7 @@ def test_a_builder_that_cannot_reach_s3(aws: Aws) -> None:
     assert aws.is_empty()
 
 
-def test_a_builder_that_somebody_terminates(aws: Aws) -> None:
+def test_a_builder_that_is_terminated_by_others(aws: Aws) -> None:
     aws.on_boot = lambda id: aws.ec2.terminate_instances(InstanceIds=[id]) and None
     with pytest.raises(RunError, match="was terminated"):
         aws.build()
@@ -363,7 +363,7 @@ def test_no_credentials(aws: Aws, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert status == 8 and "there are no AWS credentials" in err
 
 
-def test_nobody_answers(aws: Aws, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_service_answers(aws: Aws, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     status, _, err = command(capsys, "list", "--region", REGION)

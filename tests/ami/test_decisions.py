@@ -43,11 +43,11 @@ def test_after_a_worker(end: WorkerEnd, followed: bool, why: str) -> None:
 
 
 @given(st.integers(-15, 255), st.floats(0, 1e6), st.integers(0, 10))
-def test_who_is_told_to_leave_never_begins_again(status: int, lived_s: float, short_runs: int) -> None:
-    assert is_followed(WorkerEnd(status, lived_s, "", "told", short_runs)) == (False, "told")
+def test_a_worker_that_must_leave_is_not_restarted(status: int, lived_s: float, short_runs: int) -> None:
+    assert is_followed(WorkerEnd(status, lived_s, "", "reason", short_runs)) == (False, "reason")
 
 
-def test_the_master_was_last_heard() -> None:
+def test_the_time_of_the_last_contact_with_the_master() -> None:
     arguments = ["--seed", "0", "--patience", "120"]
     assert last_contact_s(WorkerEnd(0, 900.0), 1000.0, arguments, 100.0) == 1000.0
     assert last_contact_s(WorkerEnd(SAVED, 900.0), 1000.0, arguments, 100.0) == 880.0

@@ -29,7 +29,7 @@ def test_a_notice_alone_does_not_mean_that_the_system_goes_down() -> None:
     assert events.leave == NOTICE and not events.going_down
 
 
-def test_the_end_of_a_worker_is_heard_once() -> None:
+def test_the_end_of_a_worker_is_one_event() -> None:
     events = EventQueue()
     events.put(WorkerExited(0, ""))
     assert events.get() == WorkerExited(0, "") and events.get(0.0) is None and events.leave is None

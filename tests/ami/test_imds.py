@@ -79,7 +79,7 @@ def test_what_is_not_there_is_none(cloud: Any) -> None:
     assert client(cloud).get("user-data") is None
 
 
-def test_nobody_there_is_an_oserror(signatory: Signatory) -> None:
+def test_a_missing_service_is_an_oserror(signatory: Signatory) -> None:
     with ImdsServer(("127.0.0.1", 0), lambda address: None, signatory.sign) as server:
         url = server.url
     with pytest.raises(OSError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from ami.daemon import notify
 
 
-def test_systemd_is_told(tmp_path: Path) -> None:
+def test_systemd_is_notified(tmp_path: Path) -> None:
     for address in (str(tmp_path / "notify"), f"@{tmp_path.name}-notify"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
             systemd.bind(address.replace("@", "\0"))
@@ -17,5 +17,5 @@ def test_systemd_is_told(tmp_path: Path) -> None:
             assert systemd.recv(100) == b"READY=1"
 
 
-def test_where_nobody_asked_nobody_is_told() -> None:
+def test_without_a_socket_there_is_no_notification() -> None:
     notify("READY=1", {})

@@ -1,4 +1,4 @@
-"""A real process under the daemon's eyes."""
+"""A real process that the daemon supervises."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def test_one_that_does_not_heed_it_is_killed(tmp_path: Path) -> None:
     assert "it is killed" in lines[-1]
 
 
-def test_who_is_told_twice_has_no_more_time(tmp_path: Path) -> None:
-    """A notice, and later the system's own shutdown: it is killed when the first one's grace is over."""
+def test_a_second_notice_gives_no_more_time(tmp_path: Path) -> None:
+    """After a notice and a later system shutdown, the worker is killed when the first grace period is over."""
 
     class Timed(EventQueue):
-        """Each time that the rest of the grace is waited for the system goes down again, half a minute later."""
+        """Shut the system down again after each wait for the rest of the grace period, half a minute later."""
 
         now_s = 0.0
 

@@ -1,4 +1,4 @@
-"""What proofs need that write much: a folder in memory, where there is one. Nothing in them ends the machine."""
+"""A folder in memory, if there is one, for tests that write much. They never cut the power of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command lines of benchmarks: `--help` measures nothing, and what makes no sense is refused before anything begins."""
+"""Command lines of benchmarks: `--help` measures nothing, and invalid arguments are rejected before the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What carriers carry is measured by what arrived."""
+"""The benchmark of carriers checks the received content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_row_says_what_it_took(carrier: str, size: int) -> None:
         assert float(found[column] or 0) > 0
     serves = carrier != "directory"
     assert (float(found["server s/GB up"] or 0) > 0) == (int(found["server MB"] or 0) > 0) == serves
-    # Starter and shadow hold a piece, not the message: that would be 200 MB for the two jobs.
+    # Starter and shadow hold only a piece of the message; whole ones would take 200 MB for the two jobs.
     assert int(found["server MB"] or 0) < 150
 
 

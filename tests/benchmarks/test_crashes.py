@@ -42,7 +42,7 @@ def test_power_cuts(volatile: bool, folder: Path) -> None:
 
 
 def test_what_a_power_cut_leaves(folder: Path) -> None:
-    """What was synchronised is there; and nothing of the disk stays, even after an error."""
+    """Synchronised data survives a power cut, and the disk is removed even after an error."""
     try:
         for volatile, fails in itertools.product((False, True), (False, True)):
             place = folder / f"disk{volatile}{fails}"

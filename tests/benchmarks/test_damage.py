@@ -1,4 +1,4 @@
-"""Positions in files: what is damaged is what the class says, and every byte of a file belongs to a class."""
+"""Positions in files: damage hits the named class, and every byte of a file belongs to a class."""
 
 from __future__ import annotations
 

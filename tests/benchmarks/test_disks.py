@@ -1,4 +1,4 @@
-"""Damaged files and full disks: a run ends exact, or is refused with advice that works when it is followed."""
+"""Damaged files and full disks: a run ends exact, or is refused with advice that works."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KILLED = MOMENTS[1]
 
 @pytest.fixture(scope="module")
 def killed() -> Iterator[tuple[World, Path]]:
-    """A run that was killed, with the workers that live on; only copies of this process may go on with it."""
+    """A killed run with its surviving workers; only forks of this process may resume it."""
     with tempfile.TemporaryDirectory(prefix="gridml-", dir=MEMORY) as made:
         world = interrupt(CHAIN, Path(made) / "root", Path(made) / "image", KILLED)
         yield world, Path(made) / "image"
@@ -80,7 +80,7 @@ def test_every_class_of_positions(program: Path, moment: Moment, folder: Path) -
 def test_fields_and_credits_agree_whatever_is_lost(
     damage: str, survive: bool, killed: tuple[World, Path], folder: Path
 ) -> None:
-    """Credits rolled back while fields held the work, or the other way round, ended as 'finished', and wrong."""
+    """Regression: a run with rolled-back credits but not fields, or vice versa, finished with wrong results."""
     world, image = killed
     one = next(d for d in damages(image, 1, random.Random(3)) if re.fullmatch(damage, class_of(d)))
     shutil.copytree(image, folder / "case")
@@ -92,7 +92,7 @@ def test_fields_and_credits_agree_whatever_is_lost(
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["ledger.db", "fields/patch-*", "versions/v*"])
 def test_advice_as_a_person_follows_it(name: str, killed: tuple[World, Path], folder: Path) -> None:
-    """Word for word: by the commands themselves, with real workers."""
+    """The advised commands are run literally, with real workers."""
     image = folder / "image"
     shutil.copytree(killed[1], image)
     damaged_file = max(image.glob(name))

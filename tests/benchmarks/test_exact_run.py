@@ -1,4 +1,4 @@
-"""What a wrong run would look like is seen: the comparison that proofs rest on can fail."""
+"""The comparison with the expected result can fail: it detects wrong runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_run_that_nothing_befell_is_exact(program: Path, folder: Path) -> None
 
 
 def test_numbers_differ_after_every_epoch() -> None:
-    """So a vertex of another epoch than its neighbours has another number."""
+    """A vertex of another epoch than its neighbours therefore has another number."""
     for program in CHAINS:
         after = [module_of(program).expected(epochs) for epochs in range(module_of(program).EPOCHS + 2)]
         for name in after[0]:

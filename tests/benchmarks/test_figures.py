@@ -1,4 +1,4 @@
-"""README, docs/results.md and other pages say of results what is committed in benchmarks/results."""
+"""Figures in README, docs/results.md and other pages agree with benchmarks/results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows(name: str) -> list[Row]:
 
 
 def cell(name: str, column: str, **where: object) -> float:
-    """The number of the one row in which the other columns are as said."""
+    """Return the number in the one row whose other columns have the given values."""
     (row,) = [row for row in rows(name) if all(row[key] == value for key, value in where.items())]
     return float(str(row[column]))
 
@@ -94,7 +94,7 @@ IN_README: list[tuple[str, Callable[[], tuple[float, ...]]]] = [
         lambda: (max(abs(float(str(row["off"]).rstrip("%"))) for row in rows("local_goodput")),),
     ),
     (
-        r"([\d.]+) and ([\d.]+) of its speed",
+        r"two workers against two loops on the same two cores \| ([\d.]+) times, ([\d.]+) times",
         lambda: tuple(cell("overhead", "ratio", processes=number) for number in (1, 2)),
     ),
 ]
@@ -105,7 +105,7 @@ def prose(page: str) -> str:
 
 
 def same(said: str, measured: float) -> bool:
-    """Whether a number that was written down is the measured one, rounded to as many digits."""
+    """Return True if a written number is the measured one, rounded to as many digits."""
     digits = len(said.partition(".")[2])
     return abs(float(said.replace(",", "")) - measured) <= 0.5 * 10.0**-digits + 1e-9
 
@@ -158,13 +158,13 @@ def test_the_table_of_tails_is_the_measured_one() -> None:
 
 
 def same_task(said: str, measured: str) -> bool:
-    """Whether a task by its words here, `CIFAR-10 (10,000), GroupNorm`, is the measured one, `CIFAR-10, GroupNorm`."""
+    """Return True if a task as written, `CIFAR-10 (10,000), GroupNorm`, is the measured `CIFAR-10, GroupNorm`."""
     said = re.sub(r" \([\d,]+\)", "", said)
     return said == measured or said.removesuffix(", AdamW") == measured
 
 
 def tables(file: str) -> list[list[list[str]]]:
-    """The tables of a page, each of lines of cells, the first of which is its head."""
+    """Return the tables of a page, each as lines of cells; the first line is the head."""
     blocks: list[list[list[str]]] = [[]]
     for line in (ROOT / "docs" / file).read_text(encoding="utf-8").splitlines():
         if line[:1] != "|":
@@ -175,7 +175,7 @@ def tables(file: str) -> list[list[list[str]]]:
 
 
 def placements(name: str) -> dict[str, dict[str, Row]]:
-    """Rows of a table of placements that were measured, by graph and method."""
+    """Return the rows of a table of measured placements, by graph and method."""
     found: dict[str, dict[str, Row]] = {}
     for row in rows(name):
         if row.get("M") is not None:

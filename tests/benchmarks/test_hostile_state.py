@@ -1,4 +1,4 @@
-"""One worker of three that lies by what travels beside the weights costs a run no more than 1.5 points."""
+"""One worker of three with false state beside its weights costs a run at most 1.5 points of accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The counts of benchmarks/house.py, on a small tree of which every count is known."""
+"""The counts of benchmarks/house.py, on a small tree with known counts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_two_checkouts_stand_in_one_table(house: House) -> None:
     assert first["before"] == first["now"]
 
 
-def test_arguments_leave_out_self_and_tell_commands_apart() -> None:
+def test_arguments_exclude_self_and_commands_are_recognised() -> None:
     source = "class A:\n    def f(self, a, *args, b, **kw): ...\n    @staticmethod\n    def s(a): ...\n"
     source += "def c(x: Annotated[int, 1]): ...\n"
     functions = {f.place: (f.arguments, f.command) for f in functions_of("m", ast.parse(source))}

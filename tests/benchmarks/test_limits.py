@@ -1,4 +1,4 @@
-"""The master's limits are measured on a master that answers all who wait, in groups that its memory holds."""
+"""The benchmark of limits drives a master that answers all waiting workers, in groups that fit into memory."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def test_all_that_waits_is_answered_in_one_turn_however_little_memory_may_hold(
     monkeypatch.setattr(directory, "GROUP_BYTES", 2_500_000)
     monkeypatch.setattr(limits.Spent, "turn", watched)
     row = limits.measure(tmp_path, 1, 5)
-    assert row["pushes"] >= limits.LEAST
+    assert row["pushes"] >= limits.MIN_PUSHES
     assert row["pushes/s"] > 0 and 0 < row["replicas"] < 40
     assert max(late - early for early, late in pairwise(versions)) == 3  # of five pushes, two of which fit

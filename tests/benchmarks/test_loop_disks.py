@@ -1,4 +1,4 @@
-"""Disks in files and in memory are gone with who made them, however that ends."""
+"""Disks in files and in memory are removed when their process ends, in any way."""
 
 from __future__ import annotations
 

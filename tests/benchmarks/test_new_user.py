@@ -1,4 +1,4 @@
-"""The tasks of somebody new: their lines are counted as said, and each is a program."""
+"""The tasks of a new user: the count of their lines is right, and each is a valid program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a placement saves is counted in runs that are really played."""
+"""The savings of a placement are measured in real runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridml.placement.bipartite import Bipartite
 
 
 def test_a_placed_run_is_exact_and_sends_fewer_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four groups of rows that have nothing in common, on four workers."""
+    """Four disjoint groups of rows, on four workers."""
     monkeypatch.setattr(placed_runs, "SIMULATED", 4)
     rng = np.random.default_rng(0)
     rows = np.repeat(np.arange(800), 5)

@@ -1,4 +1,4 @@
-"""Every benchmark runs, in its smallest form: what nobody has run for weeks would otherwise fail when it is wanted."""
+"""Every benchmark runs in its smallest form, so that rarely used ones do not break unnoticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benchmarks that raise daemons run, too, in their smallest form."""
+"""Benchmarks that start daemons run in their smallest form, too."""
 
 from __future__ import annotations
 

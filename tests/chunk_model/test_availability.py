@@ -1,4 +1,4 @@
-"""Lives from traces that only count instances."""
+"""Lives inferred from traces that only count instances."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunk_model.traces import MAX_COUNT, Life, TraceError, count_lives, parse_counts, parse_ticks
+from chunk_model.record import parse_json
+from chunk_model.traces import MAX_COUNT, Life, TraceError, count_lives, parse_counts
 
 
 def ticks(data: Any, gap: Any = 60) -> str:
@@ -21,7 +22,7 @@ def ticks(data: Any, gap: Any = 60) -> str:
 def within(
     lives: list[Life] | tuple[Life, ...], *bounds: tuple[float, float, float, float] | tuple[float, float]
 ) -> None:
-    """Each life starts after the first and not after the second bound, and so for its end, if it has bounds for one."""
+    """Each life starts between its two bounds, and ends between those of its end, if it has any."""
     assert len(lives) == len(bounds)
     for life, bound in zip(lives, bounds, strict=True):
         assert bound[0] < life.start_s <= bound[1], life
@@ -33,26 +34,26 @@ def within(
 
 
 def test_an_instance_that_comes_and_goes() -> None:
-    record = parse_ticks(ticks([0, 1, 1, 1, 0, 0, 1]), "zone.json")
+    record = parse_json(ticks([0, 1, 1, 1, 0, 0, 1]), "zone.json")
     within(record.lives, (0, 60, 180, 240), (300, 360))
     assert record.end_s == 360.0 and "every 60 s" in record.contents and record.older == 0
 
 
 def test_one_that_was_there_when_the_record_began_counts_from_then() -> None:
-    record = parse_ticks(ticks([1, 1, 2, 0], 0.5), "zone.json")
+    record = parse_json(ticks([1, 1, 2, 0], 0.5), "zone.json")
     within(record.lives, (-1, 0, 1.0, 1.5), (0.5, 1.0, 1.0, 1.5))
     assert record.lives[0].start_s == 0 and record.older == 1
 
 
 def test_instances_that_come_or_are_taken_together_do_so_at_one_instant() -> None:
-    lives = parse_ticks(ticks([4, 4, 0, 3], 300), "zone.json").lives
+    lives = parse_json(ticks([4, 4, 0, 3], 300), "zone.json").lives
     within(lives, *[(-1.0, 0.0, 300.0, 600.0)] * 4, *[(600.0, 900.0)] * 3)
     assert len({life.end_s for life in lives[:4]}) == 1 and len({life.start_s for life in lives[4:]}) == 1
     assert len({life.node for life in lives}) == 7
 
 
 def test_lives_are_no_multiples_of_the_gap_but_are_right_on_average() -> None:
-    lives = parse_ticks(ticks([0, 1, 1] * 4000 + [0], 60), "zone.json").lives
+    lives = parse_json(ticks([0, 1, 1] * 4000 + [0], 60), "zone.json").lives
     lengths = np.array([life.end_s - life.start_s for life in lives if life.end_s is not None])
     assert len(lengths) == 4000 and lengths.mean() == pytest.approx(120, rel=0.02)
     # The sum of two even draws, 60 s wide.
@@ -64,7 +65,7 @@ def test_who_leaves_is_drawn_from_all_that_are_there_and_always_the_same() -> No
     ends = [count_lives([0.0, 10.0, 20.0], counts, seed)[0].end_s for seed in range(400)]
     assert 160 <= sum(end is not None and end <= 10 for end in ends) <= 240
     text = ticks([5, 3, 4, 2, 5, 0, 2])
-    assert parse_ticks(text, "a") == parse_ticks(text, "b")
+    assert parse_json(text, "a") == parse_json(text, "b")
 
 
 def test_where_no_age_kills_a_draw_shows_no_wear() -> None:
@@ -120,6 +121,8 @@ def test_a_line_that_goes_back_takes_back_what_was_said_of_later() -> None:
         (ticks([1], True), "gap_seconds is True"),
         (ticks([1], -60), "gap_seconds is -60"),
         (ticks([1], float("nan")), "gap_seconds is nan"),
+        (ticks([1], int("9" * 400)), "gap_seconds is 999"),  # regression: too large for a float
+        (ticks([1], 1e308), "gap_seconds is 1e+308"),
         (ticks([1, 0, -1]), "data[2]: got -1"),
         (ticks([1, 0.5]), "data[1]: got 0.5"),
         (ticks([True]), "data[0]: got True"),
@@ -129,7 +132,7 @@ def test_a_line_that_goes_back_takes_back_what_was_said_of_later() -> None:
 )
 def test_ticks_that_make_no_sense(text: str, says: str) -> None:
     with pytest.raises(TraceError) as caught:
-        parse_ticks(text, "zone.json")
+        parse_json(text, "zone.json")
     assert str(caught.value).startswith("zone.json") and says in str(caught.value)
 
 
@@ -142,6 +145,7 @@ def test_ticks_that_make_no_sense(text: str, says: str) -> None:
         (["2021-12-10, 13:00:00, -3"], "line 1: got"),
         (["2021-12-32, 13:00:00, 3"], "line 1: got '2021-12-32, 13:00:00, 3', which is no moment"),
         (["2021-12-10, 13:00:00, 99999999999"], "line 1: got"),
+        (["2021-12-10, 13:00:00, " + "9" * 5_000], "line 1: got"),  # regression: more digits than int() takes
     ],
 )
 def test_counts_that_make_no_sense(lines: list[str], says: str) -> None:

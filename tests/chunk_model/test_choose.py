@@ -1,4 +1,4 @@
-"""The choice of a chunk: against dense sweeps, under bounds, with few observations, and in words."""
+"""The choice of a chunk: against dense sweeps, within bounds, with few observations, and its explanation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ lifetimes = st.one_of(
 
 
 def power(low: float, high: float) -> st.SearchStrategy[float]:
-    """0, or 10 to a power from low to high."""
+    """Draw 0, or 10 to a power from low to high."""
     return st.one_of(st.just(0.0), st.floats(low, high).map(lambda exponent: 10.0**exponent))
 
 
@@ -61,7 +61,7 @@ def goodput(life: Lifetime, costs: Costs, choice: Choice, work: Work) -> float:
 
 
 def sweep(life: Lifetime, costs: Costs, work: Work) -> float:
-    """The best goodput of all sizes, or of all pairs of a size and a push interval, on a dense grid."""
+    """Return the best goodput of all sizes, or of all pairs of a size and a push interval, on a dense grid."""
     law = partial(chunk_goodput, many=work.many)
     highest = max(1.0, life.quantile(1 - 1e-9) / costs.vertex_s)
     if costs.push_s is None:
@@ -199,7 +199,7 @@ def test_memory_is_named_where_it_decides() -> None:
     assert "It is not larger" not in choose(LIFE, COSTS, Work(largest=10**6)).reason
 
 
-def test_a_network_that_takes_fewer_pushes_than_fit_into_memory_is_told() -> None:
+def test_a_limit_by_the_network_is_explained() -> None:
     choice = choose(LIFE, PUSHED, Work(largest=1000, push_at_least=5000))
     assert choice.push_every == choice.chunk == 1000
     assert any("the network takes a push every 5,000 vertices" in warning for warning in choice.warnings)
@@ -236,7 +236,7 @@ def test_heavy_tails_are_warned_of() -> None:
 
 
 def lives(count: int, seed: int = 3) -> Observations:
-    """Lives of Exponential(45 min), some still going on."""
+    """Lives of Exponential(45 min), some of them censored."""
     rng = np.random.default_rng(seed)
     life, seen = LIFE.sample(rng, count), rng.uniform(600, 20_000, count)
     return Observations(np.minimum(life, seen), life <= seen)
@@ -264,8 +264,8 @@ def test_more_lives_make_surer() -> None:
     assert high[0] > 2 * high[1] > 4 * high[2]
 
 
-def test_the_regret_told_is_the_regret_suffered() -> None:
-    """Fits to 12 lives, again and again: what is lost under the true law exceeds what is reported in few cases only."""
+def test_the_reported_regret_is_the_true_regret() -> None:
+    """Over many fits to 12 lives, the loss under the true law rarely exceeds the reported one."""
     exceeded = 0
     for seed in range(60):
         observations = lives(12, seed)
@@ -288,7 +288,7 @@ def test_deaths_at_one_instant_count_once() -> None:
     assert "300 deaths at 12 instants" in choose(life, COSTS, observations=together).reason
 
 
-def test_nobody_has_died() -> None:
+def test_without_deaths() -> None:
     observations = Observations(np.array([600.0, 900.0]), np.zeros(2, np.bool_))
     choice = choose(fit("exponential", observations).lifetime, COSTS, observations=observations)
     assert any("no worker has died in 25 min of observation" in warning for warning in choice.warnings)

@@ -1,4 +1,4 @@
-"""Costs are times: what is none is refused by name."""
+"""Costs are times; other values are rejected by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four families with a formula against scipy.stats, and far out in their tails against asymptotics."""
+"""The four families with a formula, against scipy.stats, and far in their tails against asymptotics."""
 
 from __future__ import annotations
 

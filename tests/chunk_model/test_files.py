@@ -1,4 +1,4 @@
-"""A user's files as they come: packed, with other line ends, in other encodings."""
+"""Users' files in all their forms: compressed, with other line ends, in other encodings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_lives_and_traces_whatever_they_were_saved_as(tmp_path: Path, pack: Pack
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
-def test_all_members_are_read_and_a_damaged_one_is_told(tmp_path: Path, pack: Pack) -> None:
+def test_all_members_are_read_and_a_damaged_one_is_reported(tmp_path: Path, pack: Pack) -> None:
     first, second = pack(TRACE[:20].encode()), pack(TRACE[20:].encode())
     file = tmp_path / "trace"
     file.write_bytes(first + second)

@@ -1,4 +1,4 @@
-"""Fits: known laws are found again, no likelihood is higher, and nothing that may be observed is refused."""
+"""Fits recover known laws, maximise the likelihood, and accept all possible observations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chunk_model.observations import ObservationError, Observations
 
 
 def censored(life: Lifetime, n: int, seed: int) -> Observations:
-    """n lives of which about a third were still going on when last seen."""
+    """Return n lives, about a third of them censored."""
     rng = np.random.default_rng(seed)
     whole, seen = life.sample(rng, n), rng.exponential(2 * life.mean(), n)
     return Observations(np.minimum(whole, seen), whole <= seen).positive()
@@ -29,7 +29,7 @@ def likelihood(life: Lifetime, seen: Observations) -> float:
 
 
 def standard_errors(make: Callable[[Floats], Lifetime], at: Floats, seen: Observations) -> Floats:
-    """From the curvature of the log-likelihood (observed information), by differences."""
+    """Return standard errors from the curvature of the log-likelihood (observed information), by differences."""
     steps = 1e-3 * at
     n = len(at)
     curvature = np.empty((n, n))
@@ -50,7 +50,7 @@ def two_weibulls(p: Floats) -> Lifetime:
 
 
 def parameters(life: Lifetime) -> Floats:
-    """In the order of the families' fields; of a mixture the first weight, then the parts from short-lived to long."""
+    """Return parameters in the order of the fields; of a mixture the first weight, then the parts by mean life."""
     if isinstance(life, Mixture):
         parts = sorted(zip(life.weights, life.parts, strict=True), key=lambda part: part[1].mean())
         return np.concatenate(([parts[0][0]], *(parameters(part) for _, part in parts)))
@@ -74,7 +74,7 @@ def parameters(life: Lifetime) -> Floats:
 def test_a_known_law_is_found_again(
     family: str, make: Callable[[Floats], Lifetime], truth: list[float], seed: int
 ) -> None:
-    """Within three standard errors, from 2,000 lives of which many were censored."""
+    """Fits to 2,000 lives, many of them censored, are within three standard errors."""
     law = make(np.array(truth))
     seen = censored(law, 2000, seed)
     fitted = fit(family, seen)
@@ -129,7 +129,7 @@ def test_many_lives_need_a_rough_search_only() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_where_nobody_died_there_is_half_a_death(family: str) -> None:
+def test_without_deaths_half_a_death_is_assumed(family: str) -> None:
     fitted = fit(family, Observations([600, 3000], [False, False]))
     assert fitted.lifetime.mean() == pytest.approx(7200) and fitted.parameters <= 1 + (family == "kaplan_meier")
     assert fitted.lifetime.survival(720.0) == pytest.approx(math.exp(-0.1))

@@ -1,4 +1,4 @@
-"""Goodput: the formulas against replayed lives, against their own sums written out, and at their limits."""
+"""Goodput: the formulas against replayed lives, explicit sums, and limits."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_formulas_agree_with_replayed_lives(life: Lifetime, many: bool) -> None:
 def test_the_sums_are_as_exact_as_they_say(
     life: Lifetime, mean_pushes: float, n: int, m: int, start: float, many: bool, terms: int
 ) -> None:
-    """Every push of a life written out, against the midpoint rule after the first terms."""
+    """The midpoint rule after the first terms agrees with the sum over every push of a life."""
     mean = life.mean()
     unit = mean / mean_pushes / m
     costs = Costs(exec_s=unit, start_s=start * mean, end_s=unit, push_s=unit, boot_s=start * mean)

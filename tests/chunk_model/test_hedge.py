@@ -1,4 +1,4 @@
-"""The lifetime that a chunk is chosen for: mostly the lives as seen, and some of the family."""
+"""The lifetime that a chunk is chosen for: a mixture of the observed lives and the fitted family."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COSTS = Costs(exec_s=0.1, start_s=60.0)
 
 
 def two_kinds(count: int) -> Observations:
-    """Lives that no family has: half of them end at about 5 minutes, half at about 3 hours."""
+    """Lives that fit no family: half of them end at about 5 minutes, half at about 3 hours."""
     rng = np.random.default_rng(5)
     kind = np.arange(count) % 2
     return Observations(np.where(kind, rng.normal(300, 20, count), rng.normal(10_800, 500, count)), np.ones(count))

@@ -1,4 +1,4 @@
-"""Lives from the share of machines that a provider takes back a month."""
+"""Lives from a provider's monthly rate of interruption."""
 
 from __future__ import annotations
 

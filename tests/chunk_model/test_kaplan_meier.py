@@ -57,7 +57,7 @@ def test_the_steps_are_those_of_scipy(seen: Observations) -> None:
     assert bool(np.all(curve.survival(t)[expected == 0] < 0.34))
 
 
-def test_a_limit_that_nobody_outlived_keeps_half_a_worker() -> None:
+def test_a_limit_beyond_all_lives_keeps_half_a_worker() -> None:
     curve = KaplanMeier.of(Observations([100.0] * 9, [True] * 9))
     assert curve.survival(99.0) == 1.0 and curve.survival(100.0) == pytest.approx(0.5 / 9.5)
     assert math.isfinite(curve.mean()) and 100 < curve.mean() < 106

@@ -108,7 +108,7 @@ def test_quantile_inverts_survival(life: Lifetime, q: float) -> None:
 
 
 @given(curves, st.floats(0, 0.999))
-def test_quantile_of_a_step_is_the_first_time_by_which_so_many_are_dead(life: Lifetime, q: float) -> None:
+def test_quantile_of_a_step_is_the_first_time_with_that_share_of_deaths(life: Lifetime, q: float) -> None:
     t = life.quantile(q)
     assert life.survival(t) <= 1 - q + 1e-12
     assert life.survival(t * (1 - 1e-9)) >= 1 - q - 1e-6
@@ -148,7 +148,7 @@ EXAMPLES: list[Lifetime] = [
 
 @pytest.mark.parametrize("life", EXAMPLES, ids=str)
 def test_draws_follow_survival(life: Lifetime) -> None:
-    """By Kolmogorov and Smirnov, at a level of 10⁻³; for steps the test is only more cautious."""
+    """Samples pass the Kolmogorov-Smirnov test at a level of 10⁻³; for step functions it is conservative."""
     n = 4000
     drawn = np.sort(life.sample(np.random.default_rng(7), n))
     at = np.unique(drawn)
@@ -185,7 +185,7 @@ def test_an_age_that_is_none(age: float) -> None:
         Weibull(2, 10).after(age)
 
 
-def test_an_age_that_nobody_reaches() -> None:
+def test_an_age_beyond_all_lives() -> None:
     with pytest.raises(LifetimeError, match="no life reaches the age of 1e\\+300 s"):
         Weibull(2, 10).after(1e300)
 

@@ -1,4 +1,4 @@
-"""Mixtures: by hand where the parts allow it, and what must not depend on how they are written."""
+"""Mixtures: values by hand where possible, and independence of the order and form of their parts."""
 
 from __future__ import annotations
 

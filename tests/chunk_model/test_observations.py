@@ -1,4 +1,4 @@
-"""Observations: what is checked, how lives are censored, who died together, and the CSV file."""
+"""Observations: validation, censoring, simultaneous deaths, and the CSV file."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def test_columns_in_another_order_with_moments_and_what_a_spreadsheet_adds(tmp_p
     ("text", "says"),
     [
         ("", "line 1: expected the columns duration_s,ended, got nothing"),
-        ("2700,1\n", "line 1: expected the columns duration_s,ended, got the columns 2700,1"),
-        ("duration_s\n1\n", "line 1: expected the columns duration_s,ended, got the columns duration_s"),
+        ("2700,1\n", "line 1: expected the columns duration_s,ended, got the columns '2700,1'"),
+        ("duration_s\n1\n", "line 1: expected the columns duration_s,ended, got the columns 'duration_s'"),
         ("duration_s,ended\n", "has a header and no lives"),
         ("duration_s,ended\n1,1\n2\n", "line 3: got 1 fields, expected 2"),
         ("duration_s,ended\nx,1\n", "line 2: duration_s must be a number of seconds, at least 0, got 'x'"),

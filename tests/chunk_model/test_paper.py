@@ -1,4 +1,4 @@
-"""The paper's formulas as printed: what they say, and what is wrong with the second."""
+"""The paper's formulas as printed: their values, and the error of the second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay: lives counted by hand, by another program (one event after the other), and its interval."""
+"""Replay: lives counted by hand and by an independent event loop, and the confidence interval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PUSHED = Costs(exec_s=0.75, copy_s=0.25, start_s=8, end_s=2, wait_s=4, boot_s=16
 
 
 def slowly(life: float, costs: Costs, n: int, push_every: int | None, many: bool) -> tuple[float, float, float]:
-    """(credited, paid_s, lost_s) of one life, by a program that does one thing after the other."""
+    """Return (credited, paid_s, lost_s) of one life, by an independent event loop."""
     clock = costs.boot_s if many else 0.0
     credited = lost = 0.0
     while True:
@@ -40,7 +40,7 @@ def slowly(life: float, costs: Costs, n: int, push_every: int | None, many: bool
 
 
 def test_by_hand() -> None:
-    """Chunks of 10 take 8 + 10 + 2: a life of 19 s loses all ten, one of 100 s brings ten home and is given back."""
+    """Chunks of 10 take 8 + 10 + 2: a life of 19 s loses all ten, one of 100 s delivers ten and is released."""
     replayed = replay(np.array([19.0, 100.0]), COSTS, 10)
     assert (replayed.credited, replayed.paid_s, replayed.lost_s) == (10, 19 + 20 + 2 * 4, 7.5)
     assert replayed.goodput == pytest.approx(10 * 0.75 / 47)
@@ -62,7 +62,7 @@ def test_by_hand() -> None:
 def test_every_way_of_counting_agrees(
     lives: list[float], n: int, push_every: int | None, pushed: bool, many: bool, events: int
 ) -> None:
-    """A timetable, division where a life outlasts it, and a program that does one thing after the other."""
+    """The timetable, the division for lives that outlast it, and the independent event loop agree."""
     costs = PUSHED if pushed else COSTS
     every = push_every if pushed else None
     expected = np.array([slowly(life, costs, n, every, many) for life in lives]).sum(axis=0)

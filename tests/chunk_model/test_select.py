@@ -1,4 +1,4 @@
-"""The choice of a family: the law that is there is found, the simpler one wins a draw, and few deaths say little."""
+"""The choice of a family: the true law is found, ties go to the simpler one, and few deaths decide little."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_deaths_at_few_moments_are_few() -> None:
     assert "fewer than 10 independent deaths" in chosen.reason and "300 ended at 5 moments" in chosen.reason
 
 
-def test_nobody_has_died() -> None:
+def test_without_deaths() -> None:
     chosen = select(Observations([600, 3000], [False, False]))
     assert chosen.lifetime == Exponential(7200) and not chosen.is_sure and chosen.deaths == 0 and not chosen.scores
     assert "no worker has died in 3600 s, so lives are longer than that, a guess" in chosen.reason

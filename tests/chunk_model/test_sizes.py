@@ -1,4 +1,4 @@
-"""The search for the best size, where a value cannot be computed."""
+"""The search for the best size, if a value cannot be computed."""
 
 from __future__ import annotations
 

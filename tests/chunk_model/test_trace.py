@@ -1,4 +1,4 @@
-"""Traces: what is read, what is refused (with its line), and the lives that follow."""
+"""Traces: accepted and rejected files (with the line), and the resulting lives."""
 
 from __future__ import annotations
 

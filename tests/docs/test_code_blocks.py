@@ -1,9 +1,10 @@
-"""Every block of code in README.md and docs/ is run, checked as a program, or read by the parser of what it is.
+"""Every block of code in README.md and docs/ is run, checked as a program, or parsed in its language.
 
-A Markdown comment in the line above says what is done with a block of Python: `<!-- runs -->`, it is run;
-`<!-- program -->`, it is saved as a file and `gridml check` tries it; `<!-- script -->`, a test of its own runs it.
-Other Python is parsed. Commands go through the command line's own parser, and `test_commands.py` runs those that need
-nothing else: what a block needs is in the line above, `<!-- needs ... -->` or `<!-- fragment -->`.
+A Markdown comment in the line above selects the test of a block of Python: `<!-- runs -->`, it is run;
+`<!-- program -->`, it is saved as a file and `gridml check` tries it; `<!-- script -->`, a test of its own runs it;
+`<!-- file NAME -->`, it is saved beside the programs of its page. Other Python is parsed. Commands go
+through the command line's own parser, and `test_commands.py` runs those that need nothing else: what a block needs is
+in the line above, `<!-- needs ... -->` or `<!-- fragment -->`.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class Block:
     """Code from a page."""
 
     page: str
-    line: int  # where it begins
-    mark: str  # what is done with it
-    note: str  # behind the mark, such as the file that a program is saved as
-    language: str  # "" where none is named
+    line: int  # first line
+    mark: str  # selects the test
+    note: str  # text after the mark, such as the file that a program is saved as
+    language: str  # "": none is named
     code: str
 
 
@@ -55,9 +56,16 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def lines_of(block: Block) -> list[str]:
-    """The commands of a block, lines that a backslash joins as one, without comments and without their answers."""
+    """Return the commands of a block, with joined continuation lines, without comments and output."""
     joined = block.code.replace("\\\n", " ").splitlines()
     return [line for line in joined if re.match(r"(\.venv/bin/)?(gridml|make|pip|python) ", line)]
+
+
+def save_files(page: str, folder: Path) -> None:
+    """Save the files that the programs of a page import."""
+    for block in BLOCKS:
+        if block.mark == "file" and block.page == page:
+            (folder / block.note).write_text(block.code)
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -69,7 +77,9 @@ def ids(block: Block) -> str:
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.mark == "runs"], ids=ids)
-def test_it_runs(block: Block) -> None:
+def test_it_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_files(block.page, tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small a network is slower on more, and far slower on a busy machine
     try:
@@ -80,6 +90,7 @@ def test_it_runs(block: Block) -> None:
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.mark == "program"], ids=ids)
 def test_it_is_a_program(block: Block, tmp_path: Path) -> None:
+    save_files(block.page, tmp_path)
     file = tmp_path / "page_program.py"
     file.write_text(block.code)
     ended = CliRunner().invoke(command_line(), ["check", str(file)])
@@ -89,7 +100,7 @@ def test_it_is_a_program(block: Block, tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=ids)
 def test_it_is_python(block: Block) -> None:
     ast.parse(block.code)
-    assert block.mark in ("", "runs", "program", "script")
+    assert block.mark in ("", "runs", "program", "script", "file")
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language in ("json", "toml")], ids=ids)
@@ -104,7 +115,7 @@ def test_its_commands_exist(block: Block) -> None:
 
 
 def check_command(line: str) -> None:
-    """Raise what the command line's own parser raises, or AssertionError for what there is not."""
+    """Parse a command. Raises the errors of the command line's own parser, AssertionError for missing files."""
     program, *arguments = shlex.split(line, comments=True)
     arguments = [a for a in arguments if a not in LEAVE_OUT]
     if program.endswith("gridml"):
@@ -137,7 +148,7 @@ def test_a_command_that_is_not_there_is_seen(line: str) -> None:
     assert isinstance(seen.value, AssertionError) or hasattr(seen.value, "format_message")
 
 
-def test_blocks_are_seen(tmp_path: Path) -> None:
+def test_blocks_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# A\n\n<!-- runs -->\n```python\nassert False\n```\n\n```\ngridml run x.py \\\n  --seed 1\n3 answers\n```\n"
@@ -146,4 +157,4 @@ def test_blocks_are_seen(tmp_path: Path) -> None:
     assert (run.mark, run.language, run.code) == ("runs", "python", "assert False\n")
     assert (shell.mark, lines_of(shell)) == ("", ["gridml run x.py    --seed 1"])
     with pytest.raises(AssertionError):
-        test_it_runs(run)
+        test_it_runs(run, tmp_path, monkeypatch)

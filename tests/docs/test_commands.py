@@ -1,8 +1,8 @@
 """Every block of commands of every page runs as a reader runs it: page by page, block by block, in a clean copy of the
 tree, in the environment that README's own commands make, with nothing else installed.
 
-What a block shows behind an empty line must be among what its commands print. A block that needs more than any machine
-has is marked in the line above. A program that a page shows under a name is saved there, as its reader would.
+The text of a block after an empty line must be part of the commands' output. A block with special requirements is
+marked in the line above. A program that a page shows under a name is saved under that name.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.docs.test_code_blocks import BLOCKS, PAGES, ROOT, Block
 pytestmark = [pytest.mark.alone, pytest.mark.real, pytest.mark.timeout(900)]
 SHELL = ("", "sh", "bash")
 LEAVES_OUT = ("needs", "fragment")  # marks of blocks that are not run
+SAVED = ("program", "file")  # marks of blocks that are saved under the name that follows
 WALKED = [page for page in PAGES if page != ROOT / "README.md"]
 
 
@@ -31,18 +32,18 @@ def is_run(block: Block) -> bool:
 
 def of(page: Path) -> list[Block]:
     name = page.relative_to(ROOT).as_posix()
-    return [block for block in BLOCKS if block.page == name and (is_run(block) or block.mark == "program")]
+    return [block for block in BLOCKS if block.page == name and (is_run(block) or block.mark in SAVED)]
 
 
 def commands_and_answer(block: Block) -> tuple[str, str]:
-    """Return what a block has its reader type, and what it says comes of that: all behind the first empty line."""
+    """Return the commands of a block, and their expected output: all text after the first empty line."""
     typed, _, answer = block.code.partition("\n\n")
     return typed, answer
 
 
 @pytest.fixture(scope="session")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the tree that git knows, somewhere else, with the environment that README's commands make there."""
+    """A copy of the tracked files, with the environment that README's commands create there."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode != 0:
         pytest.skip("this tree is no git checkout, so which files belong to it is not known")
@@ -58,7 +59,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def walk(tree: Path, blocks: Sequence[Block]) -> None:
     """Run the blocks of a page in order, each in a shell of its own in `tree`; programs are saved there on the way."""
     for block in blocks:
-        if block.mark == "program":
+        if block.mark in SAVED:
             if block.note:
                 (tree / block.note).write_text(block.code, "utf-8")
             continue
@@ -113,6 +114,6 @@ def test_what_a_block_needs_is_said_in_words() -> None:
 
 
 def test_commands_that_make_nothing_are_few() -> None:
-    """A page whose commands all need something else would prove nothing."""
+    """Every page has commands that run: one whose commands all have requirements would test nothing."""
     run_here = [block for block in BLOCKS if is_run(block) and re.search(r"^gridml ", block.code, re.M)]
     assert len(run_here) >= 8

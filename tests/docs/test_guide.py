@@ -1,4 +1,4 @@
-"""The guide's program is the guide's loop: both as the page has them."""
+"""The guide's program trains exactly like the guide's loop, both taken from the page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEED = 3
 
 
 def block(mark: str) -> str:
-    """The first block of Python below a mark."""
+    """Return the first block of Python below a mark."""
     found = re.search(rf"^<!-- {mark}[\w. ]* -->\n```python\n(.*?)^```$", PAGE, re.M | re.S)
     assert found is not None, mark
     return found[1]
@@ -43,7 +43,7 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """As workers have it."""
+    """Use one thread, like workers."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -68,7 +68,7 @@ def test_one_worker_makes_of_the_program_what_the_loop_makes_bit_for_bit(
     def in_its_order(vertices: int) -> torch.Tensor:
         return torch.from_numpy(EpochOrder(vertices, SEED, next(epochs), "all").vertices(0, vertices))
 
-    monkeypatch.setattr(torch, "randperm", in_its_order)  # the loop is what the page has but for this, and for the seed
+    monkeypatch.setattr(torch, "randperm", in_its_order)  # the only changes to the page's loop are this and the seed
     torch.manual_seed(SEED)
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(block("runs"), "guide.md", "exec"), names)
@@ -85,7 +85,10 @@ def test_the_line_that_the_page_shows_is_the_one_that_a_run_begins_with(program:
 
 def test_the_batches_and_rates_that_the_page_names_are_those_that_are_used(program: Path) -> None:
     settings = load(program)
-    for workers, said in ((2, "two with batches of 16 at a rate of 0.141"), (4, "four with 8 at 0.1")):
+    for workers, said in (
+        (2, "each of two workers uses batches of 16 at a rate of 0.141"),
+        (4, "each of four workers batches of 8 at 0.1"),
+    ):
         used, _ = used_settings(settings, workers)
         assert said in PAGE and f"{used.batch}" in said and f"{0.2 * used.rate_factor:.3g}" in said
     with_its_own = program.read_text().replace("@gridml.update(batch=32)", "@gridml.update(batch=32, min_batch=32)")

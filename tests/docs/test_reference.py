@@ -1,4 +1,4 @@
-"""Every public name and every command has its place in the reference, with a docstring; and no link leads nowhere."""
+"""Every public name and every command is in the reference, with a docstring, and no link is broken."""
 
 from __future__ import annotations
 

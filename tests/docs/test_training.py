@@ -10,7 +10,14 @@ from typing import Any, cast
 import pytest
 
 import gridml
-from gridml.engine.pace import MAX_BATCH_PARTS, PAGE, STALENESS_STEP, batch_size, rate_scale, used_settings
+from gridml.engine.pace import (
+    MAX_BATCH_PARTS,
+    PAGE,
+    STALENESS_STEP,
+    batch_size,
+    rate_scale,
+    used_settings,
+)
 from gridml.model.order import BLOCK
 from master.evaluation.recalibration import MIN_ROWS
 from master.store.settings import STEPS_EACH, Settings
@@ -23,7 +30,7 @@ CHANGES = TEXT.partition("## What gridml changes\n")[2].partition("\n## ")[0]
 
 
 def test_its_line_is_one_that_a_run_begins_with() -> None:
-    update = SimpleNamespace(batch=64, accumulate=1)
+    update = SimpleNamespace(batch=64, accumulate=1, keeps_rate=False)
     own = {
         "min_target_batch": 1,
         "min_actual_batch": 1,

@@ -1,4 +1,4 @@
-"""Every example runs end to end on two real workers and arrives at what its own reference says."""
+"""Every example runs end to end on two real workers and reaches its reference result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gridml(*arguments: str | Path) -> str:
 
 @pytest.fixture
 def example(tmp_path: Path) -> Callable[[str], Metrics]:
-    """Runs an example and gives the metrics of each epoch; every vertex of every epoch was credited exactly once."""
+    """Run an example, check that each epoch credited every vertex once, and return the metrics of each epoch."""
 
     def run_example(name: str) -> Metrics:
         gridml("run", EXAMPLES / name, "--workers", "2", "--run-dir", tmp_path / "run")

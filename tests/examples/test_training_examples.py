@@ -1,4 +1,4 @@
-"""The examples that train networks learn on two workers that are killed, from little data, made up where theirs is
+"""The examples that train networks learn on two workers that are killed, from little data, synthetic if theirs is
 large. Their figures on the real data are in their docstrings."""
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Metrics = dict[str, Any]
 
 @pytest.fixture
 def learnt(tmp_path: Path) -> Callable[..., tuple[Metrics, Metrics]]:
-    """Runs an example with smaller constants under a virtual clock, and gives the metrics of its first epoch and of its
-    last."""
+    """Run an example with smaller constants under a virtual clock, and return the metrics of its first and last
+    epoch."""
 
     def run(name: str, *smaller: tuple[str, str], vertex_s: float = 0.1) -> tuple[Metrics, Metrics]:
         text = (EXAMPLES / name).read_text()
@@ -56,7 +56,7 @@ def learnt(tmp_path: Path) -> Callable[..., tuple[Metrics, Metrics]]:
 
 
 def photos(count: int, seed: int) -> Split:
-    """Noise, in which the class is a colour and a place."""
+    """Noise in which a colour and a position encode the class."""
     rng = np.random.default_rng(seed)
     labels = np.arange(count) % 10
     images = rng.integers(0, 160, (count, 3, 32, 32))
@@ -95,7 +95,7 @@ def test_the_head_learns_on_a_frozen_backbone(
     learnt: Callable[..., tuple[Metrics, Metrics]], made_up_photos: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Backbone(nn.Module):
-        """A stand-in for the weights, which no test installs: what it says of an image is its pixels, made coarse."""
+        """A stand-in for the weights, which tests do not install: its features of an image are coarse pixels."""
 
         def extract_features(self, images: torch.Tensor) -> torch.Tensor:
             coarse = nn.functional.adaptive_avg_pool2d(images, 20).flatten(1)

@@ -2,6 +2,6 @@
 
 import hypothesis
 
-# A machine shared with other work is slow now and then; that is no defect of what is tested.
+# A shared machine is slow now and then, which is no defect of the tested code.
 hypothesis.settings.register_profile("shared", deadline=None)
 hypothesis.settings.load_profile("shared")

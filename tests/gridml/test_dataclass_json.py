@@ -1,4 +1,4 @@
-"""Settings outlive their way through JSON."""
+"""Settings survive a round trip through JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plug-ins by name: found once, from gridml, from other packages, or from this process."""
+"""Plug-ins by name, from gridml, from other packages, or from this process; each is found once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shapes() -> Registry[object]:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Installs a package with such entry points for this process."""
+    """A function that installs a package with the given entry points for this process."""
 
     def install(entry_points: str) -> None:
         info = tmp_path / "shapes-1.0.dist-info"

@@ -1,4 +1,4 @@
-"""What lasts is measured by a clock that nobody sets: silence, lives, reports, whatever becomes of the wall's."""
+"""Durations (silence, lives, reports) are measured by a monotonic clock, whatever happens to the wall clock."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from master.store.settings import Settings
 from master.views.report import report
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "slow_count.py"
-BEGAN_S = 1.7e9  # of the wall's clock
+BEGAN_S = 1.7e9  # of the wall clock
 HOUR_S = 3600.0
 SILENT_S = 120.0
 
 
 class Silent(Backend):
-    """A back end whose workers run and say nothing."""
+    """A back end whose workers run without any event."""
 
     name = "silent"
 
@@ -47,12 +47,12 @@ class Silent(Backend):
         self.cancelled.append(worker)
 
     def close(self) -> None:
-        """There is nobody."""
+        """Do nothing: it has no jobs."""
 
 
 @dataclass
 class Machine:
-    """The clocks of a machine: time passes on both, and only the wall's can be set."""
+    """The clocks of a machine: time passes on both, but only the wall clock can be set."""
 
     passed_s: float = 0.0
     set_s: float = 0.0
@@ -69,7 +69,7 @@ class Machine:
         return Environment(lambda settings, directory: self.backend, clock=clock, wall=self.wall, durable=False)
 
     def turns(self, run: MasterRun, seconds: float) -> None:
-        """Let the master turn once a second."""
+        """Run turns of the master, one per second."""
         for _ in range(round(seconds)):
             self.passed_s += 1.0
             run.step()
@@ -91,7 +91,7 @@ def begin(tmp_path: Path, machine: Machine) -> Callable[[], MasterRun]:
 
 @contextmanager
 def driven(run: MasterRun) -> Iterator[None]:
-    """Run with one worker that began to run just now."""
+    """A run with one worker that has just started."""
     with run:
         run.step()
         run.step()
@@ -99,7 +99,7 @@ def driven(run: MasterRun) -> Iterator[None]:
 
 
 def silent(run: MasterRun) -> int:
-    """How many workers were given up."""
+    """Return the number of workers that were given up."""
     return sum(topic == "silent" for topic in topics(run))
 
 
@@ -129,7 +129,9 @@ def test_silence_is_noticed_in_time_by_a_clock_that_was_set_back(
         assert machine.backend.cancelled[:1] == ["w1"]
 
 
-def test_nobody_is_given_up_by_a_clock_that_was_set_forward(begin: Callable[[], MasterRun], machine: Machine) -> None:
+def test_no_worker_is_given_up_by_a_clock_that_was_set_forward(
+    begin: Callable[[], MasterRun], machine: Machine
+) -> None:
     with driven(run := begin()):
         machine.turns(run, 10)
         machine.set_s = HOUR_S
@@ -139,7 +141,7 @@ def test_nobody_is_given_up_by_a_clock_that_was_set_forward(begin: Callable[[], 
 
 @pytest.mark.parametrize("set_s", [-HOUR_S, HOUR_S])
 def test_a_report_tells_how_long_it_was(begin: Callable[[], MasterRun], machine: Machine, set_s: float) -> None:
-    """To another process, too, which sees the wall's clock only."""
+    """Another process, which has only the wall clock, reports the same."""
     with driven(run := begin()):
         machine.turns(run, 20)
         machine.set_s = set_s

@@ -1,4 +1,4 @@
-"""Constants that hold infinities, as the mask of a causal transformer does: they stay, and harm nobody."""
+"""Constants with infinities, such as the mask of a causal transformer, stay as they are and cause no error."""
 
 from __future__ import annotations
 

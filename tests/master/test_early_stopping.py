@@ -1,4 +1,4 @@
-"""A run that has trained enough ends, with its best replica kept, whenever and wherever its master is killed."""
+"""Early stopping: the run ends with its best replica saved, wherever its master is killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Play = Callable[..., tuple[World, Path]]
 
 @pytest.fixture
 def play(programs: Path, tmp_path: Path) -> Play:
-    """Plays the program, with its last lines changed."""
+    """Return a function that plays the program with replacements in its text."""
 
     def played(*changes: tuple[str, str], scenario: Scenario = CALM, epochs: int | None = None) -> tuple[World, Path]:
         source = (programs / "stops.py").read_text()
@@ -71,14 +71,14 @@ def check_ended_well(root: Path, epochs: int, best: int = BEST) -> None:
 def test_it_ends_when_it_has_trained_enough(play: Play) -> None:
     _, root = play()
     check_ended_well(root, BEST + 1)
-    told = report(root)
-    assert told.stopped_early is not None and "not brought loss further" in told.stopped_early
-    assert told.epochs_wanted == BEST + 1
-    assert told.best is not None and told.best["epoch"] == BEST
-    json.dumps(told.to_json())
+    result = report(root)
+    assert result.stopped_early is not None and "not brought loss further" in result.stopped_early
+    assert result.epochs_wanted == BEST + 1
+    assert result.best is not None and result.best["epoch"] == BEST
+    json.dumps(result.to_json())
     console = Console(width=200)
     with console.capture() as shown:
-        console.print(render_report(told))
+        console.print(render_report(result))
     assert "stopped early" in shown.get() and "min:loss 0, after epoch 3" in shown.get()
     log = (root / "events.log").read_text()
     assert log.count("stopping ") == 1 and log.count("it is kept") == BEST
@@ -139,8 +139,10 @@ def test_what_the_best_was_is_found_again_after_a_rollback(play: Play) -> None:
     assert since.index("epoch 2 has the best loss so far, 1;") < since.index("epoch 3 has the best loss so far, 0;")
 
 
-def test_a_metric_that_is_not_there_ends_the_run_with_a_word(play: Play) -> None:
-    with pytest.raises(ProgramError, match=r"goes by min:loss, and evaluate returned counted, .*; expected a number"):
+def test_a_missing_metric_ends_the_run_with_an_error(play: Play) -> None:
+    with pytest.raises(
+        ProgramError, match=r"has the goal min:loss, and evaluate returned counted, .*; expected a number"
+    ):
         play(('"loss": abs', '"lost": abs'))
 
 
@@ -159,14 +161,16 @@ def test_a_metric_that_falls_with_noise_is_not_the_end(play: Play) -> None:
     """Two evaluations without progress end nothing after epochs 5 and 8, where the trend falls; after 9 it rises."""
     noisy = ("abs(epochs - BEST)", "(5.0, 4.0, 2.0, 3.0, 2.5, 1.0, 2.0, 1.5, 2.5)[int(epochs) - 1]")
     _, root = play(("patience=1", "patience=2"), noisy, epochs=30)
-    exact, told = verify_credits(root), report(root)
-    assert (exact.epochs, exact.finished, told.best and told.best["epoch"]) == (9, 9, 6)
-    assert told.stopped_early is not None and "over the last 5 evaluations it changes by +0.05" in told.stopped_early
+    exact, result = verify_credits(root), report(root)
+    assert (exact.epochs, exact.finished, result.best and result.best["epoch"]) == (9, 9, 6)
+    assert (
+        result.stopped_early is not None and "over the last 5 evaluations it changes by +0.05" in result.stopped_early
+    )
 
 
 @pytest.mark.parametrize("diverged", ["inf", "-inf", "nan"])
 def test_a_diverged_replica_is_not_kept(play: Play, diverged: str) -> None:
     _, root = play(("patience=1", "patience=2"), ("abs(epochs - BEST)", f'float("{diverged}" if epochs != 2 else 1)'))
-    told = report(root)
-    assert told.best is not None and (told.best["epoch"], told.best["value"]) == (2, 1.0)
+    result = report(root)
+    assert result.best is not None and (result.best["epoch"], result.best["value"]) == (2, 1.0)
     assert (root / "events.log").read_text().count("it is kept") == 1

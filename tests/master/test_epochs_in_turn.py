@@ -1,4 +1,4 @@
-"""EM on real workers that are killed equals a plain loop: each epoch reads all that the one before has added."""
+"""EM on real workers that are killed equals a plain loop: each epoch reads complete sums of the one before."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Killed(Script):
-    """Machines whose first two workers are killed a little after they have begun; the third stays."""
+    """Machines whose first two workers are killed shortly after their start; the third stays."""
 
     machines: int
 
@@ -74,7 +74,7 @@ def test_em_equals_a_plain_loop_when_masters_are_killed(programs: Path, tmp_path
 def test_a_run_does_not_go_on_with_epochs_that_overlap(
     programs: Path, tmp_path: Path, pool: Callable[[Script | None], Environment]
 ) -> None:
-    """What its earlier epochs have read of each other's sums would be another thing than what the later ones read."""
+    """Epochs that overlap read partial sums of each other, so earlier and later epochs would read different things."""
     program, root = tmp_path / "em.py", tmp_path / "run"
     text = (programs / "mixture_by_em.py").read_text().replace("    time.sleep(0.02)\n", "")
     program.write_text(text)

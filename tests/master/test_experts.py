@@ -1,4 +1,4 @@
-"""A run over many networks, of which each chunk leads to a few: workers hold those, whoever dies, and all is exact."""
+"""A run over many networks: each chunk needs a few, workers hold only those, and credits are exact under kills."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from master.simulation.world import play_scenario
 from master.store.settings import Settings
 from remote.session import Session
 from remote.stepped import Trainer
+from tests.support.in_ledger import epochs_of
 
 COUNT, EXPERTS, EPOCHS = 1920, 16, 3  # of tests/programs/experts.py
 
@@ -41,11 +42,11 @@ class Killed(Script):
 def test_workers_hold_the_networks_of_their_leases_and_all_is_exact(
     tmp_path: Path, programs: Path, pool: Callable[[Script | None], Environment]
 ) -> None:
-    """f fails where a process has more networks than that, and the run with it."""
+    """f fails in a process that has more networks, and then the run fails."""
     settings = Settings(programs / "experts.py", workers=3, chunk=104, push_every=40)
     with start(settings, tmp_path / "run", pool(Killed())) as run:
         run.finish()
-        last = json.loads(run.ledger.epochs()[-1]["metrics"])
+        last = json.loads(epochs_of(run.ledger)[-1]["metrics"])
         failures = run.ledger._db.execute("SELECT count(*) FROM failures").fetchone()[0]
     assert failures == 0
     exact = verify_credits(tmp_path / "run")
@@ -55,12 +56,14 @@ def test_workers_hold_the_networks_of_their_leases_and_all_is_exact(
     assert last["factors"] == pytest.approx([-1.0, 1.0] * (EXPERTS // 2), abs=0.6), "who trains beside whom is chance"
 
 
-def test_one_worker_that_lets_go_of_networks_trains_as_one_that_keeps_them(
+def test_one_worker_that_drops_networks_trains_as_one_that_keeps_them(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the bit: what their optimisers remember stays."""
+    """Bit for bit: the state of the optimisers is kept."""
     source = tmp_path / "experts.py"
-    source.write_text((programs / "experts.py").read_text().replace("MOST = 9", "MOST = 10**9"))  # all share a process
+    source.write_text(
+        (programs / "experts.py").read_text().replace("MAX_EXPERTS = 9", "MAX_EXPERTS = 10**9")
+    )  # all share a process
 
     def trained(name: str) -> dict[str, np.ndarray[Any, Any]]:
         costs, root = Costs(exec_s=0.01, start_s=0.2, push_s=0.02, boot_s=0.5), tmp_path / name

@@ -1,5 +1,5 @@
-"""No gradient gathered for a later step is lost or counted twice, whoever dies when: every vertex moves a number
-of its own by one, by a rule that adds steps up."""
+"""No gradient accumulated for a later step is lost or counted twice under kills: every vertex moves a number of its own
+by one, with a rule that adds up steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hostile worker beside two honest ones, on real processes: the run ends, exact, finite, and hardly worse."""
+"""A hostile worker and two honest ones, in real processes: the run ends exact, finite, and hardly worse."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def check_finite(root: Path) -> None:
 
 def test_hostile_messages_of_every_sort_spoil_no_run(tmp_path: Path) -> None:
     siege = Siege(250, seed=1)
-    ended = besieged(settings(3), tmp_path / "run", siege)
+    # The attacks end with four fifths of the credits: a step backwards, of a length that an honest one could have, is
+    # made up for in the rest. Of 3 or 4 epochs the rest was too short in one run of twenty.
+    ended = besieged(settings(8), tmp_path / "run", siege)
     assert siege.sent.total() >= 200 and len(siege.sent) > 25
     assert ended.accuracy > 90.0
     check_finite(tmp_path / "run")

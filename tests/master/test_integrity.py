@@ -1,5 +1,5 @@
-"""Nothing that a disk, a mistake or a second master does to the files of a run spoils it in silence: it ends exact, or
-is refused with advice that works when it is followed."""
+"""Damage to the files of a run, by a disk, a mistake or a second master, is never silent: the run ends exact, or is
+refused with advice that works."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ program = gridml.Program(graph, train, evaluate, epochs=EPOCHS)
 
 
 class Stop(BaseException):
-    """The master is killed here."""
+    """Raised to kill the master."""
 
 
 @dataclass
 class Killed:
-    """A run whose workers outlive its masters, and whose masters are killed when a test wants."""
+    """A run whose workers outlive its masters; a test decides when a master is killed."""
 
     root: Path
     world: World
@@ -87,7 +87,7 @@ class Killed:
         return Killed(folder / "run", World(settings, Scenario(Steady(3), COSTS), Trainer(source, COSTS)))
 
     def master(self, after_a_turn: Callable[[], None], *, with_changes: bool = False) -> MasterRun:
-        """The next master; what is to be done after each of its turns is done while it rests."""
+        """Return the next master. The test's action runs after each of its turns, while it rests."""
         began = (self.root / "ledger.db").exists()
         environment = self.world.environment(lambda topic, text, facts: self.said.append(f"{topic}: {text}"))
         rest = environment.rest
@@ -106,7 +106,7 @@ class Killed:
         return run
 
     def drive(self, until: Callable[[], bool], *, with_changes: bool = False) -> bool:
-        """Let the next master live until something holds, after one of its turns, or until the run's end."""
+        """Run the next master until a condition holds after one of its turns, or until the run's end."""
 
         files: dict[str, bytes] = {}
 
@@ -149,7 +149,7 @@ def killed(tmp_path: Path) -> Killed:
 
 
 def follow(advice: str) -> None:
-    """Do what a message tells one to do, but for the resumption itself."""
+    """Follow the advice of a message, except for the resume itself."""
     commands = re.search(r"(rm -f .*?) && gridml resume", advice, re.DOTALL)
     assert commands is not None, advice
     subprocess.run(commands[1], shell=True, check=True)
@@ -175,7 +175,7 @@ def test_a_run_that_is_killed_now_and_then_is_exact(killed: Killed) -> None:
 
 @pytest.mark.parametrize(("then", "later"), [(20, 22), (20, 40), (50, 70), (70, 100), (20, 150)])
 def test_a_ledger_that_was_rolled_back_is_exact_or_refused(killed: Killed, then: int, later: int) -> None:
-    """By one commit or many, within an epoch or beyond its end, with workers that know what is undone."""
+    """By one commit or many, within an epoch or beyond its end, with workers that have trained what is undone."""
     killed.until_credited(then)
     before, credited = kept(killed.root), killed.credited()
     killed.until_credited(later)
@@ -265,7 +265,7 @@ def test_a_master_that_was_superseded_ends_at_once_and_writes_nothing(
 
 
 def content(root: Path) -> dict[str, bytes]:
-    """All files of a run, but for what is shared between those that have a ledger open."""
+    """Return the files of a run, without the shared memory of an open ledger."""
     files = {path for path in root.rglob("*") if path.is_file() and not path.name.endswith("-shm")}
     return {str(path): path.read_bytes() for path in files}
 
@@ -301,7 +301,7 @@ def alter(root: Path, statement: str) -> None:
         assert db.execute(statement).rowcount == 1
 
 
-def test_the_last_word_is_counted_from_the_rows(killed: Killed) -> None:
+def test_the_final_count_is_made_from_the_rows(killed: Killed) -> None:
     altered: list[bool] = []
 
     def alter_once() -> None:
@@ -309,7 +309,7 @@ def test_the_last_word_is_counted_from_the_rows(killed: Killed) -> None:
             alter(killed.root, "DELETE FROM credits WHERE rowid = 3")
             altered.append(True)
 
-    with killed.master(alter_once) as run, pytest.raises(LedgerError, match=r"not at all.*of no use, either"):
+    with killed.master(alter_once) as run, pytest.raises(LedgerError, match=r"not at all.*of no use either"):
         run.finish()
     assert not any("is credited once" in text for text in killed.said)
     facts = report(killed.root)
@@ -357,7 +357,7 @@ def test_fewer_epochs_than_have_begun_are_refused_in_words_about_epochs(killed: 
 
 
 def change_settings(root: Path, **values: object) -> None:
-    """Change the settings of a run, and their copy alike, as a person does."""
+    """Change the settings of a run and their copy, as a person does."""
     text = json.dumps({**json.loads((root / "settings.json").read_text()), **values})
     for name in ("settings.json", "settings.backup.json"):
         (root / name).write_text(text)
@@ -367,7 +367,8 @@ def change_settings(root: Path, **values: object) -> None:
 def test_an_older_version_that_is_damaged_costs_the_pushes_that_stand_on_it(
     killed: Killed, in_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker cannot be merged from it, and starts from the newest; the run goes on. What is in memory needs none."""
+    """A push based on it cannot be merged, and its worker starts from the newest version; the run goes on. A version in
+    memory needs no file."""
     if not in_memory:
         monkeypatch.setattr(replica, "MAX_BASES_BYTES", 0)
     damaged: set[Path] = set()
@@ -429,7 +430,7 @@ def test_a_damaged_file_is_of_no_account_or_refused(killed: Killed, pattern: str
     try:
         killed.finish()
     except LedgerError as error:
-        if "of no use, either" in str(error):
+        if "of no use either" in str(error):
             return
         follow(str(error))
         killed.finish()

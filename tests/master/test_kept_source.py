@@ -1,4 +1,4 @@
-"""What a run keeps of its program is what it has loaded, whatever becomes of the file meanwhile."""
+"""The saved copy of a program is the source that was loaded, even if the file changes at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of the vertices that an epoch leaves beside whole batches, with real workers."""
+"""The vertices of an epoch beyond its whole batches, with real workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_no_single_row_reaches_a_batch_norm(tmp_path: Path, programs: Path, pool
     finished(source, tmp_path / "run", pool, workers)
 
 
-def test_what_is_dropped_is_credited_and_trained_by_nobody(tmp_path: Path, programs: Path, pool: Make) -> None:
+def test_dropped_vertices_are_credited_but_not_trained(tmp_path: Path, programs: Path, pool: Make) -> None:
     source = tmp_path / "dropping.py"
     text = (programs / "counts.py").read_text()
     source.write_text(text.replace("batch=10", "batch=64, drop_last=True"))

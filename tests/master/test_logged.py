@@ -1,4 +1,4 @@
-"""What f logs is exact under kills: the sum over credited vertices, each once, whatever happens to anybody."""
+"""Values that f logs are exact under kills: the sum over credited vertices, each counted once."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def test_it_is_read_by_epoch_lately_and_in_parts(programs: Path, tmp_path: Path)
         assert read_since(db, total) == []
     shown = CliRunner().invoke(command_line(), ["report", str(root)]).output
     assert "number" in shown and "199.5" in shown
-    told = json.loads(CliRunner().invoke(command_line(), ["report", str(root), "--json"]).output)
-    assert [round(epoch["logged"]["number"], 6) for epoch in told["epochs"]] == [199.5] * EPOCHS
+    result = json.loads(CliRunner().invoke(command_line(), ["report", str(root), "--json"]).output)
+    assert [round(epoch["logged"]["number"], 6) for epoch in result["epochs"]] == [199.5] * EPOCHS
     assert "twice 2 lately" in CliRunner().invoke(command_line(), ["status", str(root)]).output
     status = json.loads(CliRunner().invoke(command_line(), ["status", str(root), "--json"]).output)
     assert status["logged"]["twice"] == 2.0

@@ -1,4 +1,4 @@
-"""The master dies with SIGKILL at every commit point, and at random instants; a resume ends with exact credits."""
+"""The master is killed at every commit point; a resumed run ends with exact credits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POINTS = sorted({point for file in MASTER for point in re.findall(r"\b_?hook\(\"
 
 
 def drive(program: Path, root: Path, point: str = "", nth: int = 0) -> int:
-    """Run a master in a process of its own until it ends or dies; its exit status."""
+    """Run a master in a process of its own until that ends. Return the exit status."""
     command = [sys.executable, str(HERE / "dying_master.py"), str(program), str(root), point, str(nth)]
     return subprocess.run(command, timeout=LIMIT_S, check=False).returncode
 

@@ -1,4 +1,4 @@
-"""Runs whose vertices are placed: exact whoever dies, and placed alike from the first master to the last."""
+"""Runs with a placement: exact under kills, and with the same placement under all masters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rows(root: Path, query: str) -> list[tuple]:  # type: ignore[type-arg]
 
 
 def borders(root: Path) -> list[int]:
-    """Where parts begin, as the run keeps them."""
+    """Return the borders of the parts in the saved placement."""
     _, arrays = bundle.decode((root / "placement.safetensors").read_bytes())
     return [0, *np.cumsum(np.bincount(arrays["part"])).tolist()]
 
@@ -111,7 +111,7 @@ class _Enough(Exception):
 
 
 def stopped(settings: Settings, root: Path, environment: Environment) -> None:
-    """Begin a run that ends in its first turn."""
+    """Start a run that is stopped in its first turn."""
 
     def tick() -> None:
         raise _Enough

@@ -1,4 +1,4 @@
-"""Masters that are killed one after the other, really, under a clock that nobody waits for."""
+"""Masters that are really killed in a row, under a virtual clock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ with guard_crash_loop(Path(sys.argv[1]), environment):
 
 
 class Homes(Backend):
-    """Takes note of who sends workers home."""
+    """A back end that records whether masters cancel its workers."""
 
     name = "homes"
 
@@ -72,7 +72,7 @@ def root(tmp_path: Path, programs: Path, pool: Callable[[], Environment]) -> Pat
 
 
 def begin_and_be_killed(root: Path, at_s: float) -> float:
-    """How long a master waited before it began."""
+    """Start a master that is killed. Return the seconds that it waited first."""
     command = [sys.executable, "-c", MASTER, str(root), str(at_s)]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=LIMIT_S, check=False)
     assert done.returncode == -signal.SIGKILL
@@ -97,8 +97,8 @@ def test_they_wait_longer_and_longer_and_then_stop_with_the_reason(root: Path, p
         raise AssertionError("it must not begin")
     assert (homes.kept, homes.left) == ([False], True)
     assert facts(root)["status"] == "failed"
-    assert "killed before anything was credited or evaluated, so no other one begins" in facts(root)["stopped_because"]
-    with guard_crash_loop(root, world(homes, at_s + 600)):  # a person's resume is not held up
+    assert "killed before anything was credited or evaluated, so no other one starts" in facts(root)["stopped_because"]
+    with guard_crash_loop(root, world(homes, at_s + 600)):  # a resume by a person does not wait
         assert json.dumps(facts(root)["killed"]).count("[") == 2
     with resume(root, pool()) as run:
         run.finish()
@@ -146,7 +146,7 @@ def test_one_that_is_stopped_as_it_waits_was_not_killed(root: Path) -> None:
 
 
 def test_who_begins_in_a_run_that_is_there_already_leaves_it_as_it_is(root: Path) -> None:
-    """`gridml run --run-dir` of an existing run counted as one of its masters."""
+    """`gridml run --run-dir` with an existing run was counted as one of its masters."""
     for n in range(3):
         begin_and_be_killed(root, 2e9 + n)
     before = facts(root)

@@ -1,4 +1,4 @@
-"""Masters that are killed one after the other wait longer and longer, and then begin no more."""
+"""Masters that are killed in a row: each start waits longer, and finally none follows."""
 
 from __future__ import annotations
 

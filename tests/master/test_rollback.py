@@ -1,9 +1,14 @@
-"""A run is taken back to a version that is kept, and goes on from there to an exact end."""
+"""A run is rolled back to a version that is kept, and goes on from there to an exact end."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import json
+import os
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +16,7 @@ import numpy as np
 import pytest
 
 from chunk_model.goodput import Costs
-from gridml.errors import LedgerError, RunError, UsageError
+from gridml.errors import LedgerError, RunError, StorageError, UsageError
 from gridml.protocol import bundle
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
@@ -20,11 +25,13 @@ from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import World, play_scenario
 from master.store.credits import rollback_points
+from master.store.ledger import Ledger
 from master.store.reader import opened
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
+from master.store.versions import Versions
 from master.sync.version_use import MAX_BYTES, MIN_ROLLBACK_VERSIONS, rollback_versions
-from master.takeover import rollback
+from master.takeover import offered, rollback
 from remote.stepped import Trainer
 
 COSTS = Costs(exec_s=0.01, start_s=0.5, push_s=0.02)
@@ -32,7 +39,7 @@ COSTS = Costs(exec_s=0.01, start_s=0.5, push_s=0.02)
 
 @pytest.fixture
 def play(tmp_path: Path, programs: Path) -> Callable[..., Path]:
-    """Plays a program to its end with three workers; returns the run."""
+    """Return a function that plays a program to its end with three workers, and returns the run."""
 
     def play(name: str, workers: int = 3) -> Path:
         file, root = programs / f"{name}.py", tmp_path / "run"
@@ -120,9 +127,59 @@ def test_a_number_is_never_given_twice(play: Callable[..., Path]) -> None:
 def test_fields_go_back_no_further_than_they_are_kept(play: Callable[..., Path], programs: Path) -> None:
     root = play("counts")
     before = verify_credits(root)
-    with pytest.raises(UsageError, match="are kept since version"):
+    with pytest.raises(UsageError, match="are kept only since version"):
         rollback(root, "e1")
     assert verify_credits(root) == before
+
+
+@pytest.mark.parametrize("name", ["counts", "tallies"])
+def test_only_what_can_be_gone_back_to_is_offered(play: Callable[..., Path], tmp_path: Path, name: str) -> None:
+    """Neither versions older than the fields of local vertices, nor those whose files are damaged or gone."""
+    root = play(name)
+    with opened(root) as db:
+        points = [point.version for point in rollback_points(db)]
+    if name == "tallies":
+        (root / "versions" / f"v{points[2]:08d}.safetensors").unlink()
+        (root / "versions" / f"v{points[3]:08d}.safetensors").write_bytes(b"damaged")
+    found = [point.version for point in offered(root)]
+    assert 0 < len(found) < len(points)
+    with pytest.raises(UsageError) as refused:
+        rollback(root, "v99999")
+    named = re.findall(r"v(\d+)", str(refused.value).partition("a version")[2])
+    assert sorted(map(int, named)) == sorted(found)
+    for version in points:
+        copy = shutil.copytree(root, tmp_path / f"to-{version}")
+        with contextlib.nullcontext() if version in found else pytest.raises((UsageError, LedgerError)):
+            rollback(copy, f"v{version}")
+
+
+TROUBLES: dict[str, tuple[object, str]] = {
+    "a version": (bundle, "write_atomic"),
+    "the copy of the ledger": (Ledger, "_copy"),
+    "versions that are undone": (Versions, "remove"),
+}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("what", TROUBLES)
+def test_a_disk_that_refuses_a_rollback_harms_nothing(
+    play: Callable[..., Path], programs: Path, monkeypatch: pytest.MonkeyPatch, what: str, number: int
+) -> None:
+    root = play("tallies")
+    expected = counted(root)
+
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number), str(root / "versions"))
+
+    with monkeypatch.context() as patch, pytest.raises(StorageError) as refused:
+        patch.setattr(*TROUBLES[what], refuse)
+        rollback(root, "e1")
+    assert f"then: gridml rollback {root} --to e1" in str(refused.value)
+    verify_credits(root)
+    if number == errno.EIO:
+        rollback(root, "e1")
+    go_on(root, programs, "tallies")
+    np.testing.assert_array_equal(counted(root), expected)
 
 
 @pytest.mark.parametrize("to", ["e9", "v99999", "x", "", "e", "v", "-1", "e0", "last"])

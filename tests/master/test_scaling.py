@@ -1,4 +1,4 @@
-"""A run goes on with more workers, and with fewer: taken up at once, by whichever master there is."""
+"""A run is scaled up and down while it goes on, by the present master or the next one."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ COSTS = Costs(exec_s=0.5, start_s=1.0, push_s=0.05, boot_s=0.5)
 
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[..., Path]:
-    """Plays a run of `workers` workers in a pool of `PLACES` places, and calls `heard` with each event and the run's
-    directory."""
+    """Return a function that plays a run of `workers` workers in a pool of `PLACES` places, and calls `heard` with each
+    event and the run's directory."""
 
     def play(
         workers: int,
@@ -73,7 +73,7 @@ def settings_of(root: Path) -> Settings:
 
 
 def at_epochs(*numbers: int) -> Callable[[str, str, Path], None]:
-    """Asks for these numbers of workers, one after each epoch."""
+    """Return a callback that requests these numbers of workers, one after each epoch."""
     left = list(numbers)
 
     def heard(topic: str, text: str, root: Path) -> None:
@@ -89,21 +89,21 @@ def test_a_run_grows_and_shrinks_as_it_goes_on(play: Callable[..., Path]) -> Non
     exact = verify_credits(root)
     assert (exact.credited, exact.finished) == (VERTICES * EPOCHS, EPOCHS)
     (grown_s, grown), (shrunk_s, shrunk) = events(root, "scaled")
-    assert grown == "workers: 12 instead of 4, as gridml scale asked for"
-    assert shrunk == "workers: 3 instead of 12, as gridml scale asked for"
+    assert grown == "workers: 12 instead of 4, as requested by gridml scale"
+    assert shrunk == "workers: 3 instead of 12, as requested by gridml scale"
     assert [running(root, at_s) for at_s in (grown_s - 1, grown_s + 5, shrunk_s - 1)] == [4, 12, 12]
     assert running(root, shrunk_s + 10) == 3
     (_, dismissed), *_ = events(root, "dismissed")
     assert dismissed.endswith("and 1 more: 12 are queued or running, wanted: 3")
     assert settings_of(root).workers == report(root).workers == 3
     assert not (root / REQUESTED).exists() and not (root / TAKEN).exists()
-    assert report(root).kills == 0 and not events(root, "warning")  # whoever was told to leave was not taken away
+    assert report(root).kills == 0 and not events(root, "warning")  # released workers are not counted as kills
     trained, credited = rows(root, "SELECT sum(trained), sum(credited) FROM workers")[0]
     assert trained == credited  # they pushed before they left: nothing is trained twice
 
 
 def test_workers_that_wait_leave_first_and_count_for_no_failure(play: Callable[..., Path]) -> None:
-    """Twenty places are taken, and forty jobs wait: to withdraw them says nothing of the program."""
+    """Twenty jobs run and forty wait: withdrawn jobs are no failures of the program."""
     root = play(60, at_epochs(20, 20))
     (_, first), *_ = events(root, "dismissed")
     assert first.startswith("w60, w59, w58, ") and first.endswith("60 are queued or running, wanted: 20")
@@ -130,12 +130,12 @@ def test_a_request_that_a_master_died_over_is_taken_up_by_the_next(play: Callabl
             died.append(root)
             request(root, 9)
             (root / REQUESTED).rename(root / TAKEN)  # as far as the master came
-            request(root, 6)  # and a person has thought better of it
+            request(root, 6)  # and a person has replaced the request
 
     root = play(4, lambda topic, text, root: None, killed=killed, crash_every_s=60.0, restart_s=5.0)
     assert [text for _, text in events(root, "scaled")] == [
-        "workers: 9 instead of 4, as gridml scale asked for",
-        "workers: 6 instead of 9, as gridml scale asked for",
+        "workers: 9 instead of 4, as requested by gridml scale",
+        "workers: 6 instead of 9, as requested by gridml scale",
     ]
     assert settings_of(root).workers == 6 and not (root / TAKEN).exists()
 
@@ -149,5 +149,5 @@ def test_what_is_no_request_is_removed_with_a_warning(play: Callable[..., Path],
     root = play(4, heard)
     assert verify_credits(root).credited == VERTICES * EPOCHS
     warnings = events(root, "warning")
-    assert warnings and all(text.startswith("a request to scale was not taken up: ") for _, text in warnings)
+    assert warnings and all(text.startswith("a request to scale was rejected: ") for _, text in warnings)
     assert settings_of(root).workers == 4 and not events(root, "scaled")

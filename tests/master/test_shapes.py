@@ -1,4 +1,4 @@
-"""One worker rounds as a plain loop does, whatever the shapes, and however its chunks are cut: bit for bit."""
+"""One worker equals a plain loop bit for bit, for any shapes, and however its chunks are cut."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def drawn(case: int) -> dict[str, Any]:
 
 
 def shown(width: int) -> dict[str, Any]:
-    """Settings of which the kernels are known to round by where a batch begins."""
+    """Settings for which kernels are known to round differently depending on where a batch begins."""
     return drawn(0) | {
         "model": "linear",
         "width": width,
@@ -87,7 +87,7 @@ def written(folder: Path, programs: Path, settings: dict[str, Any]) -> Path:
 
 
 def plain_loop(source: Path, settings: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """What a user would write without gridml, over the same order of vertices and the same learning rates."""
+    """Train in a plain loop without gridml, with the same order of vertices and the same learning rates."""
     module = runpy.run_path(str(source))
     x, y = (torch.from_numpy(values) for values in module["data"]())
     count, least, accumulate = len(x), settings["least"], settings["accumulate"]

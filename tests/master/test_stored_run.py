@@ -1,4 +1,4 @@
-"""A run that was begun before the last change of the house is resumed after it, and every vertex is credited once.
+"""A run of an older version of gridml can be resumed, and every vertex is credited once.
 
 `stored_run.tar.xz` is the directory of a run of `tests/programs/slow_count.py` for four epochs, whose master and worker
 were killed in the fourth. The commit that made it, cf6b4c1, had the modules of those days.

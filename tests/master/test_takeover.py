@@ -1,4 +1,4 @@
-"""Whom a master inherits from the one before: all that live on, unless what they do has nothing to do with it."""
+"""Takeovers: a master inherits the workers that live on, unless they belong to another program or ledger."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from master.state.jobs import Backend, JobEvent, State
 from master.store.ledger import Ledger
 from master.store.settings import Settings
 from master.sync import version_use
+from tests.support.in_ledger import credits_of
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "slow_count.py"
 
@@ -46,13 +47,13 @@ class Left(Backend):
         return ["w1"] if keep and len(self.kept) > 1 else []
 
     def submit(self, worker: str) -> None:
-        """Nobody comes."""
+        """Do nothing: no worker starts."""
 
     def poll(self) -> list[JobEvent]:
         return []
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
-        """There is nobody."""
+        """Do nothing: it has no jobs."""
 
     def avoid(self, machines: Collection[str]) -> None:
         self.avoided = machines
@@ -84,7 +85,7 @@ def begun(program: Path, root: Path, environment: Environment) -> MasterRun:
 
 
 def begun_again(root: Path, environment: Environment, backend: Left | None = None) -> MasterRun:
-    """Resumed by a master that inherits nobody who lives."""
+    """Resume with a master that inherits no live worker."""
     return resume(root, replace(environment, backend=lambda settings, directory: backend or Left()))
 
 
@@ -102,14 +103,14 @@ def test_a_worker_that_lives_on_keeps_its_place(
     assert backend.kept == [True, True]
 
 
-def test_another_program_inherits_nobody(
+def test_another_program_inherits_no_worker(
     program: Path, tmp_path: Path, backend: Left, environment: Environment
 ) -> None:
     begun(program, tmp_path / "run", environment).__exit__(None, None, None)
     program.write_text(program.read_text() + "# mended\n")
     for _ in range(2):
         resume(tmp_path / "run", environment, with_changes=True).__exit__(None, None, None)
-    assert backend.kept == [True, False, True]  # those that the second master started run the mended one
+    assert backend.kept == [True, False, True]  # the workers of the second master run the fixed program
 
 
 def test_a_run_goes_on_with_the_program_that_it_was_begun_with(
@@ -123,8 +124,8 @@ def test_a_run_goes_on_with_the_program_that_it_was_begun_with(
     resume(root, environment).__exit__(None, None, None)
     assert kept.read_text() == before
     assert backend.kept == [True, True]
-    (told,) = [text for text in said if "changed since" in text]
-    assert told == (
+    (text,) = [text for text in said if "changed since" in text]
+    assert text == (
         f"{program.name} has changed since the run began, and it goes on with its own copy. To take what is there now: "
         f"gridml resume {root} --with-changes"
     )
@@ -177,7 +178,7 @@ def test_failures_stand_after_a_killed_master_and_not_when_a_person_resumes(
         assert backend.avoided == frozenset()
 
 
-def test_a_ledger_that_was_restored_inherits_nobody(
+def test_a_restored_ledger_inherits_no_worker(
     program: Path, tmp_path: Path, backend: Left, environment: Environment
 ) -> None:
     with begun(program, tmp_path / "run", environment) as run:
@@ -190,9 +191,7 @@ def test_a_ledger_that_was_restored_inherits_nobody(
     assert backend.kept == [True, False, True]
 
 
-def test_messages_of_a_time_that_is_undone_are_not_heard(
-    program: Path, tmp_path: Path, environment: Environment
-) -> None:
+def test_messages_from_an_undone_time_are_dropped(program: Path, tmp_path: Path, environment: Environment) -> None:
     root = tmp_path / "run"
     with begun(program, root, environment) as run:
         run.ledger.backup()
@@ -206,7 +205,7 @@ def test_messages_of_a_time_that_is_undone_are_not_heard(
 
 
 @pytest.mark.parametrize(("file", "credited"), [("w1", 10), ("w2", 0)])
-def test_what_a_job_brought_home_is_credited_in_its_own_name_only(
+def test_recovered_messages_are_credited_to_their_own_job_only(
     program: Path, tmp_path: Path, environment: Environment, file: str, credited: int
 ) -> None:
     root = tmp_path / "run"
@@ -228,7 +227,7 @@ def test_what_a_job_brought_home_is_credited_in_its_own_name_only(
     )
     with begun_again(root, environment) as run:
         assert run.ledger.credited == credited
-        assert run.parts.leases.sizing.measures.speeds.count == 0  # who has ended trains no more
+        assert run.parts.leases.sizing.measures.speeds.count == 0  # a worker that has ended trains no more
 
 
 def test_a_master_that_leaves_lets_its_workers_live(
@@ -241,7 +240,7 @@ def test_a_master_that_leaves_lets_its_workers_live(
     assert backend.ends == ["left", "closed"]
 
 
-def test_a_master_that_cannot_begin_ends_nobody(
+def test_a_master_that_cannot_begin_ends_no_worker(
     program: Path, tmp_path: Path, backend: Left, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(program, tmp_path / "run", environment).__exit__(None, None, None)
@@ -255,7 +254,7 @@ def test_a_master_that_cannot_begin_ends_nobody(
     assert backend.ends == ["closed", "left"]
 
 
-def test_who_was_left_behind_lived_until_its_master_did(
+def test_workers_left_behind_count_as_alive_until_their_master_ended(
     program: Path, tmp_path: Path, backend: Left, environment: Environment
 ) -> None:
     with begun(program, tmp_path / "run", environment) as run:
@@ -272,14 +271,14 @@ def test_who_was_left_behind_lived_until_its_master_did(
         lives = run.parts.leases.sizing.measures.lives
         assert row["ended_s"] is not None
         assert lives.exposure_s(1e6) == row["ended_s"] - 10.0
-        assert lives.exposure_s(2e6) == lives.exposure_s(1e6)  # nobody goes on living
+        assert lives.exposure_s(2e6) == lives.exposure_s(1e6)  # the lifetimes do not grow any more
 
 
 # --- what must survive a restart is in the ledger
 
 
 class Scripted(Left):
-    """A back end that says what a test wants it to say, and keeps whom a test wants it to keep."""
+    """A back end whose events and surviving workers are set by the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -296,7 +295,7 @@ class Scripted(Left):
 
 @dataclass
 class Attempt:
-    """A worker as its mailbox shows it. It trains whatever it is leased at once."""
+    """A worker at its mailbox. It trains a lease instantly."""
 
     root: Path
     name: str
@@ -318,7 +317,7 @@ class Attempt:
         return self.send(run, wants=True, **values).lease
 
     def push(self, run: MasterRun, lease: Lease, base: int, start: int, stop: int, sequence: int = 1) -> Reply:
-        """Push what was trained of a lease between two positions."""
+        """Push the work of a lease between two positions."""
         push = Push(lease.id, lease.term, sequence, base, stop, stop - start)
         tensors = {"Total/count": np.array([stop - start]), "@rows/Total": np.array([0])}
         return self.send(run, tensors, holds=(lease.id,), push=push)
@@ -331,7 +330,7 @@ class Time:
 
 @dataclass
 class World:
-    """A run whose masters come and go."""
+    """A run with several masters, one after the other."""
 
     root: Path
     backend: Scripted
@@ -339,13 +338,13 @@ class World:
     environment: Environment
 
     def resume(self, after_s: float, *survivors: str) -> MasterRun:
-        """The next master, which finds these workers alive."""
+        """Return the next master, with these workers alive."""
         self.time.now_s += after_s
         self.backend.survivors = [*survivors]
         return resume(self.root, self.environment)
 
     def tell(self, run: MasterRun, *events: tuple[str, State, str]) -> None:
-        """The back end says (worker, state, next attempt)."""
+        """Report (worker, state, next attempt) from the back end."""
         self.backend.events = [
             JobEvent(self.time.now_s, name, state, next_attempt=later) for name, state, later in events
         ]
@@ -360,8 +359,8 @@ def world(tmp_path: Path) -> World:
 
 
 def positions(ledger: Ledger, epoch: int) -> list[int]:
-    """Positions that were credited, each as often as it was."""
-    return sorted(at for of, start, stop in ledger.credits() if of == epoch for at in range(start, stop))
+    """Return the credited positions, repeated if credited more than once."""
+    return sorted(at for of, start, stop in credits_of(ledger) if of == epoch for at in range(start, stop))
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -369,13 +368,13 @@ def positions(ledger: Ledger, epoch: int) -> list[int]:
 def test_a_reservation_is_honoured_by_the_master_after_the_next(
     program: Path, world: World, monkeypatch: pytest.MonkeyPatch, watched: bool, late_s: float, verdict: Verdict
 ) -> None:
-    """Whether the first master has `watched` how the worker ended, or the next found a later attempt in its place."""
-    monkeypatch.setattr(version_use, "SPARE_VERSIONS", 1)  # what nobody stands on is removed at once
+    """Either the first master has `watched` the end of the worker, or the next one finds a later attempt of its job."""
+    monkeypatch.setattr(version_use, "SPARE_VERSIONS", 1)  # a version without users is removed at once
     settings = Settings(program=program, workers=2, epochs=1, chunk=500, push_every=1000)
     first, later, other = (Attempt(world.root, name) for name in ("w1", "w1.1", "w2"))
 
     def work(run: MasterRun) -> None:
-        """The other worker trains its lease, in two pushes, each of which makes a version, and gets another."""
+        """Let the other worker train its lease in two pushes, each a version, and get another lease."""
         lease = other.leases[-1]
         middle = (lease.start + lease.stop) // 2
         for sequence, begin, end in ((1, lease.start, middle), (2, middle, lease.stop)):
@@ -420,7 +419,7 @@ def test_reassignments_survive_their_master(program: Path, world: World) -> None
     slow, quick, third = (Attempt(world.root, name) for name in ("w1", "w2", "w3"))
 
     def measured(run: MasterRun) -> None:
-        """Have the master know all three by work that was merged: each trains a vertex a second."""
+        """Let the master measure all three workers by merged work: each trains a vertex a second."""
         for attempt in (slow, quick, third):
             run.parts.leases.sizing.measures.speeds.put(run.parts.fleet._workers.of(attempt.name), 1.0)
 
@@ -428,7 +427,7 @@ def test_reassignments_survive_their_master(program: Path, world: World) -> None
         return [lease.times_reassigned for lease in run.ledger.leases]
 
     def reassign(run: MasterRun, attempt: Attempt) -> float:
-        """Wait until a worker that idles is given all of the epoch; return how long it took."""
+        """Wait until an idle worker is leased the whole epoch. Return the time that it took."""
         for waited_s in range(0, 3600, 5):
             measured(run)
             taken = attempt.want(run)

@@ -1,4 +1,4 @@
-"""What travels in a whole run: only what changed, and the run comes out as if everything had travelled."""
+"""Traffic of whole runs: only changes travel, and the result is as if everything did."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BACKBONE, HEAD, POINTS = 4 * (1_000 * 51 + 400 * 1_001), 4 * 2 * 401, 3 * 640 * 
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """Trainers leave torch with one thread."""
+    """Restore torch's threads: trainers leave it with one."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -43,7 +43,7 @@ def threads() -> Iterator[None]:
 
 @pytest.fixture
 def wide(tmp_path: Path, programs: Path) -> Path:
-    """The perceptron with so many weights that a push is mostly of them."""
+    """The perceptron with enough weights to dominate a push."""
     text = (programs / "perceptron.py").read_text()
     for narrow, broad in (("(20, 32)", "(20, 512)"), ("1d(32)", "1d(512)"), ("(32, 4)", "(512, 4)"), ("1000,", "640,")):
         assert text.count(narrow) == 1
@@ -106,7 +106,7 @@ def test_a_run_is_what_it_would_be_if_everything_travelled(
 ) -> None:
     script = ScriptedLives(3, Exponential(20.0), 1, grace_s=1.0, gap_s=1.0) if bad else Steady(3)
     faults = Chances(lose=0.05, repeat=0.05, truncate=0.03, delay_s=3.0) if bad else None
-    monkeypatch.setattr(replies, "MIN_FILE_BYTES", 1 << 40)  # a file that is fetched meets faults of its own
+    monkeypatch.setattr(replies, "MIN_NEAR_FILE_BYTES", 1 << 40)  # a file that is fetched meets faults of its own
     partly = play(programs / f"{name}.py", tmp_path / "partly", script, faults)
     monkeypatch.setattr(MasterCopy, "carry", lambda _, part, compress: (PushContent(part), ReplicaPart()))
     monkeypatch.setattr("master.store.replica.Replica._changed", lambda _, key, tensors, since: tensors)
@@ -143,7 +143,7 @@ def test_answers_that_name_a_versions_file_bring_what_others_carry(
         return written(self, reply, replica)
 
     monkeypatch.setattr(BundleCodec, "write", watched)
-    monkeypatch.setattr(replies, "MIN_FILE_BYTES", 1)
+    monkeypatch.setattr(replies, "MIN_NEAR_FILE_BYTES", 1)
     monkeypatch.setattr(replies, "MIN_FILE_SHARE", 0.0)
     fetched = play(programs / "perceptron.py", tmp_path / "named", Steady(3), faults)
     assert sum(named) > 10
@@ -161,9 +161,18 @@ def test_answers_that_name_a_versions_file_bring_what_others_carry(
     ],
 )
 def test_a_file_is_named_where_most_of_it_is_wanted_as_it_is(brings: int, rows: bool, short: bool, names: bool) -> None:
-    chosen, reason = replies.sends_file(brings, 100_000_000, rows=rows, short=short)
+    chosen, reason = replies.sends_file(brings, 100_000_000, rows=rows, short=short, near=False)
     assert chosen is names and reason
-    assert not replies.sends_file(replies.MIN_FILE_BYTES - 1, 1, rows=False, short=False)[0]
+
+
+def test_a_small_file_is_named_only_where_workers_fetch_it_without_a_round_trip() -> None:
+    def names(nbytes: int, *, near: bool) -> bool:
+        return replies.sends_file(nbytes, nbytes, rows=False, short=False, near=near)[0]
+
+    least, near = replies.MIN_FILE_BYTES, replies.MIN_NEAR_FILE_BYTES
+    assert near < least
+    assert not names(least - 1, near=False) and names(least, near=False)
+    assert not names(near - 1, near=True) and names(near, near=True)
 
 
 @pytest.mark.parametrize(("compress", "share"), [("int8", 0.4), ("int4", 0.35)])
@@ -178,8 +187,8 @@ def test_steps_take_a_part_of_the_bytes_and_no_worker_is_refused(
     with closing(sqlite3.connect(tmp_path / compress / "ledger.db")) as db:
         assert not db.execute("SELECT count(*) FROM blames").fetchone()[0]
     name = "Network/0/model/0.weight"
-    apart = np.linalg.norm(rounded[name] - by_value[name]) / np.linalg.norm(by_value[name])
-    assert 0 < apart < 0.3
+    difference = np.linalg.norm(rounded[name] - by_value[name]) / np.linalg.norm(by_value[name])
+    assert 0 < difference < 0.3
     counted = "Network/0/model/2.num_batches_tracked"
     assert rounded[counted] > 0 and rounded[counted].dtype == np.int64
 

@@ -23,7 +23,7 @@ from pools.release import NoCondor, Release
 pytestmark = pytest.mark.real
 SUBNET = 78
 LIMIT_S = 60
-# Says "reached", "refused", or why not, of an address that a worker host could want.
+# Prints "reached", "refused" or the error for an address from a worker host.
 PROBE = """
 import socket, sys
 try:
@@ -37,7 +37,7 @@ except OSError as error:
 
 
 def processes(folder: Path) -> list[psutil.Process]:
-    """Every process whose environment says that it belongs to a pool in `folder`: a daemon, or a job."""
+    """Return the processes that belong to a pool in `folder` by their environment: daemons and jobs."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -143,10 +143,10 @@ def test_nothing_is_remembered_of_a_folder_without_a_pool(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("there", "missing"), [((), "iproute2"), (("ip",), "nftables")])
-def test_a_machine_that_lacks_a_tool_for_firewalls_is_told_which(
+def test_a_missing_tool_for_firewalls_is_named(
     there: tuple[str, ...], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where HTCondor is the machine's own: nft is fetched only beside a fetched one."""
+    """This also holds for an installed HTCondor: nft is only fetched together with a fetched HTCondor."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in there:
@@ -182,7 +182,7 @@ def from_inside(there: Pool, worker: int, address: str, port: int, limit_s: floa
 
 
 def listens_inside(there: Pool, worker: int) -> list[int]:
-    """The ports on which a worker host's daemons listen on their own address."""
+    """Return the ports on which a worker host's daemons listen on their own address."""
     daemon = next(process for process in processes(there.workers[worker - 1].folder))
     lines = Path(f"/proc/{daemon.pid}/net/tcp").read_text().splitlines()[1:]
     address = socket.inet_aton(there.workers[worker - 1].address)[::-1].hex().upper()
@@ -193,7 +193,7 @@ def listens_inside(there: Pool, worker: int) -> list[int]:
 def test_workers_behind_firewalls_reach_the_submit_host_only(firewalled: Pool, tmp_path: Path) -> None:
     submit_host = firewalled.submit
     assert from_inside(firewalled, 1, submit_host.address, submit_host.port) == "reached"
-    # Another worker, and this machine by its cable's own end, which no route leads to from another worker.
+    # Another worker, and this machine by its end of a worker's link, which other workers have no route to.
     assert "Network is unreachable" in from_inside(firewalled, 1, firewalled.workers[1].address, 22)
     assert "Network is unreachable" in from_inside(firewalled, 1, "192.0.2.1", 80)
     submit(firewalled, tmp_path)
@@ -231,6 +231,6 @@ def test_a_firewalled_pool_leaves_nothing(firewalled: Pool, tmp_path: Path) -> N
 
 
 def network() -> str:
-    """The machine's addresses, links and namespaces, as text."""
+    """Return the machine's addresses, links and namespaces, as text."""
     said = (["ip", "-o", "address"], ["ip", "-o", "link"], ["ip", "netns"])
     return "".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout for command in said)

@@ -39,7 +39,7 @@ def words_of() -> np.ndarray:
 
 
 def counted(trained: np.ndarray) -> dict[str, np.ndarray]:
-    """What must be there when chapter i was trained `trained[i]` times."""
+    """Return the expected values when chapter i was trained `trained[i]` times."""
     counts = np.zeros(4, np.int64)
     np.add.at(counts, words_of(), trained[:, None])
     seen = np.zeros(len(SIZES), np.int64)

@@ -1,4 +1,4 @@
-"""Counting, which shows every vertex trained twice or never: integer counts, and visits of each vertex."""
+"""Integer counts and visits of each vertex, which show every vertex that was trained twice or never."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Counting in batches that must not be small: a vertex that was trained in one remembers it."""
+"""Counts in batches that must not be small: a vertex records if its batch was."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def train(documents: gridml.Batch[Document], words: gridml.Batch[Word]) -> None:
 
 
 def counted(trained: np.ndarray) -> dict[str, np.ndarray]:
-    """What must be there when document i was trained `trained[i]` times."""
+    """Return the expected values when document i was trained `trained[i]` times."""
     counts = np.bincount(np.arange(COUNT) % WORDS, trained, WORDS).astype(np.int64)
     return {"Word/count": counts, "Document/visits": trained, "Document/crumb": np.zeros(COUNT, np.int64)}
 

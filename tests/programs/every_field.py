@@ -1,4 +1,4 @@
-"""A network, rows that f counts and moves, and fields of its own vertices that f changes: all that a device holds."""
+"""A network, rows that f counts and moves, and local fields that f changes: every kind of data on a device."""
 
 from functools import partial
 

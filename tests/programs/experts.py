@@ -1,4 +1,4 @@
-"""Many small networks, of which a chunk leads to two or three: a worker may hold no more than its leases touch."""
+"""Many small networks, two or three per chunk: a worker may hold only those of its leases."""
 
 import weakref
 from functools import partial
@@ -10,12 +10,12 @@ from torch import nn
 import gridml
 
 COUNT, EXPERTS, EPOCHS = 1920, 16, 3
-MOST = 9  # experts: three of the chunk before, three of the one in hand and three of the one ahead
+MAX_EXPERTS = 9  # three of the previous chunk, three of the current one and three of the next one
 living: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class Sign(nn.Module):
-    """Learns by which factor its points go. It begins anywhere, so a worker must get the master's."""
+    """Learns the factor of its points. Its initial value is random, so a worker must get the master's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Point(gridml.Vertex):
 
 @gridml.update(batch=8)
 def train(points: gridml.Batch[Point], expert: Expert, tally: gridml.Batch[Tally]) -> None:
-    assert len(living) <= MOST, f"{len(living)} experts are held; expected {MOST} or fewer"
+    assert len(living) <= MAX_EXPERTS, f"{len(living)} experts are held; expected {MAX_EXPERTS} or fewer"
     points.visits += 1
     tally.points += len(points)
     target = points.x * (1 if expert.get_id().index % 2 else -1)

@@ -1,4 +1,4 @@
-"""A sum of numbers that f cannot go on with once it is absurd: what one worker spoils, the others fail on."""
+"""A sum of numbers on which f fails once it is absurd: after one worker has spoilt it, the others fail."""
 
 import numpy as np
 

@@ -1,5 +1,5 @@
-"""A small head on a backbone of 450,000 parameters that nobody trains. Points remember their loss, so each epoch waits
-for the one before, and workers wait between two."""
+"""A small head on a frozen backbone of 450,000 parameters. Points keep their loss, so epochs do not overlap, and
+workers wait between them."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ COUNT, WIDTH, INNER, FEATURES = 640, 50, 1_000, 400
 
 
 class Headed(nn.Module):
-    """Features of two frozen layers, and what is learnt on top of them."""
+    """Features of two frozen layers, and a trained head."""
 
     def __init__(self) -> None:
         super().__init__()

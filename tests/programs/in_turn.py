@@ -1,4 +1,4 @@
-"""Sums that are read an epoch later: f counts the vertices for which what the epoch before has added is incomplete."""
+"""Sums that are read an epoch later: f counts the vertices for which the previous epoch's sum is incomplete."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ COUNT, TOTALS, EPOCHS = 17, 5, 4
 
 
 class Total(gridml.Vertex):
-    """Column e is what epoch e - 1 has added; column 0 is as if there had been one before."""
+    """Column e is the sum of epoch e - 1; column 0 is initialised as if there had been an epoch before the first."""
 
     sums = gridml.array("int64", (EPOCHS + 1,))
     incomplete = gridml.array("int64")
@@ -21,7 +21,7 @@ class Item(gridml.Vertex):
 
 
 def complete() -> np.ndarray:
-    """What an epoch adds to each total."""
+    """Return the sum that an epoch adds to each total."""
     return np.bincount(np.arange(COUNT) % TOTALS, minlength=TOTALS)
 
 
@@ -36,7 +36,7 @@ def train(items: gridml.Batch[Item], totals: gridml.Batch[Total], at: gridml.Pro
 
 
 def counted(trained: np.ndarray) -> dict[str, np.ndarray]:
-    """What must be there when item i was trained `trained[i]` times."""
+    """Return the expected values when item i was trained `trained[i]` times."""
     totals = np.bincount(np.arange(COUNT) % TOTALS, trained, TOTALS).astype(np.int64)
     return {"Total/incomplete": np.zeros(TOTALS, np.int64), "Total/trained": totals}
 

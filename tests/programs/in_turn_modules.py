@@ -1,4 +1,4 @@
-"""What a module's rules add up and hold back in an epoch is read in the next: f counts the vertices that lack it."""
+"""Sums and held-back values of a module's merge rules are read in the next epoch: f counts vertices without them."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ COUNT, NETWORKS, EPOCHS = 14, 2, 4
 
 
 class Counter(nn.Module):
-    """Of `level` the rule holds back all that an epoch moves, until its end."""
+    """The rule of `level` holds back all moves of an epoch until its end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def train(points: gridml.Batch[Point], network: Network, at: gridml.Progress) ->
 
 
 def counted(trained: np.ndarray) -> dict[str, np.ndarray]:
-    """What must be there when point i was trained `trained[i]` times."""
+    """Return the expected values when point i was trained `trained[i]` times."""
     totals = np.bincount(np.arange(COUNT) * NETWORKS // COUNT, trained, NETWORKS)
     expected = {"incomplete": np.zeros_like(totals), "trained": totals}
     return {f"Network/{i}/model/{name}": each[i] for i in range(NETWORKS) for name, each in expected.items()}

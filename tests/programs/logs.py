@@ -1,4 +1,4 @@
-"""f logs whole numbers, whose sums are exact: what a run reports must be the sum over its vertices, each once."""
+"""f logs whole numbers, whose sums are exact: a run must report the sum over its vertices, each once."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class Item(gridml.Vertex):
 def train(items: gridml.Batch[Item], totals: gridml.Batch[Total]) -> None:
     totals.value += len(items.number)
     gridml.log(number=items.number.mean(), twice=1)
-    gridml.log(twice=np.float32(3))  # in a call that logged it already: their mean counts
+    gridml.log(twice=np.float32(3))  # the second value in this call: their mean counts
 
 
 def graph() -> gridml.Graph:

@@ -1,4 +1,4 @@
-"""Everything at once: two networks, integer counts, components of two local types, fields that come home, weights."""
+"""All features at once: two networks, integer counts, components of two local types, mutable local fields, weights."""
 
 from functools import partial
 

@@ -1,5 +1,5 @@
 """A Gaussian mixture by EM: row e + 1 holds the sums of epoch e, from which epoch e + 1 takes its mixture. A batch
-takes 20 ms, so that there is time to disturb it."""
+takes 20 ms, so that tests can disturb it."""
 
 import time
 
@@ -26,7 +26,7 @@ class Point(gridml.Vertex):
 
 
 def expectations(x: Array, n: Array, s: Array, q: Array) -> tuple[Array, Array]:
-    """The log-likelihood of each point and what it belongs to, given sums."""
+    """Return the log-likelihood of each point and its responsibilities, for given sums."""
     means = s / n[:, None]
     variances = np.maximum(q / n[:, None] - means**2, 1e-3)
     distances = ((x[:, None] - means) ** 2 / variances).sum(2)
@@ -53,7 +53,7 @@ def data() -> Array:
 
 
 def first() -> dict[str, Array]:
-    """Sums as if there had been an epoch before the first."""
+    """Return initial sums, as if there had been an epoch before the first."""
     n, s = np.zeros((EPOCHS + 1, PARTS)), np.zeros((EPOCHS + 1, PARTS, SIZE))
     q, log_likelihood = np.zeros_like(s), np.zeros(EPOCHS + 1)
     n[0], s[0] = 1, data()[:PARTS]
@@ -62,7 +62,7 @@ def first() -> dict[str, Array]:
 
 
 def plain() -> dict[str, Array]:
-    """What a loop over all points comes to."""
+    """Return the result of a plain loop over all points."""
     sums, x = first(), data()
     for e in range(EPOCHS):
         each, belongs = expectations(x, sums["n"][e], sums["s"][e], sums["q"][e])

@@ -1,4 +1,4 @@
-"""Sums over documents without state: an epoch begins while the last chunks of the one before are trained."""
+"""Sums over documents without state: an epoch begins during the last chunks of the previous one."""
 
 import numpy as np
 

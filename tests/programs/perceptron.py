@@ -1,4 +1,4 @@
-"""A small network on made-up digits: quick to train, and its plain PyTorch loop is easy to write beside it."""
+"""A small network on synthetic digits: quick to train, and easy to compare with a plain PyTorch loop."""
 
 from functools import partial
 

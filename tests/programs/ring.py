@@ -1,4 +1,4 @@
-"""Cells in a ring, nothing replicated: in every superstep each cell takes its neighbour's value of the one before."""
+"""Cells in a ring without replicas: in every superstep each cell takes its neighbour's value of the previous one."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def train(cells: gridml.Batch[Cell], left: gridml.Batch[Cell]) -> None:
 
 
 def after(supersteps: int) -> np.ndarray:
-    """The values after so many supersteps."""
+    """Return the values after a number of supersteps."""
     return np.roll(np.arange(COUNT) * 10, supersteps) + supersteps
 
 

@@ -1,4 +1,4 @@
-"""Rows of 1 KB that are counted: chunks are as large as their rows, and f is nothing."""
+"""Counted rows of 1 KB: chunks consist of rows, and f does almost no work."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A model of some shape: tests put another line of settings in place of the one below."""
+"""A model whose shape tests choose by replacing the line of settings below."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ SHAPE = {"conv": (2, WIDTH, 5), "lstm": (3, WIDTH), "attention": (3, WIDTH)}.get
 
 
 class Last(nn.Module):
-    """The scores of what a sequence ends with."""
+    """The layer that returns the scores for the end of a sequence."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Counts its vertices, taking 20 ms for ten of them: a run lasts long enough to be disturbed, whatever the machine."""
+"""Counts vertices, with 20 ms for ten of them: on any machine a run lasts long enough for tests to disturb it."""
 
 import time
 

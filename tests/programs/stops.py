@@ -1,4 +1,4 @@
-"""A run whose loss falls for three epochs and rises after; what it has counted says which epoch it is."""
+"""A run whose loss falls for three epochs and then rises; its count determines the epoch."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Counting without fields of one's own: exact whatever is undone, if what is undone is undone in full."""
+"""Counts without local fields: exact after any rollback, if rollbacks are complete."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A dozen documents that count words: every vertex trained twice or never shows, in the counts and in the visits."""
+"""A dozen documents that count words: counts and visits show every vertex that was trained twice or never."""
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def links() -> Edges:
 
 
 def counted(trained: np.ndarray) -> dict[str, np.ndarray]:
-    """What must be there when document i was trained `trained[i]` times."""
+    """Return the expected values when document i was trained `trained[i]` times."""
     edges = links()
     counts = np.bincount(edges.targets, np.repeat(trained, np.diff(edges.offsets)), WORDS).astype(np.int64)
     return {"Word/count": counts, "Document/visits": trained, "Document/mood": (trained / 2).astype(np.float32)}

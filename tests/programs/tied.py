@@ -1,4 +1,4 @@
-"""A small network whose first and last layer share their weight, trained on made-up points."""
+"""A small network whose first and last layer share their weight, trained on synthetic points."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Several module vertices of one type; most chunks lead to one of them. Each counts the points trained on it."""
+"""Several module vertices of one type, most chunks with edges to one of them. Each counts its trained points."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ COUNT, NETWORKS, EPOCHS = 14, 3, 3
 
 
 class Counter(nn.Module):
-    """A parameter of whole numbers, so that sums are exact, which begins anywhere: a worker must get the master's."""
+    """A parameter of whole numbers, so that sums are exact, with random initial values: workers need the master's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ def network_of() -> np.ndarray:
 
 
 def counted(trained: np.ndarray) -> dict[str, np.ndarray]:
-    """By how much each number must have grown when point i was trained `trained[i]` times."""
+    """Return the expected growth of each number when point i was trained `trained[i]` times."""
     totals = np.bincount(network_of(), trained, NETWORKS)
     return {f"Network/{i}/model/{name}": totals[i] for i in range(NETWORKS) for name in ("number", "steps")}
 

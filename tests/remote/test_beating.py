@@ -1,4 +1,4 @@
-"""The heartbeat of a worker goes on while f is at one batch, and never takes back what was trained."""
+"""Heartbeats of a worker continue during a batch of f, and their position never decreases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_S = 60.0
 
 
 class Counting(DirectoryMailbox):
-    """A mailbox that says when it has beaten so many times."""
+    """A mailbox that sets an event after a number of heartbeats."""
 
     def __init__(self, root: Path, wanted: int) -> None:
         super().__init__(root, "w1")

@@ -40,7 +40,7 @@ def until(done: Callable[[], bool]) -> None:
 
 
 def answer(master: MasterMailboxes, version: int) -> Sync:
-    """Answer the one sync that has come; returns it."""
+    """Answer the one waiting sync, and return it."""
     (message,) = master.collect()
     sync = sync_from(bundle.decode(message.payload)[0])
     reply = Reply(version, process=sync.process)

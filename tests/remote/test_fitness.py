@@ -1,4 +1,4 @@
-"""A worker's look at its own machine: the decision, what is read for it, and a real worker that leaves."""
+"""A worker's check of its machine: the decision, the facts for it, and a real worker that leaves."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_is_just_enough_is_enough(wanted: Needs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "told"),
+    ("facts", "parts"),
     [
         (replace(AMPLE, missing=("sklearn",)), ["sklearn", "--send", "--container-image"]),
         (replace(AMPLE, flags=frozenset({"avx"})), ["sse4_1", "--requirements"]),
@@ -56,10 +56,10 @@ def test_what_is_just_enough_is_enough(wanted: Needs) -> None:
     ],
     ids=["module", "processor", "memory", "disk", "two"],
 )
-def test_what_is_lacking_is_said_with_what_to_do(facts: HostFacts, told: list[str]) -> None:
+def test_what_is_lacking_is_said_with_what_to_do(facts: HostFacts, parts: list[str]) -> None:
     fit, reason = judge(facts, TORCH)
     assert not fit
-    assert all(words in reason for words in told) and "\n" not in reason
+    assert all(words in reason for words in parts) and "\n" not in reason
     with pytest.raises(Unfit):
         demand(facts, TORCH)
 
@@ -131,7 +131,7 @@ def test_only_a_module_that_is_not_found_counts_as_missing() -> None:
 
 
 def worker(tmp_path: Path, source: str, *carrier: str) -> subprocess.CompletedProcess[str]:
-    """A real worker, in a job's directory of its own, that has to leave by itself."""
+    """Start a real worker in its own job directory, which must leave by itself."""
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "program.py").write_text(source)
@@ -167,7 +167,7 @@ def test_a_mistake_of_the_users_stays_one(tmp_path: Path, source: str, carrier: 
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "suffix"),
     [
         ("fpu sse4_1", ""),
         ("fpu sse4_1 avx", " avx"),
@@ -176,14 +176,14 @@ def test_a_mistake_of_the_users_stays_one(tmp_path: Path, source: str, carrier: 
         (None, ""),
     ],
 )
-def test_a_kind_of_machine_is_its_processor(tmp_path: Path, flags: str | None, told: str) -> None:
+def test_a_kind_of_machine_is_its_processor(tmp_path: Path, flags: str | None, suffix: str) -> None:
     if flags is not None:
         (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
-    assert kind(proc=tmp_path) == platform.machine() + told
+    assert kind(proc=tmp_path) == platform.machine() + suffix
 
 
 def test_a_kind_of_machine_is_the_gpu_that_it_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the first one of the machine: a worker may have been given another."""
+    """A worker checks its assigned GPU, not the first one of the machine."""
     names = {"cuda:0": "NVIDIA T4", "cuda:1": "NVIDIA A100-SXM4-80GB"}
     monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
     assert kind("cuda:1") == "cuda NVIDIA A100-SXM4-80GB"

@@ -1,4 +1,4 @@
-"""Adam of a worker that comes new begins where the run is, as long as anybody has gathered anything."""
+"""Adam of a new worker starts with the run's moments, if any worker has contributed some."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Killed(Script):
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
-    """Of each engine's first batch, how many steps its Adam has behind it, and the largest of its second moments."""
+    """Record, at each engine's first batch, the steps of its Adam and its largest second moment."""
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
     first: list[tuple[float, float]] = []
     engines: list[SteppedEngine] = []

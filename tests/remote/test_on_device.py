@@ -1,4 +1,4 @@
-"""Workers that train on a device: whatever becomes of them, credits and replica are those of the CPU, bit for bit."""
+"""Workers that train on a device: with any failures, credits and replica equal those of the CPU bit for bit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
 
 
 def play(source: Path, root: Path, place: str, *, workers: int = 1, scenario: Scenario | None = None) -> list[str]:
-    """Have a program trained on a device; return what the run's ledger has of it."""
+    """Train a program on a device, and return the content of the run's ledger."""
     settings = Settings(source, backend="simulated", workers=workers, seed=5, steps_each=0, push_every=32)
     play_scenario(settings, scenario or Scenario(Steady(workers), COSTS), root, trainer=on(source, place))
     verify_credits(root)
@@ -89,7 +89,7 @@ def test_one_worker_equals_a_plain_loop_bit_for_bit(tmp_path: Path, programs: Pa
 
 @pytest.mark.parametrize("name", ["perceptron", "every_field"])
 def test_kills_and_faults_leave_what_they_leave_on_the_cpu(tmp_path: Path, programs: Path, name: str) -> None:
-    """One of them has rows that f counts in, and fields of vertices that come home, too."""
+    """One program also has rows in which f counts, and mutable local fields."""
     script = Storms(Absent(ScriptedLives(4, Exponential(120.0), 5, grace_s=5.0, gap_s=2.0), 0.1), 900.0, 0.5)
     scenario = Scenario(script, COSTS, faults=FAULTS, crash_every_s=200.0, turn_s=0.2, limit_s=1e5, seed=5)
     ledgers = {
@@ -167,21 +167,21 @@ def test_a_worker_whose_device_fails_says_so_and_its_machine_rests(tmp_path: Pat
     file = tmp_path / "failing.py"
     imports = "import os\n\nimport gridml\nfrom tests.support import pretend_device\n"
     file.write_text(text.replace("import gridml\n", f"{imports}\n{fails}\n", 1))
-    told: list[tuple[str, str]] = []
-    environment = Environment(make, report=lambda topic, text, facts: told.append((topic, text)))
+    reported: list[tuple[str, str]] = []
+    environment = Environment(make, report=lambda topic, text, facts: reported.append((topic, text)))
     settings = Settings(file, workers=2, seed=5, epochs=8, steps_each=0, device="auto")
     with start(settings, tmp_path / "run", environment) as run:
         run.finish()
     assert verify_credits(tmp_path / "run").credited == 8000
-    devices = [text for topic, text in told if topic == "device"]
+    devices = [text for topic, text in reported if topic == "device"]
     assert devices and "DeviceFailedError: privateuseone:0 failed: CUDA error: an illegal memory access" in devices[0]
-    assert not [text for topic, text in told if topic == "failure"]  # no vertex is to blame
-    assert any("its device failed; no worker there for 5 s" in text for topic, text in told if topic == "avoided")
+    assert not [text for topic, text in reported if topic == "failure"]  # no vertex is to blame
+    assert any("its device failed; no worker there for 5 s" in text for topic, text in reported if topic == "avoided")
 
 
-def test_a_program_is_tried_out_on_the_device_and_told_what_to_do_where_memory_ends(programs: Path) -> None:
+def test_a_program_is_tried_on_the_device_with_advice_if_memory_is_short(programs: Path) -> None:
     source = programs / "perceptron.py"
-    assert try_out(source).device == NAME  # auto takes what there is
+    assert try_out(source).device == NAME  # auto takes the available device
     assert try_out(source, device="cpu").device == "cpu"
     gc.collect()
     STATE.limit = STATE.used + 20_000

@@ -1,5 +1,5 @@
-"""The three drivers of a worker's protocol say the same in the same life: the real session, the stepped one of the
-simulator, and the one that only takes time."""
+"""The three drivers of a worker's protocol send the same messages in the same life: the real session, the simulator's
+stepped one, and the cost-only one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COSTS = Costs(exec_s=0.5, copy_s=0.125, start_s=2.0, push_s=0.25, boot_s=4.0)
 @dataclass(frozen=True)
 class Recorded:
     """A life: each sync is answered with the next reply, after its delay in seconds; at `evicted_s` the machine is
-    taken away. What is said are so many syncs, with so many pushes."""
+    taken away. The expected messages are given by the numbers of syncs and of pushes."""
 
     replies: tuple[tuple[float, Reply], ...]
     syncs: int
@@ -141,7 +141,7 @@ LIVES = {
 
 
 class Desk:
-    """Answers syncs as recorded. `deliver` hands the k-th sync a reply."""
+    """A recorder of syncs that answers them by the script. `deliver` passes the reply to the k-th sync."""
 
     def __init__(self, life: Recorded, clock: VirtualClock, deliver: Callable[[int, Reply], None]) -> None:
         self.life = life
@@ -158,7 +158,7 @@ class Desk:
 
 
 def drive(worker: SimulatedWorker, clock: VirtualClock, life: Recorded) -> None:
-    """Let a simulated worker live, as the simulated pool does."""
+    """Drive a simulated worker like the simulated pool."""
     steps, wakes, ended = worker.life(), itertools.count(), False
     due = -1
 
@@ -177,8 +177,8 @@ def drive(worker: SimulatedWorker, clock: VirtualClock, life: Recorded) -> None:
 
     def woken() -> None:
         nonlocal due
-        if worker.interruptible and not ended:
-            worker.interruptible = False
+        if worker.is_interruptible and not ended:
+            worker.is_interruptible = False
             due = next(wakes)
             this = due
             clock.at(clock.now_s, lambda: step(this))
@@ -202,7 +202,7 @@ def cost_only(life: Recorded, program: Path) -> list[tuple[float, Sync]]:
 
         def send(self, number: int, payload: bytes) -> None:
             assert isinstance(payload, InProcessPayload) and isinstance(payload.message, Sync)
-            if number > len(desk.syncs):  # else it is sent again
+            if number > len(desk.syncs):  # otherwise it is a repetition
                 desk.hear(payload.message)
 
         def beat(self, lease: int, upto: int) -> None:
@@ -215,7 +215,7 @@ def cost_only(life: Recorded, program: Path) -> list[tuple[float, Sync]]:
 
 
 class Mailbox(WorkerMailbox):
-    """A worker's mailbox; what it sends is heard at once."""
+    """A worker's mailbox whose messages arrive at once."""
 
     def __init__(self, chunks: dict[str, bytes], hear: Callable[[Sync], None]) -> None:
         self.chunks = chunks
@@ -224,7 +224,7 @@ class Mailbox(WorkerMailbox):
         self.arrived: dict[int, bytes] = {}
 
     def send(self, number: int, payload: bytes) -> None:
-        if number > self.sent:  # else it is sent again
+        if number > self.sent:  # otherwise it is a repetition
             self.sent = number
             self.hear(sync_from(bundle.decode(payload)[0])._replace(process=""))
 
@@ -265,7 +265,7 @@ def stepped(life: Recorded, program: Path) -> list[tuple[float, Sync]]:
 
 
 class PricedEngine(Engine):
-    """An engine that takes its time."""
+    """An engine that only takes time."""
 
     def __init__(self, program: Program, costs: Costs, clock: VirtualClock) -> None:
         super().__init__(program)
@@ -286,7 +286,7 @@ class PricedEngine(Engine):
 
 
 class DeskCourier(Courier):
-    """Carries between a session and a desk."""
+    """A carrier between a session and a desk."""
 
     def __init__(self, life: Recorded, clock: VirtualClock) -> None:
         self.clock = clock
@@ -344,7 +344,7 @@ def session(life: Recorded, program: Path) -> list[tuple[float, Sync]]:
 
 
 def fields(said: tuple[float, Sync]) -> dict[str, Any]:
-    """What a sync says and when, times to a tenth of a second: so often a session looks whether it must leave."""
+    """Return the content and time of each sync. Times are rounded to 0.1 s, the polling interval of a session."""
     parts = {"at_s": said[0], **said[1]._asdict()}
     return {n: pytest.approx(v, abs=0.1) if isinstance(v, float) else v for n, v in parts.items()}
 

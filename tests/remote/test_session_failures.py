@@ -1,4 +1,4 @@
-"""Reports of errors in f, whatever the error is: printable, short, and informative."""
+"""Reports of any error in f are printable, short, and informative."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Unspeakable(Exception):
 
 
 class FailingEngine:
-    """Its f raises `error`."""
+    """An engine whose f raises `error`."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -58,7 +58,7 @@ def test_any_error_of_f_becomes_a_failure_that_can_travel(error: Exception, word
     assert failure.message.startswith(words) and (failure.first, failure.last) == (7, 7)
     assert len(failure.message) <= MAX_MESSAGE_CHARS and len(failure.traceback) <= MAX_TRACEBACK_CHARS
     sync = to_json(session.state._send(session.state._sync._replace(failure=failure)).sync)
-    assert sync_from(sync).failure == failure  # the master takes it as it is
+    assert sync_from(sync).failure == failure  # the master accepts it unchanged
 
 
 def test_a_shared_file_that_goes_while_f_reads_it_is_no_failure_of_f() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,15 +16,15 @@ from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import Engine
 from gridml.engine.snapshot import Snapshot
 from gridml.model.stepping import Stepping
-from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
+from gridml.protocol.messages import NO_PUSH, Lease, Pace, Reply, Sync, Verdict
 from gridml.protocol.push import PushContent, ReplicaPart
 from master.simulation.faulty_network import VirtualClock
 from remote.courier import Courier
-from remote.session import Session, SessionOptions
+from remote.session import ChunkFetcher, Session, SessionOptions
 
 
 class SlowEngine(Engine):
-    """Two seconds to begin a chunk, a tenth for a vertex, a quarter for a snapshot."""
+    """An engine that takes two seconds to begin a chunk, a tenth for a vertex, a quarter for a snapshot."""
 
     def __init__(self, program: gridml.Program, clock: VirtualClock) -> None:
         self.program = program
@@ -52,7 +54,7 @@ class SlowEngine(Engine):
 
 
 class Answers(Courier):
-    """Gives the next of some replies three seconds after each sync."""
+    """A mailbox that delivers the next reply three seconds after each sync."""
 
     last_push_s = 0.5
     last_travel_s = 3.0
@@ -115,7 +117,7 @@ class Item(gridml.Vertex):
 
 @gridml.update(batch=10)
 def train(items: gridml.Batch[Item], network: Network) -> None:
-    """Nothing: the engine does not call it."""
+    """Do nothing: the engine does not call it."""
 
 
 def lease(number: int, start: int, stop: int) -> Lease:
@@ -125,13 +127,13 @@ def lease(number: int, start: int, stop: int) -> Lease:
 def test_a_worker_measures_what_its_chunks_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remote.session.Chunk.decode", lambda payload: None)
     clock, merged = VirtualClock(100.0), Verdict.MERGED
-    pace = Pace(push_every=50)
+    pace = Pace(push_every=NO_PUSH)
     courier = Answers(
         clock,
         [
             Reply(0, pace, lease=lease(1, 0, 40)),
             Reply(1, pace, merged, lease=lease(2, 40, 70)),  # the answer to the push at the end of the first
-            Reply(2, pace, merged),  # to the one at the end of the second: no work any more
+            Reply(2, pace, merged),  # to the one at the end of the second: no more work
             Reply(2, pace, wait_s=60.0),
             Reply(2, pace, lease=lease(3, 70, 80)),
             Reply(3, pace, merged),
@@ -148,6 +150,42 @@ def test_a_worker_measures_what_its_chunks_cost(monkeypatch: pytest.MonkeyPatch)
     assert (first.trained, first.train_s) == (40, pytest.approx(4.0))
     assert (first.push_s, first.travel_s) == (pytest.approx(0.75), 3.0)
     assert (second.begun, second.begun_vertices) == (2, 30)
-    assert second.end_s == pytest.approx(3.25, abs=0.1)  # the snapshot, and the way of the push
+    assert second.end_s == pytest.approx(3.25, abs=0.1)  # the snapshot, and the travel time of the push
     assert third.begun == 3
-    assert third.end_s == pytest.approx(6.25, abs=0.2)  # the push and one question; not the minute without work
+    assert third.end_s == pytest.approx(6.25, abs=0.2)  # the push and one request, not the minute without work
+
+
+class Library(Shelf):
+    """Chunks by name, the first fetch of some of which fails."""
+
+    def __init__(self, *torn: str) -> None:
+        self.fetched: list[tuple[str, str]] = []  # chunk, and the thread that fetched it
+        self.torn = {*torn}
+
+    def fetch(self, name: str, sha256: str) -> bytes:
+        self.fetched.append((name, threading.current_thread().name))
+        if name in self.torn:
+            self.torn.remove(name)
+            raise OSError("torn")
+        return name.encode()
+
+
+def test_the_chunk_of_the_next_lease_is_fetched_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remote.session.Chunk.decode", lambda payload: payload.decode())
+    library, main = Library("torn"), threading.current_thread().name
+    fetcher = ChunkFetcher(library, ahead=True)
+    leases = {name: replace(lease(1, 0, 10), chunk=name, sha256=name) for name in ("one", "two", "torn")}
+    fetcher.expect(leases["one"])
+    assert fetcher.take(leases["one"]) == (b"one", "one")
+    fetcher.expect(leases["one"])
+    assert fetcher.take(leases["two"]) == (b"two", "two"), "another lease came instead"
+    fetcher.expect(leases["torn"])
+    assert fetcher.take(leases["torn"]) == (b"torn", "torn"), "what failed ahead is fetched again"
+    by_main = [name for name, thread in library.fetched if thread == main]
+    assert by_main == ["two", "torn"]
+    assert [name for name, _ in library.fetched].count("one") == 2
+
+    alone = ChunkFetcher(library := Library(), ahead=False)
+    alone.expect(leases["one"])
+    assert alone.take(leases["one"])[1] == "one"
+    assert library.fetched == [("one", main)]

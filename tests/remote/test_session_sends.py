@@ -1,4 +1,4 @@
-"""Content of a worker's syncs beyond its work: notes, and the push of the process before."""
+"""Content of a worker's syncs beyond its work: notes, and the push of the previous process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_notes_are_cut_to_what_a_message_may_hold() -> None:
 
 
 def test_the_push_of_the_process_before_brings_no_moments() -> None:
-    """They were asked of that process: its successor, which has another name, would be blamed for them."""
+    """Spot checks of the previous process are not continued: its successor, with another name, would be blamed."""
     _, content = sent([], Send(UNANSWERED.sync, Content.OUTBOX))
     assert content.replica.modules.keys() == PUSHED.modules.keys()
     assert content.replica.moments == {}

@@ -1,4 +1,4 @@
-"""Real workers under a virtual clock: they train what they would train on machines, and it takes as long as told."""
+"""Real workers under a virtual clock: they train the same as on machines, in the simulated time."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def rows(root: Path, table: str) -> list[int]:
 
 
 def asked(root: Path, query: str) -> list[Any]:
-    """The first column of what a ledger answers."""
+    """Return the first column of a ledger's answer."""
     with contextlib.closing(sqlite3.connect(root / "ledger.db")) as db:
         return [row[0] for row in db.execute(query)]
 
@@ -140,7 +140,7 @@ def test_counts_are_exact_under_evictions_faults_and_crashes(tmp_path: Path, pro
 
 
 class Warned(Script):
-    """One machine, taken once with a warning, and then there for ever."""
+    """One machine that is taken once with a warning, and then stays."""
 
     slots = 1
 
@@ -168,7 +168,7 @@ def test_a_worker_that_waits_looks_seldom_and_a_reply_wakes_it(programs: Path) -
     worker = Trainer(source, COSTS)(WorkerOptions("w1"), post.worker("w1"), clock, 1.0)
     life = worker.life()
     assert next(life) == COSTS.boot_s
-    while not worker.interruptible:
+    while not worker.is_interruptible:
         waits = next(life)
     assert waits == MAX_POLL_S
     woken: list[str] = []
@@ -177,6 +177,6 @@ def test_a_worker_that_waits_looks_seldom_and_a_reply_wakes_it(programs: Path) -
     worker.evict()
     assert woken == ["woken", "woken"]
     next(life, None)
-    worker.interruptible = False
+    worker.is_interruptible = False
     worker.notice_reply()
     assert len(woken) == 2

@@ -1,4 +1,4 @@
-"""A worker that meets another server than its master's tells it nothing, trains nothing and leaves."""
+"""A worker that reaches a server with a wrong host key sends nothing, trains nothing and leaves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_wrong_host_key_stops_a_worker(
         server.make("w1")
         credential = Credential.read(tmp_path / "run" / "sftp" / "w1")
         Path("w1").write_text(credential.to_json())
-        assert Sftp().connect("w1", None).list() == ["w1"]  # all else is right
+        assert Sftp().connect("w1", None).list() == ["w1"]  # everything else is right
         Path("w1").write_text(replace(credential, host_key=other.address.host_key).to_json())
         status = worker.main(["--name", "w1", "--carrier", "sftp", "--program", str(programs / "counts.py")])
     finally:

@@ -1,4 +1,4 @@
-"""The descriptions of Amazon's services, which botocore reads anew for each session (0.4 s), are read once."""
+"""Read the descriptions of Amazon's services once; botocore reads them again for each session (0.4 s)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _reader() -> Callable[..., Any]:
 
 
 def keep_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let botocore take what it has read before, from now on."""
+    """Let botocore reuse descriptions that it has read."""
     from botocore.loaders import JSONFileLoader
 
     reader = _reader()

@@ -1,4 +1,4 @@
-"""A Chirp proxy over a folder, for tests without a pool: it answers as a real one does to what the carrier asks."""
+"""A Chirp proxy over a folder, for tests without a pool: it answers the carrier's requests like a real one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 COOKIE = "c00k1e"
-LARGEST = 1 << 28  # bytes that one command carries; a real proxy refuses more
+MAX_COMMAND_BYTES = 1 << 28  # a real proxy refuses larger commands
 NOT_AUTHENTICATED, DOES_NOT_EXIST, TOO_BIG, INVALID, BAD_FILE = -1, -3, -5, -8, -12
 _MODES = {"r": "rb", "wct": "wb"}
 
@@ -92,17 +92,17 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 def _status(said: os.stat_result) -> bytes:
-    """What stat says, in the protocol's order."""
+    """Return the fields of stat, in the protocol's order."""
     values = (said.st_dev, said.st_ino, said.st_mode, said.st_nlink, said.st_uid, said.st_gid, said.st_rdev,
               said.st_size, said.st_blksize, said.st_blocks, said.st_atime, said.st_mtime, said.st_ctime)  # fmt: skip
     return (" ".join(str(int(value)) for value in values) + "\n").encode()
 
 
 @contextmanager
-def proxy(root: Path, config: Path, *, largest: int = LARGEST) -> Iterator[None]:
+def proxy(root: Path, config: Path, *, largest: int = MAX_COMMAND_BYTES) -> Iterator[None]:
     """Serve `root` on loopback while inside `with`; `config` gets host, port and cookie, as from the starter.
 
-    What is to carry more than `largest` bytes in one command is refused.
+    Commands of more than `largest` bytes are refused.
     """
     with _Server(("127.0.0.1", 0), _Handler) as server:
         server.root, server.largest = root, largest

@@ -1,4 +1,4 @@
-"""Damage to payloads on their way through the network in memory, as the contract of carriers asks for it."""
+"""Damage to payloads on the in-memory network, as required by the contract of carriers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from master.simulation.faulty_network import FaultyNetwork
 
 
 def damage_in_network(network: FaultyNetwork) -> Callable[[bytes, Callable[[bytes], bytes]], None]:
-    """Return the `damage` of the carrier in memory."""
+    """Return the `damage` function of the in-memory carrier."""
 
     def damage(payload: bytes, alter: Callable[[bytes], bytes]) -> None:
         for mailbox in network.mailboxes.values():

@@ -1,4 +1,4 @@
-"""How much is tried at each change, by `make test`, and how much more by `make verify`."""
+"""The number of examples of properties in `make test`, at each change, and in `make verify`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import settings
 
 
 def examples(whole: int) -> int:
-    """Return how many of the examples that `make verify` tries a property with are tried now, by the profile in force:
-    `tests/conftest.py` has how many of a hundred."""
+    """Return the number of examples for a property that `make verify` tries with `whole` examples, by the current
+    profile (`tests/conftest.py` has its number for a hundred)."""
     return max(1, whole * settings().max_examples // 100)
 
 
 def first(few: int, of: Iterable[object]) -> list[ParameterSet]:
-    """Parameters of which `make test` tries a few, and `make verify` all."""
+    """Return parameters: a few of them for `make test`, all for `make verify`."""
     return [pytest.param(one, marks=[] if k < few else [pytest.mark.long]) for k, one in enumerate(of)]

@@ -1,4 +1,4 @@
-"""Bipartite graphs of which it is known how well they can be placed, most of them drawn by chance."""
+"""Bipartite graphs with a known quality of their best placement, most of them random."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gridml.placement.bipartite import Bipartite
 
 
 def grouped(rows: int, columns: int, degree: int, *, groups: int = 4, seed: int = 0) -> Bipartite:
-    """Return a graph whose rows come in groups of no order. Nine in ten of a row's `degree` edges lead to columns of
-    its group, the others anywhere; some of them to the same."""
+    """Return a graph of shuffled groups of rows. Nine in ten of a row's `degree` edges lead to columns of its group,
+    the others anywhere; some edges may coincide."""
     rng = np.random.default_rng(seed)
     group = rng.integers(0, groups, rows)
     own = (group[:, None] * columns + rng.integers(0, columns, (rows, degree))) // groups
@@ -27,7 +27,7 @@ def uneven(rows: int, columns: int, *, seed: int = 0) -> Bipartite:
 
 
 def grid(side: int) -> Bipartite:
-    """Rows and columns are the points of a square; a row touches its point and those beside it."""
+    """Return a graph whose rows and columns are the points of a square; a row touches its point and the neighbours."""
     at = np.arange(side * side).reshape(side, side)
     ends = [(at, at), (at[1:], at[:-1]), (at[:-1], at[1:]), (at[:, 1:], at[:, :-1]), (at[:, :-1], at[:, 1:])]
     rows, columns = (np.concatenate([each[end].ravel() for each in ends]) for end in (0, 1))

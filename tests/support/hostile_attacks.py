@@ -1,10 +1,10 @@
-"""What a hostile worker sends: `ATTACKS` by name, each a function of random numbers and of where the worker stands.
+"""Attacks of a hostile worker: `ATTACKS` by name, each a function of random numbers and of the worker's state.
 
-    raw         nothing, raw bytes, torn and altered messages; headers that lie of their length, their tensors' shapes,
-                offsets and dtypes, or are no JSON, or nest deeper than any parser goes
+    raw         nothing, raw bytes, torn and altered messages; headers that declare false lengths, shapes, offsets and
+                dtypes, or are no JSON, or nest deeper than any parser goes
     fields      hostile values in every field of a sync, a push and a failure; fields that are missing, or too many
     leases      pushes under the leases of others, in wrong terms, sequences and bases, too short, too long, of nothing;
-                claims to hold what others hold; farewells of one who stays
+                claims to hold the leases of others; goodbye messages of a worker that stays
     failures    for the lease that is held and for those of others, with texts that no terminal should see
     tensors     wrong names, shapes, dtypes, ids, compressed steps and moments; missing ones and thousands
     replicas    well-formed pushes that spoil a model: NaN, infinity, zeros, 1e30, the largest number, noise, a step
@@ -31,13 +31,13 @@ from gridml.protocol.messages import Failure, Lease, Push, Sync, to_json
 from gridml.protocol.push import Array
 from master.simulation.workers import TEXTS, altered, nonsense
 
-LARGEST_TEXT = 1 << 22  # characters; longer ones are only rarer
+MAX_TEXT_CHARS = 1 << 22
 
 
 @dataclass
 class Stance:
-    """Where a hostile worker stands, by the answers it had: version `have`, with its replica; and a lease, of which
-    `sequence` pushes up to position `upto` were merged. `last` is what it sent last."""
+    """The state of a hostile worker, from its answers: version `have` with its replica, and a lease, of which
+    `sequence` pushes up to position `upto` were merged. `last` is its last message."""
 
     worker: str
     have: int = -1
@@ -49,7 +49,7 @@ class Stance:
     last: bytes = b""
 
     def sync(self, push: Push | None = None) -> Sync:
-        """Return what an honest worker would say: its push, or that it wants a lease where it has none."""
+        """Return an honest worker's message: its push or, without a lease, a request for one."""
         lease = self.lease
         return Sync(
             self.worker,
@@ -62,7 +62,7 @@ class Stance:
         )
 
     def push(self) -> Push:
-        """Return an honest push of all that is left of the lease; of a made-up one where there is none."""
+        """Return an honest push of the rest of the lease; without a lease, of an invented one."""
         lease = self.lease
         if lease is None:
             return Push(1, 1, 1, self.have, 64, 64)
@@ -70,7 +70,7 @@ class Stance:
 
 
 class Sent(NamedTuple):
-    """A payload, under the next number or under one that many numbers off."""
+    """A payload with the next number, or with one that differs by an offset."""
 
     payload: bytes
     skip: int = 0
@@ -86,7 +86,7 @@ def pushed(stance: Stance, tensors: Mapping[str, Array] | None = None, **altered
 
 
 def honest(stance: Stance) -> bytes:
-    """Return a message that is what an honest worker would say, but that it never trained."""
+    """Return an honest message, but without any training."""
     return bundle.encode(to_json(stance.sync()), {})
 
 
@@ -94,7 +94,7 @@ def honest(stance: Stance) -> bytes:
 
 
 def framed(header: bytes, data: bytes = b"", length: int | None = None) -> Sent:
-    """Return a safetensors payload of any header; its length is said to be `length`."""
+    """Return a safetensors payload with a given header, which declares the length `length`."""
     return Sent((len(header) if length is None else length).to_bytes(8, "little") + header + data)
 
 
@@ -113,7 +113,7 @@ def torn(rng: random.Random, stance: Stance) -> Iterator[Sent]:
 
 
 def bits_altered(rng: random.Random, stance: Stance) -> Iterator[Sent]:
-    """Some bits, under a digest that is right: in the header for the most part, where they mean something."""
+    """Flip some bits, with a correct digest, mostly in the header, where they change the meaning."""
     payload = bytearray(pushed(stance).payload)
     for _ in range(rng.choice((1, 1, 2, 20))):
         payload[rng.randrange(min(len(payload), rng.choice((8, 600, len(payload)))))] ^= 1 << rng.randrange(8)
@@ -132,7 +132,7 @@ JSON_TEXTS: Final = (
 
 
 def no_message(rng: random.Random, stance: Stance) -> Iterator[Sent]:
-    """JSON that is no message, as the metadata's text or as the header itself."""
+    """Send JSON that is no message, as the metadata's text or as the header itself."""
     text = rng.choice(JSON_TEXTS)
     yield with_message(text) if rng.random() < 0.5 else framed(text.encode("utf-8", "surrogatepass"))
 
@@ -169,7 +169,7 @@ TENSOR_HEADERS: Final = tuple(
 
 
 def tensor_headers(rng: random.Random, stance: Stance) -> Iterator[Sent]:
-    """Tensors whose header lies, beside a push that makes sense."""
+    """Send a valid push with tensors whose header is false."""
     tensors = rng.choice(TENSOR_HEADERS)
     if rng.random() < 0.2:
         tensors += tensors.replace("weight", "bias")  # the same bytes twice
@@ -185,7 +185,7 @@ def fields(rng: random.Random, stance: Stance) -> Iterator[Sent]:
 
 
 def times(rng: random.Random, stance: Stance) -> Iterator[Sent]:
-    """Measures at the edge of what a float holds, which arithmetic meets later."""
+    """Send measures at the limits of a float, which later overflow in arithmetic."""
     said = {name: rng.choice((0.0, 1e-320, 5e-324, 1e-9, 1e15, 9e15)) for name in ("train_s", "push_s", "travel_s",
             "begin_s", "end_s")}  # fmt: skip
     counts = {name: rng.choice((0, 1, 2, 2**31, 2**53 - 1)) for name in ("trained", "begun", "begun_vertices")}
@@ -206,7 +206,7 @@ def wrong_fences(rng: random.Random, stance: Stance) -> Iterator[Sent]:
 
 
 def wrong_ends(rng: random.Random, stance: Stance) -> Iterator[Sent]:
-    """Beyond the lease, of nothing, of fewer vertices than it says, or backwards."""
+    """Push beyond the lease, nothing, fewer vertices than declared, or backwards."""
     push, by = stance.push(), rng.choice((1, 64, 100_000))
     upto, vertices = rng.choice(((push.upto + by, push.vertices + by), (stance.upto, 0), (push.upto, push.vertices - 1),
                                  (push.upto, 2 * push.vertices), (stance.upto - 1, -1), (push.upto, 0)))  # fmt: skip
@@ -218,7 +218,7 @@ def holds_of_others(rng: random.Random, stance: Stance) -> Iterator[Sent]:
     yield Sent(bundle.encode(to_json(stance.sync()._replace(holds=tuple(holds), wants=rng.random() < 0.5)), {}))
 
 
-def farewell(rng: random.Random, stance: Stance) -> Iterator[Sent]:
+def goodbye(rng: random.Random, stance: Stance) -> Iterator[Sent]:
     push = stance.push() if rng.random() < 0.3 else None
     yield Sent(bundle.encode(to_json(stance.sync(push)._replace(leaving=True)), stance.replica if push else {}))
 
@@ -232,13 +232,13 @@ def another_name(rng: random.Random, stance: Stance) -> Iterator[Sent]:
 
 
 def failures(rng: random.Random, stance: Stance) -> Iterator[Sent]:
-    """Of the lease that is held, of another, of none; the texts are short for the most part."""
+    """Report failures of the own lease, of another, or of none, mostly with short texts."""
     push = stance.push()
-    length = int(math.exp(rng.uniform(0, math.log(LARGEST_TEXT)))) if rng.random() < 0.1 else 1
+    length = int(math.exp(rng.uniform(0, math.log(MAX_TEXT_CHARS)))) if rng.random() < 0.1 else 1
     text = rng.choice(TEXTS[:8]) * length
     lease = push.lease + rng.choice((0, 0, 0, -1, 1))
     at = rng.choice((-1, 0, push.upto - 1, 2**53 - 1, -5))
-    failure = Failure(lease, push.term, text[:LARGEST_TEXT], rng.choice(TEXTS), at, at + rng.choice((0, -1, 10**6)))
+    failure = Failure(lease, push.term, text[:MAX_TEXT_CHARS], rng.choice(TEXTS), at, at + rng.choice((0, -1, 10**6)))
     yield Sent(bundle.encode(to_json(stance.sync()._replace(failure=failure)), {}))
 
 
@@ -251,7 +251,7 @@ NAMES: Final = ("", "/", "//", "a", "a/b", "a/b/c/d/e", "@rows/", "@ids/", "@ids
 
 
 def names(rng: random.Random, stance: Stance) -> Iterator[Sent]:
-    """A tensor more, less, or under another name."""
+    """Push an additional tensor, one too few, or one with another name."""
     tensors, some = dict(stance.replica), np.zeros(rng.choice((0, 1, 16)), rng.choice(("f4", "i8", "u1", "?")))
     if tensors and rng.random() < 0.6:
         values = tensors.pop(rng.choice(sorted(tensors)))
@@ -283,7 +283,7 @@ def dtypes(rng: random.Random, stance: Stance) -> Iterator[Sent]:
 
 
 def steps(rng: random.Random, stance: Stance) -> Iterator[Sent]:
-    """Compressed steps: any bytes, of the right length or another, of tensors that are there or not, or come twice."""
+    """Push compressed steps of arbitrary bytes and length, of known, unknown or repeated tensors."""
     form, tensors = rng.choice([*FORMATS.values()]), dict(stance.replica) if rng.random() < 0.3 else {}
     name = rng.choice([*stance.replica, "Network/0/model/x", "Network/0", ""])
     size = stance.replica[name].size if name in stance.replica else 64
@@ -293,8 +293,8 @@ def steps(rng: random.Random, stance: Stance) -> Iterator[Sent]:
 
 
 def moments(rng: random.Random, stance: Stance) -> Iterator[Sent]:
-    """Second moments that send astray who begins with them: any bits, the smallest, the largest, of the replica as it
-    is or of what is not there."""
+    """Send second moments that mislead workers that start with them: arbitrary bits, the smallest, the largest, of
+    existing or missing tensors."""
     modules = sorted(name for name in stance.replica if name.count("/") > 2 and not name.startswith("@"))
     name = rng.choice([*modules, "Network/0/model/x", "Network/0", ""])
     shape = stance.replica[name].shape if name in stance.replica and rng.random() < 0.8 else (4,)
@@ -304,7 +304,7 @@ def moments(rng: random.Random, stance: Stance) -> Iterator[Sent]:
 
 
 def ids(rng: random.Random, stance: Stance) -> Iterator[Sent]:
-    """Ids of rows that are not there, come twice, or go to what is no row; where there are none, some are made up."""
+    """Push ids of rows that do not exist, are repeated, or are no row ids; without ids, invented ones."""
     tensors, at = dict(stance.replica), [name for name in stance.replica if name.startswith("@")]
     name = rng.choice(at) if at else rng.choice(("@ids/Image", "@rows/Image", "@ids/Network", "@rows/Network"))
     rows = tensors.get(name, np.arange(4))
@@ -323,7 +323,7 @@ def _one_altered(rng: random.Random, stance: Stance, alter: Callable[[Array], Ar
     return tensors
 
 
-# --- replicas that spoil a model
+# --- replicas that damage a model
 
 
 def replica_attack(alter: Callable[[random.Random, Array], Array]) -> Attack:
@@ -371,7 +371,7 @@ def again(rng: random.Random, stance: Stance) -> Iterator[Sent]:
 
 
 def reordered(rng: random.Random, stance: Stance) -> Iterator[Sent]:
-    """Some messages, of which none comes when its number says."""
+    """Send messages out of order."""
     payloads = [pushed(stance).payload, honest(stance), stance.last, pushed(stance, sequence=2).payload]
     rng.shuffle(payloads)
     yield from (Sent(payload, skip) for payload, skip in zip(payloads, (2, -2, 1, -5), strict=True))
@@ -391,7 +391,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "wrong fences": wrong_fences,
     "wrong ends": wrong_ends,
     "holds of others": holds_of_others,
-    "farewell": farewell,
+    "goodbye": goodbye,
     "another name": another_name,
     "failures": failures,
     "names": names,

@@ -1,8 +1,8 @@
-"""What a hostile worker does to the files of its mailbox, where it can reach them: `FILE_ATTACKS` by name.
+"""Attacks of a hostile worker on the files of its mailbox, if it can access them: `FILE_ATTACKS` by name.
 
-Pipes, folders, links, sockets and sparse files under a message's name; files that no one may read, that grow, and
-thousands of them; another thing in the place of its heartbeat, of an answer, or of the mailbox itself; and mailboxes
-that the master never made.
+Pipes, folders, links, sockets and sparse files with a message's name; files that are unreadable or grow, and thousands
+of them; other objects in place of its heartbeat, of an answer, or of the mailbox itself; and mailboxes that the master
+never made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gridml.protocol.bundle import digest
 
 SPARSE = 1 << 41  # bytes: 2 TB
 MANY = 2_000
-FileAttack = Callable[[random.Random, Path, str], None]  # (random numbers, the mailbox, what a message would be called)
+FileAttack = Callable[[random.Random, Path, str], None]  # (random numbers, the mailbox, the name of a message)
 
 
 def pipe(rng: random.Random, box: Path, name: str) -> None:
@@ -35,7 +35,7 @@ def folder(rng: random.Random, box: Path, name: str) -> None:
 
 
 def link(rng: random.Random, box: Path, name: str) -> None:
-    """To itself, to a device that never ends, to nothing, to another's file, to a folder."""
+    """Link to itself, to an endless device, to nothing, to another's file, to a folder."""
     targets = (name, "/dev/zero", "/dev/random", "nowhere", "/etc/passwd", "../../ledger.db", "..", "/dev/tty")
     (box / name).symlink_to(rng.choice(targets))
 
@@ -50,7 +50,7 @@ def sparse(rng: random.Random, box: Path, name: str) -> None:
 
 
 def unreadable(rng: random.Random, box: Path, name: str) -> None:
-    (box / name).write_bytes(b"nobody may read this")
+    (box / name).write_bytes(b"not readable")
     (box / name).chmod(0)
 
 
@@ -66,7 +66,7 @@ def odd_names(rng: random.Random, box: Path, name: str) -> None:
 
 
 def heartbeat(rng: random.Random, box: Path, name: str) -> None:
-    """Another thing in its place, or another content."""
+    """Replace it by another kind of file, or by other content."""
     path = box / HEARTBEAT
     with contextlib.suppress(IsADirectoryError, FileNotFoundError):
         path.unlink()
@@ -77,19 +77,19 @@ def heartbeat(rng: random.Random, box: Path, name: str) -> None:
 
 
 def answers(rng: random.Random, box: Path, name: str) -> None:
-    """Folders and links where answers are looked for."""
+    """Put folders and links in the place of answers."""
     for number in range(5):
         rng.choice((folder, link))(rng, box, name_of("reply", number, digest(rng.randbytes(4))))
 
 
 def no_mailbox(rng: random.Random, box: Path, name: str) -> None:
-    """The mailbox is gone; or a file, or a link to another folder, is in its place."""
+    """Remove the mailbox, or replace it by a file or by a link to another folder."""
     shutil.rmtree(box)
     rng.choice((lambda: None, lambda: box.write_bytes(b""), lambda: box.symlink_to("..")))()
 
 
-def mailboxes_of_nobody(rng: random.Random, box: Path, name: str) -> None:
-    """Mailboxes that the master never made, with a message in each."""
+def unknown_mailboxes(rng: random.Random, box: Path, name: str) -> None:
+    """Make mailboxes that the master never made, with a message in each."""
     for other in (b"w999999", b"caf\xe9", b"\x1b[2J", b"a\nb", b"w1.99", b"w1.\xc2\xb2", b"-rf", b"x" * 200):
         with contextlib.suppress(FileExistsError):
             made = Path(os.fsdecode(os.fsencode(box.parent) + b"/" + other))
@@ -110,5 +110,5 @@ FILE_ATTACKS: Final[dict[str, FileAttack]] = {
     "heartbeat": heartbeat,
     "answers": answers,
     "no mailbox": no_mailbox,
-    "mailboxes of nobody": mailboxes_of_nobody,
+    "unknown mailboxes": unknown_mailboxes,
 }

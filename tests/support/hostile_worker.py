@@ -1,8 +1,8 @@
-"""A hostile worker: it speaks the protocol into its own mailbox, takes leases as a worker does, and sends everything
-that no worker should, drawn from a seed.
+"""A hostile worker: it follows the protocol in its own mailbox, takes leases like a worker, and sends random invalid
+messages, by a seed.
 
-It is aimed at a master through any carrier: give it the worker's end of a mailbox, and call `step` as often as it is
-to send something. Where it can reach its mailbox's files (`folder`), it attacks those too.
+It attacks a master through any carrier: give it the worker's end of a mailbox, and call `step` for each message. If
+it can access its mailbox's files (`folder`), it attacks those too.
 
     python -m tests.support.hostile_worker --name w3 --directory runs/mnist-1 --seed 7
 """
@@ -27,16 +27,16 @@ from gridml.protocol.push import Array
 from tests.support.hostile_attacks import ATTACKS, Sent, Stance, honest
 from tests.support.hostile_files import FILE_ATTACKS
 
-HONEST = 0.15  # the share of messages that ask for work as an honest worker does: without a lease few attacks go far
-ON_FILES = 0.02  # the share of attacks on files, which can be slow: thousands of them at a time
+HONEST = 0.15  # share of honest requests for work: without a lease few attacks get far
+ON_FILES = 0.02  # share of attacks on files, which can be slow, with thousands of files
 
 
 @final
 class HostileWorker:
     """One worker that is hostile for as long as it has a mailbox.
 
-    `attacks` names those that it chooses from, by default all. `sent` counts its messages by the attack that they were
-    part of, `gone` says that the master has closed its mailbox.
+    `attacks` names those that it chooses from, by default all. `sent` counts its messages by attack. `gone` is True
+    once the master has closed its mailbox.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class HostileWorker:
         self._messages = [name for name in names if name in ATTACKS]
         self._files = [name for name in names if name in FILE_ATTACKS and folder is not None]
         self._number = 0
-        self._removed = False  # its mailbox, by itself
+        self._removed = False  # True: it has removed its mailbox itself
 
     def step(self) -> str | None:
-        """Take the answers that came, and attack once; return the attack's name, None where no mailbox is left."""
+        """Read the answers, and attack once. Return the attack's name, None without a mailbox."""
         name = "nothing"
         try:
             self._receive()
@@ -68,7 +68,7 @@ class HostileWorker:
         except FileNotFoundError:
             self.gone = not self._make_mailbox()
         except OSError:
-            self._make_mailbox()  # what it did to its own is in its way
+            self._make_mailbox()  # an earlier attack has removed it
         return None if self.gone else name
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class HostileWorker:
         self._mailbox.close()
 
     def _make_mailbox(self) -> bool:
-        """Make its mailbox again where it has removed that itself; return whether it had."""
+        """Restore its mailbox if it has removed that itself. Return True if it had."""
         if not self._removed or self._folder is None:
             return False
         self._removed = False
@@ -118,7 +118,7 @@ class HostileWorker:
                 self._learn(reply_from(message), tensors)
 
     def _learn(self, reply: Reply, tensors: dict[str, Array]) -> None:
-        """Stand where the answer says."""
+        """Update its state by an answer."""
         stance = self.stance
         stance.have = reply.version
         stance.replica |= tensors
@@ -135,7 +135,7 @@ class HostileWorker:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Be a hostile worker of a run until its mailbox is closed; print what was sent. Takes the place of
+    """Run as a hostile worker until its mailbox is closed, and print the counts of its messages. Replaces
     `gridml-worker`."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.support.hostile_worker",
@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--carrier", default="directory", help="what carries messages")
     parser.add_argument("--seed", type=int, default=0, help="the same seed sends the same")
     parser.add_argument("--every", type=float, default=0.01, help="seconds between two messages")
-    parser.add_argument("--messages", type=int, default=sys.maxsize, help="leave after so many")
+    parser.add_argument("--messages", type=int, default=sys.maxsize, help="number of messages")
     parser.add_argument("--attacks", nargs="*", help="their names, by default all")
     options = parser.parse_args(argv)
     mailbox = CARRIERS.find(options.carrier).connect(options.name, options.directory).open(options.name)

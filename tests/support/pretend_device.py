@@ -1,17 +1,17 @@
-"""A device made of Python, for tests of what trains on a device where there is none: torch takes it for an accelerator
-beside the CPU, and it computes, on the CPU's kernels, what the CPU would, bit for bit.
+"""A device in Python, to test training on a device without one: torch takes it for an accelerator, and it computes by
+the CPU's kernels, bit for bit like the CPU.
 
-It is as strict as a GPU: tensors of the CPU and of the device do not mix, copies that do not block come later
-(`pretend_streams`), memory can end, and it can be told to fail, after which it fails for good.
+It is as strict as a GPU: tensors of the CPU and of the device do not mix, copies that do not block are deferred
+(`pretend_streams`), memory can be exhausted, and it can be set to fail, after which it fails permanently.
 
-`install` changes the process for the rest of its life: torch has one such device, and never lets go of it. So tests use
-it in a process of their own. A program of this checkout may, too: `gridml run --device privateuseone` with a file that
-begins with
+`install` changes the process permanently: torch has one such device and never unregisters it. Tests therefore use it
+in their own process. A program of this checkout may, too: `gridml run --device privateuseone` with a file that begins
+with
 
     from tests.support import pretend_device
     pretend_device.install()
 
-Takes torch 2.9 or newer.
+Needs torch 2.9 or newer.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _CAST = ("linear", "matmul", "conv2d")  # what autocast computes in the smaller 
 
 @dataclass
 class State:
-    """What becomes of the device. `limit` are bytes of its memory, `used` those in use; `fails_after` operations it
-    fails, with `failure`; from then on it is `broken`."""
+    """The state of the device. `limit` is its memory in bytes, of which `used` are in use. After `fails_after`
+    operations it raises `failure`; from then on it is `broken`."""
 
     limit: int | None = None
     used: int = 0
@@ -46,16 +46,16 @@ class State:
     failure: str = "CUDA error: an illegal memory access was encountered"
     broken: bool = False
     deferred: int = 0  # copies so far that did not block
-    late: BaseException | None = None  # what failed in a backward pass, told by the next operation after it
+    late: BaseException | None = None  # an error in a backward pass, raised by the next operation
 
 
 STATE = State()
 _AUTOCAST: Any = getattr(torch._C.DispatchKey, "AutocastPrivateUse1")  # noqa: B009  (no stub has it)
-_library: list[Any] = []  # what is registered stays so only as long as it is held
+_library: list[Any] = []  # registrations end when their library is garbage-collected
 
 
 class _Memory:
-    """Bytes of the device, for as long as a tensor is on them."""
+    """Bytes of the device, in use as long as a tensor refers to them."""
 
     def __init__(self, nbytes: int) -> None:
         if STATE.limit is not None and STATE.used + nbytes > STATE.limit:
@@ -107,7 +107,7 @@ class PretendTensor(torch.Tensor):
 
 
 def install(memory: int | None = None, fails_after: int | None = None) -> None:
-    """Have torch know the device, with so many bytes of memory and failing after so many operations."""
+    """Register the device with torch, with `limit` bytes of memory and a failure after `fails_after` operations."""
     STATE.limit, STATE.fails_after, STATE.late = memory, fails_after, None
     if _library:
         return
@@ -128,12 +128,12 @@ def install(memory: int | None = None, fails_after: int | None = None) -> None:
 
 
 def wait() -> None:
-    """Have all that was deferred on the default stream happen."""
+    """Run all deferred work of the default stream."""
     pretend_streams.DEFAULT.run()
 
 
 class _Module:
-    """What torch asks of a device, and what gridml asks of `torch.get_device_module`, as `torch.cuda` has it."""
+    """The module that torch needs of a device, and gridml of `torch.get_device_module`, like `torch.cuda`."""
 
     Stream = pretend_streams.Stream
     Event = pretend_streams.Event
@@ -176,7 +176,7 @@ def _factory(func: Any) -> Callable[..., Any]:
 
 
 def _in_smaller_format(func: Any) -> Callable[..., Any]:
-    """What autocast makes of a function: its tensors in the smaller format."""
+    """Return a function as changed by autocast: with its tensors in the smaller format."""
 
     def cast(*args: Any) -> Any:
         dtype = torch.get_autocast_dtype(PRIVATE_USE)
@@ -188,7 +188,7 @@ def _in_smaller_format(func: Any) -> Callable[..., Any]:
 
 
 def _compute(func: Any, args: Any, kwargs: Any) -> Any:
-    """Do what torch asks of the device: on the raw tensors, after all that was deferred on this stream."""
+    """Run an operation of torch on the raw tensors, after the deferred work of this stream."""
     _fail_if_due()
     name = func._schema.name
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -236,7 +236,7 @@ def _check_alike(name: str, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the argument that a function returns after it has written into it, None where it makes something new."""
+    """Return the argument that a function writes to and returns, None if it makes a new tensor."""
     returns = func._schema.returns
     if len(returns) != 1 or returns[0].alias_info is None or not returns[0].alias_info.is_write:
         return None
@@ -255,7 +255,7 @@ def _wrapped(raw: torch.Tensor, inputs: Sequence[PretendTensor]) -> PretendTenso
 
 
 def _copy(func: Any, args: Any, kwargs: Any) -> Any:
-    """Copy between the device and the host, later where the caller does not wait for it."""
+    """Copy between the device and the host; if the caller does not wait, the copy is deferred."""
     name = func._schema.name
     if name == "aten::_to_copy":
         source, into = args[0], kwargs.get("device")

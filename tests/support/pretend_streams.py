@@ -1,7 +1,7 @@
-"""Streams and events of the pretended device, in Python: what is deferred happens when somebody waits for it.
+"""Streams and events of the pretended device, in Python: deferred work runs when it is waited for.
 
-A device computes at once here. Copies that do not block are deferred: they are made when their stream is waited for, or
-goes on with something else. So whoever reads what has not arrived, or overwrites what is still to be read, sees it.
+The device computes at once. Copies that do not block are deferred until their stream is waited for, or gets other
+work. So a test detects reads of data that has not arrived, and writes to data that is still to be read.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, final
 
 @final
 class Stream:
-    """What happens one after the other on the device. Threads may wait for one that others fill."""
+    """A queue of the device. Threads may wait for a stream that others fill."""
 
     def __init__(self, device: Any = None, **_: Any) -> None:
         self._deferred: deque[tuple[int, Callable[[], None]]] = deque()
-        self._numbered = 0  # the last one that was deferred
+        self._numbered = 0  # number of the last deferred task
         self._lock = threading.RLock()
 
     def defer(self, action: Callable[[], None]) -> int:
-        """Have something happen later, after all that was deferred before; return its number."""
+        """Defer a task until after all earlier ones; return its number."""
         with self._lock:
             self._numbered += 1
             self._deferred.append((self._numbered, action))
             return self._numbered
 
     def run(self, upto: int | None = None) -> None:
-        """Do what was deferred, up to a number."""
+        """Run deferred tasks up to a number."""
         with self._lock:
             while self._deferred and (upto is None or self._deferred[0][0] <= upto):
                 self._deferred.popleft()[1]()
@@ -54,7 +54,7 @@ class Stream:
 
 @final
 class Event:
-    """A moment of a stream."""
+    """A point in a stream."""
 
     def __init__(self, device: Any = None, **_: Any) -> None:
         self._stream: Stream | None = None
@@ -78,7 +78,7 @@ class Event:
 class _Streams(threading.local):
     def __init__(self) -> None:
         self.current: Stream | None = None
-        self.devices = 0  # how many times a device was made this thread's
+        self.devices = 0  # number of times that a device was made current
 
 
 DEFAULT = Stream()
@@ -86,13 +86,13 @@ _streams = _Streams()
 
 
 def current() -> Stream:
-    """The stream that this thread's work goes to."""
+    """Return the current stream of this thread."""
     return _streams.current or DEFAULT
 
 
 @contextlib.contextmanager
 def on(stream: Stream) -> Iterator[None]:
-    """Have this thread's work go to a stream."""
+    """Make a stream the current one of this thread."""
     before, _streams.current = _streams.current, stream
     try:
         yield
@@ -102,7 +102,7 @@ def on(stream: Stream) -> Iterator[None]:
 
 @contextlib.contextmanager
 def device(device: Any) -> Iterator[None]:
-    """Have the device be this thread's current one."""
+    """Make the device the current one of this thread."""
     _streams.devices += 1
     try:
         yield

@@ -1,5 +1,4 @@
-"""Benchmarks in their smallest form, and data sets for them that have the form of the real ones and next to nothing in
-them."""
+"""Benchmarks in their smallest form, and tiny data sets for them in the form of the real ones."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ import pytest
 from benchmarks import table
 
 ROOT = Path(table.__file__).parents[1]
-HELPERS = {  # what others run in processes of their own
+HELPERS = {  # modules that benchmarks run in other processes
     *("carriers.chirp", "example_loop", "placement.trial", "plain_loop"),
 }
-# These raise daemons.
+# These start daemons.
 ALONE = {"carriers", *("condor.chunks", "condor.evictions", "condor.holds", "condor.latency"), "unattended"}
 LEFT_OUT = {
     "local_ec2": "it boots machines from an image that takes minutes to make, as root",
@@ -28,7 +27,7 @@ LEFT_OUT = {
 
 
 def benchmarks() -> Iterator[str]:
-    """The names of all benchmarks, as `python -m benchmarks.NAME` has them."""
+    """Yield the names of all benchmarks, as in `python -m benchmarks.NAME`."""
     folder = ROOT / "benchmarks"
     for path in sorted(folder.rglob("*.py")):
         if '__name__ == "__main__"' in path.read_text(encoding="utf-8"):
@@ -38,7 +37,7 @@ def benchmarks() -> Iterator[str]:
 
 
 def run(name: str, folder: Path) -> None:
-    """Run a benchmark; skip the test where the benchmark says what this machine lacks."""
+    """Run a benchmark; skip the test if the benchmark reports that this machine lacks something."""
     data = folder / "data"
     write_data(data)
     done = subprocess.run(

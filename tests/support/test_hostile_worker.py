@@ -1,4 +1,4 @@
-"""The hostile worker: every attack sends what it says, a seed the same again, and it takes leases as workers do."""
+"""The hostile worker: every attack sends its kind of message, a seed repeats them, and it takes leases like workers."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_another_thing_takes_the_place_of_the_heartbeat_and_of_the_mailbox(tmp_p
             "gone" if not os.path.lexists(box) else "file or link" if not box.is_dir() or box.is_symlink() else "?"
         )
     assert seen >= {"p", "d", "link", "s", "-", "gone", "file or link"} and "?" not in seen
-    FILE_ATTACKS["mailboxes of nobody"](random.Random(1), tmp_path / "0", "message")
+    FILE_ATTACKS["unknown mailboxes"](random.Random(1), tmp_path / "0", "message")
     assert (tmp_path / "w999999").is_dir()
 
 

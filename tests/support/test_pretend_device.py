@@ -1,4 +1,4 @@
-"""The pretended device is as strict as a GPU, and computes what the CPU does; and all tests on it, in one process."""
+"""The pretended device is as strict as a GPU, and computes like the CPU. All tests on it run in one process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pretended = pytest.mark.pretended
 
 @pytest.mark.real
 def test_all_that_trains_on_a_device_does_so_on_a_pretended_one() -> None:
-    """Torch never lets go of a device that it was told of, so these tests have a process of their own."""
+    """Torch never unregisters a device, so these tests run in their own process."""
     files = [str(file) for file in sorted(TESTS.rglob("test_*.py")) if "mark.pretended" in file.read_text()]
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "pretended", *files],
@@ -106,11 +106,11 @@ def test_what_is_overwritten_before_it_was_copied_is_copied_wrong() -> None:
 
 @pretended
 def test_a_stream_goes_on_when_it_is_waited_for() -> None:
-    aside = pretend_streams.Stream()
+    other = pretend_streams.Stream()
     host, there = torch.ones(3), torch.zeros(3, device=NAME)
-    with pretend_streams.on(aside):
+    with pretend_streams.on(other):
         host.copy_(there, non_blocking=True)
-        event = aside.record_event()
+        event = other.record_event()
     there + 1  # on the other stream
     assert not event.query()
     assert host.tolist() == [1, 1, 1]
@@ -156,7 +156,7 @@ def test_once_it_has_failed_it_fails_for_good() -> None:
 
 
 @pretended
-def test_what_fails_in_a_backward_pass_is_told_after_it() -> None:
+def test_an_error_in_a_backward_pass_is_raised_after_it() -> None:
     weight = torch.ones(3, device=NAME, requires_grad=True)
     loss = (weight * 2).sum()
     STATE.fails_after = STATE.operations + 1

@@ -1,4 +1,4 @@
-"""Accumulated gradients, bfloat16 by autocast, torch.compile, on whichever device there is."""
+"""Accumulated gradients, bfloat16 by autocast, torch.compile, on the GPU if there is one."""
 
 import torch
 import torch.nn.functional as F

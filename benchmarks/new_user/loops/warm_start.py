@@ -1,4 +1,4 @@
-"""Load what was trained before, train on, stop when it no longer gets better, keep the best."""
+"""Load trained weights, train on with early stopping, keep the best epoch."""
 
 import copy
 import os

@@ -1,4 +1,4 @@
-"""Load what was trained before (--init-from), train on, stop when it no longer gets better, keep the best."""
+"""Load trained weights (--init-from), train on with early stopping, keep the best epoch."""
 
 from functools import partial
 

@@ -1,35 +1,53 @@
 """Array formats of graphs: numpy's .npz, and a folder of arrays.
 
-An .npz is the output of scipy.sparse.save_npz for csr, csc or coo, or just indptr, indices and shape, by rows. A folder
-holds indptr.npy, indices.npy and shape.npy, the unzipped content of scipy's csr .npz. Its neighbours are memory-mapped,
-so a graph can be larger than memory.
+An .npz is the output of scipy.sparse.save_npz for a csr, csc or coo matrix, or holds just the indptr, indices and shape
+of a csr matrix. A folder holds indptr.npy, indices.npy and shape.npy, as if scipy's .npz of a csr matrix were unzipped.
+The indices of a folder are memory-mapped, so a graph can be larger than memory.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shlex
 import shutil
+import warnings
 import zipfile
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from gridml.errors import StorageError, UsageError
+from gridml.errors import GridmlError, StorageError, UsageError
 from gridml.placement.bipartite import MAX_COUNT, Bipartite, Ids, Offsets
 from gridml.placement.files.source import HEAD, GraphSource, compression_of
+from gridml.protocol.foreign import MAX_NAME_CHARS, map_array, printable, read_npy_header
 
 Array = NDArray[Any]
 _AGAIN = "Write the matrix again, by scipy.sparse.save_npz."
+_MAX_DEFLATED = 1032  # largest ratio of deflate's compression; a file that claims a larger one is damaged
+
+
+def read_array(file: IO[bytes], max_bytes: float) -> Array:
+    """Read a .npy of at most `max_bytes`. Memory is allocated only after the header has shown that the array is not
+    larger. Raises ValueError for all other content."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # numpy warns of headers that Python 2 wrote
+            shape, dtype = read_npy_header(file)
+            if math.prod(shape) * dtype.itemsize > max_bytes:
+                raise ValueError(f"its header says {dtype} {shape}, which is more than the file holds")
+            file.seek(0)
+            return np.asarray(npy.read_array(file, allow_pickle=False))
+    except Exception as error:  # numpy's parser may raise anything for a damaged header
+        raise ValueError(printable(str(error), MAX_NAME_CHARS)) from error
 
 
 def read_npz(source: GraphSource) -> Bipartite:
-    """Read a sparse matrix: every entry is an edge, whatever its value. Raises UsageError for other files."""
+    """Read a sparse matrix. Every entry is an edge, whatever its value. Raises UsageError for other files."""
     try:
         with source.path.open("rb") as file:
             if not file.seekable():
@@ -45,30 +63,35 @@ def read_npz(source: GraphSource) -> Bipartite:
                     "is no .npz, or the end of it is missing; expected one as scipy.sparse.save_npz writes"
                 )
             file.seek(0)
-            with np.load(file, allow_pickle=False) as entries:
-                return _graph(source, entries)
+            with zipfile.ZipFile(file) as archive:
+                return _graph(source, archive)
+    except GridmlError:
+        raise
     except OSError as error:
         raise UsageError(f"{source.path} cannot be read: {error.strerror or error}. Name a file.") from error
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise source.wrong(f"is damaged: {error}. Get it, or write it, again.") from error
+    except Exception as error:  # zipfile raises many types for a damaged file
+        why = printable(str(error), MAX_NAME_CHARS)
+        raise source.wrong(f"is damaged: {why}. Get it, or write it, again.") from error
 
 
-def _graph(source: GraphSource, entries: np.lib.npyio.NpzFile) -> Bipartite:
-    form = entries["format"].astype(str).item() if "format" in entries else "csr"
+def _graph(source: GraphSource, archive: zipfile.ZipFile) -> Bipartite:
+    form = _entry(source, archive, "format").astype(str).item() if f"format{_NPY}" in archive.namelist() else "csr"
     if form not in ("csr", "csc", "coo"):
-        raise source.wrong(f"has the format {form!r}; expected csr, csc or coo")
-    shape = _whole(source, entries, "shape")
+        raise source.wrong(f"has the format {form[:MAX_NAME_CHARS]!r}; expected csr, csc or coo")
+    shape = _whole(source, archive, "shape")
     if shape.shape != (2,):
         raise source.wrong(f"shape has {shape.size} numbers; expected 2, rows and columns")
     rows, columns = int(shape[0]), int(shape[1])
     if form == "coo":
-        u, v = _whole(source, entries, "row"), _whole(source, entries, "col")
+        u, v = _whole(source, archive, "row"), _whole(source, archive, "col")
+        source.check_size(rows, columns, len(u))
         try:
             return Bipartite.from_edges(u, v, (rows, columns))
         except UsageError as error:
             raise source.wrong(f"{error}. {_AGAIN}") from error
     lines = rows if form == "csr" else columns
-    offsets, neighbours = _whole(source, entries, "indptr"), _whole(source, entries, "indices")
+    offsets, neighbours = _whole(source, archive, "indptr"), _whole(source, archive, "indices")
+    source.check_size(rows, columns, len(neighbours))
     if len(offsets) != lines + 1:
         raise source.wrong(f"indptr has {len(offsets):,} numbers; expected {lines + 1:,}, one more than the shape says")
     try:
@@ -78,18 +101,30 @@ def _graph(source: GraphSource, entries: np.lib.npyio.NpzFile) -> Bipartite:
     return graph if form == "csr" else graph.transposed
 
 
-def _whole(source: GraphSource, entries: np.lib.npyio.NpzFile, name: str) -> Array:
-    if name not in entries:
-        held = ", ".join(entries.files) or "nothing"
+_NPY = ".npy"
+
+
+def _entry(source: GraphSource, archive: zipfile.ZipFile, name: str) -> Array:
+    if name + _NPY not in archive.namelist():
+        held = printable(", ".join(each.removesuffix(_NPY) for each in archive.namelist()) or "nothing", MAX_NAME_CHARS)
         raise source.wrong(f"holds {held}; expected {name}, too, as scipy.sparse.save_npz writes")
-    array: Array = entries[name]
+    info = archive.getinfo(name + _NPY)
+    # Other compression methods are rejected, because Python decompresses them at once, whatever their ratio.
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{name} is compressed by method {info.compress_type}, and numpy's are 0 and 8")
+    with archive.open(info) as file:
+        return read_array(file, min(info.file_size, _MAX_DEFLATED * source.path.stat().st_size))
+
+
+def _whole(source: GraphSource, archive: zipfile.ZipFile, name: str) -> Array:
+    array = _entry(source, archive, name)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise source.wrong(f"{name} is {array.dtype} {array.shape}; expected one row of whole numbers")
-    return array.astype(np.int64) if array.dtype.kind == "u" else array  # unsigned differences of offsets would wrap
+    return array.astype(np.int64) if array.dtype.kind == "u" else array  # differences of unsigned offsets would wrap
 
 
 OFFSETS, NEIGHBOURS, SHAPE, FORMAT = "indptr.npy", "indices.npy", "shape.npy", "format.npy"
-_HEADER = 128  # bytes of the header of a .npy: enough for any count, so it can be written after the data
+_HEADER = 128  # bytes reserved for the header of a .npy. Enough for any count, which is known only after the data.
 
 
 def read_csr_folder(source: GraphSource) -> Bipartite:
@@ -105,6 +140,7 @@ def read_csr_folder(source: GraphSource) -> Bipartite:
     starts, columns = np.array(offsets, np.int64), int(shape[1])
     if len(starts) - 1 > MAX_COUNT or not 0 <= columns <= MAX_COUNT:
         raise source.wrong(f"has {len(starts) - 1:,} rows and {columns:,} columns; expected at most {MAX_COUNT:,}")
+    source.check_size(len(starts) - 1, columns, len(neighbours))
     if starts[0] != 0 or starts[-1] != len(neighbours) or (np.diff(starts) < 0).any():
         raise source.wrong(
             f"{OFFSETS} must ascend from 0 to the {len(neighbours):,} numbers of {NEIGHBOURS}. "
@@ -115,8 +151,7 @@ def read_csr_folder(source: GraphSource) -> Bipartite:
 
 def _array(source: GraphSource, name: str) -> NDArray[Any]:
     try:
-        found: NDArray[Any] = np.load(source.path / name, mmap_mode="r", allow_pickle=False)
-        return found
+        return map_array(source.path / name)
     except OSError as error:
         if not source.path.is_dir():
             why = "it is a file" if source.path.exists() else "No such file or directory"
@@ -127,22 +162,22 @@ def _array(source: GraphSource, name: str) -> NDArray[Any]:
             f"{name} cannot be read: {error.strerror or error}; expected a folder with {OFFSETS}, {NEIGHBOURS} and "
             f"{SHAPE}, which gridml place GRAPH --store writes"
         ) from error
-    except (ValueError, EOFError) as error:
-        raise source.wrong(f"{name} is damaged: {error}. Write it again.") from error
+    except Exception as error:  # numpy's parser may raise anything for a damaged header
+        raise source.wrong(f"{name} is damaged: {printable(str(error), MAX_NAME_CHARS)}. Write it again.") from error
 
 
 def check_new(folder: Path) -> None:
     """Raise UsageError if the folder exists."""
     if folder.exists():
         raise UsageError(
-            f"{folder} exists already; expected a new name for --store. To place it: gridml place {folder}"
+            f"{folder} exists already; expected a new name for --store. To place what it holds: gridml place {folder}"
         )
 
 
 def write(folder: Path, pieces: Iterable[Bipartite]) -> None:
-    """Write a graph from pieces with consecutive rows. The folder is created atomically, with all of its files.
+    """Write a graph that is given in pieces of consecutive rows. The folder is created atomically, with all its files.
 
-    Raises UsageError if it exists already, StorageError if it cannot be written.
+    Raises UsageError if the folder exists already, StorageError if it cannot be written.
     """
     check_new(folder)
     new = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}.new")
@@ -169,7 +204,7 @@ def write(folder: Path, pieces: Iterable[Bipartite]) -> None:
 
 
 def _head(file: IO[bytes], like: Offsets | Ids, count: int) -> None:
-    """Write numpy's header for `count` numbers, padded with blanks to the fixed length."""
+    """Write numpy's header for `count` numbers, padded with blanks to `_HEADER` bytes."""
     file.flush()
     head = f"{{'descr': {like.dtype.str!r}, 'fortran_order': False, 'shape': ({count},), }}"
     body = head.encode().ljust(_HEADER - 11) + b"\n"

@@ -1,16 +1,16 @@
-"""The registry of graph file formats, and files of weights.
+"""The registry of graph file formats, and a reader of weights.
 
-A new format is a file and a line here. Weights of rows or columns are numpy arrays.
+To add a format, add its module, and an entry in `FORMATS`. Weights of rows or columns are read from numpy's .npy.
 """
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import UsageError
@@ -24,9 +24,9 @@ class Format:
     """A graph file format."""
 
     name: str
-    endings: tuple[str, ...]  #: of file names that select this format, also before one of `COMPRESSED_SUFFIXES`
+    endings: tuple[str, ...]  #: file name endings that select this format; one of `COMPRESSED_SUFFIXES` may follow
     read: Callable[[GraphSource], Bipartite]
-    pieces: Callable[[GraphSource], Iterator[Bipartite]] | None = None  #: reads in pieces; None: only as a whole
+    pieces: Callable[[GraphSource], Iterator[Bipartite]] | None = None  #: reads a graph in pieces; None: not supported
 
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".lzma")
@@ -52,7 +52,8 @@ def find(name: str) -> Format:
 
 
 def format_of(file: Path) -> Format:
-    """Return the format by the ending of a file's name. Raises UsageError for an unknown ending."""
+    """Return the format of a file by the ending of its name; a folder is a csr-folder. Raises UsageError for an unknown
+    ending."""
     if file.is_dir():
         return FORMATS["csr-folder"]
     name = file.name.lower()
@@ -71,7 +72,7 @@ def format_of(file: Path) -> Format:
 
 
 def read(file: Path, format_name: str | None = None, watch: Watch = unwatched) -> Bipartite:
-    """Read the graph in a file, in the given format or in that of its ending.
+    """Read the graph in a file, in the given format. Without one, the ending of the file's name determines it.
 
     Raises UsageError if the file cannot be read, is not in this format, or has no edges.
     """
@@ -81,8 +82,8 @@ def read(file: Path, format_name: str | None = None, watch: Watch = unwatched) -
 def read_numbered(
     file: Path, format_name: str | None = None, watch: Watch = unwatched, *, kind: str = BIPARTITE
 ) -> Numbered:
-    """Like `read`, with the numbers of rows and columns in the file. `kind` (`bipartite.KINDS`) says which rows a
-    general graph gets: its vertices, edges or cliques."""
+    """Like `read`, but return also the numbers that rows and columns have in the file. `kind` is one of
+    `bipartite.KINDS`; for a general graph, it selects vertices, edges or cliques as rows."""
     form = format_of(file) if format_name is None else find(format_name)
     source = GraphSource(file, watch)
     try:
@@ -103,10 +104,10 @@ def read_numbered(
 
 
 def store(file: Path, folder: Path, format_name: str | None = None, watch: Watch = unwatched) -> None:
-    """Convert the graph in a file to a csr-folder, which need not fit into memory. A libsvm file is converted piece by
-    piece, so it need not fit either.
+    """Convert the graph in a file to a csr-folder, which can be placed even if it is larger than memory. A libsvm file
+    is converted in pieces, so it need not fit into memory here either; files of other formats must.
 
-    Raises UsageError like `read`, and if the folder exists; StorageError if it cannot be written.
+    Raises UsageError like `read`, and if the folder exists; StorageError if the folder cannot be written.
     """
     array_formats.check_new(folder)
     form = format_of(file) if format_name is None else find(format_name)
@@ -137,11 +138,11 @@ def _without_edges(source: GraphSource, rows: int, form: str) -> UsageError:
 def read_weights(path: Path) -> NDArray[Any]:
     """Read an array from a .npy. Raises UsageError for other files; `Bipartite.weighted` checks the values."""
     try:
-        weights = np.load(path, allow_pickle=False)
+        if zipfile.is_zipfile(path):
+            raise UsageError(f"{path} holds several arrays; expected a .npy of one, as numpy.save writes it.")
+        with path.open("rb") as file:
+            return array_formats.read_array(file, path.stat().st_size)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}. Name a .npy of weights.") from error
-    except (ValueError, EOFError) as error:
-        raise UsageError(f"{path} is no .npy of numbers, or not all of one. Write it with numpy.save.") from error
-    if not isinstance(weights, np.ndarray):
-        raise UsageError(f"{path} holds several arrays; expected a .npy of one, as numpy.save writes it.")
-    return weights
+    except ValueError as error:
+        raise UsageError(f"{path} is no .npy of numbers, or its end is missing. Write it with numpy.save.") from error

@@ -1,9 +1,9 @@
 """Parsers of graph text formats: compiled loops that read each byte once.
 
 Each parser is given whole lines that end with a newline (`source` ensures that), so it never checks for the end of the
-text. It returns the position of a mistake and its kind, or −1 and OK. Values are ignored: they can be any number that
-C, Fortran or Python writes, including those that are not finite. All functions are in one file, because numba's cache
-only checks the file of the cached function for changes.
+text. It returns the position of the first mistake and its kind, or −1 and OK. The values of entries are checked but not
+returned: they can be any number that C, Fortran or Python writes, including infinity and NaN. All functions are in this
+one file, because numba's cache only checks the file of the cached function for changes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ Ids = NDArray[np.int32]
 Numbers = NDArray[np.int64]
 Text = NDArray[np.uint8]
 
+# The kinds of mistakes; OK stands for none.
 OK, LABEL, PAIR, INDEX, VALUE, NUMBER, TOO_LARGE, TOO_LONG, TOO_MANY, MORE, FEWER = range(11)
 
-LARGEST = 2**63 - 1  # stands for all integers from here on
-_SAFE = (LARGEST - 9) // 10  # up to here another digit cannot overflow
+LARGEST = 2**63 - 1  # also stands for all larger integers
+_SAFE = (LARGEST - 9) // 10  # numbers up to here cannot overflow when a digit is appended
 TAB, NEWLINE, SPACE, HASH, PERCENT, BRACKET, STAR, PLUS, COMMA, MINUS, POINT, ZERO, NINE, COLON = b"\t\n #%(*+,-.09:"
 OPEN, CLOSE = b"{}"
 _LOWER = 0x20  # the bit that makes an ASCII letter lower case
@@ -37,16 +38,17 @@ _NAN, _NA, _INF, _INFINITY = (_letters(word) for word in (b"nan", b"na", b"inf",
 
 @compiled
 def libsvm(text: Text, ends: Numbers, columns: Ids) -> tuple[int, int, int, int]:
-    """Parse lines of `label index:value ...` into `columns`, from 0, and `ends`, the end of each row in them.
+    """Parse lines of `label index:value ...`. Write the columns of all rows, counted from 0, into `columns`. Write
+    the position in `columns` at which each row ends into `ends`. Blank lines and comments are not rows.
 
-    Return the number of rows and edges, the position of a mistake, and its kind. Blank lines and comments are no rows.
+    Return the number of rows and edges, the position of a mistake, and its kind.
     """
     at, rows, edges = 0, 0, 0
     while at < len(text):
         begin = _past_blanks(text, at)
         indented, at = begin > at, begin
         if text[at] != NEWLINE and text[at] != HASH:
-            # A line may have several labels; an indented line may have none.
+            # A line can have several labels; an indented line can have none.
             if not (indented and text[_past_blanks(text, _past_whole(text, at))] == COLON):
                 while True:
                     after = _past_value(text, at)
@@ -86,8 +88,8 @@ def libsvm(text: Text, ends: Numbers, columns: Ids) -> tuple[int, int, int, int]
 
 @compiled
 def pairs(text: Text, width: int, first: Numbers, second: Numbers) -> tuple[int, int, int, int]:
-    """Parse the two integers of each line that is not blank or a comment. A third column with any content is allowed if
-    all lines have it: `width` is the number of columns of the lines before, 0 if there were none.
+    """Parse the two integers of each line. Blank lines and comments are skipped. A third column with any content is
+    allowed if all lines have one: `width` is the number of columns in the lines of earlier calls, 0 on the first call.
 
     Return the number of lines, their width, the position of a mistake, and its kind.
     """
@@ -127,8 +129,8 @@ def pairs(text: Text, width: int, first: Numbers, second: Numbers) -> tuple[int,
 
 @compiled
 def _past_third(text: Text, at: int) -> int:
-    """Return the end of the column that begins here, and of empty ones after it. The column is a word, or the Python
-    dict that networkx writes for an edge, which extends to the end of the line."""
+    """Return the end of the column that begins here, including any empty columns after it. The column is a word, or a
+    Python dict up to the end of the line, as networkx writes for an edge."""
     if text[at] == OPEN:
         end = past_line(text, at) - 1
         while _separates(text[end]):
@@ -188,8 +190,10 @@ def coordinates(
 
 @compiled
 def pins(text: Text, at: int, lines: int, vertices: int, ends: Numbers, numbers: Ids) -> tuple[int, int, int, int]:
-    """Parse the integers of up to `lines` lines. They count from 1 in the text, and from 0 in `numbers`. A blank line
-    has none; comments are skipped; more lines are a mistake.
+    """Parse up to `lines` lines of integers. Each line holds the vertices of a hyperedge, also called its pins.
+
+    Vertices count from 1 in the text, and from 0 in `numbers`. A blank line is a hyperedge without vertices. Comments
+    are skipped; more lines are a mistake. The position in `numbers` at which each line ends is written into `ends`.
 
     Return the number of lines and integers, the position of a mistake, and its kind.
     """
@@ -234,7 +238,7 @@ def _past_blanks(text: Text, at: int) -> int:
 
 @compiled
 def past_line(text: Text, at: int) -> int:
-    """Return the start of the line after the one of byte `at`."""
+    """Return the start of the line after the line with byte `at`."""
     while text[at] != NEWLINE:
         at += 1
     return at + 1
@@ -257,7 +261,7 @@ def _past_whole(text: Text, at: int) -> int:
 
 @compiled
 def _whole(text: Text, begin: int, end: int) -> int:
-    """Return the integer in this range; LARGEST, or −LARGEST, if it has too many digits."""
+    """Return the integer in this range of the text; LARGEST or −LARGEST if it is too large for int64."""
     value = 0
     negative = text[begin] == MINUS
     for at in range(begin + 1 if negative else begin, end):
@@ -311,7 +315,8 @@ def _past_alphanumeric(text: Text, at: int) -> int:
 
 @compiled
 def _past_hexadecimal(text: Text, at: int) -> int:
-    """Return the end of a hexadecimal number, such as 0x1.8p3, after its 0x; before the x if no digit follows."""
+    """Return the end of a hexadecimal number, such as 0x1.8p3. `at` is the position after its 0x. Return the position
+    of the x if no digit follows it."""
     begin = at
     while ZERO <= text[at] <= NINE or 97 <= text[at] | _LOWER <= 102 or text[at] == POINT:
         at += 1

@@ -1,7 +1,7 @@
 """Text sources of graphs: files or pipes, decompressed and normalised to UTF-8 lines. Errors name the file and line.
 
-gzip, bzip2 and xz are decompressed; other compressions and archives are recognised and rejected. Text comes as UTF-8
-bytes with newlines as the only line ends, whatever the encoding and line ends of the file.
+gzip, bzip2 and xz are decompressed; other compressions and archives are recognised and rejected. Text is yielded as
+UTF-8 bytes with newlines as the only line ends, whatever the encoding and line ends of the file.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from gridml.errors import UsageError
 from gridml.protocol.foreign import printable
 
-HEAD = 512  # bytes by which a file is recognised: the length of a tar header
+HEAD = 512  # number of first bytes by which the type of a file is recognised: the length of a tar header
 GZIP, BZIP2, XZ, LZMA, ZIP = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"]\x00\x00", b"PK\x03\x04"
 
-# The magic bytes of compressed files: the name of the compression, and the command that decompresses it.
+# For the magic bytes of each compression: its name, and the command that decompresses it.
 COMPRESSIONS = {
     GZIP: ("gzip", "gzip -d"),
     BZIP2: ("bzip2", "bzip2 -d"),
@@ -55,7 +55,8 @@ class TruncatedFileError(Exception):
 
 
 class Raw(io.RawIOBase):
-    """A file or pipe whose first bytes, the `head`, can be inspected before it is read. `count` bytes were read."""
+    """A file or pipe whose first bytes, the `head`, can be inspected before it is read. `count` is the number of bytes
+    read so far."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
@@ -92,14 +93,14 @@ class _Decompressed(io.RawIOBase):
         while not decompressed:
             more = b""
             if self._decoder.eof:
-                more = self._decoder.unused_data.lstrip(b"\0")  # zeros may pad the last block of a tape or a stream
+                more = self._decoder.unused_data.lstrip(b"\0")  # zeros can pad a stream, or the last block of a tape
                 while not more:
                     if not (read := self._packed.read(PIECE)):
                         return 0
                     more = read.lstrip(b"\0")
                 self._decoder = self._new()
             elif self._decoder.needs_input and not (more := self._packed.read(PIECE)):
-                raise TruncatedFileError("it ends before its end was reached")
+                raise TruncatedFileError("it ends in the middle of the compressed data")
             try:
                 decompressed = self._decoder.decompress(more, len(buffer))
             except (OSError, ValueError, lzma.LZMAError) as error:
@@ -121,7 +122,8 @@ def decompressed(raw: Raw) -> io.BufferedIOBase:
 
 
 def compression_of(head: bytes) -> tuple[str, str] | None:
-    """Return the name of a compression by its magic bytes, and the command that decompresses it; None: it is none."""
+    """Return the name of the compression that has these magic bytes, and the command that decompresses it; None if the
+    file is not compressed, or by an unknown method."""
     return next((known for magic, known in COMPRESSIONS.items() if head.startswith(magic)), None)
 
 
@@ -134,7 +136,7 @@ def is_tar(head: bytes) -> bool:
     return True
 
 
-# In this order, because a mark of UTF-32 begins with one of UTF-16.
+# UTF-32 must come before UTF-16, because the mark of UTF-32-LE begins with that of UTF-16-LE.
 _MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF32_LE: "utf-32",
@@ -145,14 +147,15 @@ _MARKS = {
 
 
 def encoding_of(head: bytes) -> str | None:
-    """Return the encoding by the byte order mark of a text; None: there is no mark."""
+    """Return the encoding that the byte order mark of a text gives; None: there is no mark."""
     return next((encoding for mark, encoding in _MARKS.items() if head.startswith(mark)), None)
 
 
 def in_utf8(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
     """Yield the pieces of a text in UTF-8, without its byte order mark (`encoding_of`).
 
-    Text without a mark, or with UTF-8's, is not decoded. Raises UnicodeDecodeError for damaged UTF-16 or UTF-32.
+    Text without a mark, or with the mark of UTF-8, is not decoded. Raises UnicodeDecodeError for damaged UTF-16 or
+    UTF-32.
     """
     if encoding == "utf-8":
         mark = codecs.BOM_UTF8
@@ -173,7 +176,7 @@ def with_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
     held = b""
     for piece in pieces:
         piece = held + piece
-        held = b"\r" if piece.endswith(b"\r") else b""  # its newline may be in the next piece
+        held = b"\r" if piece.endswith(b"\r") else b""  # the newline of this CR may be in the next piece
         piece = piece.removesuffix(held)
         if b"\r" in piece:
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -185,8 +188,12 @@ def with_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
 Text = NDArray[np.uint8]
 Watch = Callable[[int, int], None]  # called with the bytes read so far, and the size of the file (0: unknown)
 BLOCK = 8 << 20  # bytes of text that are parsed together
+# Maximum rows of a graph, and maximum columns: MAX_EMPTY, or MAX_EMPTY_PER_EDGE times its edges if that is more.
+MAX_EMPTY, MAX_EMPTY_PER_EDGE = 10_000_000, 1_000
+# Maximum bytes of an unpacked file: MAX_UNPACKED, or MAX_RATIO times the packed size if that is more.
+MAX_UNPACKED, MAX_RATIO = 64 << 20, 1_000
 PIECE = 64 << 10  # bytes per read: small, so that the error for a damaged file names a line near the damage
-MAX_SHOWN_CHARS = 40  # of a wrong word in an error message
+MAX_SHOWN_CHARS = 40  # maximum characters of a wrong word that an error message shows
 
 
 def unwatched(read: int, size: int) -> None:
@@ -203,6 +210,13 @@ class GraphSource:
     def wrong(self, what: str, line: int | None = None) -> UsageError:
         """Return an error about the file, or about one of its lines, counted from 1."""
         return UsageError(f"{self.path}{'' if line is None else f', line {line:,}'}: {what}")
+
+    def check_size(self, rows: int, columns: int, edges: int) -> None:
+        """Raise UsageError for too many rows or columns for the number of edges: each would take memory."""
+        if max(rows, columns) > max(MAX_EMPTY, MAX_EMPTY_PER_EDGE * edges):
+            expected = f"at most {MAX_EMPTY:,} rows and columns, or {MAX_EMPTY_PER_EDGE:,} for each edge"
+            held = f"{rows:,} rows, {columns:,} columns and {edges:,} edges"
+            raise self.wrong(f"has {held}; expected {expected}. Number rows and columns without gaps.")
 
     def blocks(self) -> Iterator[TextBlock]:
         """Yield the text in blocks of whole lines. Raises UsageError if it cannot be read."""
@@ -245,8 +259,14 @@ class GraphSource:
             raise UsageError(f"{self.path} cannot be read: {error.strerror or error}. Name a file.") from error
 
     def _pieces(self, raw: Raw, size: int, head: bytes, content: BufferedIOBase) -> Iterator[bytes]:
+        unpacked = 0
         while piece := head[:PIECE] or content.read(PIECE):
             head = head[PIECE:]
+            unpacked += len(piece)
+            if unpacked > max(MAX_UNPACKED, MAX_RATIO * raw.count):
+                _, unpack = compression_of(raw.head) or ("", "unpack")
+                advice = f"If it is a graph: {unpack} {shlex.quote(str(self.path))}"
+                raise self.wrong(f"unpacks to more than {MAX_RATIO:,} times its size. {advice}")
             self.watch(raw.count, size)
             yield piece
 
@@ -278,7 +298,7 @@ class GraphSource:
 class TextBlock:
     """A block of whole lines."""
 
-    text: Text  #: uint8; the last line ends with a newline too
+    text: Text  #: the bytes of the lines, uint8; the last line ends with a newline too
     before: int  #: the number of lines before the block
 
     def line(self, at: int) -> int:
@@ -286,7 +306,7 @@ class TextBlock:
         return self.before + int(np.count_nonzero(self.text[:at] == _NEWLINE)) + 1
 
     def word(self, at: int) -> str:
-        """Return the word at a position, quoted for an error message; at the end of a line a description."""
+        """Return the word at a position, quoted for an error message. At the end of a line, return "the line's end"."""
         words = bytes(self.text[at : at + 4 * MAX_SHOWN_CHARS]).split(b"\n")[0].split()
         return repr(self.shown(words[0])) if words else "the line's end"
 

@@ -1,9 +1,9 @@
 """Text formats of graphs: libsvm, Matrix Market, lists of edges, and hMETIS.
 
 - libsvm, also called svmlight: one row per line, `label index:value ...`; indices count from 1.
-- Matrix Market: a coordinate matrix, one entry per line; a symmetric matrix has only one half. scipy's reader is not
+- Matrix Market: a coordinate matrix, one entry per line; a symmetric matrix lists only one half. scipy's reader is not
   used, because a damaged file makes it end the process.
-- A list of edges, like SNAP's: a row and a column per line; the numbers may have gaps.
+- A list of edges, like those of SNAP: a row and a column per line; the numbers may have gaps.
 - hMETIS: a hypergraph, whose vertices are rows and whose hyperedges are columns, with one line per hyperedge.
 
 Matrix Market and hMETIS begin with a line that gives the size of the graph (`size_line`).
@@ -20,7 +20,7 @@ from gridml.placement.bipartite import MAX_COUNT, Bipartite, Numbered, Numbers
 from gridml.placement.files import scan
 from gridml.placement.files.source import GraphSource, TextBlock
 
-MIN_LIBSVM_ENTRY_BYTES = 4  # with the blank before it; bounds the entries of a block
+MIN_LIBSVM_ENTRY_BYTES = 4  # minimum bytes of an entry and the blank before it; bounds the entries of a block
 
 
 def read_libsvm(source: GraphSource) -> Bipartite:
@@ -32,7 +32,9 @@ def read_libsvm(source: GraphSource) -> Bipartite:
         columns.append(found)
         edges += len(found)
     offsets, neighbours = np.concatenate(counts), np.concatenate(columns)
-    return Bipartite.from_rows(offsets, neighbours, int(neighbours.max(initial=-1)) + 1)
+    width = int(neighbours.max(initial=-1)) + 1
+    source.check_size(len(offsets) - 1, width, edges)
+    return Bipartite.from_rows(offsets, neighbours, width)
 
 
 def pieces(source: GraphSource) -> Iterator[Bipartite]:
@@ -42,7 +44,8 @@ def pieces(source: GraphSource) -> Iterator[Bipartite]:
 
 
 def _blocks(source: GraphSource) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
-    """Yield the ends of the rows of each block of lines, and their columns."""
+    """Yield two arrays for each block of lines: the end of each row in the second array, and the columns of the
+    rows."""
     for block in source.blocks():
         text = block.text
         ends = np.empty(int(np.count_nonzero(text == scan.NEWLINE)), np.int64)
@@ -56,7 +59,7 @@ def _blocks(source: GraphSource) -> Iterator[tuple[NDArray[np.int64], NDArray[np
 _MESSAGES = {
     scan.LABEL: "got {}; expected a number, the label, and then index:value",
     scan.PAIR: "got {}; expected index:value, such as 3:0.5",
-    scan.INDEX: f"got {{}}; expected an index of 1 to {MAX_COUNT:,}. Add 1 to each where they count from 0.",
+    scan.INDEX: f"got {{}}; expected an index of 1 to {MAX_COUNT:,}. Add 1 to each if they count from 0.",
     scan.VALUE: "got {}; expected index:value with a number as value, such as 3:0.5",
 }
 
@@ -67,8 +70,9 @@ _MAX_SIZE_LINE_BYTES = 1000  # longer lines are truncated: they cannot be a size
 def size_line(
     source: GraphSource, block: TextBlock, at: int, counts: tuple[int, ...], expected: str
 ) -> tuple[int, list[int] | None]:
-    """Return the end of the first line that is not blank or a comment (%), and its integers; None: the block has no
-    such line. Raises UsageError if their number is not one of `counts`, and for a graph that is too large."""
+    """Find the first line that is neither blank nor a comment (%). Return its end and its integers. If the block has no
+    such line, return the end of the block and None. Raises UsageError if the number of integers is not one of `counts`,
+    or if the graph is too large."""
     while at < len(block.text):
         end = scan.past_line(block.text, at)
         words = bytes(block.text[at : min(end, at + _MAX_SIZE_LINE_BYTES)]).split()
@@ -82,7 +86,7 @@ def size_line(
     return at, None
 
 
-MIN_ENTRY_BYTES = 4  # with the end of the line; bounds the entries of a block
+MIN_ENTRY_BYTES = 4  # minimum bytes of an entry and the end of its line; bounds the entries of a block
 
 
 def read_matrix_market(source: GraphSource) -> Bipartite:
@@ -117,6 +121,7 @@ def read_matrix_market(source: GraphSource) -> Bipartite:
         raise source.wrong(f"ends here; expected {_SIZE}", block.line(len(block.text) - 1))
     if left:
         raise source.wrong(f"ends here; expected {left:,} more entries{_WHOLE}", block.line(len(block.text) - 1))
+    source.check_size(size[0], size[1], size[2])
     u, v = np.concatenate(rows), np.concatenate(columns)
     if symmetric:
         u, v = np.concatenate([u, v]), np.concatenate([v, u])  # duplicates of the diagonal are merged
@@ -154,13 +159,14 @@ _MATRIX_MARKET_MESSAGES = {
 }
 
 
-SPREAD = 8  # a lookup table of all numbers is used if their range is at most this many times the edges
+SPREAD = 8  # ids are ranked by a lookup table, not by sorting, if their range is at most this multiple of their count
 
 
 def read_edge_list(source: GraphSource) -> Bipartite:
-    """Read a graph whose row i is the i-th smallest first number of the lines, and whose column j is the j-th smallest
-    second number. Numbers are separated by blanks or a comma. A third column, such as a weight or a time, is ignored;
-    all lines must have it, or none. Raises UsageError, which names the line, for other content."""
+    """Read a list of edges. Row i of the graph is the i-th smallest of the first numbers of all lines, and column j the
+    j-th smallest of the second numbers. Numbers are separated by blanks or a comma. A third column, such as a weight or
+    a time, is ignored; either all lines have one, or none. Raises UsageError, which names the line, for other
+    content."""
     return read_numbered(source).graph
 
 
@@ -199,10 +205,10 @@ def _numbered(ids: Numbers) -> tuple[NDArray[np.int32], Numbers]:
 
 
 _EDGE_LIST_MESSAGES = {
-    scan.NUMBER: "got {}; expected two whole numbers, a row and a column. Put # before a line that is none of them.",
+    scan.NUMBER: "got {}; expected two whole numbers, a row and a column. Put # before a line that is no edge.",
     scan.TOO_LONG: "got {}, a fourth column; expected a row, a column and at most one more, such as a weight. If the "
-    "others are no neighbours, leave them out: cut -f1-2 FILE (or cut -d, -f1-2, cut -d' ' -f1-2); if they are, write "
-    "a line for each edge.",
+    "further columns are no neighbours, leave them out: cut -f1-2 FILE (or cut -d, -f1-2, cut -d' ' -f1-2). If they "
+    "are neighbours, write a line for each edge.",
     scan.MORE: "got {}, a third column; expected the end of the line, as the lines before have two. Leave it out, or "
     "write one on each line.",
     scan.FEWER: "got {}; expected a third column, as the lines before have. Write it, or leave it out of each line.",
@@ -210,7 +216,7 @@ _EDGE_LIST_MESSAGES = {
 }
 
 
-MIN_HMETIS_ENTRY_BYTES = 2  # with the separator; bounds the vertices of a block
+MIN_HMETIS_ENTRY_BYTES = 2  # minimum bytes of a vertex and the separator after it; bounds the vertices of a block
 
 
 def read_hmetis(source: GraphSource) -> Bipartite:
@@ -243,12 +249,14 @@ def read_hmetis(source: GraphSource) -> Bipartite:
             f"ends here; expected {left:,} more hyperedges, as its first line says. Get the whole file, or correct it."
         )
         raise source.wrong(why, block.line(len(block.text) - 1))
+    source.check_size(vertices, 0, pins)
     by_column = Bipartite.from_rows(np.concatenate(counts), np.concatenate(vertices_of), vertices)
     return by_column.transposed
 
 
 def _header(source: GraphSource, block: TextBlock) -> tuple[int, tuple[int, int] | None]:
-    """Return the end of the first line, and the numbers of hyperedges and vertices that it gives."""
+    """Return the end of the first line, and the numbers of hyperedges and vertices that it gives; None if the block has
+    no such line."""
     end, numbers = size_line(source, block, 0, (2, 3), _FIRST)
     if numbers is None:
         return end, None

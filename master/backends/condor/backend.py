@@ -1,7 +1,7 @@
 """The HTCondor back end: one job per worker, submitted in groups and followed through one event log per run.
 
-The queue is never polled: states of jobs come from the log, so their number costs the schedd nothing. Requests are
-queued and retried while the schedd does not answer, for example during a restart.
+The queue is never polled: states of jobs come from the log, so following many jobs costs the schedd nothing. Requests
+are queued and retried while the schedd does not answer, for example during a restart.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from master.store.settings import Settings
 
 MAX_GROUP = 1000  # jobs per submission
 RETRY_S = 5.0  # pause before the next request to a schedd that did not answer
-STARTUP_TIMEOUT_S = 120.0  # for the first request of a master that is a job; its schedd has just started it
-CLOSE_TIMEOUT_S = 20.0  # for jobs to leave the queue in `close`
-_NAME, _MASTER = "GridmlWorker", "GridmlMaster"  # attributes of every job: its name in the run, its master's job
+STARTUP_TIMEOUT_S = 120.0  # limit of the first request of a master that is a job: its schedd, which started it, is up
+CLOSE_TIMEOUT_S = 20.0  # maximum time that `close` waits for jobs to leave the queue
+_NAME, _MASTER = "GridmlWorker", "GridmlMaster"  # attributes of every job: its name, and the ClusterId of its master
 GONE = ("JOB_ABORTED", "JOB_TERMINATED")  # events after which a job is no longer in the queue
-_STAYS = "JobStatus =!= 3"  # not being removed
+_STAYS = "JobStatus =!= 3"  # constraint: the job is not being removed
 
 
 class Condor(Backend):
     """One job per submitted name, under the schedd that CONDOR_CONFIG names.
 
-    `clock` gives seconds and is what events carry. Raises RunError when HTCondor cannot be reached, UsageError for an
+    `clock` returns the seconds that events carry. Raises RunError if HTCondor cannot be reached, UsageError for an
     option that its submit language refuses.
     """
 
@@ -51,31 +51,31 @@ class Condor(Backend):
         marks = {RUN: submit_description.quoted(str(self._root)), _NAME: '"$(worker)"'}
         self._own = own_cluster()
         if self._own is not None:
-            marks[_MASTER] = str(self._own)  # condor_rm of the master's job removes these jobs, too
+            marks[_MASTER] = str(self._own)  # so that condor_rm of the master's job removes these jobs, too
         self._description_args = (settings, directory, marks)
         self._commands = submit_description.description(*self._description_args)
         submit_description.prepare(directory, self._commands)
-        # Every job of the run exactly once, by (cluster, proc), ended ones included: a name is used once.
+        # All jobs of the run by (cluster, proc), each once. Ended jobs stay here, because no name is used twice.
         self._jobs: dict[tuple[int, int], Job] = {}
         self._pending: list[str] = []  # names still to be submitted, in order
         self._at_once = MAX_GROUP  # jobs in the next submission: halved on a refusal, doubled on success
-        self._events: list[JobEvent] = []  # for the next `poll`
-        self._removing: set[tuple[int, int]] = set()  # to be removed from the queue
+        self._events: list[JobEvent] = []  # events that the next `poll` returns
+        self._removing: set[tuple[int, int]] = set()  # jobs to be removed from the queue
         self._releasing: set[tuple[int, int]] = set()  # held jobs to be released
-        self._inheriting = False  # replaying the log of earlier masters, which have handled these events
+        self._inheriting = False  # True while events of the log that earlier masters have handled are read again
         self._memory = self._options.memory.first  # MiB that jobs request; only grows
-        self._longest_s: float | None = None  # time limit of a job, from the queue; None if unknown or unlimited
-        self._limits_known = False  # the queue was asked for it
+        self._longest_s: float | None = None  # time limit of a job, read from the queue; None: unknown or no limit
+        self._limits_known = False  # True once the time limit was read
         self._avoided: frozenset[str] = frozenset()  # machines that the master avoids
         self._avoided_in_queue = ""  # the value of `AVOIDED` in the ads of queued jobs
-        self._next_try_s = float("-inf")  # no request to the schedd before
+        self._next_try_s = float("-inf")  # the schedd gets no request before this time
         self._closed = False
         self._submitted_s = float("inf")  # time of the first submission
-        self._ran = False  # any job ever ran
+        self._ran = False  # True once any job has run
         self._analysis = Analysis(self._root)
         # Log events of jobs whose submission got no answer; handled once `_adopt` finds the jobs in the queue.
         self._unclaimed: list[tuple[tuple[int, int], str, dict[str, Any]]] = []
-        self._may_have_submitted = False  # the last submission got no answer: the schedd may have accepted it
+        self._may_have_submitted = False  # True if the last submission got no answer: it may be in the queue
         self._refusal = ""  # the schedd's last reason for refusing a submission, reported once
         self._warnings = submit_description.news(self._options, directory)
         with translate_condor_errors(self._condor):
@@ -101,7 +101,7 @@ class Condor(Backend):
                 self._retry(lambda: self._schedd.edit(self._constraint, _MASTER, own))
         memory = self._options.memory
         for ad in ads:
-            # RequestMemory may be an expression.
+            # RequestMemory can be an expression instead of a number.
             asks = asked if isinstance(asked := ad.get("RequestMemory"), int) else memory.first
             self._jobs[int(ad["ClusterId"]), int(ad["ProcId"])] = Job(ad[_NAME], memory=asks)
             self._memory = max(self._memory, min(asks, memory.most))
@@ -168,8 +168,8 @@ class Condor(Backend):
         self._releasing.update(key for key, job in self._jobs.items() if job.held and job.worker == worker)
 
     def notices(self) -> list[str]:
-        """Return new warnings: why the schedd refuses jobs; and if nothing has run for `WAIT_S`, why no machine matches
-        the jobs, if none ever would."""
+        """Return new warnings: why the schedd refuses jobs; or, if no job has run within `WAIT_S` of the first
+        submission, why no machine matches the jobs."""
         if self._warnings:
             warnings, self._warnings = self._warnings, []
             return warnings
@@ -194,7 +194,7 @@ class Condor(Backend):
                 self._cancel(key)
 
     def scale(self, workers: int) -> None:
-        """As in the contract, for later jobs: each job's share of the spool depends on their number."""
+        """As in the contract. Later jobs get another share of the spool, which depends on the number of workers."""
         settings, directory, marks = self._description_args
         self._commands = submit_description.description(replace(settings, workers=workers), directory, marks)
 
@@ -279,8 +279,8 @@ class Condor(Backend):
             if (name := ad[_NAME]) in self._pending:
                 self._add_job((int(ad["ClusterId"]), int(ad["ProcId"])), name)
                 self._pending.remove(name)
-        unheard, self._unclaimed = self._unclaimed, []
-        for key, name, facts in unheard:
+        unclaimed, self._unclaimed = self._unclaimed, []
+        for key, name, facts in unclaimed:
             if key in self._jobs:
                 self._handle_event(key, name, facts)
 
@@ -302,7 +302,7 @@ class Condor(Backend):
             self._removing.clear()
 
     def _release_held(self) -> None:
-        """Release held jobs. First raise the memory request of all waiting jobs to what is known to be needed."""
+        """Release held jobs. First raise the memory request of all waiting jobs to the amount known to be needed."""
         short = [key for key, job in self._jobs.items() if job.memory < self._memory and not (job.running or job.over)]
         if short:
             self._raise_memory(short)
@@ -319,7 +319,7 @@ class Condor(Backend):
         self._jobs |= {key: replace(self._jobs[key], memory=self._memory) for key in short}
 
     def _query_limits(self) -> None:
-        """Read the time limit of jobs from the ad of one: the schedd adds its own attributes on submission."""
+        """Read the time limit of jobs from the ad of one job, to which the schedd added attributes on submission."""
         if self._limits_known or not self._jobs:
             return
         ads = self._schedd.query(self._constraint, list(holds.COLUMNS), limit=1)
@@ -334,8 +334,8 @@ class Condor(Backend):
                 self._unclaimed.append((key, name, facts))  # the job may be adopted later
 
     def _new_log_events(self) -> Iterator[tuple[tuple[int, int], str, dict[str, Any]]]:
-        """Yield (job, event, facts) for new events of the log. A damaged event, as a full disk leaves, is skipped."""
-        with contextlib.suppress(self._condor.HTCondorException):
+        """Yield (job, event, facts) for new events of the log. A damaged event, left by a full disk, is skipped."""
+        with contextlib.suppress(self._condor.HTCondorException, UnicodeDecodeError):
             for event in self._log.events(stop_after=0):
                 yield (int(event.cluster), int(event.proc)), event.type.name, dict(event)
 
@@ -353,7 +353,7 @@ class Condor(Backend):
     def _with_memory_raised(self, key: tuple[int, int], held: JobEvent) -> JobEvent:
         """If a job is held for its memory, raise the request of all jobs, unless it was raised since the job started.
 
-        At the maximum the hold becomes one of the job itself, which no release can end.
+        If the request is the maximum already, the hold becomes a `HeldFor.JOB`, which no release can end.
         """
         if held.held_for is not HeldFor.MEMORY:
             return held
@@ -364,7 +364,7 @@ class Condor(Backend):
         used_mb = round(used / 1024) if isinstance(used, int | float) else None
         asked, why = next_request(too_little, used_mb, self._options.memory.most)
         if asked is None:
-            return replace(held, held_for=HeldFor.ITSELF, detail=f"{why}: {held.detail}")
+            return replace(held, held_for=HeldFor.JOB, detail=f"{why}: {held.detail}")
         self._memory = asked
         self._warnings.append(f"{held.worker} was held for its memory: {why}")
         return held
@@ -377,7 +377,7 @@ class Condor(Backend):
         return {}
 
     def _drop_reused_number(self, key: tuple[int, int]) -> None:
-        """Drop earlier log events of this job's number: a schedd with a new spool numbers jobs from 1 again."""
+        """Drop earlier log events with this job's number: a schedd with a new spool numbers jobs from 1 again."""
         job = self._jobs[key]
         self._jobs[key] = Job(job.name, cancelled=job.cancelled, memory=job.memory)
         queued = (job.name, State.QUEUED)

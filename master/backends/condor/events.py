@@ -1,7 +1,7 @@
 """Translation of HTCondor's event log into states of workers, and the connection to HTCondor.
 
-The schedd queues an evicted job again. For the master its next attempt is another worker: `w7.1` after one attempt of
-job `w7`. A worker finds its attempt by the mailbox that is open.
+The schedd queues an evicted job again. For the master each attempt of a job is another worker: job `w7` starts as
+worker `w7`, and its next attempt is worker `w7.1`. A worker learns which attempt it is from the mailbox that is open.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from gridml.protocol.outbox import worker_name
 from master.backends.condor.holds import about_refusal, held_for
 from master.state.jobs import JobEvent, State
 
-BY_A_PERSON = "via condor_rm"  # prefix of the reason of a removal by hand; a policy's reason names its expression
+# The reason of a removal by hand begins with this; the reason of a removal by a policy names the policy's expression.
+BY_A_PERSON = "via condor_rm"
 
 
 @dataclass(frozen=True)
 class Job:
-    """The state of a job, from the log read so far."""
+    """The state of a job after the events of the log that are read so far."""
 
     name: str
-    # Attempts that have ended. Counted here because the schedd's own count lags when a shadow dies.
-    starts: int = 0
+    starts: int = 0  # attempts that ended, counted here because the schedd's own count lags when a shadow dies
     running: bool = False
     out_of_reach: bool = False  # running, but its shadow lost the connection
     suspended: bool = False
@@ -40,7 +40,7 @@ class Job:
 
     @property
     def worker(self) -> str:
-        """The name of the current attempt, or of the next one while it waits."""
+        """The worker name of the running attempt; while the job waits, of its next attempt."""
         return worker_name(self.name, self.starts)
 
 
@@ -50,7 +50,7 @@ _Translation = Callable[[Job, Mapping[str, Any], float], tuple[Job, list[JobEven
 def _started(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
     machine = str(facts.get("SlotName") or facts.get("ExecuteHost") or "")
     events: list[JobEvent] = []
-    if job.running:  # the log lacks the eviction in between
+    if job.running:  # the log lacks the eviction that ended the earlier attempt
         job, events = _taken(job, {"Reason": "started again"}, time_s)
         if job.over:
             return job, events
@@ -59,9 +59,9 @@ def _started(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, li
 
 
 def _taken(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    """Translate an eviction: the attempt ends, and the schedd queues the job again."""
+    """Translate an eviction: the attempt ends, and the schedd queues the job again unless the master cancelled it."""
     if not job.running:
-        return job, []  # HTCondor logs it for waiting jobs, too, and twice for some that ran
+        return job, []  # HTCondor also logs evictions of waiting jobs, and some evictions twice
     reason = str(facts.get("Reason") or facts.get("Message") or "its machine was taken away")
     ended = JobEvent(time_s, job.worker, State.EVICTED, job.machine, reason, graceful=None, cancelled=job.cancelled)
     job = replace(job, starts=job.starts + 1, running=False, out_of_reach=False, suspended=False, machine="")
@@ -107,7 +107,7 @@ def _ended(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list
 
 
 def _turned(name: str, on: bool, state: State, why: str) -> _Translation:
-    """Return a translation that sets the flag `name` of a running job to `on`; repeated events are ignored."""
+    """Return a translation that sets the flag `name` of a running job to `on`. Repeated events are ignored."""
 
     def translation(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
         if not job.running or getattr(job, name) is on:
@@ -135,17 +135,17 @@ TRANSLATIONS: Mapping[str, _Translation] = {
     "JOB_SUSPENDED": _turned("suspended", True, State.SUSPENDED, "its machine has other things to do"),
     "JOB_UNSUSPENDED": _turned("suspended", False, State.RUNNING, "goes on"),
 }
-"""Events that are not listed (sizes, file transfers) change no state."""
+"""Translations by HTCondor's name of the event. Other events (sizes, file transfers) change no state."""
 
 
 def translate(job: Job, name: str, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    """Return (the job afterwards, the events for the master) of one event of the log."""
+    """Translate one event of the log. Returns (the job after the event, the events for the master)."""
     if job.over or name not in TRANSLATIONS:
         return job, []
     return TRANSLATIONS[name](job, facts, time_s)
 
 
-RUN = "GridmlRun"  # attribute of every worker's job: the run directory
+RUN = "GridmlRun"  # attribute of every worker's job; its value is the run directory
 
 
 def bindings() -> Any:
@@ -160,16 +160,16 @@ def bindings() -> Any:
 
 @contextlib.contextmanager
 def translate_condor_errors(condor: Any) -> Iterator[None]:
-    """Translate errors of HTCondor, which refuses or cannot be reached, into RunError with advice."""
+    """Translate errors of the bindings into RunError with advice: HTCondor refuses, or cannot be reached."""
     try:
         yield
     except (condor.HTCondorException, RuntimeError, OSError) as error:
         if (why := about_refusal(str(error))) is not None:
-            raise RunError(f"the HTCondor queue can be reached, and refused: {why}. It said: {error}.") from error
+            raise RunError(f"the HTCondor queue refused the request: {why}. It said: {error}.") from error
         config = os.environ.get("CONDOR_CONFIG")
         where = f"CONDOR_CONFIG is {config}" if config else "CONDOR_CONFIG is not set"
         raise RunError(
-            f"no HTCondor queue can be reached: {error}. {where}. Run this on an access point, or raise a pool of your "
+            f"no HTCondor queue can be reached: {error}. {where}. Run this on an access point, or start a pool of your "
             f"own (make pool), and see whether condor_q answers."
         ) from error
 
@@ -182,12 +182,12 @@ def on_loopback() -> bool:
 
 
 def job_ad() -> str | None:
-    """Return the file with the ClassAd of this process's own job, None if it is no job."""
+    """Return the path of the ClassAd of the job that runs this process; None outside of a job."""
     return os.environ.get("_CONDOR_JOB_AD")
 
 
 def own_cluster() -> int | None:
-    """Return the cluster id of this process's own job, None if it is no job."""
+    """Return the cluster id of the job that runs this process; None outside of a job."""
     ad = job_ad()
     with contextlib.suppress(OSError, ValueError):
         for line in Path(ad).read_text().splitlines() if ad else []:

@@ -1,8 +1,9 @@
 """The master as an HTCondor job in the local universe, which survives the terminal and is restarted after a crash.
 
-A master killed by a signal is started again, and resumes from the last credit with the workers still alive. One that
-exits with a status is done; `master.takeover` exits that way after several masters in a row without progress. While the
-master is on hold its workers continue, and `condor_rm` of it removes their jobs.
+A master killed by a signal is started again, and resumes from the last credit with the workers still alive. A master
+that exits by itself is not started again. After several masters in a row without progress, the next one exits by itself
+(`master.takeover`). While the master's job is on hold, the workers continue. `condor_rm` of the master's job also
+removes the workers' jobs.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from master.store.settings import Settings
 
 DESCRIPTION = "master.sub"
 LOG = "master.log"
-JOB = "master.job"  # the number of the last submitted job
+JOB = "master.job"  # file with the cluster id of the master submitted last
 QUERY_TIMEOUT_S = 5.0  # of condor_q
-_MARK = "GridmlMasterOf"  # attribute of the master's job: its run
-# The variables of the user's environment that programs and HTCondor itself read.
+_MARK = "GridmlMasterOf"  # attribute of the master's job; its value is the run directory
+# Variables that the job gets from the user's environment, because programs and HTCondor read them.
 _PASSED = "PATH, HOME, USER, LOGNAME, LANG, LC_*, PYTHONPATH, VIRTUAL_ENV, CONDOR_CONFIG, _CONDOR_*, GRIDML_*"
 _WITHOUT_SCRIPT = "-P -m gridml"
 
@@ -44,7 +45,7 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
     commands = {
         **{f"+{name}": value for name, value in attributes(options).items()},
         "universe": "local",
-        "initialdir": os.getcwd(),  # a program may open files beside it
+        "initialdir": os.getcwd(),  # a program may open files by paths relative to this directory
         "executable": str(script if not begin else sys.executable),
         "arguments": f'"{begin}resume {word(str(root))}"',
         "getenv": _PASSED,
@@ -55,9 +56,9 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
         "batch_name": f"{options.batch_name or 'gridml ' + root.name} (master)",
         "kill_sig": "SIGTERM",
         "remove_kill_sig": "SIGTERM",
-        "job_max_vacate_time": str(round(CLOSE_TIMEOUT_S + RETRY_S) + 10),  # time for `Condor.close`
+        "job_max_vacate_time": str(round(CLOSE_TIMEOUT_S + RETRY_S) + 10),  # seconds, enough for `Condor.close`
         "on_exit_remove": "(ExitBySignal =!= True)",
-        # condor_rm of the master's job also removes the jobs that match.
+        # condor_rm of the master's job also removes the jobs that match this expression.
         "+OtherJobRemoveRequirements": '"GridmlMaster =?= $(Cluster)"',
         f"+{_MARK}": quoted(str(root)),
     }
@@ -143,6 +144,6 @@ class Schedd(BatchSystem):
 
 
 def _of(mark: str, directory: RunDirectory) -> str:
-    """Return the constraint for this run's jobs with an attribute `mark`."""
-    # Not by job number: that could be another pool's, and a resubmitted master has a new one.
+    """Return the query constraint for this run's live jobs: their attribute `mark` is the run directory."""
+    # Job numbers would not do: another pool may have the same number, and a resubmitted master has a new one.
     return f"{mark} =?= {quoted(str(directory.place))} && JobStatus =!= 3 && JobStatus =!= 4"

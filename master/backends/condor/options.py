@@ -15,25 +15,25 @@ from master.state.jobs import BackendFacts, BackendOptions
 from master.state.options import FIRST, check_bounds, described, option
 
 MAX_LINE_CHARS = 8_000  # of a value in a submit description
-MAX_CAPABILITY = 1000.0
+MAX_CAPABILITY = 1000.0  # a CUDA capability is below this
 _GPU_MEMORY = re.compile(r"[1-9][0-9]{0,8}(\.[0-9]{1,3})? ?([KMGT]B?)?")
-MAX_COUNT = 10**6  # cores, jobs, chunks, seconds
+MAX_COUNT = 10**6  # upper bound of numbers of cores, GPUs, jobs, chunks, hours and seconds
 _FROM_0, _FROM_1 = (0, MAX_COUNT), (1, MAX_COUNT)
 
 
 def check_line(what: str, value: Any) -> None:
-    """Raise UsageError for a text or path, or a tuple of them, that is not one printable line."""
+    """Raise UsageError for a text or path that is not one printable line; `value` may be a tuple of them."""
     # In a submit description every line is a command: a line break in a value would inject another one.
     for text in value if isinstance(value, tuple) else (value,):
         if isinstance(text, str | Path) and not (str(text).isprintable() and len(str(text)) <= MAX_LINE_CHARS):
             raise UsageError(
                 f"{what} is {printable(repr(str(text)), 200)}; expected one line of at most {MAX_LINE_CHARS:,} "
-                f"printable characters, as a submit description has for each command."
+                f"printable characters, because each command of a submit description is one line."
             )
 
 
 def is_url(text: str) -> bool:
-    """Return whether a file is a URL (https://..., osdf:///...), which the machine of the job fetches itself."""
+    """Return whether a file is a URL (https://..., osdf:///...), which the job's machine fetches itself."""
     return "://" in text
 
 
@@ -45,48 +45,48 @@ def _placed(text: str) -> str:
 class CondorOptions(BackendOptions):
     """The options of the HTCondor back end; the help of each explains it."""
 
-    requirements: str | None = option(None, "What a machine must be: 'HasAVX2 && OpSysMajorVer >= 8'.")
-    rank: str | None = option(None, "Which machines are better than others.")
-    request_cpus: int = option(1, "Cores of a job, and threads of a worker.", bounds=_FROM_1)
+    requirements: str | None = option(None, "Requirements of machines, such as 'HasAVX2 && OpSysMajorVer >= 8'.")
+    rank: str | None = option(None, "Preference among machines: an expression, larger is better.")
+    request_cpus: int = option(1, "Cores of a job, and threads of its worker.", bounds=_FROM_1)
     request_memory: str = option(
-        "2GB..8GB", "Memory of a job: 4GB, or 1GB..4GB to request more after too little.", FIRST
+        "2GB..8GB", "Memory of a job: 4GB, or 1GB..4GB to request more after it was too little.", FIRST
     )
     request_disk: str = option("2GB", "Disk of a job.")
     request_gpus: int = option(0, "GPUs of a job.", bounds=_FROM_0)
-    gpus_minimum_capability: float | None = option(None, "CUDA capability that a job's GPUs have at least: 8.0.")
-    gpus_minimum_memory: str | None = option(None, "Memory that each of a job's GPUs has at least: 20GB.")
-    container_image: str | None = option(None, "An image that holds Python and what the program imports.")
-    packed: str | None = option(None, "An environment from conda-pack or venv-pack, sent along; or its URL.")
-    python: str | None = option(None, "The Python at the far end; otherwise this one or python3.")
-    send: tuple[str, ...] = option((), "A file the program needs, or its URL; give it again for more.")
-    project: str | None = option(None, "The project name, on the OSPool.")
-    attributes: tuple[str, ...] = option((), "A further job attribute, NAME=EXPRESSION.", flags=("--attribute",))
-    batch_name: str | None = option(None, "How condor_q names the jobs.")
+    gpus_minimum_capability: float | None = option(None, "Lowest CUDA capability of a job's GPUs, such as 8.0.")
+    gpus_minimum_memory: str | None = option(None, "Lowest memory of each GPU of a job, such as 20GB.")
+    container_image: str | None = option(None, "Container image with Python and the program's imports.")
+    packed: str | None = option(None, "Environment from conda-pack or venv-pack, sent with each job; or its URL.")
+    python: str | None = option(None, "Python on the job's machine. Default: the same path as here, or python3.")
+    send: tuple[str, ...] = option((), "File that the program needs, or its URL; repeatable.")
+    project: str | None = option(None, "Project name on the OSPool.")
+    attributes: tuple[str, ...] = option((), "Additional job attribute NAME=EXPRESSION.", flags=("--attribute",))
+    batch_name: str | None = option(None, "Name of the jobs in condor_q.")
     max_idle: int = option(
         1000,
-        "Jobs that wait in the queue, at most: 10, or twice what the pool started in a minute, up to this.",
+        "Upper limit of idle jobs. The actual limit is 10, or twice the jobs that the pool started in a minute.",
         bounds=_FROM_1,
     )
     chunks_per_job: int = option(
-        0, "Chunks after which a job leaves; 0: it stays while its machine lasts.", bounds=_FROM_0
+        0, "Chunks after which a job ends; 0: it runs as long as its machine allows.", bounds=_FROM_0
     )
     job_hours: float = option(
         0.0,
-        "A worker leaves before its job has run so long, and another takes its place; 0: as the pool says of "
-        "its jobs (AllowedExecuteDuration, JobDurationCategory).",
+        "Hours after which a worker's job is replaced by another; 0: by the pool's limit (AllowedExecuteDuration, "
+        "JobDurationCategory).",
         bounds=_FROM_0,
         expected="0, or the hours that a job may run",
     )
     grace_s: int = option(
         30,
-        "Time that a job asks for to push and leave when evicted.",
+        "Time that a job requests for its last push when it is evicted.",
         flags=("--grace",),
         metavar="SECONDS",
         bounds=_FROM_1,
     )
     job_lease_s: int = option(
         300,
-        "How long HTCondor looks for a job that is out of reach.",
+        "Time for which HTCondor tries to reconnect to a job.",
         flags=("--job-lease",),
         metavar="SECONDS",
         bounds=_FROM_1,
@@ -98,7 +98,7 @@ class CondorOptions(BackendOptions):
         check_bounds(self)
         self._check_gpus()
         memory_range(self.request_memory)
-        # HTCondor resolves relative paths against the run directory, and the user against the working directory.
+        # HTCondor resolves relative paths against the run directory; users mean the working directory.
         if self.packed is not None:
             object.__setattr__(self, "packed", _placed(self.packed))
         object.__setattr__(self, "send", tuple(map(_placed, self.send)))

@@ -28,10 +28,10 @@ class CondorPlugin(BackendPlugin):
         "goes on when you log out, and is started again after a crash.",
         example="gridml submit examples/mnist.py --workers 20 --request-memory 2GB --foreground",
         workers=10,
-        workers_help="Jobs at once, waiting or running.",
+        workers_help="Number of concurrent jobs, idle or running.",
     )
 
-    dry_run = "Print the submit descriptions and what would be sent; submit nothing."
+    dry_run = "Print the submit descriptions and the files to send, but submit nothing."
 
     def __init__(self) -> None:
         self.batch = master_job.Schedd()

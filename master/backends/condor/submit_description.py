@@ -1,8 +1,9 @@
 """The submit description of a run's jobs, and the files transferred with them.
 
 `condor_submit` accepts the description, too. A run copies the files of `--send`, so that its jobs get the same content
-even if the originals change: by reflink where the file system supports it, by hard link above `LARGE` on the same file
-system (then a write to the original changes the copy), else in full.
+even if the originals change. The copies are reflinks if the file system supports them. Otherwise a file above `LARGE`
+becomes a hard link if it is on the file system of the run directory; a write to the original then changes the copy.
+Every other file is copied in full.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _FICLONE = 0x40049409  # linux/fs.h
 
 
 def keep(options: CondorOptions, directory: RunDirectory) -> None:
-    """Replace the copies by the files as they are now. If killed in between, leaves the old copies, or none.
+    """Replace the copies of the files of `--send` by new ones. A kill during this leaves all old copies, or none.
 
-    Raises UsageError for a missing file, StorageError if it cannot be copied.
+    Raises UsageError for a missing file, StorageError for one that cannot be copied.
     """
     folder = directory.root / FOLDER
     new, old = (folder.with_name(f"{FOLDER}.{age}") for age in ("new", "old"))
@@ -57,7 +58,7 @@ def keep(options: CondorOptions, directory: RunDirectory) -> None:
 
 
 def files_sent(options: CondorOptions, directory: RunDirectory) -> list[str]:
-    """Return the files to transfer: the copies, or originals that have none (before the run exists); URLs as given."""
+    """Return the files to transfer: copies, originals without a copy (before the run exists), and URLs."""
     copies = {str(path): directory.place / FOLDER / path.name for path in _files(options)}
     return [str(copies[name]) if name in copies and copies[name].exists() else name for name in options.send]
 
@@ -68,8 +69,8 @@ def news(options: CondorOptions, directory: RunDirectory) -> list[str]:
     linked = [path for path, original, copy in pairs if _same(original, copy)]
     if linked:
         warnings.append(
-            f"{_named(linked)} of --send: too large to copy, so the run holds a second name of the same file. Do not "
-            "write into it during the run; deleting or replacing it is safe"
+            f"{_named(linked)} of --send: too large to copy, so the run has a hard link to the same file. Do not "
+            "write into the file during the run; deleting or replacing it is safe"
         )
     altered = [path for path, original, copy in pairs if _differ(original, copy)]
     if altered:
@@ -89,7 +90,7 @@ def _named(paths: list[Path]) -> str:
 
 
 def _pairs(options: CondorOptions, directory: RunDirectory) -> Iterator[tuple[Path, Path, Path]]:
-    """Yield (path as named, a file in it, its copy) for everything that has a copy."""
+    """Yield (path given with `--send`, file at or below that path, its copy) for each file that has a copy."""
     for path in _files(options):
         kept = directory.root / FOLDER / path.name
         files = [copy.relative_to(kept) for copy in kept.rglob("*") if copy.is_file()] if kept.is_dir() else [Path()]
@@ -106,13 +107,13 @@ def _copy(path: Path, to: Path) -> None:
 
 def _copy_file(path: Path, to: Path) -> None:
     with contextlib.suppress(OSError):
-        with path.open("rb") as original, to.open("xb") as copy:  # "x": an existing file may be a link to an original
+        with path.open("rb") as original, to.open("xb") as copy:  # "x": an existing file may link to an original
             fcntl.ioctl(copy, _FICLONE, original.fileno())
         shutil.copystat(path, to)
         return
     to.unlink(missing_ok=True)
     if path.stat().st_size > LARGE:
-        with contextlib.suppress(OSError):  # another file system, or another user's file
+        with contextlib.suppress(OSError):  # fails for another file system, and for another user's file
             os.link(path.resolve(), to)
             return
     shutil.copy2(path, to)
@@ -145,9 +146,9 @@ exec 2>&1
 [ -z "$_CONDOR_CHIRP_CONFIG" ] || export GRIDML_CHIRP_CONFIG="$_CONDOR_CHIRP_CONFIG"
 if [ -n "$GRIDML_PACKED" ]; then
     PATH="$PWD/packed/bin:$PATH"
-    if [ ! -d packed ]; then  # it exists if a worker is restarted in the same folder
+    if [ ! -d packed ]; then  # the folder exists if an earlier worker unpacked it here
         mkdir unpacking && tar -xzf "$GRIDML_PACKED" -C unpacking && mv unpacking packed || {
-            tar -tzf "$GRIDML_PACKED" >/dev/null && exit 69  # the archive is whole: it is the disk
+            tar -tzf "$GRIDML_PACKED" >/dev/null && exit 69  # the archive is intact, so the disk is at fault
             exit 78
         }
         rm -f "$GRIDML_PACKED"
@@ -163,8 +164,8 @@ exit 78
 
 
 def description(settings: Settings, directory: RunDirectory, marks: Mapping[str, str]) -> dict[str, str]:
-    """Return the submit commands of one job, in which `$(worker)` is its name. `marks` are attributes of all jobs of
-    the run. Raises UsageError for a value that is not one line."""
+    """Return the submit commands of one job, with `$(worker)` in place of the worker's name. `marks` are attributes
+    that all jobs of the run get. Raises UsageError for a value that is not one line."""
     options, carrier = CondorOptions.among(settings.options), CARRIERS.find(settings.carrier)
     sent = [CODE, *map(str, _programs(settings.program, directory, options)), *files_sent(options, directory)]
     environment = {"OMP_NUM_THREADS": str(options.request_cpus), "MKL_NUM_THREADS": str(options.request_cpus)}
@@ -219,14 +220,14 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
 
 
 def _programs(program: Path, directory: RunDirectory, options: CondorOptions) -> list[Path]:
-    """Return the program's files, without those that the user sends under the same names."""
+    """Return the program's files, except those for which `--send` gives a file of the same name."""
     own, *entries = program_entries(program, directory)
     theirs = {Path(file).name for file in options.send}
     return [own, *(path for path in entries if path.name not in theirs)]
 
 
 def lines(commands: dict[str, str]) -> dict[str, str]:
-    """Return submit commands unchanged. Raises UsageError for a value with a line break."""
+    """Return submit commands unchanged. Raises UsageError for a value that is not one printable line."""
     for name, value in commands.items():
         check_line(name, value)
     return commands
@@ -239,8 +240,8 @@ def attributes(options: CondorOptions) -> dict[str, str]:
 
 
 def check(options: CondorOptions, program: Path) -> None:
-    """Raise UsageError for an invalid expression, and for a file to be sent that is missing or has a name that submit
-    descriptions cannot hold."""
+    """Raise UsageError for an invalid expression, and for a file that cannot be sent: it is missing, another file to be
+    sent has the same name, or submit descriptions cannot contain the name."""
     expressions = {f"--attribute {name}": value for name, value in map(attribute, options.attributes)}
     for option, expression in {**expressions, "--requirements": options.requirements, "--rank": options.rank}.items():
         if expression:
@@ -249,13 +250,13 @@ def check(options: CondorOptions, program: Path) -> None:
     unnameable = next((file for file in [str(program), *sent] if any(mark in file for mark in (",", "$(", "\n"))), None)
     if unnameable is not None:
         raise UsageError(
-            f"{unnameable} cannot travel with the jobs: HTCondor's lists allow no comma and no '$('. Rename it."
+            f"{unnameable} cannot travel with the jobs: HTCondor allows no comma and no '$(' in file names. Rename it."
         )
     names = [Path(file).name for file in sent]
     twice = next((file for file, name in zip(sent, names, strict=True) if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(
-            f"{twice} is sent with another file of the same name: one would overwrite the other there. Rename it."
+            f"{twice} is sent with another file of the same name: one would overwrite the other. Rename it."
         )
     image = options.container_image or ""
     needed = [*sent, *([image] if os.path.isabs(image) else [])]
@@ -269,7 +270,7 @@ def check_expression(option: str, text: str) -> None:
     try:
         classads = importlib.import_module("classad2")
     except ImportError:
-        return  # `bindings()` reports that later
+        return  # `bindings()` reports the missing package later
     try:
         classads.ExprTree(text)
     except classads.ClassAdException as error:
@@ -304,7 +305,7 @@ def as_text(commands: Mapping[str, str], file: str = DESCRIPTION, queue: str = f
 
 
 def prepare(directory: RunDirectory, commands: Mapping[str, str]) -> None:
-    """Write the files to be sent and the description into the run directory."""
+    """Write gridml's code, the launcher and the description into the run directory."""
     write_code(directory.root / CODE)
     launcher = directory.root / LAUNCHER
     bundle.write_atomic(launcher, _LAUNCHER.encode(), durable=False)

@@ -1,7 +1,7 @@
 """Values and policies of the EC2 back end: requests and answers, translated errors, back-off of spot pools.
 
-A spot pool is an instance type in a zone, the unit of prices and spare capacity. The policies are pure functions; times
-are seconds on one clock.
+A spot pool is one instance type in one zone. Each pool has its own price and spare capacity. The policies are pure
+functions; their times are seconds on the back end's clock.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from gridml.errors import RunError
 from gridml.protocol.foreign import printable
 
-POOL_PAUSE_S = (30.0, 900.0)  # exponential back-off of a pool without capacity: first and maximum
-ACCOUNT_PAUSE_S = (15.0, 300.0)  # the same for the account, if no other pool would help
-FIRST_ENROLMENT_S = 120.0  # for the first enrolment of any of a run's instances
-SHUTDOWN_S = 60.0  # from a worker's goodbye to the end of its instance
-NOTICE_S = 180.0  # the same after an interruption notice: two minutes' notice, and one to shut down
+POOL_PAUSE_S = (30.0, 900.0)  # first and longest pause in the exponential back-off of a pool
+ACCOUNT_PAUSE_S = (15.0, 300.0)  # the same for the account, after a refusal that holds for all pools
+FIRST_ENROLMENT_S = 120.0  # time after the first launch within which some instance should enrol
+SHUTDOWN_S = 60.0  # maximum time from a worker's goodbye to the end of its instance
+NOTICE_S = 180.0  # the same after an interruption notice: two minutes of notice, and one minute to shut down
 
 
 @dataclass(frozen=True, order=True)
@@ -34,7 +34,7 @@ class SpotPool:
 
 
 class Refusal(StrEnum):
-    """Reasons why EC2 did not launch instances."""
+    """Reasons why EC2 ("it") did not launch instances."""
 
     CAPACITY = "it has no spare capacity"
     PRICE = "the price is above --max-price"
@@ -45,7 +45,7 @@ class Refusal(StrEnum):
     OTHER = "it gives another reason"
 
 
-PERMANENT = (Refusal.DENIED, Refusal.MISSING)  # for every pool: retrying is useless
+PERMANENT = (Refusal.DENIED, Refusal.MISSING)  # these apply to every pool and do not pass, so that a retry is useless
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,20 @@ class Refusals:
     """The back-off state of a pool or of the account."""
 
     times: int = 0  # consecutive refusals
-    until_s: float = 0.0  # no request before
-    because: Refusal = Refusal.OTHER  # the last one
+    until_s: float = 0.0  # no request before this time
+    because: Refusal = Refusal.OTHER  # reason of the last refusal
 
     @property
     def for_good(self) -> bool:
-        """Return whether a retry is useless."""
+        """Return whether the refusal is permanent, so that a retry is useless."""
         return self.times > 0 and self.because in (Refusal.UNSUITED, *PERMANENT)
 
 
 def after_refusal(before: Refusals, because: Refusal, now: float, *, of_account: bool = False) -> tuple[Refusals, str]:
-    """Return the back-off after one more refusal, doubled each time, and the reason."""
+    """Return the back-off state after one more refusal, and a description. Pauses double up to a maximum."""
     first_s, max_s = ACCOUNT_PAUSE_S if of_account else POOL_PAUSE_S
     times = before.times + 1
-    pause_s = min(max_s, first_s * 2.0 ** min(times - 1, 30))  # the exponent is bounded: a float overflows at 1024
+    pause_s = min(max_s, first_s * 2.0 ** min(times - 1, 30))  # the exponent is bounded, because 2.0**1024 overflows
     refused = Refusals(times, now + pause_s, because)
     if refused.for_good:
         return refused, f"{because}, and is not asked again"
@@ -85,14 +85,14 @@ def concerns_account(refused: Collection[Refusal]) -> tuple[bool, str]:
 def pools_to_ask(
     pools: Sequence[SpotPool], refused: Mapping[SpotPool, Refusals], account: Refusals, now: float
 ) -> tuple[list[SpotPool], str]:
-    """Return the pools that a launch may use now, none while all back off, and the reason."""
+    """Return the pools that a launch may use now, and the reason. There are none while all pools back off."""
     if account.for_good:
         return [], f"no more requests are sent: {account.because}"
     if account.times and now < account.until_s:
         return [], f"no request is sent for {account.until_s - now:.0f} s: {account.because}"
-    left_alone = {pool for pool, each in refused.items() if each.for_good or now < each.until_s}
-    asked = [pool for pool in pools if pool not in left_alone]
-    return asked, f"{len(asked)} of {len(pools)} pools are not left alone"
+    backing_off = {pool for pool, each in refused.items() if each.for_good or now < each.until_s}
+    asked = [pool for pool in pools if pool not in backing_off]
+    return asked, f"{len(asked)} of {len(pools)} pools may be asked"
 
 
 def no_pool_left(pools: Sequence[SpotPool], refused: Mapping[SpotPool, Refusals]) -> tuple[bool, str]:
@@ -105,15 +105,15 @@ def no_pool_left(pools: Sequence[SpotPool], refused: Mapping[SpotPool, Refusals]
 
 
 def is_boot_overdue(launched_s: float, now: float, patience_s: float) -> tuple[bool, str]:
-    """Return whether an instance that has not enrolled is replaced, and the reason."""
+    """Return whether to replace an instance that has not enrolled, and the reason."""
     waited_s = now - launched_s
     if waited_s < patience_s:
         return False, f"it was launched {waited_s:.0f} s ago, and may take {patience_s:.0f} s to enrol"
-    return True, f"it was launched {waited_s:.0f} s ago and has not enrolled; at most {patience_s:.0f} s are waited for"
+    return True, f"it was launched {waited_s:.0f} s ago and has not enrolled within {patience_s:.0f} s"
 
 
 def is_master_unreachable(running_since_s: Sequence[float], now: float, *, any_enrolled: bool) -> tuple[bool, str]:
-    """Return whether instances run but none can reach the master, as it seems, and the reason.
+    """Return whether instances run but seem unable to reach the master, and the reason.
 
     `running_since_s` are the launch times of running instances.
     """
@@ -128,7 +128,7 @@ def is_master_unreachable(running_since_s: Sequence[float], now: float, *, any_e
 
 def is_overdue(said_s: float, now: float, *, notified: bool) -> tuple[bool, str]:
     """Return whether to terminate an instance that has not ended after its worker's goodbye, and the reason."""
-    # After an interruption notice EC2 gets time to end it: an instance that EC2 ends in its first hour costs nothing.
+    # After an interruption notice, wait for EC2 to end the instance: one that EC2 ends in its first hour costs nothing.
     max_s, waited_s = NOTICE_S if notified else SHUTDOWN_S, now - said_s
     if waited_s < max_s:
         return False, f"its worker said goodbye {waited_s:.0f} s ago"
@@ -169,7 +169,7 @@ class TaggedResource:
 
     id: str
     run: str  # the run's name, from its tag
-    place: str  # of the run directory, HOST:PATH, from its tag
+    place: str  # the run directory, HOST:PATH, from its tag
 
 
 @dataclass(frozen=True)
@@ -177,11 +177,11 @@ class ListedInstance(TaggedResource):
     """An instance as DescribeInstances lists it. Times are seconds since 1970."""
 
     state: str
-    reason: str  # the code of its StateReason
+    reason: str  # code of EC2's StateReason
     type: str
     zone: str
     launched_s: float
-    ended_s: float | None = None  # when it entered this state, None if EC2 does not say
+    ended_s: float | None = None  # when the instance entered `state`; None if EC2 does not say
 
 
 @dataclass(frozen=True)
@@ -199,11 +199,11 @@ class Template:
 class FleetRequest:
     """The parameters of a CreateFleet call."""
 
-    template: str  # its name
-    count: int  # instances, from any of the pools
+    template: str  # name of the launch template
+    count: int  # number of instances, from any of the pools
     pools: tuple[SpotPool, ...]
-    subnets: Mapping[str, str]  # by zone
-    token: str  # idempotency token: a request that is sent twice launches once
+    subnets: Mapping[str, str]  # ids by zone
+    token: str  # idempotency token: EC2 launches only once for requests with the same token
     tags: Mapping[str, str]
     max_price: float | None = None  # dollars per hour and instance
     on_demand: bool = False
@@ -221,11 +221,12 @@ class FleetInstance:
 class PoolError:
     """An error of a fleet request."""
 
-    pool: SpotPool | None  # None if it concerns the account
+    pool: SpotPool | None  # None if the error concerns the account
     code: str
     message: str
 
 
+# Error codes after which a retry may succeed.
 _PASSING = {
     "InternalError",
     "InternalFailure",
@@ -238,6 +239,7 @@ _PASSING = {
     "Unavailable",
 }
 DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
+# Error codes for credentials ("they") that AWS does not accept.
 _INVALID = {
     "AuthFailure": "AWS does not know them, or the account",
     "ExpiredToken": "they have expired",
@@ -251,9 +253,9 @@ NOT_SENT = "NotSent"  # in place of AWS's code, if the call was not sent or got 
 
 
 class CloudError(RunError):
-    """A call that AWS refused, or that did not reach it.
+    """A call that AWS refused, or that got no answer.
 
-    `code` is AWS's own, or `NOT_SENT`; `passing` means that a retry may succeed.
+    `code` is AWS's error code, or `NOT_SENT`; `passing` means that a retry may succeed.
     """
 
     def __init__(self, message: str, code: str, *, passing: bool) -> None:
@@ -287,11 +289,11 @@ def _not_asked(error: Exception, region: str) -> CloudError:
         )
     elif passing:
         text = (
-            f"AWS is out of reach in {region}: {said}. See that the region is right, that this machine is online, and "
-            "what AWS_ENDPOINT_URL says if it is set."
+            f"AWS is out of reach in {region}: {said}. Check the region, the network of this machine, and "
+            "AWS_ENDPOINT_URL if it is set."
         )
-    else:  # a profile that is not there, a region without the service
-        text = f"AWS cannot be asked: {said}. See to AWS_PROFILE, AWS_REGION and ~/.aws/config."
+    else:  # such as a missing profile, or a region without the service
+        text = f"AWS cannot be asked: {said}. Check AWS_PROFILE, AWS_REGION and ~/.aws/config."
     return CloudError(text, NOT_SENT, passing=passing)
 
 
@@ -341,5 +343,5 @@ _REFUSALS: Mapping[str, Refusal] = {
 
 
 def refusal_of(code: str) -> Refusal:
-    """Translate an error code of EC2."""
+    """Return the reason that an error code of EC2 stands for; OTHER for an unknown code."""
     return _REFUSALS.get(code, Refusal.OTHER)

@@ -1,7 +1,7 @@
-"""The EC2 back end: one instance per worker, launched in fleets and followed by tags.
+"""The EC2 back end: one instance per worker, launched in fleets and found by tags.
 
-AWS is called on a thread of its own, so that the master's loop never blocks. An instance's enrolment and goodbye come
-through the roster, which the master's SSH server writes; the state of the machine comes from EC2.
+AWS is called on a separate thread, so that the master's loop never blocks. The roster, which the master's SSH server
+writes, holds the enrolment and the goodbye message of an instance; EC2 reports the instance's state.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
 POLL_S = 5.0  # between two calls of DescribeInstances
-GOODBYE_POLL_S = 1.0  # from a worker's goodbye to the next call
+GOODBYE_POLL_S = 1.0  # from a worker's goodbye to the next call of DescribeInstances
 ROSTER_POLL_S = 0.25  # between two reads of the roster
-LISTING_DELAY_S = 120.0  # EC2 is eventually consistent: for so long it may not list an instance that exists
+LISTING_DELAY_S = 120.0  # for this time EC2, which is eventually consistent, may not list an instance that exists
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Ec2Environment:
 
     cloud: Cloud
     clock: Callable[[], float] = field(default_factory=SteadyClock)  # seconds since 1970
-    rest: Callable[[float], None] = time.sleep  # between two polls of `close`
+    rest: Callable[[float], None] = time.sleep  # sleeps between two polls of `close`
     executor: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "ec2")
 
 
@@ -70,11 +70,11 @@ class _LiveWorker:
     worker: str
     instance: Instance
     enrolled: bool = False
-    running: bool = False  # at the last poll
+    running: bool = False  # EC2 listed the instance as running at the last poll
     goodbye: GoodbyeMessage | None = None
     said_s: float = 0.0  # when the goodbye was read
     cancelled: bool = False
-    ends_s: float = float("inf")  # terminate the instance at the latest then, because the master cancelled the worker
+    ends_s: float = float("inf")  # if the master cancelled the worker: when to terminate its instance
     listed_s: float | None = None  # when EC2 last listed the instance
 
 
@@ -84,14 +84,14 @@ class _Terminating:
 
     since_s: float  # when the worker ended
     notified: bool  # the instance got EC2's interruption notice
-    listed_s: float | None = None  # when EC2 last listed it
+    listed_s: float | None = None  # when EC2 last listed this instance
 
 
 class Ec2(Backend):
-    """One spot instance per submitted name. Raises UsageError or RunError if AWS refuses what the run needs to start.
+    """One instance per submitted worker. Raises UsageError or RunError if AWS refuses what the run needs to start.
 
-    Every instance of the run that EC2 lists is tracked in `_live` or `_terminating`, or is terminated after the next
-    poll: none is paid for without a worker.
+    `_live` and `_terminating` track the instances of the run. If EC2 lists an instance of the run that neither tracks,
+    the back end terminates it after a poll, so that no instance is paid for without a worker.
     """
 
     name = "ec2"
@@ -111,25 +111,25 @@ class Ec2(Backend):
         self._calls = BackgroundCalls(world.executor())
         self._live: dict[str, _LiveWorker] = {}  # by worker
         self._terminating: dict[str, _Terminating] = {}  # by instance id
-        self._names: set[str] = set()  # of all workers ever submitted: a name is used once
+        self._names: set[str] = set()  # names of all workers ever submitted, because no name is used twice
         self._to_end: set[str] = set()  # ids of instances to terminate, until EC2 accepts the call
         self._events: list[JobEvent] = []  # for the next `poll`
-        self._news: list[str] = []  # warnings for the next `news`
+        self._news: list[str] = []  # warnings for the next `notices`
         self._budget = BudgetMonitor(directory.root, self._options, self._clock())
         self._spend, self._spend_why = Spend.GO_ON, ""
-        self._template = ""
+        self._template = ""  # name of the launch template; "" before the first launch
         self._asked: SentRequest | None = None  # the launch in progress
         self._ending: tuple[str, ...] = ()  # ids in the termination call in progress
         self._poll_begun_s = self._next_poll_s = self._next_roster_s = self._next_end_s = float("-inf")
         self._any_enrolled = any(self._roster.enrolment(id) is not None for id in self._roster.ids())
-        # Until then EC2 may list instances of this run that are not tracked: launched by a killed master, or by a
-        # request whose answer was lost.
+        # Until this time EC2 may list instances of the run that are not tracked. They come from a killed master, or
+        # from a request whose answer was lost.
         self._untracked_until_s = float("-inf")
-        self._reported: set[str] = set()  # problems already reported that persist
+        self._reported: set[str] = set()  # problems already reported; none is reported again while it persists
         self._closed = False
 
     def inherit(self, *, keep: bool) -> list[str]:
-        """As in the contract: instances are found by tags, their workers in the roster."""
+        """As in the contract. EC2 finds the instances by their tags; the roster has the worker of each."""
         seen, now = self._listed(), self._clock()
         alive = {id for id, each in seen.items() if is_there(each)}
         self._untracked_until_s = now + LISTING_DELAY_S
@@ -155,7 +155,7 @@ class Ec2(Backend):
         if not keep:
             remove_run(self._cloud, self.run, self._rest, max_polls=1)
             return []
-        self._to_end |= alive - self._tracked()  # their master was killed before it recorded them
+        self._to_end |= alive - self._tracked()  # instances that their master, when it was killed, had not recorded yet
         return [*self._live]
 
     def submit(self, worker: str) -> None:
@@ -185,7 +185,7 @@ class Ec2(Backend):
         return events
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
-        """As in the contract. Within the grace the worker leaves and its instance shuts itself down."""
+        """As in the contract. Within the grace an enrolled worker leaves, and its instance shuts itself down."""
         now = self._clock()
         if worker in self._launching.waiting:
             self._launching.waiting.remove(worker)
@@ -196,7 +196,7 @@ class Ec2(Backend):
 
     @property
     def max_workers(self) -> int | None:
-        """As in the contract, by `--budget`."""
+        """As in the contract. `--budget` sets the limit."""
         return {Spend.GO_ON: None, Spend.NO_MORE: len(self._live), Spend.LEAVE: 0}[self._spend]
 
     def notices(self) -> list[str]:
@@ -214,7 +214,7 @@ class Ec2(Backend):
         if self._spend is not Spend.GO_ON:
             return f"What is credited is kept. Go on with more money: {resume} --budget DOLLARS"
         if self._launching.denied:
-            return f"Mend that, then go on: {resume}"
+            return f"Fix that, then go on: {resume}"
         return f"Offer other --instance-types, --zones or a higher --max-price: {resume}"
 
     def leave(self) -> None:
@@ -225,7 +225,7 @@ class Ec2(Backend):
             self._handle_launch(self._clock())  # records instances of a launch that completed during the shutdown
 
     def close(self) -> None:
-        """Remove everything and wait until it is gone. Raises RunError for remains, or if EC2 refuses."""
+        """Remove the run's resources and wait until all are gone. Raises RunError if any is left or EC2 refuses."""
         if self._closed:
             return
         self.leave()
@@ -253,7 +253,7 @@ class Ec2(Backend):
         return {each.id: each for each in self._cloud.instances(self.run)}
 
     def _wait_until_listed(self, late: set[str]) -> None:
-        """Wait until EC2 lists these instances: `remove_run` finds them by their tags."""
+        """Wait until EC2 lists these instances, at most `LISTING_DELAY_S`, because `remove_run` needs that."""
         until_s = self._clock() + LISTING_DELAY_S
         while late and self._clock() < until_s:
             late = late - self._listed().keys()
@@ -300,7 +300,7 @@ class Ec2(Backend):
                 self._live[worker] = _LiveWorker(worker, instance)
 
     def _has_failed(self, call: str, answer: Future[Any], trouble: str) -> bool:
-        """Return whether a call failed. The failure is reported once, until the call succeeds again."""
+        """Return whether a call failed. A failure is reported unless the last call failed, too."""
         try:
             answer.result()
         except CloudError as error:
@@ -328,7 +328,7 @@ class Ec2(Backend):
             self._to_end |= there - self._tracked()
 
     def _tracked(self) -> set[str]:
-        """Ids of all instances in `_live` and `_terminating`."""
+        """Return the ids of all instances in `_live` and `_terminating`."""
         return {life.instance.id for life in self._live.values()} | {*self._terminating}
 
     def _handle_terminations(self, now: float) -> None:
@@ -348,7 +348,7 @@ class Ec2(Backend):
         if answer is None:
             return
         held = "" if self._options.budget is None else " Without a price, nothing is launched within --budget."
-        if self._has_failed("prices", answer, f"what instances cost is not known, and asked again: {{}}{held}"):
+        if self._has_failed("prices", answer, f"instances' prices are not known; the call is retried: {{}}{held}"):
             self._budget.retry_soon(now)
         else:
             self._budget.update(answer.result())
@@ -375,7 +375,7 @@ class Ec2(Backend):
                 life.instance = replace(life.instance, type=seen.type, zone=seen.zone, on_demand=full)
                 self._roster.keep(life.instance)
         if life.goodbye is None:
-            life.goodbye = self._roster.goodbye(life.instance.id)  # it may have come since the last read of the roster
+            life.goodbye = self._roster.goodbye(life.instance.id)  # a goodbye may have come since the last read
         elif life.said_s > self._poll_begun_s and stage_of(state) is Stage.THERE:
             return  # the poll began before the goodbye, so its state may predate an interruption by EC2
         end = end_of(state, reason, life.goodbye)
@@ -411,7 +411,7 @@ class Ec2(Backend):
                 self._next_poll_s = min(self._next_poll_s, now + GOODBYE_POLL_S)
 
     def _end_overdue(self, now: float) -> None:
-        """End instances that have not enrolled in time, and those whose grace is over."""
+        """Terminate instances that did not enrol in time, and those of cancelled workers whose grace is over."""
         for life in [*self._live.values()]:
             late, why = is_boot_overdue(life.instance.launched_s, now, self._options.boot_patience)
             if life.cancelled and now >= life.ends_s:
@@ -426,13 +426,13 @@ class Ec2(Backend):
         if silent and "reach" not in self._reported:
             self._reported.add("reach")
             self._news.append(
-                f"{why}: they may not reach this machine at {self._endpoint}. Its firewall or security group must let "
-                "them in there; or resume the run with an address that they can reach: --address HOST:PORT. If they "
-                f"can, the image does not start its worker: {self._site.image.id}"
+                f"{why}: perhaps they cannot reach this machine at {self._endpoint}. Open that port in its firewall or "
+                "security group, or resume the run with an address that they can reach: --address HOST:PORT. If "
+                f"they can reach this address, the image does not start its worker: {self._site.image.id}"
             )
 
     def _end(self, life: _LiveWorker, state: State, why: str, now: float, seen: ListedInstance | None = None) -> None:
-        """End a worker: report it, and record it in the roster, so that the SSH server rejects its instance."""
+        """End a worker: report its end, and record it in the roster, so that the SSH server rejects the instance."""
         del self._live[life.worker]
         id, notified = life.instance.id, goodbye_of(life.goodbye) is Goodbye.TAKEN
         taken = was_taken(seen, notified=notified)
@@ -441,7 +441,8 @@ class Ec2(Backend):
         self._roster.keep(End(id, now, why, taken=taken))
         self._terminating[id] = _Terminating(now, notified, life.listed_s)
         status = None if life.goodbye is None or state is State.EVICTED else life.goodbye.exit_status
-        graceful = None if state is State.EVICTED else False  # None: not known, only the worker's last push shows it
+        # None: only the worker's last push can show whether the worker had a grace.
+        graceful = None if state is State.EVICTED else False
         where = id if life.enrolled else ""
         self._events.append(
             JobEvent(now, life.worker, state, where, why, graceful, exit_code=status, cancelled=cancelled)

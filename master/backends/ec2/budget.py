@@ -31,27 +31,27 @@ from master.sftp.spending import (
 )
 
 PRICE_POLL_S = 600.0  # between two calls for prices
-PRICE_RETRY_S = 30.0  # after a call without an answer
+PRICE_RETRY_S = 30.0  # from a failed call for prices to the next one
 CHECK_S = 60.0  # between two checks of the budget
-PAST = timedelta(days=7)  # of price history read before a run
+PAST = timedelta(days=7)  # length of the price history read before a run
 
 
 class Quotes(NamedTuple):
-    """Prices in dollars per hour; empty if the credentials do not allow to read them."""
+    """Prices in dollars per hour."""
 
-    spot: dict[str, list[list[float]]]  # by market "TYPE/ZONE": steps of (time, price)
-    full: Mapping[str, float]  # on demand, by type
+    spot: dict[str, list[list[float]]]  # by market "TYPE/ZONE": steps of (time, price); empty for an on-demand run
+    full: Mapping[str, float]  # on-demand prices by type; empty if AWS does not return them
 
 
 def full_prices(cloud: Cloud, site: Site) -> Mapping[str, float]:
-    """Return on-demand prices by type, empty if the credentials do not allow to read them."""
+    """Return on-demand prices in dollars per hour by type; empty if AWS does not return them."""
     with contextlib.suppress(CloudError):
         return cloud.full_prices(site.types)
     return {}
 
 
 def offers(cloud: Cloud, site: Site, options: Ec2Options) -> list[Offer]:
-    """Return current and past prices of the site's markets, without those above --max-price unless all are."""
+    """Return current and past prices of the site's markets. Markets above --max-price are left out, unless all are."""
     now, full = datetime.now(UTC), full_prices(cloud, site)
     prices = cloud.spot_prices(site.types, now - PAST)
     markets = [(pool, prices.get(f"{pool.type}/{pool.zone}")) for pool in site.pools]
@@ -71,8 +71,8 @@ def check_affordable(cloud: Cloud, site: Site, options: Ec2Options) -> None:
         full = full_prices(cloud, site)
         if not full:
             raise UsageError(
-                "got --budget with --on-demand, and what instances cost on demand is not known, so that no budget can "
-                "be held. Have pricing:GetProducts allowed (docs/ec2.md), or leave --budget out."
+                "got --budget with --on-demand, and the on-demand prices of instances are not known, so that no budget "
+                "can be held. Have pricing:GetProducts allowed (docs/ec2.md), or leave --budget out."
             )
         check_budget(options.budget, min(full.values()), min(full.values()))
         return
@@ -87,7 +87,7 @@ def check_affordable(cloud: Cloud, site: Site, options: Ec2Options) -> None:
 
 
 class BudgetMonitor:
-    """The prices of a run's markets, saved in its directory, and the decisions of its budget. Times are seconds since
+    """The prices of a run's markets, saved in its directory, and the decisions on its budget. Times are seconds since
     1970."""
 
     def __init__(self, root: Path, options: Ec2Options, began_s: float) -> None:
@@ -108,7 +108,7 @@ class BudgetMonitor:
         return True
 
     def retry_soon(self, now: float) -> None:
-        """Make prices due after `PRICE_RETRY_S`: the last call failed."""
+        """Make the next call for prices due after `PRICE_RETRY_S`, because the last one failed."""
         self._next_s = now + PRICE_RETRY_S
 
     def fetch(self, cloud: Cloud, site: Site) -> Quotes:
@@ -123,14 +123,14 @@ class BudgetMonitor:
         return Quotes({market: steps for market, steps in spot.items() if market in ours}, full)
 
     def update(self, quotes: Quotes) -> None:
-        """Save new prices. Markets without new ones keep theirs."""
+        """Save new prices. Markets without new prices keep their old ones."""
         self._checked_s = float("-inf")  # check the budget again with the new prices
         if quotes.spot:
             self._prices |= quotes.spot
             save_prices(self._root, self._prices)
         if self._full is None:
             self._full = quotes.full
-            # Instances launched before on-demand prices were known are recorded again with theirs.
+            # Add the on-demand price to the instances in the roster that were launched before it was known.
             roster = Roster(self._root)
             for instance in filter(None, map(roster.instance, roster.ids())):
                 if not instance.on_demand and self.full_price(instance.type):
@@ -145,8 +145,8 @@ class BudgetMonitor:
         self.affords = max(0, self.affords - count)
 
     def check(self, under_way: int, now: float) -> tuple[Spend, str]:
-        """Return what the budget allows, and the reason; computed every `CHECK_S`. `under_way` instances are requested
-        and not launched yet."""
+        """Return what the budget allows, and the reason; both are computed every `CHECK_S`. `under_way` is the number
+        of instances that are requested but not launched yet."""
         budget = self._options.budget
         if budget is None:
             return Spend.GO_ON, "there is no budget"
@@ -167,8 +167,8 @@ class BudgetMonitor:
         return max((self._max_price(market.partition("/")[0], market) for market in self._prices), default=0.0)
 
     def _max_price(self, type: str, market: str) -> float:
-        """Return what an instance of a market may cost per hour: the minimum of its on-demand price and --max-price;
-        if neither is known, the highest price seen in the market, or in any."""
+        """Return what an instance of a market may cost per hour: the minimum of its on-demand price and --max-price. If
+        neither is known, this is the highest price seen in the market, or in all markets if this one has no price."""
         caps = [cap for cap in (self.full_price(type), self._options.max_price) if cap]
         if caps:
             return min(caps)

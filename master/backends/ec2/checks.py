@@ -50,41 +50,43 @@ PERMISSIONS: Mapping[str, Mapping[str, Any]] = {
         **{"MinCount": 1, "MaxCount": 1},
     },
 }
-"""By action: the parameters of a call that is sent with DryRun. Its resources do not exist, so nothing can be made."""
+"""Parameters of a call with DryRun, by action. The resources that they name do not exist, so nothing is created."""
 
 
 @dataclass(frozen=True)
 class Requirement:
     """The result of one check."""
 
-    what: str  # is required
+    what: str  # name of the requirement
     good: bool
-    found: str  # or what to do
+    found: str  # result of the check, or what to do
 
 
 def checks(
     region: str | None, image: str | None, certificate: Path | None, address: str | None
 ) -> Iterator[Requirement]:
-    """Yield the results of all checks; without credentials only the first."""
+    """Yield the results of all checks; if there are no credentials, only the result of the first check."""
     options = Ec2Options(region=region, image=image, identity_certificate=certificate)
     cloud = Cloud(region)
-    yield (first := _look("credentials", lambda: f"account {cloud.account()}, region {cloud.region}"))
+    yield (first := _result("credentials", lambda: f"account {cloud.account()}, region {cloud.region}"))
     if not first.good:
         return
     for action, asked in PERMISSIONS.items():
         refused = cloud.denies(action, asked)
         yield Requirement(action, refused is None, refused or "allowed")
-    yield _look("image", lambda: _image(cloud, image))
-    yield _look("network", lambda: f"{len(cloud.subnets(()))} zones with a default subnet")
-    yield _look("quota", lambda: cloud.spot_quota() or "not known: the credentials need not be allowed to read it")
-    yield _look("prices", lambda: _full_price(cloud))
-    yield _look("certificate", lambda: _certificate(options.identity_certificate, cloud.region))
-    yield _look("address", lambda: _address(address))
+    yield _result("image", lambda: _image(cloud, image))
+    yield _result("network", lambda: f"{len(cloud.subnets(()))} zones with a default subnet")
+    yield _result(
+        "quota", lambda: cloud.spot_quota() or "not known: the credentials do not allow to read it, and need not"
+    )
+    yield _result("prices", lambda: _full_price(cloud))
+    yield _result("certificate", lambda: _certificate(options.identity_certificate, cloud.region))
+    yield _result("address", lambda: _address(address))
 
 
-def _look(what: str, look: Callable[[], str]) -> Requirement:
+def _result(what: str, probe: Callable[[], str]) -> Requirement:
     try:
-        return Requirement(what, True, look())
+        return Requirement(what, True, probe())
     except GridmlError as error:
         return Requirement(what, False, str(error))
 
@@ -101,40 +103,40 @@ def _full_price(cloud: Cloud) -> str:
     try:
         return f"an hour of {type_} on demand is ${cloud.full_prices([type_])[type_]:.4g}"
     except (CloudError, KeyError):
-        return "on demand not known: reports then do not compare, and --on-demand goes with no --budget"
+        return "on demand not known: reports then do not compare, and --on-demand does not work with --budget"
 
 
 def _certificate(path: Path | None, region: str) -> str:
     read_certificate(path, region)
-    return f"the one of {region} that came with gridml" if path is None else str(path)
+    return f"the certificate of {region} that came with gridml" if path is None else str(path)
 
 
 def _address(address: str | None) -> str:
     carrier = CARRIERS.find("sftp")
     carrier.check_address(address)
     carrier.check_advertised(address, nearby=False)
-    return "instances get a name or address that others may reach; whether its port is open shows in a run"
+    return "instances get a name or address that they can probably reach; only a run shows whether its port is open"
 
 
 _Region = Annotated[
-    str | None, typer.Option(help="Otherwise what AWS_REGION or the AWS configuration says.", show_default=False)
+    str | None, typer.Option(help="AWS region. Default: AWS_REGION or the AWS configuration.", show_default=False)
 ]
 
 
 def sweep(
     run: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this run, as its tag gridml:run says.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Only this run, by its tag gridml:run.", show_default=False)
     ] = None,
     older_than: Annotated[
-        str, typer.Option(metavar="TIME", help="Only runs whose instances were all launched longer ago, as 1h.")
+        str, typer.Option(metavar="TIME", help="Only runs whose instances were all launched longer ago, such as 1h.")
     ] = "0s",
-    yes: Annotated[bool, typer.Option("--yes", help="Remove it; otherwise it is only shown.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove the resources. Default: only list them.")] = False,
     region: _Region = None,
 ) -> None:
-    """Find what ended runs have left on EC2, and remove it.
+    """Find resources that ended runs have left on EC2, and remove them.
 
-    Instances, launch templates and security groups with the tag gridml:run, whatever crashed. Runs that a master
-    drives are left alone, and those of other machines unless they are named.
+    These are instances, launch templates and security groups with the tag gridml:run. Runs that a master drives are
+    not touched, and runs of other machines only if they are named.
     """
     from chunk_model.lifetime import LifetimeError, parse_duration
     from master.backends.ec2.cleanup import find, swept
@@ -147,24 +149,24 @@ def sweep(
     cloud = Cloud(region)
     found = find(cloud, run, older_than_s, time.time())
     if not found:
-        _say(f"Nothing of gridml's is left in {cloud.region}.")
+        _print(f"Nothing of gridml's is left in {cloud.region}.")
     for each in found:
         if not each.swept:
-            _say(f"{each.run}: {each.made}; stays: {each.reason}")
+            _print(f"{each.run}: {each.made}; stays: {each.reason}")
         elif yes:
-            _say(f"{each.run}: removed {swept(cloud, each)}")
+            _print(f"{each.run}: removed {swept(cloud, each)}")
         else:
-            _say(f"{each.run}: {each.made}; would be removed with --yes: {each.reason}")
+            _print(f"{each.run}: {each.made}; would be removed with --yes: {each.reason}")
 
 
 def check(
     region: _Region = None,
-    image: Annotated[str | None, typer.Option(metavar="AMI", help="Otherwise the newest.", show_default=False)] = None,
+    image: Annotated[str | None, typer.Option(metavar="AMI", help="Default: the newest.", show_default=False)] = None,
     identity_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Otherwise the region's own.", show_default=False)
+        Path | None, typer.Option(metavar="FILE", help="Default: the region's, from gridml.", show_default=False)
     ] = None,
     address: Annotated[
-        str | None, typer.Option(metavar="HOST[:PORT]", help="Where instances reach this machine.", show_default=False)
+        str | None, typer.Option(metavar="HOST[:PORT]", help="This machine's, for instances.", show_default=False)
     ] = None,
 ) -> None:
     """Check the requirements of gridml launch: credentials, permissions, an image, an address.
@@ -174,12 +176,12 @@ def check(
     failed = 0
     for each in checks(region, image, identity_certificate, address):
         failed += not each.good
-        _say(f"{'ok     ' if each.good else 'MISSING'} {each.what}: {each.found}")
+        _print(f"{'ok     ' if each.good else 'MISSING'} {each.what}: {each.found}")
     if failed:
-        raise RunError(f"{failed} of these must be fixed before gridml launch can work; docs/ec2.md says how.")
+        raise RunError(f"{failed} of these must be fixed before gridml launch can work; see docs/ec2.md.")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     typer.echo(printable(text, sys.maxsize))
 
 

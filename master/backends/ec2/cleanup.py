@@ -19,7 +19,7 @@ from master.store.reader import holder
 from master.store.rundir import MasterLock, RunDirectory
 
 SHUTTING_DOWN = "shutting-down"  # a state in which an instance is no longer paid for
-MAX_POLLS, POLL_INTERVAL_S = 60, 5.0  # while waiting for the last instances to end
+MAX_POLLS, POLL_INTERVAL_S = 60, 5.0  # how often to poll until everything is removed, and the pause between polls
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def remove_run(
         cloud.end([each.id for each in left.instances if each.state != SHUTTING_DOWN])
         for template in left.templates:
             cloud.remove_template(template.id)
-        for group in left.groups:  # EC2 refuses until the last instance in it is gone; retried at the next poll
+        for group in left.groups:  # EC2 refuses while a group has an instance; the next poll retries
             cloud.remove_group(group.id)
         left = made_by(cloud, run)
     return found, left
@@ -80,10 +80,10 @@ class RunRemains:
     """Facts about a run with resources on EC2, for `may_be_swept`."""
 
     run: str
-    host: str  # of its directory
+    host: str  # host of the run directory
     here: bool  # the host is this machine
-    driven: str | None  # the process that drives it, None if none is known on this machine
-    youngest_s: float | None  # age of its youngest instance, None without any
+    driven: str | None  # the process of the run's master; None if this machine has no such process
+    youngest_s: float | None  # age of the run's youngest instance; None if it has no instance
 
 
 def may_be_swept(remains: RunRemains, *, named: bool, older_than_s: float) -> tuple[bool, str]:
@@ -114,9 +114,9 @@ class Leftovers:
 
 
 def withdraw(cloud: Cloud, directory: RunDirectory, rest: Callable[[float], None] = time.sleep) -> str | None:
-    """Remove the resources of a run without a master; return a description of them, None for nothing.
+    """Remove the resources of a run without a master; return a description of what was removed, None for nothing.
 
-    Raises RunError if a master drives the run, if EC2 refuses, or for remains.
+    Raises RunError if a master drives the run, if EC2 refuses, or if something is left.
     """
     facts = Roster(directory.root).facts
     if facts is None:
@@ -130,14 +130,14 @@ def withdraw(cloud: Cloud, directory: RunDirectory, rest: Callable[[float], None
 
 
 def _note_ends(cloud: Cloud, run: str, roster: Roster) -> None:
-    """Record the ends of the instances; without them the report would count costs until now."""
+    """Record the ends of a run's instances, because the report would otherwise count their costs until now."""
     seen, now = {each.id: each for each in cloud.instances(run)}, time.time()
     for id in roster.ids():
         note_unwatched_end(roster, id, seen, now, "removed while no master drove the run")
 
 
 def swept(cloud: Cloud, found: Leftovers) -> Resources:
-    """Remove the leftovers of a run; return those found. Raises RunError for remains."""
+    """Remove the leftovers of a run; return the resources found. Raises RunError if one is still there afterwards."""
     made = removed(cloud, found.run)
     if found.root is not None:
         roster = Roster(found.root)
@@ -147,15 +147,15 @@ def swept(cloud: Cloud, found: Leftovers) -> Resources:
 
 
 def removed(cloud: Cloud, run: str, rest: Callable[[float], None] = time.sleep) -> Resources:
-    """Remove the resources of a run; return those found. Raises RunError for remains."""
+    """Remove the resources of a run; return the resources found. Raises RunError if one is still there afterwards."""
     found, left = remove_run(cloud, run, rest)
     if left:
-        raise RunError(f"on EC2 there is still {left} of {run}. Ask again in some minutes.")
+        raise RunError(f"on EC2 there is still {left} of {run}. Try again in some minutes.")
     return found
 
 
 def find(cloud: Cloud, run: str | None, older_than_s: float, now: float) -> list[Leftovers]:
-    """Return the resources of every run, or of the named one, and whether they may be removed."""
+    """Return the resources of every run, or of the run that is named, and whether they may be removed."""
     everything = made_by(cloud, run)
     found = []
     for name, place in sorted(everything.runs.items()):
@@ -172,7 +172,7 @@ def find(cloud: Cloud, run: str | None, older_than_s: float, now: float) -> list
 
 
 def _driver(root: Path) -> str | None:
-    """Return the process that drives the run in a directory, None without one, or without a run."""
+    """Return the process that drives the run in a directory; None if there is no such process, or no run."""
     with contextlib.suppress(OSError, GridmlError):
         return holder(root)
     return None

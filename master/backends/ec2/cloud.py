@@ -14,6 +14,7 @@ from typing import Any
 
 from chunk_model.prices import price_steps
 from gridml.errors import RunError, UsageError
+from gridml.protocol.foreign import described, printable
 from master.backends.ec2.answers import (
     DENIED,
     NOT_SENT,
@@ -49,8 +50,14 @@ def question(type: str, region: str) -> dict[str, Any]:
 
 
 def full_price(products: Iterable[str]) -> float | None:
-    """Return the on-demand price in dollars per hour from products (JSON), the highest if they differ; None without."""
-    prices = [price for product in products for price in _prices(json.loads(product))]
+    """Return the highest on-demand price, in dollars per hour, of products (JSON texts of the price list); None if
+    there is none. Raises CloudError if a text cannot be read."""
+    try:
+        prices = [price for product in products for price in _prices(json.loads(product))]
+    except (ArithmeticError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise CloudError(
+            f"AWS's price list cannot be read: {printable(described(error), 300)}.", "Unread", passing=False
+        ) from error
     return max(prices, default=None)
 
 
@@ -63,17 +70,18 @@ def _prices(product: dict[str, Any]) -> Iterable[float]:
 
 
 RUN = "gridml:run"  # tag of every resource of a run: the run's name
-PLACE = "gridml:place"  # tag of the same: the run's directory, HOST:PATH
+PLACE = "gridml:place"  # tag of every resource of a run: the run's directory, HOST:PATH
 IMAGE = "gridml"  # tag of images made by `gridml ami build`
 ALIVE = ("pending", "running", "shutting-down", "stopping", "stopped")  # every state but terminated
-CONNECT_S, ANSWER_S, ATTEMPTS = 10, 60, 3  # timeouts of a call, and tries with boto3's back-off
+# Limits of a call: seconds to connect, seconds to answer, and attempts, between which boto3 backs off.
+CONNECT_S, ANSWER_S, ATTEMPTS = 10, 60, 3
 _SPOT_VCPUS = "L-34B43A08"  # the code of the quota "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"
 _PAGE = 100  # instances per TerminateInstances call
 _MOMENT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 class Cloud:
-    """EC2 in one region: `region`, or the one of the AWS configuration. boto3 is imported at the first call."""
+    """EC2 in `region`, by default the region of the AWS configuration. boto3 is imported at the first call."""
 
     def __init__(self, region: str | None = None) -> None:
         self._asked_region = region
@@ -136,7 +144,7 @@ class Cloud:
         return [MachineImage(each["ImageId"], each.get("Name", ""), each.get("Architecture", "")) for each in there]
 
     def instance_types(self, names: Sequence[str], *, all_of_them: bool = True) -> list[InstanceType]:
-        """Describe these types. If the region lacks one, raises UsageError, or skips it without `all_of_them`."""
+        """Describe these types. A type that the region lacks raises UsageError; without `all_of_them` it is skipped."""
         if not names:
             return []  # an empty filter would match every type
         wanted = {"InstanceTypes": list(names)} if all_of_them else {"Filters": [_filter("instance-type", names)]}
@@ -147,7 +155,7 @@ class Cloud:
                 raise
             raise UsageError(
                 f"there is no such instance type in {self.region}: {_after_bracket(str(error))}. Give --instance-types "
-                "that the region has, as c7i.xlarge, or leave it out."
+                "that the region has, such as c7i.xlarge, or leave the option out."
             ) from None
         return [
             InstanceType(
@@ -160,7 +168,7 @@ class Cloud:
         ]
 
     def subnets(self, ids: Collection[str]) -> list[Subnet]:
-        """Return these subnets, or without ids the default one of each zone. Raises UsageError for an unknown one."""
+        """Return these subnets; without ids, the default subnet of each zone. Raises UsageError for an unknown id."""
         asked = {"SubnetIds": list(ids)} if ids else {"Filters": [_filter("default-for-az", ["true"])]}
         try:
             found = self._pages("describe_subnets", "Subnets", **asked)
@@ -176,7 +184,7 @@ class Cloud:
         return price_steps(self._pages("describe_spot_price_history", "SpotPriceHistory", **asked))
 
     def full_prices(self, types: Collection[str]) -> dict[str, float]:
-        """Return on-demand prices in dollars per hour by type, without types that the price list lacks."""
+        """Return on-demand prices in dollars per hour by type. Types that the price list lacks are left out."""
         client, found = self._connected("pricing", REGION, attempts=1), {}  # optional data: no retries
         for type_ in types:
             with translate_boto_errors("pricing", REGION):
@@ -236,7 +244,7 @@ class Cloud:
             self._client.delete_launch_template(LaunchTemplateId=id)
 
     def launch(self, request: FleetRequest) -> tuple[list[FleetInstance], list[PoolError]]:
-        """Launch up to `request.count` instances at once. Returns them, and the errors that explain why no more."""
+        """Launch up to `request.count` instances. Returns them, and the errors that explain why there are no more."""
         price = {} if request.max_price is None else {"MaxPrice": f"{request.max_price:.6f}".rstrip("0").rstrip(".")}
         zones = {subnet: zone for zone, subnet in request.subnets.items()}
         kind = "on-demand" if request.on_demand else "spot"
@@ -277,7 +285,7 @@ class Cloud:
         return [_seen(each) for reservation in found for each in reservation["Instances"]]
 
     def end(self, ids: Sequence[str]) -> None:
-        """Terminate instances. Those that no longer exist are ignored."""
+        """Terminate instances. Ids of instances that no longer exist are ignored."""
         for begin in range(0, len(ids), _PAGE):
             self._end([*ids[begin : begin + _PAGE]])
 
@@ -292,9 +300,9 @@ class Cloud:
                 self._end([id])
 
     def denies(self, action: str, asked: Mapping[str, Any]) -> str | None:
-        """Return why an action such as ec2:RunInstances is denied, None if it is allowed.
+        """Return why an action such as ec2:RunInstances is denied, or could not be checked; None if it is allowed.
 
-        The call is sent with DryRun: EC2 checks permissions first, and does nothing.
+        The call is sent with DryRun: EC2 checks the permission first, and executes nothing.
         """
         from botocore import xform_name
 
@@ -326,7 +334,7 @@ def _boto3() -> Any:
         import boto3
     except ImportError as error:
         raise RunError(
-            f"EC2 takes boto3, which cannot be imported ({error}). Install it: pip install boto3 paramiko"
+            f"the EC2 back end needs boto3, which cannot be imported ({error}). Install it: pip install boto3 paramiko"
         ) from error
     return boto3
 

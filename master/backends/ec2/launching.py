@@ -26,13 +26,13 @@ from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.options import Ec2Options
 from master.backends.ec2.site import Site
 
-MAX_FLEET_INSTANCES = 100  # per request
-_MAX_NAMED = 3  # pools in one message
+MAX_FLEET_INSTANCES = 100  # in one request
+_MAX_NAMED = 3  # pools named in one message
 
 
 @dataclass(frozen=True)
 class SentRequest:
-    """A launch request, and the workers that it is for."""
+    """A launch request, and the workers that get its instances."""
 
     request: FleetRequest
     workers: tuple[str, ...]
@@ -41,25 +41,25 @@ class SentRequest:
 class Launching:
     """The launch queue of a run.
 
-    A request is retried with the same token until it is answered: EC2 then launches nothing twice, even if an answer
+    A request is retried with the same token until it is answered. EC2 then launches nothing twice, even if an answer
     was lost.
     """
 
     def __init__(self, run: str, site: Site, options: Ec2Options, tags: Mapping[str, str]) -> None:
         self.waiting: list[str] = []  # workers without an instance, in order
         self.news: list[str] = []  # warnings, which the back end drains
-        self.denied = ""  # the reason, if nothing will ever be launched
+        self.denied = ""  # why nothing will ever be launched; "" while something may be
         self._run, self._site, self._options, self._tags = run, site, options, tags
         self._refused: dict[SpotPool, Refusals] = {}  # back-off by pool; dropped when the pool gives an instance
         self._account = Refusals()  # back-off of all pools together
-        self._answered = 0  # requests of this master; part of the token
+        self._answered = 0  # number of this master's requests that EC2 answered; part of the next token
         self._again: SentRequest | None = None  # a request without an answer, which EC2 may have executed
         self._unsuited = ""  # EC2's message about a pool that does not exist
-        self._reported: set[Refusal | str] = set()  # problems reported once; cleared when all workers have instances
+        self._reported: set[Refusal | str] = set()  # problems already reported; cleared when all workers have instances
 
     def due(self, template: str, now: float, most: int) -> SentRequest | None:
-        """Return the request to send now, for at most `most` instances; None if no worker waits or all pools back
-        off."""
+        """Return the request to send now: the unanswered one, or else a new one for at most `most` instances. None if
+        no worker waits, all pools back off, or the new one would be for 0 instances."""
         if not self.waiting:
             self._again = None
             return None
@@ -85,20 +85,20 @@ class Launching:
 
     @property
     def unanswered(self) -> bool:
-        """Return whether it is unknown what the last request launched."""
+        """Return whether the last request got no answer: it may have launched instances."""
         return self._again is not None
 
     def launch(
         self, cloud: Cloud, user_data: str, asked: SentRequest
     ) -> tuple[str, list[FleetInstance], list[PoolError]]:
-        """Send a request; blocks. Creates the launch template before the first one, and returns its name for the next.
-        Raises CloudError."""
+        """Send a request; blocks. The first request creates the launch template. Returns the template's name
+        (for the next request), the launched instances and the errors. Raises CloudError."""
         name = asked.request.template or self._make_template(cloud, user_data)
         return name, *cloud.launch(replace(asked.request, template=name))
 
     def _make_template(self, cloud: Cloud, user_data: str) -> str:
         """Create the launch template and return its name."""
-        # The name contains a digest of the content: a later master with another address needs another template.
+        # The name contains a digest of the content, because a later master at another address needs another template.
         group = self._options.security_group
         group = group or cloud.make_group(f"gridml-{self._run}", self._site.vpc, self._tags)
         image, key_name = self._site.image.id, self._options.key_name
@@ -110,11 +110,11 @@ class Launching:
     def answered(
         self, asked: SentRequest, launched: Sequence[FleetInstance], errors: Sequence[PoolError], now: float
     ) -> tuple[list[tuple[str, FleetInstance]], list[FleetInstance]]:
-        """Handle an answer. Returns (worker, instance) pairs, and the instances that no worker waits for any more."""
+        """Handle an answer. Returns (worker, instance) pairs, and the instances for which no worker waits any more."""
         self._again = None
         self._answered += 1
-        still = [worker for worker in asked.workers if worker in self.waiting]
-        given = list(zip(still, launched, strict=False))
+        waiting = [worker for worker in asked.workers if worker in self.waiting]
+        given = list(zip(waiting, launched, strict=False))
         for worker, instance in given:
             self.waiting.remove(worker)
             self._refused.pop(instance.pool, None)
@@ -141,7 +141,7 @@ class Launching:
         self._back_off_account(because, str(error), now)
 
     def no_use(self) -> str | None:
-        """Return why no waiting worker will ever get an instance, None while one may."""
+        """Return why no waiting worker will ever get an instance; None if none waits, or one may get an instance."""
         if not self.waiting:
             return None
         if self.denied:
@@ -151,7 +151,7 @@ class Launching:
 
     def _token(self, workers: Sequence[str], now: float) -> str:
         """Return an idempotency token, 64 characters."""
-        # `now` distinguishes the requests of this master from those of earlier ones with the same count.
+        # `now` distinguishes this master's requests from those of earlier masters with the same `_answered`.
         text = "\0".join([self._run, *workers, str(self._answered), f"{now:.3f}"])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -190,7 +190,7 @@ class Launching:
         self._report(f"account {because}", f"EC2 launches nothing: {text} ({said}).{advice}")
 
     def _report(self, what: Refusal | str, text: str) -> None:
-        """Report a problem once, until all workers have instances again."""
+        """Report a problem, unless it was reported since all workers last had instances."""
         if what not in self._reported:
             self._reported.add(what)
             self.news.append(text)

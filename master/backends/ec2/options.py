@@ -21,7 +21,7 @@ USUAL_TYPES = {
 """Default types by architecture of the image: 4 vCPUs each, so that workers are alike, and many families, so that there
 are many pools."""
 
-PAPER_TYPE, PAPER_PRICE = "c1.xlarge", 0.10  # section 3.3: 100 of them, at a bid of $0.10 an hour
+PAPER_TYPE, PAPER_PRICE = "c1.xlarge", 0.10  # the paper, section 3.3: 100 such instances at a bid of $0.10 an hour
 _TYPE = re.compile(r"[a-z0-9-]{2,20}\.[a-z0-9-]{2,20}")
 _NAMED = {
     "region": (r"[a-z]{2,8}(-[a-z0-9]{1,10}){1,4}", "a region such as eu-central-1"),
@@ -47,32 +47,32 @@ class Ec2Options(BackendOptions):
     """The options of the EC2 back end; the help of each explains it."""
 
     instance_types: tuple[str, ...] = option(
-        (), "Types to choose from, with commas or given again; otherwise a dozen with 4 vCPUs.", metavar="TYPE"
+        (), "Allowed types; repeatable, or comma-separated. Default: a dozen with 4 vCPUs.", metavar="TYPE"
     )
-    region: str | None = option(None, "Otherwise what AWS_REGION or the AWS configuration says.")
-    zones: tuple[str, ...] = option((), "Zones to choose from; otherwise all of the region.", metavar="ZONE")
+    region: str | None = option(None, "AWS region. Default: AWS_REGION or the AWS configuration.")
+    zones: tuple[str, ...] = option((), "Allowed availability zones. Default: all of the region.", metavar="ZONE")
     subnets: tuple[str, ...] = option(
-        (), "Subnets to launch in; otherwise the default one of each zone.", metavar="SUBNET"
+        (), "Subnets to launch in. Default: the default subnet of each zone.", metavar="SUBNET"
     )
-    image: str | None = option(None, "Otherwise the newest that gridml ami build made in the region.", metavar="AMI")
+    image: str | None = option(None, "Machine image. Default: the newest by gridml ami build.", metavar="AMI")
     identity_certificate: Path | None = option(
-        None, "A certificate (RSA) by which instances are known; otherwise gridml's own of the region.", metavar="FILE"
+        None, "Certificate (RSA) that signs instance identities. Default: the region's, from gridml.", metavar="FILE"
     )
-    security_group: str | None = option(None, "Otherwise one of the run's own, which lets nothing in.", metavar="GROUP")
-    key_name: str | None = option(None, "An EC2 key pair, to log in by; otherwise none.", metavar="NAME")
+    security_group: str | None = option(None, "Security group. Default: a new one without access.", metavar="GROUP")
+    key_name: str | None = option(None, "EC2 key pair for logging in. Default: none.", metavar="NAME")
     max_price: float | None = option(
-        None, "Never pay more for an hour of an instance; otherwise up to the on-demand price.", **_DOLLARS
+        None, "Highest price of an instance hour. Default: the on-demand price.", **_DOLLARS
     )
-    budget: float | None = option(None, "Stop, and keep the work, before more is spent.", FIRST, **_DOLLARS)
+    budget: float | None = option(None, "Stop the run, keeping its work, before more is spent.", FIRST, **_DOLLARS)
     paper: bool = option(False, f"The paper's fleet: {PAPER_TYPE} at --max-price {PAPER_PRICE:.2f}.")
-    on_demand: bool = option(False, "Instances at the full price, which EC2 does not interrupt.")
-    boot_patience: float = option(300.0, "An instance that has not enrolled by then is replaced.", **_SECONDS)
+    on_demand: bool = option(False, "Use on-demand instances, which EC2 does not interrupt, at the full price.")
+    boot_patience: float = option(300.0, "Time after which an instance that has not enrolled is replaced.", **_SECONDS)
     orphan_patience: float = option(
-        900.0, "An instance without a message from the master for this long ends.", **_SECONDS
+        900.0, "Time without a message from the master after which an instance ends.", **_SECONDS
     )
 
     def __post_init__(self) -> None:
-        # Lists may be given with commas, repeated, or both.
+        # A list may be one value with commas, several values of a repeated option, or both.
         for name in ("instance_types", "zones", "subnets"):
             parts = [part.strip() for text in getattr(self, name) for part in text.split(",")]
             object.__setattr__(self, name, tuple(dict.fromkeys(filter(None, parts))))
@@ -89,7 +89,7 @@ class Ec2Options(BackendOptions):
             self._apply_paper_preset()
         if self.on_demand and self.max_price is not None:
             raise UsageError(
-                "got --on-demand and --max-price; expected one of them: only spot instances have another price."
+                "got --on-demand and --max-price; expected one of them: --max-price is for spot instances only."
             )
         if self.identity_certificate is not None:
             object.__setattr__(self, "identity_certificate", self.identity_certificate.absolute())

@@ -26,9 +26,9 @@ class Ec2Plugin(BackendPlugin):
         "where they can reach it. When the run ends, all that it made is removed.",
         example="gridml launch examples/mnist.py --instances 4 --region eu-central-1",
         workers=4,
-        workers_help="Instances at once, a worker on each.",
+        workers_help="Number of concurrent instances, with a worker on each.",
     )
-    dry_run = "Look up what would be launched, print it, and launch nothing."
+    dry_run = "Print the instances that would be launched, but launch nothing."
 
     def make(self, settings: Settings, directory: RunDirectory) -> Backend:
         from master.backends.ec2.backend import Ec2, Ec2Environment

@@ -1,8 +1,8 @@
 """Provisioning of a run's instances: identity and token of the fleet, the bundle of code, and user data.
 
-The run's first master creates them; later ones reuse them. An enrolled instance fetches the folder `bundle`: gridml's
-code and the program, each file named by its SHA-256, and `bundle.json` with the real names and the arguments of the
-worker. User data hold the master's address, its host key, and the fleet's token.
+The run's first master creates the identity and the token; later masters reuse both. An enrolled instance fetches the
+folder `bundle`: gridml's code and the program, each file named by its SHA-256, and `bundle.json` with the real names
+and the arguments of the worker. User data contain the master's address, its host key, and the fleet's token.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from master.store.rundir import CODE, RunDirectory, program_entries, write_code
 from master.store.settings import Settings
 
 TOKEN = "token"  # file beside the roster; only its owner reads it
-"""The secret in user data with which instances enrol. Everybody who may describe the launch template can read it, so it
-does not suffice alone: an instance also presents its signed identity document (`master/sftp/enrolment.py`)."""
+"""The secret in user data with which instances enrol. Everybody who may describe the launch template can read it, so an
+instance must also present its signed identity document (`master/sftp/identity.py`)."""
 
 
 def site_of(cloud: Cloud, options: Ec2Options, roster: Roster) -> Site:
@@ -42,7 +42,7 @@ def site_of(cloud: Cloud, options: Ec2Options, roster: Roster) -> Site:
 
 
 def provision(directory: RunDirectory, roster: Roster, site: Site) -> tuple[FleetFacts, str]:
-    """Return the facts by which the master verifies instances, and the fleet's token, created by the first master.
+    """Return the facts by which the master verifies instances, and the fleet's token. The first master creates both.
 
     Raises RunError if the run belongs to another account or region.
     """
@@ -53,7 +53,7 @@ def provision(directory: RunDirectory, roster: Roster, site: Site) -> tuple[Flee
             f"{directory.root} has its instances in {facts.region} of account {facts.account}, and the credentials are "
             f"of {site.account} in {site.region}. Use those of {facts.account}."
         )
-    token = path.read_text() if facts is not None and path.exists() else secrets.token_urlsafe(32)
+    token = path.read_text(errors="replace") if facts is not None and path.exists() else secrets.token_urlsafe(32)
     if not path.exists():
         bundle.write_secret(path, token)
     name = re.sub(r"[^A-Za-z0-9-]+", "-", directory.place.name).strip("-")[:60]
@@ -75,14 +75,14 @@ def location_of(directory: RunDirectory) -> str:
 
 
 def write_bundle(settings: Settings, directory: RunDirectory, site: Site) -> None:
-    """Write the files of the bundle, then their description, and remove all others."""
+    """Write the files of the bundle, then their description, and remove all other files of its folder."""
     folder = directory.root / BUNDLE
     folder.mkdir(exist_ok=True)
     code = folder / CODE
     write_code(code)
     sources = {CODE: code, **_modules(settings.program, directory)}
     files = [_keep(name, path.read_bytes(), folder) for name, path in sources.items()]
-    # One thread per vCPU. If the types differ, libraries use the cores that they find.
+    # One thread per vCPU. If the types differ in vCPUs, libraries use the cores that they find on the instance.
     threads = {} if site.vcpus is None else dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(site.vcpus))
     # The instance adds the worker's name, carrier and program.
     arguments = ["--seed", str(settings.seed), "--device", settings.device]
@@ -102,7 +102,7 @@ def write_bundle(settings: Settings, directory: RunDirectory, site: Site) -> Non
 
 def _modules(program: Path, directory: RunDirectory) -> dict[str, Path]:
     """Return the program and its own modules by relative path, the program's own file first. Raises UsageError for
-    names that instances reject, before any instance is paid for."""
+    names or a number of files that instances would reject, before any instance is paid for."""
     found: dict[str, Path] = {}
     for entry in program_entries(program, directory):
         paths = sorted(entry.rglob("*.py")) if entry.is_dir() else [entry]
@@ -119,7 +119,7 @@ def _modules(program: Path, directory: RunDirectory) -> dict[str, Path]:
 
 
 def _can_be_imported(path: Path, entry: Path) -> bool:
-    """Return whether a file can be imported; those in folders such as .ipynb_checkpoints cannot."""
+    """Return whether a file can be imported; files in folders such as .ipynb_checkpoints cannot be."""
     return path == entry or all(part.isidentifier() for part in path.relative_to(entry).with_suffix("").parts)
 
 
@@ -135,7 +135,7 @@ _UNIT = "gridml-worker.service"
 
 def master_endpoint(root: Path, address: str | None) -> Address:
     """Return the address and host key of the master's SSH server, from the file that the server writes. Raises RunError
-    if it cannot be read."""
+    if that file cannot be read."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
     path = root / "sftp" / "server.json"
@@ -144,14 +144,14 @@ def master_endpoint(root: Path, address: str | None) -> Address:
         public = load_ssh_private_key(kept["private_key"].encode(), None).public_key()
         text = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
         port = int(kept["port"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # parsers of damaged keys raise many types
         raise RunError(f"{path} does not say where the master's SSH server is ({error}). Resume the run.") from error
     host = socket.getfqdn() if address is None else host_and_port(address)[0]
     return Address(host, port, text.split()[1])
 
 
 def user_data(run: str, endpoint: Address, token: str, orphan_s: float) -> str:
-    """Return user data for cloud-init: write the configuration of the boot daemon, and start it."""
+    """Return user data that make cloud-init write the boot daemon's configuration and start the daemon."""
     config = {"run": run, **asdict(endpoint), "fleet_token": token, "orphan_s": orphan_s}
     written = {
         "path": _CONFIG,
@@ -164,23 +164,23 @@ def user_data(run: str, endpoint: Address, token: str, orphan_s: float) -> str:
 
 
 class BackgroundCalls:
-    """Calls on an executor, by name: blocking calls of AWS run there, and the master polls for their results."""
+    """Named background calls: blocking calls of AWS run on an executor, and the master polls for their results."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._calls: dict[str, Future[Any]] = {}  # at most one per name, until its result is taken
 
     def busy(self, name: str) -> bool:
-        """Return whether a call of this name runs, or its result was not taken yet."""
+        """Return whether a call of this name runs, or has ended and its result was not taken yet."""
         return name in self._calls
 
     def begin(self, name: str, call: Callable[[], Any]) -> None:
-        """Start a call. No other of this name may be busy."""
+        """Start a call. No call of this name may be busy."""
         assert name not in self._calls
         self._calls[name] = self._executor.submit(call)
 
     def take(self, name: str) -> Future[Any] | None:
-        """Return a finished call, once; None while it runs, and for a cancelled one."""
+        """Return a finished call, once; None while it runs, and if it was cancelled."""
         call = self._calls.get(name)
         if call is None or not call.done():
             return None
@@ -188,5 +188,5 @@ class BackgroundCalls:
         return None if call.cancelled() else call
 
     def close(self) -> None:
-        """Wait for the running call, and cancel those not started. Idempotent."""
+        """Wait for the calls that run, and cancel the calls that have not started. Idempotent."""
         self._executor.shutdown(wait=True, cancel_futures=True)

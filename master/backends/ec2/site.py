@@ -19,7 +19,7 @@ _ONE = re.compile(
 
 
 def certificates() -> dict[str, str]:
-    """Return the certificates (PEM) shipped with gridml, by region; newer regions have none."""
+    """Return the certificates (PEM) shipped with gridml, by region. Newer regions are missing."""
     text = resources.files(__package__).joinpath("identity_certificates.pem").read_text(encoding="ascii")
     return dict(_ONE.findall(text))
 
@@ -35,8 +35,8 @@ class Site:
     region: str
     image: MachineImage
     types: tuple[str, ...]
-    vcpus: int | None  # of every type, None if they differ
-    subnets: Mapping[str, str]  # one by zone, all in `vpc`
+    vcpus: int | None  # vCPUs of each type, None if they differ
+    subnets: Mapping[str, str]  # id of one subnet by zone; all are in `vpc`
     vpc: str
     certificate: str  # PEM; its key signs the instances' identity documents
 
@@ -68,32 +68,26 @@ def read_certificate(path: Path | None, region: str) -> str:
         if (known := certificates().get(region)) is not None:
             return known
         raise UsageError(
-            f"gridml came without the certificate of {region}, by which the master knows its instances. Copy it from "
-            f"{CERTIFICATES} (the one called RSA, not DSA or RSA-2048) into a file and give that: "
+            f"gridml came without the certificate of {region}, with which the master verifies instances. Copy the "
+            f"certificate called RSA (not DSA or RSA-2048) from {CERTIFICATES} into a file, and name the file: "
             "--identity-certificate FILE."
         )
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from master.sftp.identity import rsa_key
 
     try:
-        text = path.read_text()
-        key = x509.load_pem_x509_certificate(text.encode()).public_key()
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no certificate in PEM"
+        rsa_key(text := path.read_text(errors="replace"))
+    except (OSError, UsageError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"--identity-certificate {path} cannot be read: {why}. Copy the region's, called RSA, from {CERTIFICATES}."
+            f"--identity-certificate {path} cannot be used: {why}. Copy the region's certificate called RSA from "
+            f"{CERTIFICATES}."
         ) from error
-    if not isinstance(key, RSAPublicKey):
-        raise UsageError(
-            f"--identity-certificate {path} has no RSA key: it is another of the region's certificates. Take the one "
-            f"called RSA from {CERTIFICATES}."
-        )
     return text
 
 
 def an_image(cloud: Cloud, id: str | None, architectures: Collection[str] = ()) -> MachineImage:
-    """Return the image with this id, or the newest made by gridml, preferably for one of these architectures. Raises
-    UsageError or RunError without any."""
+    """Return the image with this id; without an id, gridml's newest, preferably for one of these architectures.
+    Raises UsageError for an unknown id, RunError if gridml has made no image in the region."""
     images = cloud.images(id)
     if not images and id is not None:
         raise UsageError(
@@ -117,19 +111,19 @@ def _usable(types: Sequence[InstanceType], image: MachineImage, options: Ec2Opti
     if wrong and (options.instance_types or len(wrong) == len(types)):
         name, why = next(iter(wrong.items()))
         raise UsageError(
-            f"--instance-types {name} {why}; the image {image.id} is {image.architecture or 'of no known kind'}. Name "
-            "other types, or another --image."
+            f"--instance-types {name} {why}; the image {image.id} is "
+            f"{image.architecture or 'of unknown architecture'}. Name other types, or another --image."
         )
     if not types:
         raise UsageError(
             f"the image {image.id} is for {image.architecture!r}, and the region has none of the types that gridml "
-            "asks for by itself. Name --instance-types, or another --image."
+            "uses by default. Name --instance-types, or another --image."
         )
     return [each for each in types if each.name not in wrong]
 
 
 def _subnets(found: Sequence[Subnet], options: Ec2Options, region: str) -> tuple[dict[str, str], str]:
-    """Return one subnet by wanted zone, and their VPC."""
+    """Return the id of one subnet for each wanted zone, and the VPC of all of them."""
     if not found:
         raise RunError(f"there is no default network in {region}. Name --subnets of yours that reach the master.")
     vpcs = sorted({subnet.vpc for subnet in found})

@@ -1,6 +1,7 @@
-"""Ends of workers and instances: one table from EC2's states and the worker's goodbye, and records in the roster.
+"""Ends of workers and instances.
 
-Costs are computed from the roster.
+A table derives the end of a worker from EC2's state of its instance and from the worker's goodbye message. The roster
+records the ends of instances, from which costs are computed.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class Goodbye(StrEnum):
     NONE = "no goodbye"
     DONE = "it left with status 0"
     FAILED = "it left with another status"
-    TAKEN = "its instance got an interruption notice"  # EC2's interruption notice
+    TAKEN = "its instance got an interruption notice"  # from EC2
 
 
-# Stopped ones count as ended: if restarted, such an instance would not be the same worker.
+# A stopped instance counts as ended: if started again, it would not be the same worker.
 _GOING = ("shutting-down", "terminated", "stopping", "stopped")
 _CAUSES: Mapping[str, Cause] = {
     "Server.SpotInstanceTermination": Cause.TAKEN,
@@ -60,18 +61,18 @@ _CAUSES: Mapping[str, Cause] = {
 
 _LEFT = {Goodbye.DONE: State.FINISHED, Goodbye.FAILED: State.LOST, Goodbye.TAKEN: State.EVICTED}
 ENDS: Mapping[tuple[Stage, Cause, Goodbye], State | None] = {
-    **{(stage, cause, word): end for stage in Stage for cause in Cause for word, end in _LEFT.items()},
-    # An interrupted instance shuts its system down, in which the worker may leave with status 0.
-    **{(stage, Cause.TAKEN, word): State.EVICTED for stage in Stage for word in Goodbye},
+    **{(stage, cause, goodbye): end for stage in Stage for cause in Cause for goodbye, end in _LEFT.items()},
+    # An interrupted instance shuts its system down, and its worker may then leave with status 0.
+    **{(stage, Cause.TAKEN, goodbye): State.EVICTED for stage in Stage for goodbye in Goodbye},
     **{(Stage.GONE, cause, Goodbye.NONE): State.LOST for cause in Cause},
     **{(Stage.GONE, cause, Goodbye.NONE): State.EVICTED for cause in (Cause.TAKEN, Cause.ASKED)},
     **{(Stage.THERE, cause, Goodbye.NONE): None for cause in Cause},  # the worker lives
 }
-"""The end of a worker that was not cancelled; None while it is alive. Covers every combination."""
+"""The end of a worker that was not cancelled; None while the worker is alive. The table covers every combination."""
 
 
 def stage_of(state: str) -> Stage:
-    """Return the stage for EC2's name of a state. Unknown states count as alive: no worker is given up early."""
+    """Return the stage for EC2's name of a state. An unknown state counts as THERE: no worker is given up early."""
     return Stage.GONE if state in _GOING else Stage.THERE
 
 
@@ -81,7 +82,7 @@ def cause_of(reason: str) -> Cause:
 
 
 def goodbye_of(goodbye: GoodbyeMessage | None) -> Goodbye:
-    """Classify a worker's goodbye message, None without one."""
+    """Classify a worker's goodbye message; `goodbye` is None if there is no message."""
     if goodbye is None:
         return Goodbye.NONE
     if goodbye.evicted:
@@ -101,20 +102,20 @@ def is_there(seen: ListedInstance | None) -> bool:
 
 def was_taken(seen: ListedInstance | None, *, notified: bool) -> bool:
     """Return whether EC2 interrupted an instance; `notified` if it got the interruption notice."""
-    # EC2's own reason counts first: an instance that its user ended after the notice is paid for.
+    # EC2's own reason has priority over the notice: an instance that its user ended after the notice is paid for.
     if seen is None or is_there(seen) or cause_of(seen.reason) is Cause.UNSAID:
         return notified
     return cause_of(seen.reason) is Cause.TAKEN
 
 
 def note_end(roster: Roster, id: str, seen: ListedInstance | None, now: float) -> None:
-    """Record the end of an instance whose worker ended before."""
+    """Record when an instance ended whose worker's end is in the roster, and whether EC2 interrupted it."""
     if (end := roster.end(id)) is not None:
         roster.keep(replace(end, ended_s=now, taken=was_taken(seen, notified=end.taken)))
 
 
 def note_unwatched_end(roster: Roster, id: str, seen: Mapping[str, ListedInstance], now: float, why: str) -> None:
-    """Record the end of an instance that no master observed, at EC2's time of the end if it is known."""
+    """Record the end of an instance that no master observed. The time is EC2's, or the goodbye message's, or `now`."""
     instance, goodbye, found = roster.instance(id), roster.goodbye(id), seen.get(id)
     if instance is None or roster.end(id) is not None:
         return

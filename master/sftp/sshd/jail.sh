@@ -4,7 +4,7 @@
 #     jail.sh admit RUN MAILBOX < PUBLIC_KEY     RUN is the run directory; MAILBOX is w7, or w7.1 for w7's next attempt;
 #                                                the key is a line `ssh-ed25519 AAAA...`
 #     jail.sh close MAILBOX                      unmount a mailbox that the master has removed
-#     jail.sh dismiss JOB
+#     jail.sh dismiss JOB                        remove a job's key, connections, mounts and account
 #
 # A job's account has the user id of the run directory's owner, so that master and worker can both read and write the
 # files of a mailbox. This is safe: the account has no shell, and its chroot holds only its own mailboxes, mounted one by

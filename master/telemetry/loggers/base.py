@@ -1,4 +1,4 @@
-"""Contract and registry of loggers: a logger writes points of a run's figures, and reports which it has.
+"""Contract and registry of loggers: a logger writes a run's figures as points, and reports the last step of each kind.
 
 Points are made from the ledger, and no point is written twice. If a master is killed before a logger has written its
 points, the next master sends them again, starting after the last step that the logger reports. The step of a point is
@@ -16,7 +16,7 @@ from pathlib import Path
 from gridml.errors import RunError
 from gridml.registry import Registry
 
-LOGGED, METRICS = "train", "evaluate"  # kinds of points: what f logged, what evaluate returned
+LOGGED, METRICS = "train", "evaluate"  # kinds of points: LOGGED for what f logged, METRICS for what evaluate returned
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,22 @@ class Point:
 
 
 class Logger(ABC):
-    """Writes the points of one run. All methods are called from one thread. After an exception of any kind the logger
-    is dropped and the run continues."""
+    """Writes the points of one run. All methods are called from one thread.
+
+    After an exception of any kind the run continues without the logger. If only some names make the logger raise, the
+    logger stays, and only these names are left out of it.
+    """
 
     @abstractmethod
     def last(self) -> Mapping[str, int]:
-        """Return the last step written of each kind of point; a kind without points is missing."""
+        """Return the last written step by kind of point; a kind without points is missing."""
 
     @abstractmethod
     def write(self, points: Sequence[Point]) -> None:
-        """Write points. The steps of a kind increase, and all are after those of `last`.
+        """Write points. Within each kind the steps increase, and the first is after the step in `last`.
 
-        A point that a kill of the process undoes must not be counted by the next `last`, so that it is sent again.
+        If this method raises, it is called again with one name at a time. If a kill of the process undoes a point, the
+        next `last` must not count that point, so that it is sent again.
         """
 
     def close(self) -> None:  # noqa: B027  # most loggers have nothing to close
@@ -76,8 +80,8 @@ class LoggerPlugin:
 
     name: str
     open: Callable[[Path], Logger]  #: opens the logger of the run in a directory, new or resumed
-    modules: tuple[str, ...] = ()  #: modules that it imports
-    install: str = ""  #: command that installs them
+    modules: tuple[str, ...] = ()  #: modules that the logger imports
+    install: str = ""  #: command that installs these modules
 
     def check(self) -> None:
         """Raise RunError, with the command that installs it, if a module is missing."""

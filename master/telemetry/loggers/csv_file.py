@@ -8,14 +8,19 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
+from gridml.protocol.foreign import one_line
 from master.telemetry.loggers.base import CountingLogger, LoggerPlugin, Point
 from master.telemetry.loggers.json_lines import append, whole_lines
 
 FILE = "metrics.csv"
+# Where a spreadsheet would begin a formula, in a cell that may also end at a semicolon. An apostrophe is put there: a
+# worker chooses the names that it logs under.
+_FORMULA = re.compile(r"(^|;)(?=\s*[-=+@\uff0d\uff1d\uff0b\uff20])")
 COLUMNS = ("kind", "step", "epoch", "at_s", "name", "value")
 
 
@@ -56,7 +61,7 @@ class CsvFile(CountingLogger):
 
     def write(self, points: Sequence[Point]) -> None:
         rows = [
-            (point.kind, point.step, point.epoch, point.at_s, name, value)
+            (point.kind, point.step, point.epoch, point.at_s, _FORMULA.sub(r"\1'", one_line(name)), value)
             for point in points
             for name, value in point.values.items()
         ]

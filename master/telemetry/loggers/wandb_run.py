@@ -1,7 +1,7 @@
 """Logger for Weights & Biases: online if WANDB_MODE or WANDB_API_KEY is set accordingly, otherwise offline in `wandb/`
 of the run directory, for `wandb sync`.
 
-Each master writes a part of its own under one run id. The steps that exist are read back from the parts' files: W&B's
+Each master writes its own part under the same run id. The steps that exist are read back from the parts' files: W&B's
 service writes them with a delay, so a kill may lose points, which are then sent again.
 """
 
@@ -19,14 +19,14 @@ from master.telemetry.loggers.base import CountingLogger, LoggerPlugin, Point, n
 
 FOLDER, STEP = "wandb", "vertices"
 _FILE_HEADER, _BLOCK, _RECORD = 7, 32768, struct.Struct("<IHB")  # of LevelDB's log: checksum, length, part
-_WHOLE, _FIRST, _LAST = 1, 2, 4  # parts of a record; 3 is one in the middle
+_WHOLE, _FIRST, _LAST = 1, 2, 4  # kinds of part of a record; 3 is a middle part
 
 
 @final
 class WeightsAndBiases(CountingLogger):
     """Logs `train/NAME` and `evaluate/NAME` over the step metric `vertices`.
 
-    W&B's own step must increase with every call, but evaluations arrive late; so it only counts points.
+    W&B's own step counts points: it must increase with every call, and evaluations arrive late.
     """
 
     def __init__(self, root: Path) -> None:

@@ -102,7 +102,7 @@ function plot(drawn) {
   const { chart, place } = drawn;
   const one = unit(chart);
   const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
-  const narrow = 0.5; // the edges of a band
+  const narrow = 0.5; // width of the edges of a band
   const dashes = [[], [6, 3], [2, 3]];
   const lines = chart.series.map((label, i) => ({
     label,

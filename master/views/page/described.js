@@ -33,7 +33,7 @@ function describeRun({ history }) {
   ];
 }
 
-/** Extend columns to 0 and to the end of the run. A running sum starts at 0 and keeps its last value. */
+/** Extend columns to time 0 and to the end of the run. A running sum starts at 0 and keeps its last value. */
 function whole([xs, ...columns], end, summed) {
   const before = xs[0] > 0 ? [0] : [];
   const after = xs[xs.length - 1] < end ? [end] : [];
@@ -45,7 +45,7 @@ function whole([xs, ...columns], end, summed) {
   return [[...before, ...xs, ...after], ...columns.map(pad)];
 }
 
-/** Charts for each name that was evaluated or logged, both over epochs, so that they can be compared. */
+/** Charts of each name that was evaluated or logged, all over epochs, so that they can be compared. */
 function describeMetrics({ report, history }) {
   const each = report.vertices || 1;
   const evaluated = new Map();

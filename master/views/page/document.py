@@ -63,10 +63,10 @@ class PageFacts:
     began_s: float  #: start of the run, in seconds since 1970
     history: History
     events: PageEvents
-    trouble: str | None = None  #: why the run cannot be read now, so that this is older data; None: it is current
+    trouble: str | None = None  #: why the run cannot be read now (the data is then older); None: the data is current
 
     def after(self, number: int) -> PageFacts:
-        """Return the same with only the events after a number: the client has the earlier ones."""
+        """Return the data with only the events after `number`, because the client has the earlier events."""
         return dataclasses.replace(self, events=self.events.after(number))
 
     def to_json(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ SHA256 = {  # of uPlot 1.6.31
     SCRIPT: "2d27e8ad3d228164525ce213f9dc716f39b4e3aee0cc773fb3491c96cf4921a2",
     STYLE: "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
 }
-INSTALL = f"pip install {PACKAGE}==1.0.0"  # no other version: the files are checked by their SHA-256
+INSTALL = f"pip install {PACKAGE}==1.0.0"  # this version only, because the files are checked by their SHA-256
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,15 @@ def _read_checked(path: Path) -> str:
 
 
 STYLES = ("page.css",)
-SCRIPTS = ("numbers.js", "ticks.js", "described.js", "charts.js", "summary.js", "events.js", "page.js")  # in order
+SCRIPTS = (
+    "numbers.js",
+    "ticks.js",
+    "described.js",
+    "charts.js",
+    "summary.js",
+    "events.js",
+    "page.js",
+)  # in the order in which they must run
 
 
 def write_page(root: Path, file: Path) -> None:
@@ -203,7 +211,7 @@ def render_page(facts: PageFacts, *, live: bool = False) -> str:
         "title": html.escape(f"{facts.report.program}: {facts.report.status}"),
         "style": style,
         "live": "yes" if live else "no",
-        # A "<" could close the <script> element around the JSON; escaped, it is the same JSON.
+        # "</script>" in the data would end the element around the JSON, so each "<" is escaped; the JSON stays equal.
         "data": json_text(facts.to_json()).replace("<", "\\u003c"),
         "script": script,
     }

@@ -1,4 +1,4 @@
-"""History of a run for charts: columns read from its ledger, about `POINTS` points each, however long the run is."""
+"""History of a run for charts: columns read from its ledger, each of about `POINTS` points, however long the run is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POINTS = 400
 _NUMBER = re.compile(r"\d+(?:[.,/]\d+)*")
 BANDS = 120  # points of a chart that shows a mean between a minimum and a maximum
 COSTS = 60  # points of the cost chart; fewer, because each one sums over all instances
-REASONS = 20  # most frequent reasons for chunk sizes that are listed
+REASONS = 20  # maximum number of listed reasons for chunk sizes; the most frequent are kept
 Columns = dict[str, list[float]]
 Times = NDArray[np.float64]
 _CREDITS = """
@@ -52,15 +52,15 @@ class SizeReason:
     """A reason for chunk sizes or push intervals, and how often it was given."""
 
     reason: str
-    number: int  #: chunks or workers it applies to
+    number: int  #: number of chunks or workers that it applies to
     least: int  #: smallest size or interval, in vertices
     most: int  #: largest size or interval, in vertices
 
 
 @dataclass(frozen=True)
 class History:
-    """Charts as columns by name; the columns of a chart have equal length. `at_s` is in seconds of the run, where
-    periods without a master are not counted."""
+    """Charts as columns by name; the columns of a chart have equal length. `at_s` is in seconds of the run, which
+    leave out periods without a master."""
 
     credit: Columns  #: vertices credited so far, over all epochs
     staleness: Columns  #: least, mean and most over the pushes since the previous point
@@ -96,7 +96,7 @@ def read_history(db: sqlite3.Connection, root: Path, clock: RunClock, points: in
 
 
 def gather_reasons(reasons: Iterable[SizeReason]) -> list[SizeReason]:
-    """Merge reasons that differ only in their numbers, which become "…"; return the most frequent ones first."""
+    """Merge reasons that differ only in numbers, which become "…". Return the most frequent reasons first."""
     gathered: dict[str, SizeReason] = {}
     for one in reasons:
         words = _NUMBER.sub("…", one.reason)
@@ -145,8 +145,9 @@ def _up_to(times: Times, at_s: Times) -> Times:
     return np.searchsorted(times, at_s, side="right").astype(np.float64)
 
 
-def _counts(times: Times, at_s: Times, beside: Times | float = 0.0) -> list[float]:
-    return [float(count) for count in _up_to(times, at_s) + beside]
+def _counts(times: Times, at_s: Times, added: Times | float = 0.0) -> list[float]:
+    """Return the number of `times` up to each of `at_s`, plus `added`."""
+    return [float(count) for count in _up_to(times, at_s) + added]
 
 
 def _cost(root: Path, clock: RunClock, ahead_s: float) -> Columns:

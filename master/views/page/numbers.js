@@ -65,7 +65,7 @@ function duration(seconds) {
   return h ? `${h}:${two(m)}:${two(s)} h` : `${m}:${two(s)} min`;
 }
 
-/** Return an object's own value for a name that may be `constructor` or `__proto__`, because others chose it. */
+/** Return an object's own value for a name. Users choose names, so one may be `constructor` or `__proto__`. */
 function own(object, name) {
   return Object.hasOwn(object, name) ? object[name] : undefined;
 }

@@ -1,8 +1,8 @@
 """HTTP server for the live page of a run, for browsers on this machine (`gridml watch --page`).
 
 It listens on loopback until interrupted. Other users of the machine and pages of other sites in the same browser can
-reach that port, too. So the address contains a secret token, compared in constant time; the Host header must be this
-server's own, which defeats DNS rebinding; and only GET is allowed.
+reach that port, too. Therefore the address contains a secret token, which is compared in constant time. The Host header
+must be this server's own, which defeats DNS rebinding. Only GET is allowed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import dataclasses
 import hmac
 import http
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,22 +19,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
+from urllib.parse import parse_qs
 
 import typer
 
 from gridml.errors import GridmlError, UsageError
-from gridml.protocol.foreign import printable
+from gridml.protocol.foreign import described, one_line, printable
 from master.store.rundir import command
 from master.views.console import json_text
 from master.views.page.document import PageFacts, changed_parts, read_library, read_page_facts, render_page
 
 HOST = "127.0.0.1"
 TOKEN_BYTES = 24
-SHARE = 0.1  # largest share of the time spent reading the ledger
+MAX_DIGITS = 15  # maximum digits of an event's number in a request
+SHARE = 0.1  # maximum share of the time that may be spent on reading the ledger
 MIN_INTERVAL_S = 1.0  # between two readings of the ledger
 POLL_S = 0.1  # interval at which the server thread checks for shutdown
 TIMEOUT_S = 10.0  # for a browser that neither sends nor receives
+MAX_CONNECTIONS = 64  # at a time; bounded because anyone on this machine can open connections, and each takes a thread
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -76,11 +80,14 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True  # a port with connections in TIME_WAIT can be reused
+    request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, root: Path, port: int = 0, facts: CachedFacts | None = None) -> None:
         read_library()  # fails here, on the terminal, rather than in a browser
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self.facts = CachedFacts(root) if facts is None else facts
+        self._free = threading.Semaphore(MAX_CONNECTIONS)
+        self._reported: set[type] = set()  # types of the errors reported so far
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
@@ -98,6 +105,22 @@ class PageServer(ThreadingHTTPServer):
     def hosts(self) -> tuple[str, ...]:
         """The accepted values of the Host header."""
         return f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return self._free.acquire(timeout=POLL_S)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report the first error of each kind in one line; the connection ends. A broken connection is no error."""
+        error = sys.exception()
+        if not isinstance(error, OSError | None) and type(error) not in self._reported:
+            self._reported.add(type(error))
+            typer.echo(one_line(f"The page's server could not answer a request: {described(error)}"), err=True)
 
 
 @contextmanager
@@ -125,8 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in self.server.hosts:
             self._refuse(http.HTTPStatus.FORBIDDEN, "this page is for browsers of its own machine")
             return
-        parts = urlsplit(self.path)
-        token, _, name = parts.path.removeprefix("/").partition("/")
+        path, _, query = self.path.partition("?")
+        token, _, name = path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self._refuse(http.HTTPStatus.FORBIDDEN, "wrong token: use the address that gridml printed")
             return
@@ -134,9 +157,9 @@ class _Handler(BaseHTTPRequestHandler):
             if name == "":
                 self._answer("text/html; charset=utf-8", render_page(self.server.facts.now(), live=True))
             elif name == "data":
-                asked = parse_qs(parts.query)
+                asked = parse_qs(query)
                 after = asked.get("after", ["0"])[0]
-                seen = int(after) if after.isascii() and after.isdecimal() else 0
+                seen = int(after[:MAX_DIGITS]) if after.isascii() and after.isdecimal() else 0
                 kept = asked.get("digests", [""])[0].split(".")
                 self._answer("application/json", json_text(changed_parts(self.server.facts.now().after(seen), kept)))
             else:
@@ -171,13 +194,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serve_page(run: Path, port: int, wait: Callable[[], object] | None = None) -> None:
-    """Serve the page of a run and print its address. Return at Ctrl-C, or when `wait` returns if it is given.
+    """Serve the page of a run and print its address. Return at Ctrl-C, or when `wait` returns, if given.
 
     Raises LedgerError, and UsageError if the port is in use.
     """
     server = PageServer(run, port)
     try:
-        server.facts.now()  # errors of the run appear on the terminal
+        server.facts.now()  # read once here, so that errors of the run appear on the terminal
         with serving(server):
             typer.echo(f"The page of {printable(str(run))} is at {server.address}")
             typer.echo("It can be opened on this machine by anyone who has the address. Ctrl-C stops the server.")

@@ -68,6 +68,8 @@ function notes(report, progress) {
   const sentences = [];
   if (report.asked !== null) sentences.push(`${count(report.asked)} workers are asked for, ${report.asked_because}`);
   if (report.helpful !== null) sentences.push(`About ${count(report.helpful)} workers help: ${report.helpful_because}`);
+  const stuck = progress.no_headway;
+  if (stuck) sentences.push(`Nothing was credited in ${duration(stuck.seconds)}: ${stuck.reason}`);
   for (const settings of report.settings) sentences.push(`Settings: ${settings}`);
   if (report.placement) sentences.push(`Placement: ${report.placement}`);
   for (const held of progress.held_because) sentences.push(`Held: ${held.workers.slice(0, 3).join(", ")}: ${held.because}`);
@@ -75,7 +77,7 @@ function notes(report, progress) {
   for (const one of progress.avoided) sentences.push(`${one.worker} on ${one.machine || "its machine"} is avoided: ${one.because}`);
   for (const one of progress.quarantined) sentences.push(`${one.worker} is in quarantine: ${one.because}`);
   for (const one of report.altered_pushes.slice(0, 5)) {
-    const ways = { shortened: "shortened", clipped: "clipped", left_out: "partly left out", refused: "refused" };
+    const ways = { shortened: "shortened", clipped: "clipped", left_out: "partly left out", unreadable: "unreadable", refused: "refused" };
     const counts = Object.keys(ways).filter((how) => one[how]).map((how) => `${count(one[how])} ${ways[how]}`);
     sentences.push(`Altered pushes of ${one.worker}: ${counts.join(", ")}; the last one: ${one.because}`);
   }
@@ -110,7 +112,7 @@ function metric(value) {
   return `${count(Math.min(...numbers))} to ${count(Math.max(...numbers))}`;
 }
 
-/** Split a text into sentences, each with a capital and a full stop. A decimal point is not followed by a space. */
+/** Split a text into sentences, each with a capital and a full stop. Decimal points have no space after them. */
 function sentences(text) {
   const parts = text.split(/\.\s+/).map((part) => part.trim().replace(/\.$/, "")).filter(Boolean);
   return parts.map((part) => `${part[0].toUpperCase()}${part.slice(1)}.`);

@@ -1,5 +1,5 @@
 "use strict";
-// What stands at an axis: where its lines are, and no digit that tells nothing.
+// Ticks of an axis: their positions, and labels with no more digits than needed.
 
 const WHOLE_STEPS = [];
 for (let size = 1; size < 1e15; size *= 10) WHOLE_STEPS.push(size, 2 * size, 5 * size);
@@ -12,7 +12,7 @@ const TIME_STEPS = [
   ...WHOLE_STEPS.map((days) => DAY_S * days),
 ];
 
-/** Digits behind the point that tell ticks `step` apart. */
+/** Return the decimal places that labels need if ticks are `step` apart. */
 function decimals(step) {
   let digits = 0;
   while (digits < 15 && Math.abs(step - Number(step.toFixed(digits))) > 1e-6 * step) digits += 1;
@@ -34,7 +34,7 @@ function numberTicks(ticks, step) {
   return ticks.map((tick) => (tick === 0 ? "0" : `${fixed(tick / unit, digits)}${name}`));
 }
 
-/** Where a step is 2.5 times a power of ten its ticks need one digit more. */
+/** Return a step without its power of ten. Ticks of a step such as 2.5 need one more digit. */
 function mantissa(step) {
   return Number((step / 10 ** Math.floor(Math.log10(step))).toPrecision(3));
 }

@@ -1,4 +1,4 @@
-"""What else could be done with the machines of a trace: worked out from a loop's curve."""
+"""Alternative uses of the machines of a trace, computed from a loop's curve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_machine_that_goes_costs_a_start_and_at_most_a_checkpoint() -> None:
     assert 0 <= lost_s <= 1_024 * EXEC_S * (1 + BUDGET)
 
 
-def test_nobody_works_while_no_machine_is_there() -> None:
+def test_without_machines_there_is_no_work() -> None:
     curve = restarted([Stay(0.0, BOOT_S / 2, 1.0), Stay(100.0, math.inf, 1.0)], TASK, CURVE)
     assert times(curve)[0] == pytest.approx(100.0 + BOOT_S + EPOCH_S)
 
@@ -43,7 +43,7 @@ def test_those_that_train_together_wait_for_the_slowest() -> None:
     assert times(curve)[0] == pytest.approx(BOOT_S + TASK.vertices / 64 * step_s)
 
 
-def test_whoever_goes_or_comes_makes_all_begin_again() -> None:
+def test_any_change_of_machines_restarts_all() -> None:
     steady = [Stay(0.0, math.inf, 1.0), Stay(0.0, math.inf, 1.0)]
     alone_s = times(synchronous(steady, TASK, 2, 64, CURVE))[-1]
     changing = [Stay(0.0, math.inf, 1.0), Stay(0.0, 5.0, 1.0), Stay(0.0, math.inf, 1.0)]

@@ -16,7 +16,7 @@ MODE = MODES[0]
 
 @pytest.fixture(scope="module")
 def setting() -> Setting:
-    """Lives that begin one after the other, some of them still going on at the end."""
+    """Lives that begin one after the other, some of them censored."""
     rng = np.random.default_rng(5)
     start_s, until_s = np.sort(rng.uniform(0, 40_000, LIVES)), 41_000.0
     duration_s = rng.exponential(2700, LIVES)
@@ -26,7 +26,7 @@ def setting() -> Setting:
     return Setting("made up", duration_s, law, reason, seen, start_s)
 
 
-def test_the_other_lives_were_not_seen_and_a_run_chooses_anew_as_deaths_come(setting: Setting) -> None:
+def test_other_lives_are_unseen_and_a_run_refits_after_deaths(setting: Setting) -> None:
     splits = {split.method: split for split in splits_of(setting, 1, 0)}
     late = setting.start_s >= np.median(setting.start_s)  # type: ignore[operator]
     for method in (SECOND_HALF, REFITTED):
@@ -40,7 +40,7 @@ def test_the_other_lives_were_not_seen_and_a_run_chooses_anew_as_deaths_come(set
 
 
 def test_the_regret_is_that_of_the_sizes_played(setting: Setting) -> None:
-    """Two laws, each for the lives that it is said to be played for; the other lives weighed."""
+    """Two laws, each for its own lives, with weights of the other lives."""
     costs = setting.costs["light"]
     plays = (np.arange(LIVES) % 2).astype(np.intp)
     weight = np.arange(LIVES, dtype=np.float64)

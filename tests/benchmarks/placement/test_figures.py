@@ -1,4 +1,4 @@
-"""The papers' figures can be redone: every one has its points and its plots, on small graphs."""
+"""The published figures can be repeated on small graphs: each has its points and its plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The synthetic graphs of the placement benchmark are what it says they are."""
+"""The synthetic graphs of the placement benchmark have the properties that it describes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_rows_of_clicks_touch_what_their_people_like() -> None:
     graph = clicks(2000, 20, 0)
     assert graph.rows == 2000 and 35 < graph.degrees.mean() < 50 and graph.degrees.min() >= 1
     times = np.bincount(graph.neighbours, minlength=graph.columns)
-    assert times.min() >= 1, "a column that nobody touches is left out"
+    assert times.min() >= 1, "a column without edges is left out"
     assert times.max() > 20 * times.mean(), "some features are everybody's"
 
 

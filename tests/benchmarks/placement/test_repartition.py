@@ -1,4 +1,4 @@
-"""Graphs placed again are compared with fresh placements, and docs/notes/placement.md says what came of it."""
+"""Graphs placed again are compared with fresh placements; docs/notes/placement.md has the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays of spot markets: what could be had when, and what ways of using it took."""
+"""Replays of spot markets: the supply over time, and the time and cost of each way to use it."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def test_the_cheapest_market_is_kept_until_its_price_exceeds_the_cap() -> None:
     }
     supply = from_prices(markets, 1 * HOUR, 3, 0.2, 0.5)
     first, second, third = spans(supply.places[0])[:3]
-    assert first == ("m/a", 0.0, 4 * HOUR + NOTICE_S), "b got cheaper meanwhile, but nobody moves by himself"
+    assert first == ("m/a", 0.0, 4 * HOUR + NOTICE_S), "b got cheaper, but an instance stays in its market"
     assert second == ("m/b", 4 * HOUR + NOTICE_S, 5 * HOUR + NOTICE_S)
     assert third == ("m/a", 6 * HOUR, 8 * HOUR + NOTICE_S)
     assert len(supply.places) == 3 and supply.alike
-    assert max(price for _, price in supply.prices["m/a"]) == 0.2, "nobody pays more than the cap"
+    assert max(price for _, price in supply.prices["m/a"]) == 0.2, "prices are capped"
 
 
 def test_a_notice_comes_before_the_end_and_short_windows_are_passed_over() -> None:
     places = ((Window("m/a", 0.0, 100.0), Window("m/a", 200.0, 1_000.0)),)
-    told, untold = (Windows(places, notice) for notice in (True, False))
-    life = told.life(0, 0)
+    noticed, unnoticed = (Windows(places, notice) for notice in (True, False))
+    life = noticed.life(0, 0)
     assert life is not None and (life.opens_s, life.closes_s, life.graceful) == (200.0, 1_000.0 - NOTICE_S, True)
-    life = untold.life(0, 0)
+    life = unnoticed.life(0, 0)
     assert life is not None and (life.opens_s, life.closes_s, life.graceful) == (0.0, 100.0, False)
-    assert told.life(0, 1, 950.0) is None
+    assert noticed.life(0, 1, 950.0) is None
 
 
 RECORD = Record((Life("i1", 0.0, 6 * HOUR), Life("i2", 2 * HOUR, 4 * HOUR), Life("i3", 5 * HOUR, None)), 8 * HOUR, "")
 
 
-def test_counted_instances_share_places_and_the_trace_begins_anew() -> None:
+def test_counted_instances_share_places_and_the_trace_repeats() -> None:
     supply = from_counts({"m/a": RECORD}, HOUR, 0.5, 2.0)
     assert len(supply.places) == 2 and not supply.alike
     assert [each[1:] for each in spans(tuple(supply.together(2)))[:3]] == [
@@ -81,7 +81,7 @@ def zones(**windows: list[tuple[float, float]]) -> Supply:
     return Supply(tuple(places), {f"m/{zone}": [(0.0, 1.0)] for zone in windows}, 2.0)
 
 
-def test_places_of_several_zones_stay_in_their_market_and_each_trace_begins_anew_by_itself() -> None:
+def test_places_of_several_zones_stay_in_their_market_and_traces_repeat_independently() -> None:
     shorter = Record((Life("i1", 1 * HOUR, 2 * HOUR),), 3 * HOUR, "")
     supply = from_counts({"m/a": RECORD, "m/b": shorter}, 0.0, 0.5, 2.0)
     assert [{each.market for each in place} for place in supply.places] == [{"m/a"}, {"m/a"}, {"m/b"}]
@@ -159,13 +159,13 @@ def test_gridml_keeps_what_was_trained_before_a_notice() -> None:
         (Window("m/a", 0.0, math.inf),),
     )
     supply = Supply(places, {"m/a": [(0.0, 1.0)]}, 2.0)
-    told, steady = with_gridml(JOB, supply, 2), with_gridml(JOB, on_demand(2, 1.0, "m/a"), 2, notice=False)
-    assert (told.taken, told.free) == (1, 1)
+    noticed, steady = with_gridml(JOB, supply, 2), with_gridml(JOB, on_demand(2, 1.0, "m/a"), 2, notice=False)
+    assert (noticed.taken, noticed.free) == (1, 1)
     assert steady.taken == 0 and steady.hours * HOUR > BOOT_S + JOB.work_s / 2
     alone_s = 1_200.0 - NOTICE_S - BOOT_S  # that the first trained, and all of it counts
-    assert told.hours * HOUR < BOOT_S + JOB.work_s - alone_s + 120.0
-    kept = told.dollars * HOUR
-    assert kept == pytest.approx(told.hours * HOUR + max(0.0, told.hours * HOUR - 4_800.0), abs=60.0)
+    assert noticed.hours * HOUR < BOOT_S + JOB.work_s - alone_s + 120.0
+    kept = noticed.dollars * HOUR
+    assert kept == pytest.approx(noticed.hours * HOUR + max(0.0, noticed.hours * HOUR - 4_800.0), abs=60.0)
 
 
 def test_gridml_takes_what_is_open_in_any_zone_at_once() -> None:

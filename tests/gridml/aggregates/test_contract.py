@@ -1,4 +1,4 @@
-"""Every merge rule keeps the contract; then what each rule promises beyond it."""
+"""Every merge rule fulfils the contract, and its own further promises."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FLOATS = [(rule, dtype) for rule, dtype in CASES if dtype in TOLERANCE]
 
 @pytest.fixture(params=["compiled", "numpy"])
 def any_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run with numba, and as if it were not installed."""
+    """Run tests with numba, and as if it were not installed."""
     if request.param == "numpy":
         monkeypatch.setattr(kernels, "_loop", lambda *_: None)
     yield
@@ -223,7 +223,7 @@ def test_one_worker_is_exactly_its_own_replica(dtype: str, seed: int, pushes: in
         replica["w"][: size // 2] *= -0.0
         master = rules.merge(master, replica, base, Merge(version, max(0, version - 1), 64, 0, 1)).tensors
         assert master["w"].tobytes() == replica["w"].tobytes()
-        if random.random() < 0.5:  # the worker may push again from an older base; nobody else was credited since
+        if random.random() < 0.5:  # the worker may push again from an older base; no other worker was credited since
             base = master
 
 
@@ -368,7 +368,7 @@ def test_a_rule_that_cannot_merge_what_it_was_named_for_is_refused() -> None:
 
 @dataclass(frozen=True)
 class Newest(gridml.Aggregate):
-    """The rule that the documentation shows: whoever comes last wins."""
+    """The rule in the documentation: the last push wins."""
 
     def merge(self, t: gridml.TensorMerge) -> float:
         t.out[...] = t.base + t.scale * (t.replica - t.base)
@@ -438,7 +438,7 @@ def test_an_array_field_may_be_called_like_a_statistic() -> None:
 
 
 def pushes_of(rule: Aggregate, steps: list[float], live: int = 3) -> list[float]:
-    """The master's value after each push of so long a step, from the newest version."""
+    """Return the master's value after each push of a step of this length, from the newest version."""
     rules = FlatRules({"w": rule})
     master = {"w": np.zeros(4, np.float32)}
     master |= rules.buffers(master)

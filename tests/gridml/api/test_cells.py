@@ -1,4 +1,4 @@
-"""The source of a program that cells of a notebook make."""
+"""The source of a program that is defined in the cells of a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that a call drives: it is cancelled, interrupted and scaled from there, and goes on from its last credit."""
+"""A run that a call drives: it is cancelled, interrupted and scaled, and resumes from its last credit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 
 
 @pytest.mark.real
-def test_a_run_is_stopped_by_its_listener_and_goes_on(tmp_path: Path) -> None:
+def test_a_run_is_stopped_by_its_listener_and_goes_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "run"
 
     def cancel(event: gridml.Event) -> None:
@@ -48,6 +48,7 @@ def test_a_run_is_stopped_by_its_listener_and_goes_on(tmp_path: Path) -> None:
     others.start()  # no signals reach it there
     others.join(120)
     assert ended[0].wait(timeout_s=1).status == "finished" and run.report().lost == 0
+    assert capfd.readouterr() == ("", "")  # display="none"
     assert "program tally.py finished" in " ".join(str(run.report()).split())
     assert run.settings()["workers"] == 2 and run.events("scaled")
 
@@ -110,7 +111,9 @@ def test_a_directory_that_was_there_before_stays(tmp_path: Path) -> None:
     assert [path.name for path in root.iterdir()] == ["notes.txt"]
 
 
-def test_a_run_that_is_handed_over_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_handed_over_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     from master.backends.registry import BACKENDS
 
     batch, handed = BACKENDS.find("condor").batch, []
@@ -122,17 +125,21 @@ def test_a_run_that_is_handed_over_is_not_waited_for(tmp_path: Path, monkeypatch
     ((settings, place),) = handed
     assert place == root and (settings.backend, settings.workers, settings.seed) == ("condor", 3, 4)
     assert run.status == "submitted" and run.settings()["condor"]["request_memory"]
+    assert capfd.readouterr() == ("", "")
     with pytest.raises(TimeoutError, match="is submitted after 0 s"):
         run.wait(timeout_s=0)
 
 
-def test_nobody_listens_to_a_run_that_is_handed_over(tmp_path: Path) -> None:
+def test_on_event_is_rejected_for_a_submitted_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot call it. Give foreground=True, or .* run\.events\(\)"):
         gridml.submit(PROGRAMS / "tally.py", run_dir=tmp_path / "run", on_event=print)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("call", [gridml.run, gridml.submit, gridml.launch, gridml.resume], ids=lambda f: f.__name__)
+CALLS = [gridml.run, gridml.submit, gridml.launch, gridml.resume, gridml.simulate]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda f: f.__name__)
 def test_displays_and_listeners_that_are_none_are_refused_before_anything_is_written(
     call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

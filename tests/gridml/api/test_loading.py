@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import gridml
 from gridml.errors import LedgerError, RunError, UsageError
+from gridml.model.layers import plain as plain_name
 from master.store.rundir import RunDirectory
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
@@ -48,6 +51,33 @@ def test_the_trained_replica_loads_strictly(trained: gridml.Run, tied: ModuleTyp
     model.load_state_dict(state, strict=True)
     assert model.last.weight is model.first.weight
     assert norm(model.state_dict()) == pytest.approx(trained.metrics()[-1]["norm"], rel=1e-6)
+
+
+TIED_AGAIN = "Network/0/model/last.weight"  # the same tensor as first.weight
+COMPILED = 'lambda: torch.compile(Tied(), backend="eager")'
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, where it is compiled
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+def test_what_was_trained_compiled_or_not_loads_strictly_and_the_other_begins_with_it(
+    tied: ModuleType, tmp_path: Path, begin: Any, compiled: bool
+) -> None:
+    """The names are those of what the factory makes, as torch.save of it would write them."""
+    plain, other = (PROGRAMS / "tied.py").read_text(), tmp_path / "other.py"
+    assert plain.count("module(Tied,") == 1
+    (tmp_path / "own.py").write_text(plain.replace("module(Tied,", f"module({COMPILED},") if compiled else plain)
+    other.write_text(plain if compiled else plain.replace("module(Tied,", f"module({COMPILED},"))
+    run = gridml.simulate(tmp_path / "own.py", workers=1, cost=COSTS, run_dir=tmp_path / "run", display="none")
+    state = gridml.load(run)["Network.model"]
+    module = torch.compile(tied.Tied()) if compiled else tied.Tied()
+    module.load_state_dict(state, strict=True)
+    assert all(name.startswith("_orig_mod.") is compiled for name in state)
+    saved = tmp_path / "module.pt"
+    torch.save(module.state_dict(), saved)
+    begun = begin(str(saved), program=other)
+    assert begun.keys() == {f"Network/0/model/{plain_name(name)}" for name in state} - {TIED_AGAIN}
+    for name, tensor in state.items():
+        np.testing.assert_array_equal(begun.get(f"Network/0/model/{plain_name(name)}", tensor), tensor)
 
 
 def test_the_best_and_a_version(trained: gridml.Run, tied: ModuleType) -> None:
@@ -124,7 +154,7 @@ def test_what_is_no_run(tmp_path: Path) -> None:
 
 @pytest.fixture
 def begin(tied: ModuleType, tmp_path: Path) -> Any:
-    """Begins a run without training it, and returns its first replica by name."""
+    """Start a run without training it, and return its initial replica by name."""
     from master.launch import create
     from master.ports.environment import Environment
     from master.store.settings import Settings
@@ -150,21 +180,23 @@ def test_a_run_begins_with_another_ones_replica(begin: Any, trained: gridml.Run)
     assert torch.equal(torch.from_numpy(best["Network/0/model/first.weight"]), chosen)
 
 
-@pytest.mark.parametrize("ending", [".pt", ".safetensors"])
+@pytest.mark.parametrize("ending", [".pt", ".pth", ".safetensors"])
 def test_a_run_begins_with_a_file_of_a_state_dict(begin: Any, tied: ModuleType, tmp_path: Path, ending: str) -> None:
     model, file = tied.Tied(), tmp_path / f"weights{ending}"
-    if ending == ".pt":
-        torch.save(model.state_dict(), file)
+    if ending != ".safetensors":  # before torch 1.6, a .pth was no zip
+        torch.save(model.state_dict(), file, _use_new_zipfile_serialization=ending == ".pt")
     else:
         from safetensors.torch import save_model
 
-        save_model(model, str(file))  # which leaves one of the tied names out
+        save_model(model, str(file))  # it omits one of the tied names
     begun = begin(str(file))
     assert torch.equal(torch.from_numpy(begun["Network/0/model/first.weight"]), model.first.weight)
     assert torch.equal(torch.from_numpy(begun["Network/0/model/last.bias"]), model.last.bias)
 
 
-def test_what_does_not_fit_is_told_and_left_out_when_asked(begin: Any, tied: ModuleType, tmp_path: Path) -> None:
+def test_tensors_that_do_not_fit_are_reported_and_skipped_on_request(
+    begin: Any, tied: ModuleType, tmp_path: Path
+) -> None:
     state, file = tied.Tied().state_dict(), tmp_path / "weights.pt"
     del state["norm.running_var"]
     state["last.bias"], state["head.bias"] = torch.zeros(7), torch.zeros(2)
@@ -186,6 +218,8 @@ def test_what_does_not_fit_is_told_and_left_out_when_asked(begin: Any, tied: Mod
         ("nowhere", "which does not exist; expected a run's directory"),
         ("broken.pt", "which cannot be read"),
         ("whole.pt", "which holds other objects than tensors, such as a whole module"),
+        ("whole.pth", "which holds other objects than tensors, such as a whole module"),
+        ("plain.pkl", "which holds other objects than tensors, such as a whole module"),
         ("other.pt", "which holds no state dict but"),
         ("nan.pt", "holds NaN or infinity"),
         ("foreign.pt", "none of its tensors fits"),
@@ -197,6 +231,8 @@ def test_what_no_run_can_begin_with(
     monkeypatch.chdir(tmp_path)
     Path("broken.pt").write_bytes(b"PK\x03\x04 no weights")
     torch.save(torch.nn.Linear(2, 3), "whole.pt")
+    torch.save(torch.nn.Linear(2, 3), "whole.pth", _use_new_zipfile_serialization=False)
+    Path("plain.pkl").write_bytes(pickle.dumps({"a": Path("x")}))
     torch.save({"epoch": 3, "model": {}}, "other.pt")
     state = tied.Tied().state_dict()
     torch.save({**state, "last.bias": torch.full((4,), torch.nan)}, "nan.pt")

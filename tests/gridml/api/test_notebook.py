@@ -1,4 +1,4 @@
-"""The page on runs from Python, as a notebook in a real kernel: its cells define a program and run it."""
+"""The documentation's page on runs from Python, as a notebook in a real kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_page_runs_as_a_notebook(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=cells)
     NotebookClient(notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
     shown = [output for output in notebook.cells[1].outputs if output.output_type == "display_data"]
-    assert len(shown) == 1  # it changes in place
+    assert len(shown) == 1  # it is updated in place
     assert "every vertex of 128 is credited once" in shown[0].data["text/html"]
     said = [
         "".join(output.text for output in cell.outputs if output.output_type == "stream") for cell in notebook.cells

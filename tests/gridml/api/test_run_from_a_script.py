@@ -1,4 +1,4 @@
-"""A script that makes a program, runs it on real workers, and goes on with what they trained."""
+"""A script that defines a program, runs it on real workers, and uses the trained result."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_example_of_the_guide_with_another_network(tmp_path: Path) -> None:
     assert said["run_dir"].startswith(f"{tmp_path}/runs/script-")
 
 
-def test_a_script_that_would_start_itself_again_is_told_to_guard_the_call(tmp_path: Path) -> None:
+def test_a_script_that_would_start_itself_again_gets_advice_to_guard_the_call(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         (ROOT / "tests" / "programs" / "tally.py").read_text() + "\ngridml.run(program, workers=1, run_dir='run')\n"

@@ -1,4 +1,4 @@
-"""A simulated run by call: the same ledger as by command, whatever stands for its program."""
+"""A simulated run by call has the same ledger as by command, for every form of program."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ import numpy as np
 import pytest
 
 import gridml
+from gridml.api.displays import Display
 from gridml.cli import main
-from gridml.cli.start import simulate_command
+from gridml.cli.arguments import typer_command
+from gridml.cli.start import simulate
 from gridml.errors import ProgramError, UsageError
+from master.backends.simulated_plugin import simulate_options
 from master.simulation.result import fingerprint
+from master.state.options import in_panels
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 COSTS = "t_x=0.01,t_s=1,push=0.1"
@@ -24,7 +28,7 @@ COSTS = "t_x=0.01,t_s=1,push=0.1"
 
 @pytest.fixture
 def tallies(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module with a program, as an import makes it."""
+    """A module with a program, as if imported."""
     spec = importlib.util.spec_from_file_location("tally_as_imported", PROGRAMS / "tally.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -48,6 +52,14 @@ def test_by_call_as_by_command(tallies: ModuleType, tmp_path: Path) -> None:
     other = gridml.simulate(tallies.program, seed=6, run_dir=tmp_path / "other", **options)
     same = {fingerprint(root) for root in (tmp_path / "command", path.run_dir, program.run_dir)}
     assert same == {fingerprint(tmp_path / "command")} and fingerprint(other.run_dir) not in same
+
+
+@pytest.mark.parametrize("display", ["none", "plain"])
+def test_it_shows_what_it_is_asked_to(tmp_path: Path, capfd: pytest.CaptureFixture[str], display: Display) -> None:
+    run = gridml.simulate(PROGRAMS / "tally.py", workers=2, cost=COSTS, run_dir=tmp_path / "run", display=display)
+    gridml.load(run)
+    out, err = capfd.readouterr()
+    assert err == "" and ("finished" in out) is (display == "plain") and bool(out) is (display == "plain")
 
 
 def test_it_begins_with_what_another_run_ended_with_by_text_and_by_value(tmp_path: Path) -> None:
@@ -97,10 +109,10 @@ def test_its_events_have_their_simulated_times_and_what_a_listener_raises_ends_i
 
 
 def test_the_defaults_are_those_of_the_command() -> None:
-    by_command = inspect.signature(simulate_command()).parameters
+    by_command = inspect.signature(typer_command(simulate, in_panels(simulate_options()))).parameters
     by_call = inspect.signature(gridml.simulate).parameters
     assert by_command.keys() - by_call.keys() == {"campaign", "as_json"}
-    assert by_call.keys() - by_command.keys() == {"on_event"}
+    assert by_call.keys() - by_command.keys() == {"on_event", "display"}
     both = by_call.keys() & by_command.keys()
     assert {name: by_call[name].default for name in both} == {name: by_command[name].default for name in both}
 

@@ -47,7 +47,7 @@ def test_a_program_that_a_script_imports_is_that_of_its_module(tmp_path: Path, m
 
 
 def kernel(monkeypatch: pytest.MonkeyPatch, cells: list[str]) -> dict[str, object]:
-    """Have this process look as a kernel does that ran these cells; return what it has."""
+    """Make this process look like a kernel that ran these cells; return its namespace."""
     main = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
     for cell in cells:

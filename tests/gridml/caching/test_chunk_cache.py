@@ -1,4 +1,4 @@
-"""Chunks that a worker keeps: rows come back as they were sent, and a payload that is damaged or gone is never used."""
+"""A worker's cache of chunks returns rows as they were sent, and never uses a damaged or missing payload."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class Master:
         self.sent = 0
 
     def restart(self) -> None:
-        """The next master of the run takes its place."""
+        """Replace it by the next master of the run."""
         self.carried = CarriedPayloads(GRAPH, self._files)
 
     def chunk(self, vertices: list[int], cached: tuple[str, ...]) -> tuple[str, bytes]:
-        """The payload of a chunk and its digest."""
+        """Return the payload of a chunk and its digest."""
 
         def held(name: str, ids: np.ndarray) -> object:
             return self.carried.borrow(name, ids, cached)[0]
@@ -81,7 +81,7 @@ class Master:
 
 
 def taken(cache: ChunkCache, sha256: str, payload: bytes) -> Chunk:
-    """The chunk as a session takes it."""
+    """Return the chunk as a session reads it."""
     chunk = Chunk.decode(payload)
     whole = cache.with_borrowed_rows(chunk)
     cache.put(sha256, payload, chunk)
@@ -115,12 +115,12 @@ def test_a_second_epoch_in_another_order_brings_no_row_again(cache: ChunkCache) 
         for start in range(0, ROWS, 120):
             vertices = order[start : start + 120]
             assert_whole(taken(cache, *master.chunk(vertices, cache.names())), vertices)
-        assert master.sent <= ROWS + 16  # fewer rows than it is worth to open a payload for are sent again
+        assert master.sent <= ROWS + 16  # a few rows are sent again, because opening a payload for them does not pay
 
 
 @st.composite
 def ranges(draw: st.DrawFn) -> list[int]:
-    """The vertices of a chunk, in some order."""
+    """Draw the vertices of a chunk, in some order."""
     first = draw(st.integers(0, 60))
     last = draw(st.integers(first, 120))
     return np.random.default_rng(draw(st.integers(0, 9))).permutation(np.arange(first, last + 1)).tolist()
@@ -145,13 +145,13 @@ def test_whatever_is_lost_or_damaged_rows_are_right_or_asked_for_again(
                     path.unlink()
                 case "cut":
                     path.write_bytes(path.read_bytes()[: data.draw(st.integers(0, 200))])
-                case "changed" if path.stat().st_size:  # one that was cut to nothing has no byte to change
+                case "changed" if path.stat().st_size:  # an emptied one has no byte to change
                     payload = bytearray(path.read_bytes())
                     payload[data.draw(st.integers(0, len(payload) - 1))] ^= 1
-                    path.unlink()  # what is mapped stays as it was
+                    path.unlink()  # mapped content stays
                     path.write_bytes(payload)
         if data.draw(st.booleans()):
-            cache = ChunkCache(folder, 1 << 20)  # the worker dies, and another finds its folder
+            cache = ChunkCache(folder, 1 << 20)  # another worker finds the folder of a dead one
         if data.draw(st.booleans()):
             master.restart()
         for _ in range(len(chunks) + 1):
@@ -159,7 +159,7 @@ def test_whatever_is_lost_or_damaged_rows_are_right_or_asked_for_again(
                 whole = taken(cache, *master.chunk(vertices, named))
                 break
             except ValueError:
-                named = cache.names()  # as the next sync says
+                named = cache.names()  # sent with the next sync
         assert_whole(whole, vertices)
 
 
@@ -189,7 +189,7 @@ def test_a_payload_that_cannot_be_removed_is_named_no_more(cache: ChunkCache) ->
     path.write_bytes(kept[:-1])
     with pytest.raises(ValueError, match="cannot be read"):
         taken(bad, *master.chunk(vertices, named))
-    path.write_bytes(kept[:-1])  # it is back, as on a disk that cannot be written to
+    path.write_bytes(kept[:-1])  # it reappears, as on a read-only disk
     assert bad.names() == ()
 
 
@@ -202,7 +202,7 @@ def test_a_payload_that_another_worker_removed_is_used_again_once_it_is_back(cac
     with pytest.raises(ValueError, match="is gone"):
         taken(cache, *master.chunk(vertices, named))
     assert cache.names() == ()
-    path.write_bytes(kept)  # the other worker was sent it, too
+    path.write_bytes(kept)  # as if the other worker had received it, too
     assert cache.names() == named
     assert_whole(taken(cache, *master.chunk(vertices, named)), vertices)
     assert master.sent == ROWS
@@ -252,7 +252,7 @@ def test_a_full_cache_keeps_what_it_has(tmp_path: Path) -> None:
         vertices = [*range(start, start + 20)]
         assert_whole(taken(cache, *master.chunk(vertices, cache.names())), vertices)
     assert len(files(cache)) == 2
-    assert master.sent == 60  # the first rows were not lost to the last
+    assert master.sent == 60  # the last rows did not evict the first
 
 
 def test_a_full_disk_keeps_nothing_and_loses_nothing(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +261,7 @@ def test_a_full_disk_keeps_nothing_and_loses_nothing(cache: ChunkCache, monkeypa
 
     master, vertices = Master(cache._folder.with_name("carried")), [*range(ROWS)]
     with monkeypatch.context() as patched:
-        patched.setattr(bundle, "write_atomic", full)  # of the worker's cache, and of what the next master would know
+        patched.setattr(bundle, "write_atomic", full)  # for the worker's cache, and for the state of the next master
         assert_whole(taken(cache, *master.chunk(vertices, cache.names())), vertices)
         assert cache.names() == ()
     for _ in range(2):  # there is room again

@@ -30,7 +30,7 @@ WORDS = {"Word": RowValues(np.arange(2), {"count": np.arange(2)})}
 
 
 def part(**values: float) -> ReplicaPart:
-    """A vertex of a large backbone and a head."""
+    """A vertex with a large backbone and a head."""
     sizes = {"backbone": 9, "head": 2, "scale": 4}
     return ReplicaPart({KEY: {name: np.full(sizes[name], value) for name, value in values.items()}}, WORDS)
 
@@ -85,7 +85,7 @@ def test_what_was_pushed_is_the_masters_only_after_a_fast_forward() -> None:
     assert carried(copy, backbone=1.0, head=2.0) == {"head"}
     copy.take(ReplicaPart(), fast_forward=True)
     assert carried(copy, backbone=2.0, head=2.0) == {"backbone"}
-    copy.take(part(backbone=7.0), fast_forward=True)  # what a reply brings is newer than what was pushed
+    copy.take(part(backbone=7.0), fast_forward=True)  # the reply's tensors are newer than the pushed ones
     assert carried(copy, backbone=7.0, head=3.0) == {"head"}
 
 
@@ -101,7 +101,7 @@ def test_who_has_forgotten_sends_all() -> None:
 # --- in fewer bits
 
 
-def test_what_was_let_go_of_travels_whole_again() -> None:
+def test_a_released_vertex_is_sent_whole_again() -> None:
     copy = MasterCopy(TYPES)
     copy.take(part(backbone=1.0, head=1.0), fast_forward=False)
     copy.keep_only({KEY})
@@ -129,7 +129,9 @@ def test_a_step_travels_and_both_ends_take_it_for_the_same(form: str, dtype: str
     taken = rounded.modules[KEY]["weight"]
     np.testing.assert_array_equal(taken, step.form.taken(step.codes.copy(), base))
     assert 0 < np.abs(taken - trained).max() < 0.6
-    copy.take(ReplicaPart(), fast_forward=True)  # the master holds what it took: what was lost is the next step
+    copy.take(
+        ReplicaPart(), fast_forward=True
+    )  # the master holds the rounded values, so the rounding error is part of the next step
     again, _ = copy.carry(tensors(weight=trained), form)
     step = again.steps[KEY]["weight"]
     assert np.abs(step.form.taken(step.codes, taken) - trained).max() < 0.1 * np.abs(taken - trained).max() + 2e-3

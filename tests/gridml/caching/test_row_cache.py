@@ -1,4 +1,4 @@
-"""Rows that a worker keeps: what was taken last is what is found, whatever was taken, kept and forgotten between."""
+"""A worker's cache of rows returns the last stored rows, after any sequence of stores, keeps and removals."""
 
 from __future__ import annotations
 

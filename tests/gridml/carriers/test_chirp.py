@@ -1,4 +1,4 @@
-"""The Chirp connection: what goes wrong on it becomes an OSError, and the next command finds it whole."""
+"""The Chirp connection: each failure becomes an OSError, and the next command works again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def link(tmp_path: Path, config: Path) -> Iterator[ChirpLink]:
 
 @contextmanager
 def server(answer: Callable[[socket.socket], None], config: Path) -> Iterator[None]:
-    """A proxy that takes one connection and answers as `answer` does."""
+    """Serve one connection, with the answers of `answer`."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         config.write_text(f"127.0.0.1 {listening.getsockname()[1]} cookie\n")
 
@@ -94,7 +94,7 @@ STATUS = b"0 " * 13 + b"\n"
 
 @contextmanager
 def scripted(answers: dict[str, bytes], config: Path) -> Iterator[list[str]]:
-    """A proxy with one answer for each command; it gives the commands in their order."""
+    """Serve one answer for each command; yield the list of received commands."""
     commands: list[str] = []
 
     def obey(connection: socket.socket) -> None:
@@ -133,7 +133,7 @@ def test_a_disk_that_fills_amid_a_large_file_is_reported_as_one(config: Path) ->
 def test_without_its_shadow_a_starter_is_not_asked_to_open_a_file(
     act: Callable[[ChirpLink], object], config: Path
 ) -> None:
-    """A starter that cannot map the name of a file to be opened ends, and takes the job's life with it."""
+    """Names that a starter cannot map are never opened: it would exit, and kill the job."""
     offline = b"-17\n"
     answers = {"cookie": b"0\n", "stat": offline, "putfile": offline, "getdir": offline}
     with scripted(answers, config) as commands:
@@ -158,7 +158,7 @@ def test_a_missing_file_is_a_missing_file_and_the_connection_is_good(link: Chirp
         link.put("no/such/folder", b"")
     (tmp_path / "there").write_bytes(b"yes")
     assert link.get("there") == b"yes"
-    assert link._socket is not None and link._socket.gettimeout() == 5  # a refusal ends the patience, too
+    assert link._socket is not None and link._socket.gettimeout() == 5  # a refusal also ends the longer timeout
 
 
 def test_a_full_disk_is_reported_as_one(config: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every carrier keeps the contract. A carrier joins by adding a maker of its two ends to `CARRIERS`."""
+"""Every carrier fulfils the contract. A new carrier joins by a maker of its two ends in `CARRIERS`."""
 
 from __future__ import annotations
 
@@ -81,8 +81,7 @@ def test_the_contract_is_kept(carrier: str, check: Callable[[CarrierPair], None]
 
 @pytest.mark.parametrize("carrier", ["directory", "chirp", "sftp"])
 def test_what_arrives_is_hashed_on_its_way(carrier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither end goes through all of a payload once more for its SHA-256, nor carries it twice while nobody has read
-    it."""
+    """Neither end reads a whole payload again for its SHA-256, nor transfers it twice before it was read."""
     payload = bytes(range(256)) * 9_000  # several blocks
     sha256 = bundle.digest(payload)
     with CARRIERS[carrier](tmp_path) as pair:
@@ -111,7 +110,7 @@ def test_what_arrives_is_hashed_on_its_way(carrier: str, tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_what_is_viewed_is_what_is_fetched(carrier: str, tmp_path: Path) -> None:
-    """Also once it is retracted: the answer that it belongs to is read for longer."""
+    """A shared file can be read after it was retracted, because its answer may be read later."""
     with CARRIERS[carrier](tmp_path) as pair:
         pair.master.open("w1")
         worker = pair.worker("w1")
@@ -127,7 +126,7 @@ def test_what_is_viewed_is_what_is_fetched(carrier: str, tmp_path: Path) -> None
 
 
 def test_a_view_takes_no_memory_on_a_local_disk_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a network's disk another machine may take the file away from under a mapping."""
+    """Payloads on a network disk are not mapped: another machine may remove a mapped file."""
     master = DirectoryMailboxes(tmp_path)
     master.open("w1")
     master.publish("version-1", b"version")

@@ -1,4 +1,4 @@
-"""The SFTP link: what goes wrong on it becomes an OSError in time, and the next command finds it whole."""
+"""The SFTP link: each failure becomes an OSError in time, and the next command works again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gridml.errors import RunError, UsageError
 from gridml.protocol.bundle import digest
 from master.sftp.server import MailServer
 
-TIMEOUT_S = 60.0  # no test waits for it: so long a machine may be busy with something else
+TIMEOUT_S = 60.0  # no test waits for it; a busy machine may need it
 SOON_S = 0.3
 
 
@@ -57,8 +57,8 @@ def link(line: SftpConnection) -> SftpLink:
 
 
 class Relay:
-    """A way to the server that can be cut: bytes that come then are kept for ever, and no connection ends. Where only
-    so many bytes are allowed, all connections end after them."""
+    """A relay to the server. While it is cut, bytes are kept forever and no connection ends; with a limit of bytes, all
+    connections end after it."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -75,7 +75,7 @@ class Relay:
         self._cut.set()
 
     def allow(self, count: int) -> None:
-        """So many bytes more, both ways together."""
+        """Allow a number of further bytes, in both directions together."""
         with self._counting:
             self._allowed = self.carried + count
 
@@ -240,7 +240,7 @@ def test_a_server_with_another_key_is_not_spoken_to(credential: Credential, tmp_
         other.close()
 
 
-@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-nobody\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-other\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_server_that_says_nothing_more_is_given_up(credential: Credential, greeting: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         link = SftpLink(SftpConnection(replace(credential, port=listening.getsockname()[1]), SOON_S))
@@ -255,7 +255,7 @@ def test_a_server_that_says_nothing_more_is_given_up(credential: Credential, gre
         began = time.monotonic()
         with pytest.raises(OSError):
             link.list("mail")
-        assert time.monotonic() - began < 15, "as long as paramiko waits for a greeting where nobody asks for less"
+        assert time.monotonic() - began < 15, "paramiko's default timeout for a greeting"
         thread.join(60)
         accepted[0].close()
 
@@ -351,7 +351,7 @@ def message_of(payload: bytes) -> str:
 
 @pytest.fixture
 def broken(credential: Credential, relay: Relay) -> Iterator[SftpLink]:
-    """A link by way of the relay."""
+    """A link through the relay."""
     line = SftpConnection(replace(credential, port=relay.port), TIMEOUT_S)
     yield SftpLink(line)
     line.close()
@@ -390,7 +390,7 @@ def test_another_process_goes_on_with_it(
     later._connection.close()
 
 
-def test_a_name_that_says_nothing_of_its_content_is_begun_anew(broken: SftpLink, relay: Relay, tmp_path: Path) -> None:
+def test_a_transfer_without_a_digest_in_its_name_is_restarted(broken: SftpLink, relay: Relay, tmp_path: Path) -> None:
     relay.allow(10_000_000)
     with pytest.raises(OSError):
         broken.put("mail/w1/message", bytes(20_000_000))
@@ -436,7 +436,7 @@ def test_a_get_that_was_interrupted_goes_on_where_it_was(broken: SftpLink, relay
     assert broken.get("chunks/chunk") == payload
 
 
-def test_a_file_that_is_another_meanwhile_is_got_whole(broken: SftpLink, relay: Relay, tmp_path: Path) -> None:
+def test_a_file_replaced_during_a_transfer_is_fetched_whole(broken: SftpLink, relay: Relay, tmp_path: Path) -> None:
     (tmp_path / "chunks" / "chunk").write_bytes(bytes(20_000_000))
     relay.allow(10_000_000)
     with pytest.raises(OSError):

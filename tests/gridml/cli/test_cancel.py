@@ -22,7 +22,7 @@ Gridml = Callable[..., tuple[int, str, str]]
 
 
 def submitted() -> None:
-    """Make a run whose master is still to come."""
+    """Create a run without a master."""
     create(Settings(PROGRAM), RUN.root, Environment(lambda *_: pytest.fail("no worker is wanted"), durable=False))
 
 

@@ -1,4 +1,4 @@
-"""`gridml check`: what is right is tried out from end to end, and what is wrong is one message that names the cause."""
+"""`gridml check`: a correct program is tried from end to end, and a mistake gives one message with its cause."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VISITS = "    documents.visits += 1\n"
 ADDS = "    np.add.at(words.count, documents.words.index, 1)\n"
 COUNTED = '{"counted": int(words.count.sum())'
 
-MISTAKES = [  # (program, what stands there, what is written instead, exit status, what is said)
+MISTAKES = [  # (program, text in it, its replacement, exit status, text of the message)
     # f
     (
         PERCEPTRON,
@@ -137,7 +137,7 @@ def test_an_f_that_does_nothing_is_odd(gridml: Callable[..., tuple[int, str, str
 def test_a_last_batch_that_is_too_small_for_f_is_odd(
     gridml: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    """Several workers share what is left; one alone would fail there."""
+    """Several workers share the last batch; a single one would fail on it."""
     crumb = PERCEPTRON.replace(BATCH, "COUNT, BATCH, EPOCHS = 1000, 37, 3")
     needs = "    if len(points.ids) < 20:\n        raise ValueError('too few')\n    network.step("
     (tmp_path / "crumb.py").write_text(crumb.replace("    network.step(", needs))
@@ -182,7 +182,8 @@ def test_data_that_is_not_finite_is_odd(gridml: Callable[..., tuple[int, str, st
     (tmp_path / "rows.py").write_text(source.replace("np.ones((3000, 2))", "np.load('sizes.npy')"))
     status, _, err = gridml("rows.py")
     assert status == 4
-    assert "No such file or directory: 'sizes.npy'. A relative path is searched in the working directory, /" in err
+    assert "No such file or directory: 'sizes.npy' (workers have other working directories" in err
+    assert f"The working directory is {tmp_path}." in err
 
 
 PAIRS = """
@@ -243,7 +244,9 @@ def test_local_vertices_that_join_all_others_are_odd(
     assert "connected with one another" not in gridml("pairs.py")[2]
 
 
-def test_a_tensor_that_f_writes_in_vain_is_odd(gridml: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_a_write_of_f_to_a_tensor_without_effect_is_reported(
+    gridml: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     step = "    network.step("
     assert PERCEPTRON.count(step) == 1
     (tmp_path / "writes.py").write_text(PERCEPTRON.replace(step, f"    points.label[:] = 0\n{step}"))
@@ -395,7 +398,7 @@ program = gridml.Program(graph, train)
 READ = "got = texts.words.weight.sum()"
 
 
-@pytest.mark.parametrize("topics", [1, 2])  # f gets rows as they lie, or copies of some
+@pytest.mark.parametrize("topics", [1, 2])  # f gets the rows themselves, or copies of some
 @pytest.mark.parametrize("torch", [False, True])
 @pytest.mark.parametrize(
     ("write", "odd"),
@@ -408,7 +411,7 @@ READ = "got = texts.words.weight.sum()"
         ("weight = texts.words.weight; weight[0] = 3", True),
     ],
 )
-def test_weights_of_edges_that_f_writes_in_vain_are_odd(
+def test_writes_of_f_to_edge_weights_are_reported(
     gridml: Callable[..., tuple[int, str, str]], tmp_path: Path, topics: int, torch: bool, write: str, odd: bool
 ) -> None:
     text = COUNTED_WORDS.replace(READ, write).replace("TOPICS", str(topics))

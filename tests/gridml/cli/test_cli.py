@@ -1,4 +1,4 @@
-"""The command line: every mistake gets one message and a status of its own; a run is driven, stopped and reported."""
+"""The command line: each mistake has one message and its own exit status; a run is driven, stopped and reported."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import IO, Any, NoReturn
 import pytest
 
 from gridml.cli import main
+from gridml.cli.arguments import print_result
 from master.store.run_names import claim_root, default_root
 from master.store.rundir import MasterLock, RunDirectory
 from master.views import terminal
@@ -24,7 +25,7 @@ from master.views import terminal
 COMMANDS = ("run", "resume", "status", "watch", "report", "cancel", "rollback", "scale")
 COUNT, EPOCHS = 600, 2
 
-# Counts documents; what runs on the workers waits at a gate, so that a test decides when a run can come to its end.
+# Counts documents. Workers wait at a gate, so that the test decides when a run can end.
 PROGRAM = f"""
 import time
 from pathlib import Path
@@ -69,7 +70,7 @@ Answer = tuple[int, str, str]
 
 @pytest.fixture
 def gridml(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
-    """Calls the command line in a folder of its own: (exit status, stdout, stderr)."""
+    """A function that calls the command line in a temporary folder and returns (exit status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str | Path) -> Answer:
@@ -101,7 +102,7 @@ def test_help_shows_an_example(gridml: Callable[..., Answer], command: str) -> N
     [("gridml.cli.main", {"master.state.jobs", "master.store.settings", "master.backends"}), ("master.launch", set())],
 )
 def test_what_few_runs_need_is_not_imported_by_all(module: str, unwanted: set[str]) -> None:
-    """Help needs of the master how options are described, and a master nothing that takes a second to import."""
+    """Of the master, help imports only descriptions of options; the master imports nothing that takes a second."""
     heavy = {"torch", "matplotlib", "scipy.stats", "boto3", *unwanted}
     script = f"import sys, {module}; print(*sorted({heavy} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -194,7 +195,7 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, program: 
 
 
 def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
-    """The console script, as a process whose lines can be read."""
+    """The console script, as a process whose output can be read by lines."""
     script = shutil.which("gridml", path=str(Path(sys.executable).parent))
     assert script is not None, "gridml is not installed beside this Python; run pip install -e ."
     return subprocess.Popen(
@@ -209,7 +210,7 @@ def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
 
 
 def until(lines: IO[str] | None, wanted: str) -> str:
-    """Read lines up to the first that has `wanted` in it."""
+    """Read lines up to the first that contains `wanted`."""
     assert lines is not None
     seen = []
     for text in lines:
@@ -226,7 +227,7 @@ def done(process: subprocess.Popen[str]) -> Answer:
 
 @pytest.fixture
 def waiting(program: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run in tmp_path/run whose workers wait at the gate `shut`; it has begun."""
+    """A started run in tmp_path/run whose workers wait at the gate `shut`."""
     (tmp_path / "shut").touch()
     process = start("run", program, "--run-dir", "run", cwd=tmp_path)
     try:
@@ -251,7 +252,7 @@ def test_a_run_ends_with_its_report_and_exact_credit(
     assert found["vertices"] == COUNT and found["workers"] == 2 and found["kills"] == 0
     assert [(e["credited"], e["duplicated"], e["lost"]) for e in found["epochs"]] == [(COUNT, 0, 0)] * EPOCHS
     first, last = (e["metrics"]["counted"] for e in found["epochs"])
-    assert COUNT <= first <= last == 2 * COUNT  # the first may end with work of the second in it
+    assert COUNT <= first <= last == 2 * COUNT  # the first may end with work of the second
     assert 0 < found["goodput"] <= 1 and 0 < found["worker_s"] <= 2 * found["wall_s"] and found["bytes_down"] > 0
     assert "finished" in gridml("status", "run")[1]
     assert "finished" in gridml("watch", "run")[1]
@@ -293,7 +294,7 @@ def test_a_run_is_stopped_by_a_signal_and_resumed(
     assert status == 128 + number and "Resume with: gridml resume run" in err and "Traceback" not in err
     status, out, _ = gridml("status", "run")
     assert status == 0 and "run: stopped" in out and "gridml resume run" in out
-    assert gridml("watch", "run")[0] == 0  # has nothing to follow
+    assert gridml("watch", "run")[0] == 0  # there is nothing to follow
     (tmp_path / "shut").unlink()
     status, out, err = done(start("resume", "run", cwd=tmp_path))
     assert status == 0, err
@@ -397,7 +398,7 @@ def test_a_report_is_drawn_or_says_what_is_missing(
     assert status == 2 and "pip install matplotlib" in err and not (tmp_path / "run.png").exists()
 
 
-def test_a_second_master_is_told_who_holds_the_run(gridml: Callable[..., Answer], tmp_path: Path) -> None:
+def test_a_second_master_learns_which_process_holds_the_run(gridml: Callable[..., Answer], tmp_path: Path) -> None:
     (tmp_path / "ledger.db").touch()
     with (tmp_path / "master.lock").open("w") as file:
         file.write("pid 12 on elsewhere\n")
@@ -418,9 +419,7 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["gridml"].startswith("0.")
 
 
-def test_a_run_that_nobody_named_takes_a_directory_that_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_a_name_takes_a_free_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("master.store.run_names.time.strftime", lambda _: "20260401-120000")
     assert default_root("mnist") == Path("runs/mnist-20260401-120000")
@@ -455,7 +454,7 @@ def test_a_run_that_did_not_begin_leaves_its_directory_only_to_another_that_does
     fails(lambda directory: MasterLock(directory).release())
     assert not [*tmp_path.iterdir()]
     locks: list[MasterLock] = []
-    held = fails(lambda directory: locks.append(MasterLock(directory)))  # somebody is about to begin one there
+    held = fails(lambda directory: locks.append(MasterLock(directory)))  # another process is about to start one there
     assert RunDirectory(held).logs.is_dir()
     locks[0].release()
     shutil.rmtree(held)
@@ -471,3 +470,27 @@ def test_a_run_that_is_interrupted_before_it_begins_says_so(
     monkeypatch.setattr("gridml.api.run_calls.run_settings", interrupted)
     status, _, err = gridml("run", program)
     assert status == 130 and err == "Stopped before the run began.\n" and not (tmp_path / "runs").exists()
+
+
+LINES = {"run", "submit", "launch", "resume", "watch"}  # commands with an event a line
+
+
+def test_json_is_one_document_or_the_help_says_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    """A command that does not say JSON Lines prints by `print_result`, which this checks, or one line."""
+    import typer
+
+    def commands(group: Any, *before: str) -> Iterator[tuple[str, Any]]:
+        for name, each in group.commands.items():
+            yield from (
+                commands(each, *before, name) if hasattr(each, "commands") else [(" ".join((*before, name)), each)]
+            )
+
+    help_of = {
+        name: option.help
+        for name, each in commands(typer.main.get_command(main.command_line()))
+        for option in each.params
+        if "--json" in option.opts
+    }
+    assert {name for name, said in help_of.items() if "JSON Lines" in said} == LINES
+    print_result([{"a": float("inf")}, {}], "text", as_json=True)
+    assert json.loads(capfd.readouterr().out) == [{"a": None}, {}]

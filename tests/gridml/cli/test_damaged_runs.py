@@ -1,4 +1,4 @@
-"""Run directories that something has damaged: what reads them says of which file, and what to do."""
+"""Damaged run directories: the error names the file and the remedy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Damage = Callable[[Path], Any]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has come to its end, on real workers."""
+    """A finished run, on real workers."""
     root = tmp_path_factory.mktemp("finished") / "r"
     with pytest.raises(SystemExit) as ended:
         main.main(["run", str(PROGRAM), "--epochs", "1", "--run-dir", str(root), "--json"])
@@ -40,7 +40,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 
 def bare(run: Path, name: str) -> Path:
-    """A path of the run with nothing there."""
+    """A path in the run where nothing exists."""
     path = run / name
     if path.is_dir():
         shutil.rmtree(path)
@@ -53,7 +53,7 @@ def written(name: str, content: bytes) -> Damage:
 
 
 def asked(content: bytes) -> Damage:
-    """Settings, and their copy, that were edited by hand."""
+    """Settings and their copy, edited by hand."""
     return lambda run: [(run / name).write_bytes(content) for name in ("settings.json", "settings.backup.json")]
 
 
@@ -184,7 +184,7 @@ DAMAGED_SETTINGS = [
 
 @pytest.mark.parametrize("damage", DAMAGED_SETTINGS)
 def test_settings_are_used_only_as_they_were_written(mistake: Callable[..., str], run: Path, damage: Damage) -> None:
-    """The file that a bit was flipped in may be read as JSON, and even name a program that is there."""
+    """A file with a flipped bit may be valid JSON, and even name an existing program."""
     before = (run / "settings.json").read_bytes()
     damage(run)
     mistake(["report", "r"], 7, "r/settings.json cannot be read")
@@ -245,7 +245,7 @@ def test_a_damaged_ledger_is_no_traceback_to_who_reads(
 
 
 def test_a_schema_that_is_no_text_is_damage(mistake: Callable[..., str], run: Path) -> None:
-    """SQLite names the table in its error, and Python cannot decode that."""
+    """A damaged table name in SQLite's error, which Python cannot decode."""
     ledger = run / "ledger.db"
     content = ledger.read_bytes()
     assert content.count(b"TABLE epochs (epoch") == 1
@@ -255,7 +255,7 @@ def test_a_schema_that_is_no_text_is_damage(mistake: Callable[..., str], run: Pa
 
 
 def test_a_format_to_come_is_damage(mistake: Callable[..., str], run: Path) -> None:
-    """Version 2 of the format is the last that there is; of a later one SQLite reads, and writes nothing."""
+    """A file format after version 2, the current one: SQLite reads it, but does not write."""
     ledger = run / "ledger.db"
     content = bytearray(ledger.read_bytes())
     assert content[18:20] == b"\x02\x02"
@@ -334,7 +334,7 @@ def test_a_master_that_cannot_use_a_file(mistake: Callable[..., str], run: Path,
 
 
 def objects(path: Path) -> None:
-    """A field that NumPy would run code to read."""
+    """A field that would run code when NumPy reads it."""
     np.save(path, np.array([os.getcwd], object), allow_pickle=True)
 
 
@@ -375,7 +375,7 @@ STATE: list[Damage] = [
 
 @pytest.mark.parametrize("damage", STATE)
 def test_state_that_is_damaged_is_refused(mistake: Callable[..., str], run: Path, damage: Damage) -> None:
-    """Or made again, where the ledger says of what: then the run is finished as before."""
+    """A trained replica is rebuilt if the ledger names its version; the run is then finished as before."""
     damage(run)
     with pytest.raises(SystemExit) as ended:
         main.main(["resume", "r", "--json"])
@@ -395,7 +395,7 @@ def test_what_is_no_run(mistake: Callable[..., str], command: str, name: str) ->
 def test_what_the_ledger_holds_of_others_prints_as_text(
     run: Path, command: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names of metrics and machines, and words of workers: no markup, no terminal escapes."""
+    """Names of metrics and machines, and texts of workers, are shown without markup and terminal escapes."""
     monkeypatch.chdir(run.parent)
     evil = "[/]\x1b[31m[bold]x"
     with sqlite3.connect(run / "ledger.db") as db:

@@ -1,4 +1,4 @@
-"""Files of lives and traces that are wrong: whatever they are, one message, and soon."""
+"""Invalid files of lives and traces: one message, quickly, for any content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TICKS = '{"metadata":{"gap_seconds":%s},"data":%s}'
 
 LIVES = [
     ("", "expected the columns duration_s,ended, got nothing"),
-    ("a,b\n1,2\n", "expected the columns duration_s,ended, got the columns a,b"),
+    ("a,b\n1,2\n", "expected the columns duration_s,ended, got the columns 'a,b'"),
     (HEAD, "has a header and no lives"),
     (HEAD + "5\n", "got 1 fields, expected 2"),
     (HEAD + "5,1,2\n", "got 3 fields, expected 2"),
@@ -58,7 +58,7 @@ TRACES = [
     (TICKS % (60, "[0,0]"), "has no lives: no machine was ever up"),
     ("2021-99-99, 13:07:45, 80\n", "which is no moment"),
     ("2021-12-10, 13:07:45, 99999999999\n", "expected such as 2021-12-10"),
-    (PRICES, "has a header and no prices below it"),
+    (PRICES, "has no prices; expected such as"),
     (PRICES + "x,a,b,c,1\n", "expected such as"),
     (PRICES + "2020-01-01,a,b,c,nan\n", "expected such as"),
     (PRICES + "2020-01-01," + "a" * 200_000 + ",b,c,1\n", "cannot be read as CSV: field larger than field limit"),

@@ -1,4 +1,4 @@
-"""Programs that are wrong: what can be seen to be is refused before anything is begun, in words about the program."""
+"""Invalid programs: detectable mistakes are rejected before the run starts, with a message about the program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVALUATE = "documents: gridml.Batch[Document]) -> dict[str, float]:"
 PROGRAM = "gridml.Program(graph, train, evaluate, epochs=EPOCHS)"
 IMPORT = "import numpy as np\n"
 
-DECLARED = [  # (what stands there, what is written instead, what is said)
+DECLARED = [  # (text in the program, its replacement, text of the message)
     (FIELD, "count = gridml.array(object)", "gridml.array got dtype object; expected bool, an integer"),
     (FIELD, "count = gridml.array('bogus')", "got 'bogus' for a dtype"),
     (FIELD, "count = gridml.array(None)", "got None for a dtype"),
@@ -61,7 +61,7 @@ DECLARED = [  # (what stands there, what is written instead, what is said)
     (F, F.replace(")", ", x: int = 3)", 1), "argument x of train is annotated <class 'int'>"),
     (F, F.replace("documents: gridml.Batch[Document]", "documents: 'Nope'"), "the annotations of train cannot be read"),
     (PROGRAM, PROGRAM.replace("train", "gridml.update(5)"), "the annotations of update cannot be read"),
-    (PROGRAM, PROGRAM.replace("train", "lambda x: 1"), "decorate the function with @gridml.update"),
+    (PROGRAM, PROGRAM.replace("train", "lambda x: 1"), "with @gridml.update(batch=64) above train"),
     *(
         (PROGRAM, PROGRAM.replace("EPOCHS", epochs), f"Program got epochs={epochs}; expected at least 1")
         for epochs in ("0", "-1", "1.5", "'3'", "None", "True")
@@ -96,7 +96,7 @@ DECLARED = [  # (what stands there, what is written instead, what is said)
     (WORDS, "count=np.zeros(0, np.int64)", "but there are 0 Word vertices. Add the missing vertices"),
     ("g.add(Document,", "g.add(int,", "graph.add got <class 'int'>; expected a vertex type"),
     ("g.add(Document,", "g.add(5,", "graph.add got 5; expected a vertex type"),
-    ("g.add(Document,", "g.add(Document, 'x',", "got count='x'; expected a whole number"),
+    ("g.add(Document,", "g.add(Document, 'x',", "got count=str; expected a whole number"),
     ("g.add(Document,", "g.add(Document, 1.5,", "got count=1.5; expected a whole number"),
     ("    return g\n", "    return None\n", "graph returned NoneType; expected the gridml.Graph"),
     (IMPORT, IMPORT + "import sys; sys.exit(0)\n", "cannot be loaded"),
@@ -120,7 +120,7 @@ def test_what_makes_no_sense_is_refused(mistake: Callable[..., str], old: str, n
 
 
 def test_what_begins_without_being_finite_is_refused(mistake: Callable[..., str]) -> None:
-    """Else every push of it would be refused."""
+    """If such an initial value were accepted, every push of it would be refused."""
     text = COUNTS.replace(FIELD, FIELD.replace("int64", "float64"))
     write(text, WORDS, "count=np.full(WORDS, np.nan)")
     mistake(["run", "program.py", "--run-dir", "r"], 3, "Word/count begins with NaN or infinity")
@@ -150,7 +150,7 @@ def test_a_program_that_ends_where_it_is_imported(mistake: Callable[..., str], l
 @pytest.mark.parametrize(
     ("line", "command"),
     [
-        # As it ends where torch is not installed, which it is here.
+        # The error of an environment without torch; here it is installed.
         ("raise ModuleNotFoundError('No module named', name='torch')", "pip install torch; workers"),
         ("import no_such.part", "pip install no_such, if it is called that"),
     ],

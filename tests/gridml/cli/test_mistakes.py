@@ -1,4 +1,4 @@
-"""Mistakes on the command line: each mistake has one message, which says what was got and expected."""
+"""Mistakes on the command line: each has one message with the given and the expected value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 PROGRAM = Path(__file__).parents[2] / "programs" / "counts.py"
 LONG = "n" * 300
 HUGE = "9" * 30
-LONE = "\udcff"  # a byte of a file's name that is no text
+LONE = "\udcff"  # a byte of a file name that is not valid text
 COLOUR = "\x1b[31m"
 NORMAL = ("--lifetime", "normal(45m,10m)")
 

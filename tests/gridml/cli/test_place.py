@@ -1,4 +1,4 @@
-"""`gridml place` from the outside: what it writes and prints, and one message for every mistake."""
+"""`gridml place`: its files and output, and one message for every mistake."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WRITTEN = ["quality.json", "u_part.npy", "v_part.npy"]
 
 @pytest.fixture
 def graph(tmp_path: Path) -> str:
-    """Documents of ten subjects, each with words of its own and some that all have."""
+    """Documents of ten subjects, each with its own words and some common ones."""
     rng = np.random.default_rng(1)
     lines = []
     for _ in range(2000):
@@ -116,7 +116,7 @@ def test_weights_shares_and_rates_are_counted(gridml: Callable[..., Answer], gra
 
 @pytest.mark.real
 def test_words_of_real_text_are_placed_better_than_at_random(tmp_path: Path) -> None:
-    """gridml's own source: a row is a line, its columns are its words; in a process of its own, warnings are errors."""
+    """Place gridml's own source, with lines as rows and words as columns, in a process in which warnings are errors."""
     lines = [re.findall(r"\w+", line) for file in sorted(SOURCE.rglob("*.py")) for line in file.read_text().split("\n")]
     rows = [set(words) for words in lines if len(words) > 3]
     numbers = {word: i for i, word in enumerate(sorted(set().union(*rows)))}
@@ -168,7 +168,7 @@ def test_a_graph_that_has_grown_and_other_numbers_of_parts(
     assert status == 0 and 0.05 < json.loads(out)["rows_moved"] / 2000 < 0.2
     for lost, parts, says in (
         ("3,x", "8", "the lost parts are '3,x'; expected numbers, such as 3,7"),
-        ("3", "10", "10 parts without 1 are 9; expected at most as many, got -k 10"),
+        ("3", "10", "10 parts without 1 are 9; expected -k to be at most that, got 10"),
         ("10", "9", "the lost parts are 10; expected different numbers of 0 to 9"),
     ):
         status, _, err = gridml(graph, "-k", parts, "--from", "placed", "--lost", lost, "--out", "other")
@@ -195,7 +195,7 @@ def test_rows_of_a_general_graph(gridml: Callable[..., Answer], tmp_path: Path) 
     assert gridml(*again, "vertices", "--from", "vertices")[0] == 0
     was, now = (np.load(tmp_path / name / "u_part.npy").tolist() for name in ("vertices", "again"))
     assert now[:1] + now[2:] == was
-    assert "which are not known again" in gridml(*again, "edges", "--from", "edges")[2]
+    assert "they cannot be matched" in gridml(*again, "edges", "--from", "edges")[2]
     made = read(tmp_path / "edges" / "graph.npz")
     assert made.neighbours[:4].tolist() == [0, 1, 0, 39], "edges by their smaller end, then by the other"
 

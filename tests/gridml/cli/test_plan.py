@@ -1,4 +1,4 @@
-"""`gridml plan` from the outside: what it prints, and one message for every mistake."""
+"""`gridml plan`: its output, and one message for every mistake."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_all_censored_is_answered_with_a_warning(gridml: Callable[..., Answer], 
 
 @pytest.mark.real
 def test_it_answers_without_matplotlib_and_torch() -> None:
-    """A chunk is planned where nothing but the base of gridml is installed."""
+    """A chunk is planned with only the base dependencies of gridml installed."""
     script = (
         "import sys\n"
         "class Missing:\n"

@@ -1,4 +1,4 @@
-"""A reader of what a command prints that leaves, as `head` does: the command goes on, and ends as if it had stayed."""
+"""A reader that closes the pipe, such as `head`: the command continues to its usual end and exit status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNTS = Path(__file__).parents[2] / "programs" / "counts.py"
 
 
 def read_a_line(*arguments: str) -> tuple[str, str, int]:
-    """The first line of a command's output, what it says on stderr, and how it ends when its reader has left."""
+    """Return the first line of a command's output, its stderr, and its exit status after the reader has gone."""
     command = [sys.executable, "-m", "gridml", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -43,7 +43,7 @@ def test_what_is_left_to_say_is_dropped(arguments: tuple[str, ...]) -> None:
     assert line and (said, status) == ("", 0)
 
 
-def test_whoever_only_shows_ends_with_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_only_prints_ends_with_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     with os.fdopen(writer, "w") as out:
         monkeypatch.setattr(sys, "stdout", out)

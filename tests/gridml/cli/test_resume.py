@@ -1,4 +1,4 @@
-"""`gridml resume` with options: what may change between two masters does, and what must not is refused with a word."""
+"""`gridml resume` with options: changeable settings change, and fixed ones are rejected with a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Gridml = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def submitted(gridml: Gridml) -> Settings:
-    """A run whose master is still to come, in the working directory."""
+    """A run without a master, in the working directory."""
 
     def nowhere(settings: Settings, directory: RunDirectory) -> None:
         raise AssertionError("no master is wanted here")

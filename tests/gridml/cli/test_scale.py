@@ -30,7 +30,7 @@ Gridml = Callable[..., tuple[int, str, str]]
 
 
 def submitted(workers: int = 2) -> None:
-    """Make a run whose master is still to come."""
+    """Create a run without a master."""
 
     def nowhere(settings: Settings, directory: RunDirectory) -> None:
         raise AssertionError("no master is wanted here")
@@ -45,7 +45,7 @@ def test_a_run_without_a_master_is_asked_for_its_next_one(gridml: Gridml) -> Non
     assert (Path("run") / REQUESTED).read_text() == "5\n"
     status, out, _ = gridml("run", "--workers", "7", "--json")
     assert json.loads(out) == {"run_dir": "run", "workers": 7, "before": 2, "master": None}
-    assert (Path("run") / REQUESTED).read_text() == "7\n"  # the last word counts
+    assert (Path("run") / REQUESTED).read_text() == "7\n"  # the last request counts
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`gridml simulate` from the outside."""
+"""`gridml simulate`: its output, and messages for mistakes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_campaign_is_one_run_after_another(gridml: Callable[..., Answer]) -> N
         (("--travel", "-1"), "--travel is '-1'"),
         (("--travel", "nan"), "--travel is 'nan'"),
         (("--travel", "2d"), "--travel is '2d'; expected at most 86400 s"),
-        (("--travel", "2m"), "120 s for the first message to come"),
+        (("--travel", "2m"), "a worker's first message takes 120 s"),
         (("--silence", "0"), "--silence is 0.0; expected a number above 0"),
         (("--cost", "t_x=1,t_s=20m"), "--silence is 120 s, but it takes 1,200 s to start a chunk"),
         (("--late", "2"), "--late 2 without --lifetime"),

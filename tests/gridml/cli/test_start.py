@@ -1,4 +1,4 @@
-"""The commands that begin a run: what they take is what every run has, and what their back end declares."""
+"""The commands that start a run have the common options and those that their back end declares."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LabOptions(BackendOptions):
 
 
 class Made(Exception):
-    """The back end was asked for, with these settings."""
+    """Raised in place of starting the back end, with its settings."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -60,7 +60,7 @@ class LabPlugin(BackendPlugin):
 
 
 def made(*arguments: str) -> Settings:
-    """The settings of a command line."""
+    """Return the settings of a command line."""
     app = typer.Typer()
     app.command()(start_command(LabPlugin()))
     with pytest.raises(Made) as caught:

@@ -1,4 +1,4 @@
-"""CIFAR-10 in both editions: what files they are read from, what is refused, and the real pixels where they are."""
+"""CIFAR-10 in both editions: accepted and rejected files, and the real pixels if they are available."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Image = pytest.importorskip("PIL.Image", reason="the JPEG edition is read with P
 
 
 def ignore(line: str) -> None:
-    """Takes a progress line and drops it."""
+    """Ignore a progress line."""
 
 
 def jpeg(shade: int, size: tuple[int, int] = (32, 32)) -> bytes:
@@ -32,7 +32,7 @@ def jpeg(shade: int, size: tuple[int, int] = (32, 32)) -> bytes:
 
 
 def write_photos(folder: Path) -> None:
-    """Two photos of each class to train on and one to test on, of a shade of grey that tells number and class."""
+    """Two photos of each class to train on and one to test on, in a shade of grey that encodes number and class."""
     for split, numbers in (("train", 2), ("test", 1)):
         for label, name in enumerate(CIFAR10_CLASSES):
             (folder / split / name).mkdir(parents=True)
@@ -96,7 +96,7 @@ RECORD_FILES = {
 
 
 def small_records(monkeypatch: pytest.MonkeyPatch) -> dict[str, np.ndarray]:
-    """Pins of six files with four records each, and those files."""
+    """Six files with four records each, and pins with their digests."""
     random = np.random.default_rng(0)
     files = {name: random.integers(0, 256, (4, 3073), np.uint8) for names in RECORD_FILES.values() for name in names}
     pins = tuple(

@@ -1,4 +1,4 @@
-"""The King James Bible: from a file, and out of its Debian package."""
+"""The King James Bible, from a file and from its Debian package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = "Textfile\nGe1:1 In the beginning.\nGe1:2 And  the earth.\nGe2:1 Thus the
 
 
 def ignore(line: str) -> None:
-    """Takes a progress line and drops it."""
+    """Ignore a progress line."""
 
 
 def codes(*numbers: int) -> bytes:

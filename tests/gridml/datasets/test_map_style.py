@@ -31,7 +31,7 @@ class Single(gridml.Vertex):
 
 @dataclasses.dataclass
 class Listed:
-    """A data set of torch's form that counts how often it is read."""
+    """A data set in torch's form that counts its reads."""
 
     items: list[Any]
     reads: int = 0
@@ -64,7 +64,7 @@ def test_tuples_become_mapped_fields_of_a_graph(cache: Path) -> None:
     assert table.columns["pixels"] is fields["pixels"]  # on the disk still
     assert table.columns["label"][299] == 9
     assert not table.columns["label"].flags.writeable
-    assert [path.name[:1] != "." for path in cache.iterdir()] == [True]  # nothing temporary is left
+    assert [path.name[:1] != "." for path in cache.iterdir()] == [True]  # no temporary file is left
 
 
 def test_torch_s_own_data_sets_are_taken() -> None:
@@ -144,7 +144,7 @@ def test_what_was_written_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("change", ["count", "item", "declaration", "names"])
-def test_another_data_set_is_written_anew(change: str, cache: Path) -> None:
+def test_a_changed_data_set_is_written_again(change: str, cache: Path) -> None:
     class Wide(gridml.Vertex):
         pixels = gridml.array("int16", (3, 2))
         label = gridml.array("int64")
@@ -185,7 +185,7 @@ WRONG_SHAPE = (
     ("item", "message"),
     [
         ((np.zeros((2, 2), np.uint8), 1), WRONG_SHAPE),
-        ((np.zeros((3, 2), np.float32), 1), "item 1: Photo.pixels got dtype float32; declared is uint8. Convert"),
+        ((np.zeros((3, 2), np.float32), 1), "item 1: Photo.pixels got dtype float32; declared is uint8. Declare"),
         ((np.full((3, 2), 256), 1), "item 1: Photo.pixels got integers from 256 to 256, which uint8 cannot"),
         (
             (np.zeros((3, 2), np.uint8), "cat"),
@@ -201,7 +201,7 @@ WRONG_SHAPE = (
 def test_an_item_that_does_not_fit_is_named(item: Any, message: str, cache: Path) -> None:
     with pytest.raises(DataError, match=message):
         gridml.from_torch(Listed([*photos(1), item, *photos(1)]), Photo)
-    assert not cache.exists() or not list(cache.iterdir())  # nothing is left of it
+    assert not cache.exists() or not list(cache.iterdir())  # no file is left
 
 
 def test_ragged_items_that_do_not_fit_are_named() -> None:
@@ -300,7 +300,7 @@ class Damaged(Listed):
 
 
 def test_an_item_that_cannot_be_read_is_named_with_the_traceback_of_the_data_set(cache: Path) -> None:
-    count = map_style.SAMPLED * 3  # so that item 2 is no sample
+    count = map_style.SAMPLED * 3  # so that item 2 is not sampled
     with pytest.raises(DataError, match="Damaged cannot read item 2: OSError: image file is truncated") as refused:
         gridml.from_torch(Damaged(photos(count)), Photo)
     assert isinstance(refused.value.__cause__, OSError)
@@ -330,7 +330,7 @@ def test_the_traceback_of_a_data_set_is_shown_at_the_terminal_and_by_a_call(
     assert "return 1 / (at - 3)" in capsys.readouterr().err
 
 
-def test_a_disk_that_cannot_hold_it_is_told_before_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small_is_reported_before_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = dataclasses.make_dataclass("Usage", ["free"])
     monkeypatch.setattr(map_style.shutil, "disk_usage", lambda folder: usage(100))
     with pytest.raises(StorageError, match=r"need about 1,400 bytes .* has 100 free"):
@@ -338,7 +338,7 @@ def test_a_disk_that_cannot_hold_it_is_told_before_it_is_full(monkeypatch: pytes
 
 
 class Columns:
-    """A split as `datasets` has them, as far as it is used: columns, formats, a fingerprint."""
+    """A stand-in for a split of `datasets`, with the used parts: columns, formats, a fingerprint."""
 
     def __init__(self, columns: dict[str, list[Any]], fingerprint: str = "first") -> None:
         self.columns = columns

@@ -42,7 +42,7 @@ def test_what_is_asked_for_and_here_is_taken(asked: str, present: Accelerators, 
         ("cuda:1", Accelerators("cuda", 1), "cuda:0"),
     ],
 )
-def test_what_is_not_here_is_told_with_what_is(asked: str, present: Accelerators, here: str) -> None:
+def test_a_missing_device_is_reported_with_the_present_ones(asked: str, present: Accelerators, here: str) -> None:
     with pytest.raises(NoDeviceError, match=rf"^--device is {asked}; this machine has {here}\. ") as refused:
         choose(parse(asked), present)
     assert refused.value.exit_status == UNFIT

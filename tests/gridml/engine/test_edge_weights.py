@@ -1,4 +1,4 @@
-"""A trial detects by their bits that f has written edge weights; a run does not pay for it."""
+"""A trial detects writes to edge weights by their bits; a run does not pay for the check."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ WRITES: dict[str, Callable[[Any], None]] = {
     "one": lambda words: words.weight.__setitem__(-1, 2),
     "new": lambda words: setattr(words, "weight", words.weight * 2),
 }
-seen: list[Any] = []  # the edges that f was given
-writes: list[Callable[[Any], None]] = []  # what f does with them
+seen: list[Any] = []  # the edges passed to f
+writes: list[Callable[[Any], None]] = []  # called by f with them
 
 
 class Word(gridml.Vertex):
@@ -77,7 +77,7 @@ def forget() -> None:
 
 
 def engine_on(place: str, *, topics: int = 1, trial: bool = True, weight: float = 1.0) -> Engine:
-    """An engine on texts whose weights are all the same; f is given them as they lie where there is one topic."""
+    """An engine on texts with equal weights; with one topic, f gets a view of them."""
     g, at = gridml.Graph(), np.arange(COUNT) % topics
     words = gridml.csr(np.arange(COUNT + 1), np.zeros(COUNT, np.int64), np.full(COUNT, weight, np.float32))
     g.add(Word, count=np.zeros(1))
@@ -122,7 +122,7 @@ def test_weights_that_f_writes_are_named(place: str, topics: int, weight: float,
 @pytest.mark.parametrize("topics", [1, 2])
 @pytest.mark.parametrize("write", [None, *WRITES])
 def test_weights_are_read_and_written_where_torch_infers(trial: bool, topics: int, write: str | None) -> None:
-    """A file may enter that mode for good, as one does that trains nothing by gradients."""
+    """A program may enter inference mode for good if it trains nothing by gradients."""
     writes.extend([] if write is None else [WRITES[write]])
     engine = engine_on("cpu", topics=topics, trial=trial)
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""The engine runs f on a chunk: the two ways to write f agree, every change is found, and replicas are rebased."""
+"""The engine runs f on a chunk: both forms of f agree, every change is found, and replicas are rebased."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def begin(program: gridml.Program, g: gridml.Graph, vertices: list[int] | None = None) -> Engine:
-    """An engine on one chunk of `vertices` (all), with the replica as it was added."""
+    """An engine on one chunk of `vertices` (default: all), with the initial replica."""
     driver = program.update.driver.__name__
     at = np.arange(g.tables[driver].count) if vertices is None else np.array(vertices)
     parts = None if program.bsp else components(g)
@@ -43,7 +43,7 @@ def begin(program: gridml.Program, g: gridml.Graph, vertices: list[int] | None =
 
 
 def rows(engine: Engine, g: gridml.Graph) -> Arrays:
-    """The rows of array fields that the engine's chunk touches, as the graph has them."""
+    """Return the rows of array fields that the engine's chunk touches, with the graph's values."""
     assert engine.chunk is not None
     arrays: Arrays = {}
     for name, ids in engine.chunk.touched().items():
@@ -68,7 +68,7 @@ def changed_fields(engine: Engine, start: int, stop: int) -> Arrays:
 
 
 def copies(engine: Engine) -> Arrays:
-    """A snapshot of modules, by name."""
+    """Return a snapshot of modules, by name."""
     return encode_replica(engine.snapshot().replica)
 
 
@@ -76,7 +76,7 @@ def views(engine: Engine) -> Arrays:
     return {name: view for views in engine._views.values() for name, view in views.items()}
 
 
-# --- one network: the two ways to write f
+# --- one network: both forms of f
 
 
 def linear() -> nn.Module:
@@ -299,7 +299,7 @@ def test_vertices_that_fail_together_are_named_together() -> None:
 
 
 def test_who_fails_otherwise_alone_is_not_blamed() -> None:
-    """As a layer does that takes statistics of its batch, and cannot of one vertex."""
+    """The function fails like a layer that needs statistics of its batch, which one vertex does not have."""
     message = iter(f"failure {k}" for k in range(100))
 
     class Numbered(ValueError):
@@ -668,7 +668,7 @@ def test_batches_cover_everything_and_cut_only_components_larger_than_themselves
             assert owner[1] - owner[0] > size
         else:
             more = [e for e in ends if end < e <= min(at + size, stop)]
-            assert not more  # as many whole components as fit
+            assert not more  # as many whole components as possible
         at = end
     if max(sizes) <= size:
         assert large == 0
@@ -709,7 +709,7 @@ def test_rebase_keeps_what_was_trained_since_the_push() -> None:
     engine.rebase(snapshot, decode_replica(newest), 2)
     for name, view in views(engine).items():
         np.testing.assert_array_equal(view, local[name] - pushed[name] + newest[name])
-    assert set(push(engine)) == set(local)  # what was trained since is still to be pushed
+    assert set(push(engine)) == set(local)  # the training since then is still to be pushed
 
 
 def test_restart_takes_the_replica_as_it_is_and_forgets_local_work() -> None:
@@ -806,7 +806,7 @@ def test_the_next_chunk_starts_from_the_same_modules_and_optimisers() -> None:
         assert tensor.tobytes() == right[name].tobytes()
 
 
-# --- networks come and go
+# --- networks are added and released
 
 
 def adam() -> type[gridml.Vertex]:
@@ -841,7 +841,7 @@ def at_expert(engine: Engine, g: gridml.Graph, which: int) -> None:
     engine.begin(cut(g, "Case", np.arange(4 * which, 4 * which + 4), None, None, bsp=False))
 
 
-def test_networks_that_are_let_go_of_are_freed() -> None:
+def test_released_networks_are_freed() -> None:
     g = cases()
     engine = begin(gridml.Program(cases, fit_experts), g)
     engine.train(0, 12, 1.0)

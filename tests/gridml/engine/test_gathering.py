@@ -1,4 +1,4 @@
-"""An engine steps what is gathered before a snapshot leaves, and drops it with the work that is dropped."""
+"""An engine steps accumulated gradients before a snapshot, and drops them with dropped work."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_newer_replica_leaves_what_is_gathered(engine: Engine) -> None:
     assert weights(engine.snapshot()) == [-1] * 4 + [0] * 4
 
 
-def test_f_is_told_how_far_the_run_is(engine: Engine) -> None:
+def test_f_gets_the_progress_of_the_run(engine: Engine) -> None:
     seen.clear()
     engine.at = Progress(epoch=2, version=7, share=0.5, step=3, steps=6)
     engine.train(0, 2, 1.0)

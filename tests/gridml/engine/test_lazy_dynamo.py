@@ -1,4 +1,4 @@
-"""An optimiser works without torch's compiler, to the same bits, and the compiler comes when it is needed."""
+"""An optimiser works without torch's compiler, bit for bit, and the compiler is imported when needed."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import gridml
+from gridml.engine import mirror as mirror_module
 from gridml.engine.devices import Device
 from gridml.engine.mirror import Mirror, needs_mirror
 from gridml.engine.modules import Modules
@@ -46,7 +47,7 @@ def test_values_go_and_come(place: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_is_captured_is_as_it_was_whatever_is_done_to_it_meanwhile(place: str) -> None:
+def test_a_capture_is_unaffected_by_later_writes(place: str) -> None:
     mirror, tensor = mirror_of(torch.arange(5.0), place)
     with torch.no_grad():
         tensor += 1
@@ -64,7 +65,7 @@ def test_what_is_captured_is_as_it_was_whatever_is_done_to_it_meanwhile(place: s
 
 @pytest.mark.pretended
 def test_what_has_not_been_waited_for_is_not_there() -> None:
-    """So that the other tests can fail: it is the copy that does not block."""
+    """The copy does not block, so the other tests can fail."""
     mirror, _ = mirror_of(torch.arange(5.0), NAME)
     before = STATE.deferred
     capture = mirror.capture()
@@ -131,7 +132,7 @@ def test_what_a_short_format_cannot_hold_of_a_value_is_kept(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_is_frozen_is_not_brought_home_again_until_somebody_writes_it(place: str) -> None:
+def test_a_frozen_tensor_is_not_copied_again_until_it_is_written(place: str) -> None:
     tensors = {
         "frozen": torch.nn.Parameter(torch.ones(2).to(place), requires_grad=False),
         "trained": torch.nn.Parameter(torch.ones(2).to(place)),
@@ -153,23 +154,23 @@ def test_what_is_frozen_is_not_brought_home_again_until_somebody_writes_it(place
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_was_frozen_comes_home_once_it_is_trained_or_lies_elsewhere(place: str) -> None:
-    """A fused optimiser writes parameters without counting it, and so does who gives one other memory."""
+def test_a_frozen_tensor_is_copied_once_it_is_trained_or_moved(place: str) -> None:
+    """A fused optimiser writes parameters without increasing their version, and so does an exchange of their memory."""
     names = ("trained", "replaced")
     made = {n: nn.Parameter(torch.ones(2, dtype=torch.bfloat16).to(place), requires_grad=False) for n in names}
     mirror = Mirror(made, place)
     assert not mirror.capture().arrays
     made["trained"].requires_grad_()
     assert mirror.capture().arrays.keys() == {"trained"}
-    if place == "cpu":  # of the pretended device's tensors the memory cannot be exchanged
+    if place == "cpu":  # the memory of the pretended device's tensors cannot be exchanged
         made["replaced"].data = made["replaced"].data * 3
         assert mirror.capture().arrays["replaced"].tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_frozen_parameter_that_is_written_through_its_data_comes_home(place: str, dtype: torch.dtype) -> None:
-    """A teacher that follows the network which is trained: neither its version nor its address moves."""
+def test_a_frozen_parameter_written_through_its_data_is_copied(place: str, dtype: torch.dtype) -> None:
+    """A teacher that follows the trained network: neither its version nor its address changes."""
     tensors = {
         n: nn.Parameter(torch.ones(3, dtype=dtype).to(place), requires_grad=False) for n in ("teacher", "frozen")
     }
@@ -199,3 +200,61 @@ def test_memory_of_the_host_is_that_whatever_device_is_the_default(place: str) -
     finally:
         torch.set_default_device(None)
     assert mirror.arrays["weight"].tolist() == [1, 1]
+
+
+def rebased(place: str, dtype: torch.dtype, *, frozen: bool = False) -> tuple[Mirror, torch.Tensor, set[str]]:
+    tensor = torch.tensor([1.0, 2.0, 3.0]).to(dtype).to(place)
+    parameter = nn.Parameter(tensor, requires_grad=not frozen)
+    mirror = Mirror({"weight": parameter}, place)
+    pushed, newest = np.array([1.0, 1.0, 1.5]), np.array([10.0, 20.0, 30.0])
+    kept = np.float64 if dtype == torch.float64 else np.float32
+    return (
+        mirror,
+        parameter,
+        mirror.rebase({"weight": (pushed.astype(kept), newest.astype(kept)), "other": (pushed, newest)}),
+    )
+
+
+@pytest.mark.pretended
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_device_rebases_what_it_trains(dtype: torch.dtype) -> None:
+    mirror, tensor, done = rebased(NAME, dtype)
+    assert done == {"weight"}
+    assert tensor.detach().cpu().tolist() == [10.0, 21.0, 31.5]
+    assert mirror.arrays["weight"].tolist() == [1.0, 2.0, 3.0], "the host's values are older until the next pull"
+    mirror.pull(["weight"])
+    assert mirror.arrays["weight"].tolist() == [10.0, 21.0, 31.5]
+
+
+@pytest.mark.pretended
+def test_a_device_leaves_to_the_host_what_only_the_host_can_do() -> None:
+    """Frozen tensors are compared with the host's, short formats have their rounding errors there."""
+    assert rebased(NAME, torch.float32, frozen=True)[2] == set()
+    assert rebased(NAME, torch.bfloat16)[2] == set()
+    mirror, tensor = mirror_of(torch.tensor([0.0, -torch.inf]), NAME)  # a mask
+    assert mirror.rebase({"weight": (np.zeros(2, np.float32), np.ones(2, np.float32))}) == set()
+    assert tensor.cpu().tolist() == [0.0, -torch.inf]
+
+
+@pytest.mark.pretended
+def test_where_the_device_has_no_memory_the_host_rebases() -> None:
+    mirror, tensor = mirror_of(torch.ones(1000), NAME)
+    limit, STATE.limit = STATE.limit, STATE.used + 4000
+    try:
+        assert mirror.rebase({"weight": (np.zeros(1000, np.float32), np.ones(1000, np.float32))}) == set()
+    finally:
+        STATE.limit = limit
+    assert tensor.cpu().unique().tolist() == [1.0]
+
+
+@pytest.mark.pretended
+def test_memory_for_captures_is_there_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frozen parameters are not captured, and need none."""
+    made: list[int] = []
+    plain = mirror_module.host_memory
+    monkeypatch.setattr(
+        mirror_module, "host_memory", lambda shape, dtype: (made.append(shape[0]), plain(shape, dtype))[1]
+    )
+    tensors = {"frozen": nn.Parameter(torch.zeros(7).to(NAME), requires_grad=False), "trained": torch.zeros(5).to(NAME)}
+    Mirror(tensors, NAME)
+    assert sorted(made) == [5] * (1 + mirror_module.MAX_CAPTURES) + [7]

@@ -1,4 +1,4 @@
-"""A vertex's views are of the tensors that its module has now, whatever f gave it in place of others."""
+"""A vertex's views refer to the current tensors of its module, even after f has replaced some."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUM, WEIGHT = "Network/0/model/sum", "Network/0/model/weight"
 
 
 class Summing(nn.Module):
-    """Its buffer is a new tensor with every batch."""
+    """A module whose buffer is a new tensor in every batch."""
 
     sum: torch.Tensor
     cache: torch.Tensor | None
@@ -51,7 +51,7 @@ class Short(gridml.Vertex):
 
 
 class Pair(nn.Module):
-    """A pupil that is trained, and a teacher that follows it."""
+    """A trained pupil, and a teacher that follows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def test_a_buffer_that_forward_replaces_is_pushed_as_it_is_and_rebased(place: st
 
 
 def test_a_parameter_that_is_given_other_memory_is_pushed_as_it_is_and_rebased() -> None:
-    """On the CPU alone: of the pretended device's tensors the memory cannot be exchanged."""
+    """On the CPU only, because the memory of the pretended device's tensors cannot be exchanged."""
     engine = engine_of(exchange)
     engine.train(0, 1, 1.0)
     first = engine.snapshot()

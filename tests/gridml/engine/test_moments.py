@@ -35,7 +35,7 @@ OTHERS: dict[str, Make] = {
 
 
 class Worker:
-    """A linear layer of (2, 3) weights and an optimiser of it."""
+    """A linear layer with (2, 3) weights and its optimiser."""
 
     def __init__(self, make: Make) -> None:
         torch.manual_seed(1)
@@ -72,7 +72,7 @@ class Worker:
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
-def test_second_moments_and_counts_go_on_and_first_moments_begin_anew(name: str) -> None:
+def test_second_moments_and_counts_continue_and_first_moments_restart(name: str) -> None:
     old, new = Worker(ADAPTIVE[name]).train(20), Worker(ADAPTIVE[name])
     assert new.inherit(old.gathered) is None
     for weight in ("weight", "bias"):
@@ -153,7 +153,7 @@ def test_what_only_runs_on_a_device_is_tried_without() -> None:
     }
 
 
-def test_weights_that_are_not_trained_keep_nobody_from_trying_the_others() -> None:
+def test_untrained_weights_do_not_prevent_the_check_of_others() -> None:
     weights = [
         Weight("net.weight", (2, 3), torch.float32, is_trained=True),
         Weight("net.scale", (2,), torch.float32, is_trained=False),
@@ -163,7 +163,7 @@ def test_weights_that_are_not_trained_keep_nobody_from_trying_the_others() -> No
 
 
 def test_an_optimiser_that_takes_only_sparse_gradients_is_tried_with_those() -> None:
-    """Of torch's, SparseAdam: it counts its steps in a plain number."""
+    """An optimiser that counts its steps in a plain number, such as torch's SparseAdam."""
 
     def make(weights: Any) -> torch.optim.Optimizer:
         return torch.optim.SparseAdam(list(weights), lr=0.1)
@@ -200,7 +200,7 @@ def _entries(worker: Worker) -> dict[str, frozenset[str]]:
 
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_moments_that_lack_an_entry_are_left_out_and_training_goes_on(name: str) -> None:
-    """`attack1`: exp_avg_sq alone ended every new worker with KeyError: 'step'."""
+    """Regression: exp_avg_sq alone ended every new worker with KeyError: 'step'."""
     whole = Worker(ADAPTIVE[name]).train(5).gathered
     for left_out in {each.partition("/")[0] for each in whole}:
         new = Worker(ADAPTIVE[name])
@@ -212,7 +212,7 @@ def test_moments_that_lack_an_entry_are_left_out_and_training_goes_on(name: str)
 
 
 def test_moments_of_another_shape_or_that_cannot_be_loaded_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`attack1`: a scalar in the place of a matrix ended every new worker in Adam.step."""
+    """Regression: a scalar in place of a matrix ended every new worker in Adam.step."""
     whole, new = Worker(ADAPTIVE["adam"]).train(5).gathered, Worker(ADAPTIVE["adam"])
     wrong = {n: v[:1] if v.ndim and n.endswith("weight") else v for n, v in whole.items()}
     problem = new.inherit(wrong)

@@ -1,17 +1,35 @@
-"""Batch sizes and push intervals of workers that are one of many."""
+"""Batch sizes and push intervals of several workers."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.engine.pace import MAX_BUDGET_FACTOR, batch_size, next_batch, poll_interval_s, push_every, rate_scale
+from gridml.engine.pace import (
+    MAX_BUDGET_FACTOR,
+    PaceFacts,
+    batch_size,
+    choose_pace,
+    next_batch,
+    poll_interval_s,
+    rate_scale,
+)
 
 batches = st.integers(1, 4096)
 lives = st.integers(0, 10_000)
+
+
+def push_every(
+    live: int, batch: int, rate: float, push_cost_s: float, budget: float, drift: float = 0.0
+) -> tuple[int, str]:
+    """Return (push interval, reason) of workers that keep the program's batch."""
+    facts = PaceFacts(live, batch, batch, speed=rate, push_s=push_cost_s, budget=budget, drift=drift)
+    chosen, reason = choose_pace(facts)
+    return chosen.push_every, reason
 
 
 @given(batches, st.data())
@@ -48,6 +66,64 @@ def test_pushes_come_as_often_as_the_merge_rule_wants_where_they_are_cheap(live:
     assert push_every(live, 64, rate=1000.0, push_cost_s=0.0, budget=0.03)[0] == expected
 
 
+@given(lives, batches, st.data())
+def test_one_decision_gives_batch_rate_and_interval(live: int, batch: int, data: st.DataObject) -> None:
+    least = data.draw(st.integers(1, batch))
+    chosen, _ = choose_pace(PaceFacts(live, batch, least))
+    assert chosen.batch == batch_size(batch, least, live)
+    assert chosen.rate == rate_scale(chosen.batch / batch)
+    assert chosen.push_every % chosen.batch == 0
+
+
+def test_a_program_may_keep_its_rates() -> None:
+    assert choose_pace(PaceFacts(4, 64))[0][:2] == (16, 0.5)
+    assert choose_pace(PaceFacts(4, 64, keeps_rate=True))[0][:2] == (16, 1.0)
+
+
+def test_the_interval_that_is_asked_for_is_used() -> None:
+    facts = PaceFacts(4, 64, speed=1000.0, push_s=0.002, merging_s=10.0, max_interval_s=0.01, asked=7)
+    assert choose_pace(facts) == ((16, 0.5, 7), "asked for")
+
+
+@given(
+    st.integers(1, 1000),
+    st.none() | st.floats(1e-3, 1e4),
+    st.floats(0, 1e4),
+    st.integers(1, 64),
+    st.integers(1, 10_000),
+    st.floats(0, 0.1),
+)
+def test_only_the_master_makes_an_interval_longer_than_the_rule_wants(
+    cost: int, longest_s: float | None, speed: float, batch: int, live: int, merge_s: float
+) -> None:
+    free = PaceFacts(live, batch, batch, speed=speed, push_s=cost / 1000.0, budget=0.03)
+    ruled = choose_pace(free)[0].push_every
+    longest = math.inf if longest_s is None else longest_s
+    facts = replace(free, merging_s=live * merge_s, max_interval_s=longest)
+    (_, _, every), reason = choose_pace(facts)
+    assert reason
+    merged = live * merge_s * speed
+    assert batch <= every <= max(ruled, merged + batch)
+    assert every >= merged - batch
+    assert every % batch == 0
+    if every < ruled:
+        assert every >= min(longest, live * merge_s) * speed - batch
+
+
+def test_what_the_master_cannot_merge_is_not_pushed_whatever_the_rule_wants() -> None:
+    facts = PaceFacts(2600, 1, speed=0.16, merging_s=728.0)
+    (_, _, every), reason = choose_pace(facts)
+    assert every == round(728 * 0.16) and reason == "116 vertices: the master merges no faster"
+    assert choose_pace(replace(facts, max_interval_s=60.0))[0].push_every == every
+    assert choose_pace(replace(facts, speed=0.0))[0].push_every == 10
+
+
+def test_short_lives_push_oftener_than_the_rule() -> None:
+    facts = PaceFacts(1, 10, speed=100.0)
+    assert choose_pace(replace(facts, max_interval_s=2.0))[0].push_every == 200
+    assert choose_pace(replace(facts, max_interval_s=60.0))[0].push_every == 520
+
+
 @given(
     st.integers(2, 1000),
     batches,
@@ -60,10 +136,8 @@ def test_the_more_rows_drift_the_oftener_workers_push_as_far_as_the_merge_rule_w
     live: int, batch: int, rate: float, cost_s: float, budget: float, drifts: list[float]
 ) -> None:
     less, more = sorted(drifts)
-    least, still, some, much = (
-        push_every(live, batch, rate, cost, budget, drift)[0]
-        for cost, drift in ((0.0, 0.0), (cost_s, 0.0), (cost_s, less), (cost_s, more))
-    )
+    least = push_every(live, batch, 0.0, 0.0, budget)[0]
+    still, some, much = (push_every(live, batch, rate, cost_s, budget, drift)[0] for drift in (0.0, less, more))
     assert least <= much <= some <= still
 
 
@@ -79,12 +153,12 @@ def test_another_interval_loses_more_to_pushes_and_drift_together(times: float) 
     assert reason == "a push costs 100.0 ms, and rows of 9 workers drift apart"
 
 
-def test_pushes_take_no_more_than_so_many_times_the_budget() -> None:
+def test_pushes_take_at_most_a_multiple_of_the_budget() -> None:
     every, _ = push_every(64, 1, rate=1000.0, push_cost_s=1.0, budget=0.03, drift=10.0)
     assert every == int(1000 / 0.03 / MAX_BUDGET_FACTOR)
 
 
-def test_one_worker_alone_drifts_from_nobody() -> None:
+def test_a_single_worker_does_not_drift() -> None:
     assert push_every(1, 64, 1000.0, 0.1, 0.03, drift=0.1) == push_every(1, 64, 1000.0, 0.1, 0.03)
 
 
@@ -99,11 +173,11 @@ def cut(left: int, size: int, least: int, *, alike: bool) -> list[int]:
 
 @given(st.integers(1, 10_000), batches)
 def test_a_lease_is_cut_into_batches_of_nearly_one_size(left: int, size: int) -> None:
-    """However many it holds, no batch is much smaller than the others: at the end of one there was a single vertex."""
+    """No batch of a lease is much smaller than the others. Regression: the last one had a single vertex."""
     sizes = cut(left, size, 1, alike=True)
     assert max(sizes) <= size
     assert max(sizes) - min(sizes) <= 1
-    assert len(sizes) == -(-left // size)  # not one batch more than there must be
+    assert len(sizes) == -(-left // size)  # no more batches than necessary
 
 
 @given(st.integers(1, 10_000), batches)

@@ -1,4 +1,4 @@
-"""A worker dies with its parent: real processes and SIGKILL; a pipe that closes tells that a worker has gone."""
+"""A worker dies with its parent: real processes and SIGKILL; the closing of a pipe shows the end of a worker."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_worker_dies_when_its_parent_is_killed(pipe: tuple[int, int]) -> None:
     try:
         worker = int(receive(read))
         assert worker != parent.pid
-        os.kill(worker, 0)  # it is there
+        os.kill(worker, 0)  # it exists
     finally:
         parent.kill()
         assert parent.wait(LIMIT_S) == -signal.SIGKILL

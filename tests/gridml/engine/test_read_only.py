@@ -70,7 +70,7 @@ def test_the_field_is_named_and_how_it_is_made_mutable(f: Callable[..., None]) -
     assert "mutable=True" in str(error) and error.__traceback__ is not None
 
 
-def test_what_cannot_be_told_keeps_numpys_words() -> None:
+def test_an_unknown_field_keeps_numpys_message() -> None:
     assert "read-only" in str(failure(within_numpy, 4))
 
 

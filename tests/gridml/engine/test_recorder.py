@@ -1,4 +1,4 @@
-"""Logged values are summed by vertices, and dropped with the work that they belong to."""
+"""Logged values are summed over vertices, and dropped with their work."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_values_on_a_device_are_read_when_they_are_pushed_in_one_wait_for_each_f
         recorder.begin_batch()
         loss = torch.tensor([float(at)]).to(NAME)
         gridml.log(loss=loss, right=torch.tensor(at).to(NAME), on_host=at)
-        loss += 100  # what was logged is what it was
+        loss += 100  # the logged value does not change
         recorder.end_call(2)
         recorder.end_batch()
     assert not reads

@@ -1,4 +1,4 @@
-"""Random numbers of one's own, beside those of the process."""
+"""The engine's random numbers, separate from those of the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from gridml.engine.rng_state import RngState
 
 
-def test_everybody_has_random_numbers_of_their_own_and_the_process_keeps_its() -> None:
+def test_each_state_has_its_own_random_numbers_and_the_process_keeps_its() -> None:
     def drawn(rng: RngState | None) -> tuple[float, float, float]:
         if rng is not None:
             rng.swap()

@@ -72,7 +72,7 @@ def modules_with(optimiser: Callable[..., Any]) -> Modules:
 
 
 def plain(make: Callable[..., Any], optimiser_of: Callable[..., Any]) -> list[list[dict[str, Any]]]:
-    """The settings before each step of a loop that steps its optimiser, then its scheduler."""
+    """Return the settings before each step of a loop that steps its optimiser, then its scheduler."""
     optimiser = optimiser_of(nn.Linear(3, 2).parameters())
     schedule = gridml.torch_schedule(make)
     assert isinstance(schedule, TorchSchedule)
@@ -95,7 +95,7 @@ def test_settings_equal_torchs_own_step_by_step(make: Callable[..., Any], optimi
         modules.set_rate(1.0)
         modules.follow(schedule, Progress(step=step, steps=STEPS))
         assert settings_of(modules.optimisers(0)["model"]) == expected[step], step
-    for step in (17, 3, 39):  # who joins late, and who is thrown back
+    for step in (17, 3, 39):  # a worker that joins late, and one that is set back
         late.set_rate(1.0)
         late.follow(schedule, Progress(step=step, steps=STEPS))
         assert settings_of(late.optimisers(0)["model"]) == expected[step], step

@@ -1,4 +1,4 @@
-"""Copies between a device and the host, by threads that have no device and where its memory is short."""
+"""Copies between a device and the host, by threads without a device, and with little device memory."""
 
 from __future__ import annotations
 

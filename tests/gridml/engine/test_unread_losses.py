@@ -1,4 +1,4 @@
-"""Losses on a device are looked at when a push is to leave: the host waits for the device then, and not every batch."""
+"""Losses on a device are read only before a push, so that the host does not wait for the device in every batch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gathered(points: gridml.Batch[Point], network: Network) -> None:
 
 
 def engine_on(place: str, update: Any, wrong: int | None = None) -> tuple[Engine, ReplicaPart]:
-    """An engine on all points, the one at `wrong` of which has a coordinate that is no number, and the replica."""
+    """An engine on all points, of which the one at `wrong` has a NaN coordinate, and the replica."""
     x = np.random.default_rng(2).normal(size=(ROWS, 3)).astype(np.float32)
     if wrong is not None:
         x[wrong, 1] = np.nan
@@ -111,7 +111,7 @@ def test_what_is_dropped_says_nothing_of_what_is_trained_next(place: str) -> Non
 
 
 class Reads(TorchDispatchMode):
-    """Counts the numbers that are read off a device."""
+    """Count the numbers that are read from a device."""
 
     count = 0
 
@@ -140,4 +140,4 @@ def test_losses_do_not_wait_for_a_push_for_ever(monkeypatch: pytest.MonkeyPatch)
         engine.train(start, start + BATCH, 1.0)
     with pytest.raises(BatchFailed) as caught:
         engine.train(3 * BATCH, 4 * BATCH, 1.0)
-    assert (caught.value.first, caught.value.last) == (0, BATCH - 1)  # what is held is needed to say it closer
+    assert (caught.value.first, caught.value.last) == (0, BATCH - 1)  # only the held values could narrow it down

@@ -1,4 +1,4 @@
-"""Batches as f receives them: views or copies, and the write-back of changes."""
+"""Batches in f: views or copies, and the write-back of changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chunk is a faithful part of the graph: the same rows, and every edge leads to the same vertex as before."""
+"""A chunk is an exact part of the graph: the same rows, and every edge leads to the same vertex."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Text(gridml.Vertex):
 
 
 class Note(gridml.Vertex):
-    """Leads to texts; no text leads to it, so that f cannot see it."""
+    """It has edges to texts, and none from them, so f cannot see it."""
 
     about = gridml.edge(Text)
     words = gridml.edge(Word)
@@ -146,7 +146,7 @@ def test_chunks_of_components_are_whole_faithful_and_survive_the_way(
         assert_equal(Chunk.decode(chunk.encode()), chunk)
         touched = set(chunk.edges["Text/words"].index.tolist()) | set(chunk.edges["Text/pair"].index.tolist())
         touched |= set(chunk.edges["Author/favourite"].index.tolist())
-        assert touched == set(range(len(chunk.tables["Word"].ids)))  # no replica that nothing leads to
+        assert touched == set(range(len(chunk.tables["Word"].ids)))  # no replica without an edge to it
         assert chunk.touched().keys() == {"Author", "Word"}
         for name, ids in seen.items():
             ids += chunk.tables[name].ids.tolist()

@@ -53,7 +53,7 @@ def test_values_arrive_as_they_were_and_nothing_waits(what: str, block: int, mon
     tensor = rows_of().present(source)
     assert STATE.deferred - before >= (values.size > 0), "the copy blocked"
     if source.flags.writeable:
-        source[...] = 0  # it is the caller's again
+        source[...] = 0  # the caller may change it again
     assert tensor.device.type == "privateuseone"
     assert tensor.cpu().numpy().dtype == values.dtype
     np.testing.assert_array_equal(tensor.cpu().numpy(), values)
@@ -63,3 +63,15 @@ def test_a_column_is_copied_once() -> None:
     rows = rows_of(pixels=VALUES["a column"], label=VALUES["labels"])
     assert rows.column("pixels") is rows.column("pixels")
     assert rows.column("pixels").cpu().tolist() == VALUES["a column"].tolist()
+
+
+def test_a_column_is_copied_as_far_as_training_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_rows, "MIN_COPIED", 16)  # two of its rows
+    rows = rows_of(pixels=VALUES["a column"], label=VALUES["labels"])
+    before = STATE.deferred
+    assert rows.column("pixels", 1)[:1].cpu().tolist() == [[0, 1]]
+    assert rows.column("pixels", 2)[:2].cpu().tolist() == [[0, 1], [2, 3]], "the first copy brought two rows"
+    assert STATE.deferred == before + 1
+    assert rows.read("pixels", 4).cpu().tolist() == [8, 9]
+    assert rows.column("pixels").cpu().tolist() == VALUES["a column"].tolist()
+    assert STATE.deferred == before + 2

@@ -1,4 +1,4 @@
-"""Digests of arrays: the same for the same values wherever they lie, another for any other."""
+"""Digests of arrays: equal for equal values in any memory layout, and different for any other value."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_what_makes_no_sense_is_refused(wrong: Callable[[], object], said: str) 
 
 
 def test_a_value_that_is_not_there_is_said() -> None:
-    with pytest.raises(ProgramError, match="goes by min:loss, and evaluate returned accuracy; expected a number"):
+    with pytest.raises(ProgramError, match="has the goal min:loss, and evaluate returned accuracy; expected a number"):
         goal("loss", "keep").value({"accuracy": 1.0})
     with pytest.raises(ProgramError, match="a list of that name"):
         goal("loss", "keep").value({"loss": [1.0]})

@@ -10,7 +10,7 @@ from gridml.model.layers import COMPILED, Layers, layers_of
 
 
 class Reader(nn.Module):
-    """Embeddings of every sort; the words are predicted with the table that they are read with."""
+    """Embeddings of every kind; words are predicted with the table of their input."""
 
     def __init__(self) -> None:
         super().__init__()

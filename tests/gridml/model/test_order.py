@@ -1,4 +1,4 @@
-"""The order of an epoch: a permutation, a pure function, and units of it are never cut."""
+"""The order of an epoch: a permutation, a pure function of its seed, and its units are never cut."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_seed_and_epoch_both_matter(shuffle: Shuffle) -> None:
 
 
 def test_an_order_stays_what_it_was_in_earlier_releases() -> None:
-    """A resumed run relies on it: credits are positions."""
+    """A resumed run relies on the same order, because credits are positions."""
     assert EpochOrder(10, 5, 3, "all").vertices(0, 10).tolist() == [9, 1, 0, 3, 4, 2, 7, 8, 6, 5]
     assert EpochOrder(10, 5, 3, "block").vertices(0, 10).tolist() == [9, 1, 0, 3, 4, 2, 7, 8, 6, 5]
 

@@ -37,7 +37,7 @@ def as_before() -> Iterator[None]:
 
 
 def written(folder: Path, text: str, **files: str) -> Path:
-    """A program that begins with `text`, and files by their paths, `__` for a slash, "package" for __init__.py."""
+    """Write a program that begins with `text`, and files by path, with `__` for a slash, "package" for __init__.py."""
     for name, content in {**files, "program": f"{text}\n{TALLY}"}.items():
         path = folder / f"{name.replace('__', '/').replace('package', '__init__')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def loaded(folder: Path, text: str, **files: str) -> Any:
     return sys.modules["gridml_program_program"]
 
 
-IMPORTS = [  # (what the program does, what it has as `got` then)
+IMPORTS = [  # (the program's import, the value of `got`)
     ("import master; got = master.SCALE", 2),
     ("import master as m; got = m.SCALE", 2),
     ("from master import SCALE as got", 2),
@@ -93,7 +93,7 @@ FILES = {
 @pytest.mark.parametrize("kept", [False, True])
 def test_the_programs_folder_goes_first_for_what_it_imports(tmp_path: Path, text: str, got: int, kept: bool) -> None:
     program = written(tmp_path / "theirs", text, **FILES)
-    if kept:  # as workers do, and evaluate
+    if kept:  # as in workers, and for evaluate
         copy = SavedProgram(tmp_path / "copy", program)
         copy.keep(contents_of(program))
         for name in copy.files:
@@ -103,7 +103,7 @@ def test_the_programs_folder_goes_first_for_what_it_imports(tmp_path: Path, text
 
 
 def test_others_keep_theirs(tmp_path: Path) -> None:
-    programs = "gridml_program_", "gridml_own_"  # of other tests, which loading another one may end
+    programs = "gridml_program_", "gridml_own_"  # modules of other tests, which loading a program may remove
     ours = {name: module for name, module in sys.modules.items() if not name.startswith(programs)}
     loaded(tmp_path, "import master, comm, six, statistics", **FILES)
     import comm
@@ -116,7 +116,7 @@ def test_others_keep_theirs(tmp_path: Path) -> None:
     assert RunDirectory and all(sys.modules[name] is ours[name] for name in ours if name in sys.modules)
 
 
-def test_what_nobody_else_has_is_loaded_under_its_own_name(tmp_path: Path) -> None:
+def test_a_module_without_a_conflict_keeps_its_name(tmp_path: Path) -> None:
     importing = builtins.__import__
     loaded(tmp_path, "import plain_of_a_program", plain_of_a_program="")
     assert "plain_of_a_program" in sys.modules and builtins.__import__ is importing
@@ -129,7 +129,7 @@ def test_two_programs_have_each_their_own_modules_of_one_name(tmp_path: Path) ->
 
 
 def test_what_they_make_can_be_pickled(tmp_path: Path) -> None:
-    """As a DataLoader's workers, which are forked, have it."""
+    """Forked processes, such as a DataLoader's workers, find the program's modules."""
     program = loaded(tmp_path, "import comm", comm="class Row:\n    pass\ndef made():\n    return Row()")
     row = program.comm.made()
     assert isinstance(pickle.loads(pickle.dumps(row)), program.comm.Row)
@@ -142,7 +142,7 @@ def test_what_they_make_can_be_pickled(tmp_path: Path) -> None:
         ("import remote.no_such", "No module named 'remote.no_such'"),
         ("from master import no_such", "cannot import name 'no_such'"),
         ("import six.no_such", "six"),
-        ("import ami", "relative import"),  # as of a script's module: it is in no package
+        ("import ami", "relative import"),  # as in a script, which is in no package
         ("import chunk_model.up", "relative import"),
     ],
 )
@@ -154,7 +154,7 @@ def test_what_is_not_there_is_called_as_the_program_calls_it(tmp_path: Path, tex
 
 
 def test_an_environment_in_the_folder_has_what_is_installed_in_it(tmp_path: Path) -> None:
-    """Its packages lie below the program's folder, and are not the program's."""
+    """Packages of a virtual environment below the program's folder are not the program's own."""
     installed = tmp_path / "venv" / "site"
     installed.mkdir(parents=True)
     (installed / "asks_for_comm.py").write_text("import comm\nfile = comm.__file__")
@@ -194,7 +194,7 @@ BESIDE = {
 @pytest.mark.real
 @pytest.mark.parametrize(("first", "second"), [("gridml", "master"), ("master", "gridml")])
 def test_a_script_has_its_modules_and_gridml_has_its_own(tmp_path: Path, first: str, second: str) -> None:
-    """Python finds the script's first, for gridml as well."""
+    """Python finds a script's own modules first, also for gridml's imports."""
     written(tmp_path, "", **BESIDE)
     (tmp_path / "script.py").write_text(SCRIPT.format(first=first, second=second, program=TALLY))
     done = subprocess.run(
@@ -206,7 +206,7 @@ def test_a_script_has_its_modules_and_gridml_has_its_own(tmp_path: Path, first: 
 @pytest.mark.real
 @pytest.mark.parametrize("named", [("-m", "gridml"), ("-P", "-m", "gridml")])
 def test_a_run_has_them_on_workers_and_in_evaluate(tmp_path: Path, named: tuple[str, ...]) -> None:
-    """In the folder of the program, and with that on Python's path, where they are found before gridml's."""
+    """Workers start in the program's folder, which is also on Python's path, so its modules come before gridml's."""
     text = "import master\nfrom comm import of_mine\ndef evaluate():\n"
     text += "    import remote.part\n    return {'scale': master.SCALE, 'part': remote.part.PART}\n"
     program = written(tmp_path, text, **BESIDE, comm="def of_mine():\n    return 7")
@@ -227,7 +227,7 @@ def test_a_run_has_them_on_workers_and_in_evaluate(tmp_path: Path, named: tuple[
 
 
 def test_an_import_in_a_loop_looks_at_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Imports stand in functions, and every one of the process passes by here: those of numba's compiler, too."""
+    """The hook sees every import of the process, also those in functions, such as numba's compiler."""
     text = "def again():\n    import json\n    import master\n    return master.SCALE"
     module = loaded(tmp_path, text, master__package="SCALE = 2")
     looks = list[str]()

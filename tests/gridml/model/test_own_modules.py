@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write(folder: Path, **files: str) -> Path:
-    """Files by their paths, `__` for a slash, "package" for __init__.py; returns the program, which is named so."""
+    """Write files by path, with `__` for a slash and "package" for __init__.py; return the path of the program."""
     for name, text in files.items():
         path = folder / f"{name.replace('__', '/').replace('package', '__init__')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,8 @@ def test_a_folder_without_an_init_is_a_package_too(folder: Path) -> None:
 
 
 def test_what_lies_beside_a_program_goes_before_what_is_installed(folder: Path) -> None:
-    """As for a script: before the standard library, but for what Python has loaded by then; and gridml is gridml."""
+    """Own modules come before the standard library, as for a script, except for modules that are already loaded; gridml
+    stays gridml."""
     program = write(
         folder,
         program="import json, numpy.linalg, comm, master, sys, os, gridml, nothing_of_the_kind",
@@ -120,7 +121,7 @@ def test_what_lies_beside_a_program_goes_before_what_is_installed(folder: Path) 
 
 
 def test_a_folder_without_an_init_comes_after_what_is_installed(folder: Path) -> None:
-    """Data lies in folders that are called as packages are; gridml's own names are no reason to take it for that."""
+    """Data folders may have the names of packages, also of gridml's, and are not taken for modules."""
     program = write(
         folder, program="import yaml.nodes, torch, remote.part", yaml__nodes="", remote__part="", torch__a=""
     )
@@ -131,7 +132,7 @@ def test_a_folder_without_an_init_comes_after_what_is_installed(folder: Path) ->
 
 
 def test_what_was_installed_beside_a_program_is_not_sent_where_it_is_elsewhere_too(folder: Path) -> None:
-    """By pip install --target: two of numpy in one process do not go."""
+    """Packages from pip install --target are not copied: two copies of numpy cannot share a process."""
     program = write(folder, program="import numpy, mine_beside_numpy", numpy__package="", mine_beside_numpy="")
     (folder / "numpy-2.0.dist-info").mkdir()
     assert found(program) == {"mine_beside_numpy.py"}
@@ -183,7 +184,7 @@ def test_what_the_search_path_has_first_and_something_loaded_hides_is_named(
     hidden_by = dict(own_files(program).hidden_on_path())
     assert {Path(path).relative_to(library).as_posix() for path in hidden_by} == {"master.py", "numpy/__init__.py"}
     assert hidden_by[str(library / "master.py")] == str(Path(gridml.__file__).parents[1] / "master" / "__init__.py")
-    write(folder, master="")  # what lies beside the program goes first
+    write(folder, master="")  # modules next to the program come first
     assert [*dict(own_files(program).hidden_on_path())] == [str(library / "numpy" / "__init__.py")]
 
 
@@ -203,7 +204,7 @@ def test_a_module_that_is_imported_by_its_name_is_found_when_it_is_loaded(folder
 
 
 def test_an_environment_in_the_folder_is_not_sent(folder: Path) -> None:
-    """Its modules are loaded from below the program's folder, but not under the names that they would have there."""
+    """Modules of an environment in the program's folder have other names than their paths there would give."""
     installed = write(folder / "venv" / "lib", installed_in_a_venv="").parent
     sys.path.insert(0, str(installed))
     text = "import installed_in_a_venv\n" + PROGRAM.read_text()
@@ -226,7 +227,7 @@ def copied(program: Path, to: Path) -> SavedProgram:
 
 
 def test_a_copy_is_loaded_as_what_it_was_made_of(folder: Path, tmp_path: Path) -> None:
-    """With its own modules as they were, which find what lies beside them."""
+    """The saved program has its own modules as they were, and they find their files."""
     text = "import pathlib, own_of_a_copy, kit_of_a_copy.part\nHERE = pathlib.Path(__file__)\n" + PROGRAM.read_text()
     beside = "import pathlib\nREAD = (pathlib.Path(__file__).parent / 'words.txt').read_text()\n"
     program = write(
@@ -299,12 +300,12 @@ def test_a_copy_that_is_damaged_is_made_again_or_refused(folder: Path, tmp_path:
         kept.repair(known)
         assert kept.digest() == known
     write(folder, first="A = 3")
-    kept.repair(known)  # it is whole, whatever the original is
+    kept.repair(known)  # it is intact, whatever the state of the original
     (kept.folder / "first.py").write_text("A = 2")
     with pytest.raises(LedgerError, match=r"neither is .* --with-changes"):
         kept.repair(known)
     kept.keep(contents_of(program))
-    kept.repair(known)  # as `--with-changes` left it, whose master was killed before it said so
+    kept.repair(known)  # as left by `--with-changes` if its master was killed before it recorded the change
     assert (kept.folder / "first.py").read_text() == "A = 3"
     shutil.rmtree(folder)
     with pytest.raises(LedgerError, match="neither is"):
@@ -319,7 +320,7 @@ def test_a_program_in_the_folder_of_copies_is_its_own(folder: Path) -> None:
 
 
 def test_a_copy_is_loaded_in_a_process_of_its_own(folder: Path, tmp_path: Path) -> None:
-    """As a worker does, which has never seen the original."""
+    """It is loaded as in a worker, which has no access to the original."""
     program = write(folder, program="import far_away\n" + PROGRAM.read_text(), far_away="A = 1")
     kept = copied(program, tmp_path / "copy")
     shutil.rmtree(folder)
@@ -328,7 +329,7 @@ def test_a_copy_is_loaded_in_a_process_of_its_own(folder: Path, tmp_path: Path) 
 
 
 def test_packages_find_their_own_data(folder: Path, tmp_path: Path) -> None:
-    """By every way that a package has to read what lies in it."""
+    """A package can read its data files in every usual way."""
     reads = (
         "import importlib.resources, inspect, pkgutil\n"
         "DATA = importlib.resources.files(__package__).joinpath('words.txt').read_text()\n"

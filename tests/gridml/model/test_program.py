@@ -1,4 +1,4 @@
-"""Finding the program in a user's file, and saying what is wrong with it before anything starts."""
+"""Finding the program in a user's file, and error messages before anything starts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Write = Callable[[str], Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Iterator[Write]:
-    """Writes a user's file; what loading it changed in this process is undone."""
+    """A function that writes a user's file; changes of this process by loading it are undone."""
     modules, paths = set(sys.modules), list(sys.path)
 
     def make(source: str, name: str = "words.py") -> Path:
@@ -206,7 +206,7 @@ def graph() -> gridml.Graph:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"update": lambda: None}, r"as its update; decorate the function with @gridml\.update"),
+        ({"update": lambda: None}, r"as its update; expected gridml\.Program\(graph, train\), with @gridml\.update"),
         ({"graph": gridml.Graph()}, "as its graph; expected the function, without calling it"),
         ({"evaluate": {}}, "as its evaluate; expected the function"),
         ({"epochs": 0}, "epochs=0; expected at least 1"),
@@ -226,13 +226,18 @@ def test_batch_sizes_that_make_no_sense(sizes: dict[str, int]) -> None:
         gridml.update(**sizes)  # type: ignore[call-overload]
 
 
+def test_learning_rates_are_scaled_or_fixed() -> None:
+    with pytest.raises(ProgramError, match="rate='kept'; expected 'scaled' or 'fixed'"):
+        gridml.update(batch=8, rate="kept")
+
+
 @pytest.mark.parametrize(
     ("made", "expected"),
     [("nn.Linear(1, 1)", 8), ("nn.Linear(1, 1), SGD", 2), ("nn.Sequential(nn.BatchNorm1d(1)), SGD", 8)],
 )
 def test_batches_are_shared_only_where_that_does_no_harm(write: Write, made: str, expected: int) -> None:
-    """f that moves vertices by a rate of its own would move them further, not oftener, in smaller batches, and the
-    variance of a small one may be nothing."""
+    """Batches are not reduced for an f that moves vertices by its own rate, because smaller batches would move them
+    further, and the variance of a small batch may be zero."""
     declared = textwrap.dedent(
         f"""\
         from torch import nn
@@ -340,7 +345,7 @@ def test_a_traceback_begins_in_the_users_file(write: Write) -> None:
     assert not any("engine" in line for line in lines)
 
 
-def test_an_error_from_elsewhere_is_told_without_frames(write: Write) -> None:
+def test_an_error_outside_of_the_users_code_is_reported_without_frames(write: Write) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         _ = 1 / 0
     assert user_traceback(caught.value, write("")) == "ZeroDivisionError: division by zero"

@@ -1,4 +1,4 @@
-"""Fields of differing length: from what a user gives, through a chunk, to what f sees."""
+"""Fields of varying length: from the user's value through a chunk to f."""
 
 from __future__ import annotations
 
@@ -150,10 +150,13 @@ def test_bytes_of_a_vertex_count_them() -> None:
         ({"tokens": "ab"}, "Sentence.tokens got str; expected one list or array for each vertex"),
         ({"tokens": [[1]]}, "tokens: 1"),
         ({"text": ["a", b"b"]}, "Sentence.text of vertex 1 got bytes; expected a str"),
-        ({"text": ["a", "\ud800"]}, "Sentence.text of vertex 1 is no text"),
+        ({"text": ["a", "\ud800"]}, "Sentence.text of vertex 1 is text that UTF-8 cannot encode"),
         ({"tokens": Ragged(np.zeros(2, np.int32), np.array([0, 2, 1]))}, "expected a non-decreasing array from 0 to 2"),
-        ({"tokens": Ragged(np.zeros((2, 2), np.int32), np.array([0, 1, 2]))}, r"of shape \(2,\) a value"),
-        ({"text": Ragged(np.zeros(2, np.uint8), np.array([0, 1, 2]))}, "got numbers of shape .* declared are text"),
+        ({"tokens": Ragged(np.zeros((2, 2), np.int32), np.array([0, 1, 2]))}, r"values of shape \(2,\)"),
+        (
+            {"text": Ragged(np.zeros(2, np.uint8), np.array([0, 1, 2]))},
+            "got numbers with values of shape .* declared are text",
+        ),
     ],
     ids=["float", "shape", "letters", "large", "str", "short", "bytes", "surrogate", "offsets", "pairs", "numbers"],
 )

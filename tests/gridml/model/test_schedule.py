@@ -1,4 +1,4 @@
-"""Learning-rate schedules: by share, by step, by torch; and what a run that is somewhere says of its steps."""
+"""Learning-rate schedules by share, by step and by torch, and the step count at a point of a run."""
 
 from __future__ import annotations
 

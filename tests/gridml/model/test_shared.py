@@ -1,5 +1,5 @@
-"""Columns that workers read themselves: a chunk names file and rows, f reads them batch by batch, and a file that is
-missing or another is found before f runs."""
+"""Columns that workers read themselves: a chunk names file and rows, f reads them batch by batch, and a missing or
+changed file is detected before f runs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_another_file_is_found_before_f_runs(tmp_path: Path, damage: Any, messag
     path = tmp_path / "values.npy"
     kept = path.read_bytes()
     path.rename(tmp_path / "kept.npy")
-    path.write_bytes(kept)  # another inode: what the graph has mapped stays
+    path.write_bytes(kept)  # another inode: the graph's mapping stays
     damage(path)
     with pytest.raises(SharedFileError, match=message):
         sums(g, np.array([1]))
@@ -178,7 +178,7 @@ def _cut(path: Path) -> None:
 def _overwrite(path: Path) -> None:
     with path.open("r+b") as file:
         file.write(b"\1" * 6_128)
-    os.utime(path, (1, 1))  # a clock of few ticks would not show it at once
+    os.utime(path, (1, 1))  # a coarse clock would not show the change at once
 
 
 WRITTEN = {
@@ -216,7 +216,7 @@ def test_a_file_that_is_touched_or_replaced_by_the_same_is_read_on(tmp_path: Pat
     first = place.opened()
     os.utime(path, (1, 1))
     assert place.opened() is not first and place.opened() is place.opened()
-    path.unlink()  # what is mapped stays
+    path.unlink()  # mapped content stays
     assert place.take(np.array([1])).tolist() == [[3, 4, 5]]
 
 

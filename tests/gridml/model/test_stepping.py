@@ -1,4 +1,4 @@
-"""Optimiser steps that f asks for: clipped, gathered over several batches, scaled."""
+"""Optimiser steps in f: clipped, accumulated over several batches, scaled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def loss_of(model: nn.Module, k: int) -> torch.Tensor:
 
 
 def plain(batches: int, accumulate: int, clip_norm: float | None) -> dict[str, torch.Tensor]:
-    """The loop that a user writes without gridml; what an epoch's end leaves over is stepped."""
+    """The equivalent plain loop; gradients that remain at the end of an epoch are stepped."""
     model = linear()
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
     for k in range(batches):
@@ -88,7 +88,7 @@ def test_what_is_forgotten_moves_nothing() -> None:
     assert network.model.weight.grad is None
 
 
-def test_vertices_that_are_stepped_apart_have_windows_of_their_own() -> None:
+def test_vertices_stepped_separately_have_separate_windows() -> None:
     modules = Modules(describe(Network), Stepping(2))
     first: Any = modules.vertex(0)
     second: Any = modules.vertex(1)
@@ -141,7 +141,7 @@ def test_optimisers_are_had_by_the_field_they_step() -> None:
     assert isinstance(network.optimiser, torch.optim.AdamW)
     both: Any = Modules(describe(Both)).vertex(0)
     assert {name: o.param_groups[0]["lr"] for name, o in both.optimisers.items()} == {"first": 0.1, "second": 0.2}
-    with pytest.raises(ProgramError, match="several, of first, second"):
+    with pytest.raises(ProgramError, match="several, of the fields first, second"):
         _ = both.optimiser
 
 

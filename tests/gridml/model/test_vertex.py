@@ -271,7 +271,7 @@ def test_a_loss_that_nothing_can_be_stepped_by_is_described() -> None:
         vertex.step(scores.detach().sum())
 
 
-def test_a_field_that_is_called_as_its_factory_is_told_apart() -> None:
+def test_a_field_with_the_name_of_its_factory_is_distinguished() -> None:
     with pytest.raises(ProgramError, match=r"gridml\.module got the field 'net' of the same class"):
 
         class Twice(gridml.Vertex):

@@ -1,4 +1,4 @@
-"""The method that is chosen, and why."""
+"""The choice of the method, with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs that are made, and those that are refused."""
+"""Construction of graphs, and rejected input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows divided in two, again and again, and parts mended two by two."""
+"""Recursive bisection of rows, and pairwise refinement of parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def graph_of(edges: list[tuple[int, int]]) -> Bipartite:
 
 
 def cut(graph: Bipartite, side: np.ndarray, units: np.ndarray) -> int:
-    """What both sides touch, counted by sets."""
+    """Return the number of columns that both sides touch, counted by sets."""
     touched = [
         {int(v) for u in np.flatnonzero(side == a) for v in graph.neighbours[slice(*graph.offsets[u : u + 2])]}
         for a in range(2)
@@ -46,7 +46,7 @@ def test_mending_never_costs_and_knows_what_is_cut(edges: list[tuple[int, int]],
 
 
 def test_mending_goes_over_a_loss() -> None:
-    """Two chains of four rows, interleaved: no single move gains, as it must be undone by another."""
+    """Two interleaved chains of four rows: no single move gains, because balance needs a second one."""
     columns = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     rows = [0, 1, 1, 2, 2, 3, 4, 5, 5, 6, 6, 7]
     graph = Bipartite.from_edges(rows, columns, (8, 6))
@@ -101,7 +101,7 @@ def test_no_part_is_left_without_rows(edges: list[tuple[int, int]], parts: int, 
 
 
 def test_plain_groups_are_found() -> None:
-    """Twelve groups, of unequal shares, that have nothing to do with one another, and as many rows as those."""
+    """Twelve disjoint groups for parts of unequal shares, and as many rows as those."""
     rng, shares = np.random.default_rng(0), np.array([1, 2, 1, 2, 3, 3]) / 12
     group = rng.permutation(np.repeat(np.arange(12), 50))
     rows = np.repeat(np.arange(600), 6)
@@ -127,7 +127,7 @@ def test_multilevel_never_has_a_larger_memory_than_refined(edges: list[tuple[int
 
 
 def test_groups_of_groups_are_found() -> None:
-    """Many small groups, four and four of which share a little: for the traffic of all they belong together."""
+    """Many small groups, of which four at a time share a few columns: for the total traffic they belong together."""
     rng = np.random.default_rng(0)
     group = rng.permutation(np.repeat(np.arange(32), 75))
     rows = np.repeat(np.arange(2400), 6)

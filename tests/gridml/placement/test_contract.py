@@ -1,4 +1,4 @@
-"""What holds for every method of placement."""
+"""The contract of every placement method."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_columns_that_all_weigh_the_same_are_placed_as_without_weights(name: str
 
 @pytest.mark.parametrize("name", ["greedy", "refined", "multilevel", "mbp"])
 def test_heavy_columns_are_what_is_saved(name: str) -> None:
-    """Of two ways to tell groups apart, by their columns of one half or of the other, the heavy ones count."""
+    """Rows can be grouped by either half of their columns; the half with the heavy columns decides."""
     rng, graphs = np.random.default_rng(0), (grouped(800, 200, 8), grouped(800, 200, 8, seed=1))
     rows = np.repeat(np.arange(800), graphs[0].degrees)
     other = np.repeat(np.arange(800), graphs[1].degrees)
@@ -162,7 +162,7 @@ def test_what_cannot_be_placed_is_refused(method: Method, rows: int, parts: int,
 
 @pytest.mark.parametrize("name", [name for name in METHODS if not name.startswith("random")])
 def test_groups_are_found(name: str) -> None:
-    """Rows of a group touch the same columns, so a method that is one nearly halves the traffic; one that sees each row
+    """Rows of a group touch the same columns, so a good method nearly halves the traffic; one that sees each row only
     once may save a third."""
     graph = grouped(4000, 2000, 12)
     best, chance = (traffic(graph, find(each).place(graph, 4, Options())) for each in (name, "random"))
@@ -177,7 +177,7 @@ def test_a_name_that_no_method_has() -> None:
 
 @pytest.mark.parametrize("name", ["refined", "multilevel", "auto"])
 def test_each_objective_has_its_way(name: str) -> None:
-    """On a graph where they are at odds: a third of the rows touch far more columns than the others."""
+    """The objectives conflict on a graph in which a third of the rows touch far more columns than the others."""
     graph, found = uneven(3000, 2000), {}
     for each in (MEMORY, TRAFFIC, TOTAL):
         trials = [traffic(graph, find(name).place(graph, 6, Options(seed, objective=each))) for seed in range(3)]

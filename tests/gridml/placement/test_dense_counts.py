@@ -1,4 +1,4 @@
-"""Counts that are kept up while rows enter parts and leave them are those of a fresh count."""
+"""Incrementally updated counts, while rows enter and leave parts, equal a fresh count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An earlier placement in its folder is found again in a graph, or it is said why not."""
+"""An earlier placement in its folder is matched with a graph, or rejected with a reason."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_numbers_of_another_graph_are_refused(numbered: Path) -> None:
 
 def test_rows_that_were_made_are_not_known_again(tmp_path: Path) -> None:
     folder.save(tmp_path / "placed", PLACED, json.dumps({"parts": 2}), Names(made=GROWN))
-    with pytest.raises(UsageError, match="made of a general graph's edges or cliques, which are not known again"):
+    with pytest.raises(UsageError, match="made of a general graph's edges or cliques: they cannot be matched"):
         before(tmp_path / "placed", Numbered(GROWN))
 
 

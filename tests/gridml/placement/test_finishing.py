@@ -1,4 +1,4 @@
-"""How refinement ends: objectives with work in them, and the memory limit."""
+"""The last stage of refinement: objectives that include work, and the memory limit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def placed(name: str, graph: Bipartite, options: Options) -> Traffic:
 
 
 def mean(name: str, graph: Bipartite, objective: str, topology: str, slack: float) -> tuple[float, float]:
-    """Of three seeds: Duan's product, and the seconds of a round."""
+    """Duan's product and the seconds of a round decrease, for three seeds."""
     found = [placed(name, graph, Options(seed, slack, objective, None, None, topology, RATES)) for seed in range(3)]
     return float(np.mean([each.duan for each in found])), float(np.mean([each.seconds(RATES).max() for each in found]))
 
@@ -94,7 +94,7 @@ def test_the_least_memory_is_the_largest_row_or_an_even_share() -> None:
 
 def test_more_parts_are_asked_for_only_where_they_help() -> None:
     graph = Bipartite.from_edges([0, 0, 0, 1, 2], [0, 1, 2, 3, 4], (3, 9))
-    assert advice(graph, 2, 0.1) == "Ask for that: one row alone touches 3, on however many parts."
+    assert advice(graph, 2, 0.1) == "Ask for that: one row alone touches 3 columns, however many parts there are."
     assert advice(graph, 3, 0.1) == "Ask for that, for more parts, or for more slack than 0.1."
 
 

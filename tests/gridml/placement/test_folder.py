@@ -1,4 +1,4 @@
-"""A placement's folder is there whole, or not at all."""
+"""A placement's folder is written completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""General graphs as bipartite ones: by hand, and what holds for all."""
+"""General graphs as bipartite ones: examples by hand, and properties."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_rows_are_what_they_are_said_to_be(pairs: list[tuple[int, int]]) -> None
 
 
 def test_a_clique_larger_than_the_room_that_was_made_for_it() -> None:
-    """Sixty vertices, each the neighbour of all but two: the cliques found cover most edges many times."""
+    """Sixty vertices, each adjacent to all but two: the cliques cover most edges many times."""
     ring = [(u, v) for u, v in combinations(range(60), 2) if v - u not in (1, 59)]
     graph = Bipartite.from_edges([u for u, _ in ring], [v for _, v in ring], (60, 60))
     found = rows_of(cliques(graph))

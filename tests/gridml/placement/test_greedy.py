@@ -1,4 +1,4 @@
-"""Greedy placement: rows one after the other, each where its columns are."""
+"""Greedy placement: one row after the other, each to the part with its columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gridml.placement.quality import traffic
 
 
 def test_twins_share_a_part_whatever_the_order() -> None:
-    """40 columns of their own for each 5 rows: a row goes where the others of its columns are."""
+    """Each 5 rows have 40 columns of their own: a row goes to the part with the other rows of its columns."""
     rows = np.repeat(np.arange(20), 10)
     graph = Bipartite.from_edges(rows, rows // 5 * 10 + np.tile(np.arange(10), 20), (20, 40))
     for seed in range(5):

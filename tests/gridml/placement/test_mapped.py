@@ -1,4 +1,4 @@
-"""Graphs that stay in a file: the same parts as in memory, and never more read at once than a block."""
+"""Graphs that stay in a file: the same parts as in memory, and reads of at most a block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.graphs import grouped
 
 
 class Watched(np.memmap):  # type: ignore[type-arg]
-    """Neighbours in a file, which notes how many are read at once."""
+    """Neighbours in a file, with a record of the largest read."""
 
     read: list[int]
 
@@ -81,7 +81,7 @@ def test_every_method_takes_a_graph_from_a_file(name: str, tmp_path: Path) -> No
     from_file = mapped(graph, tmp_path)
     placed = METHODS[name].place(from_file, 3, Options(seed=1))
     assert traffic(from_file, placed).rows.sum() == 300
-    if name not in ("parsa", "refined", "auto"):  # which draw rows in runs
+    if name not in ("parsa", "refined", "auto"):  # these read rows in blocks
         assert np.array_equal(placed.rows, METHODS[name].place(graph, 3, Options(seed=1)).rows)
 
 

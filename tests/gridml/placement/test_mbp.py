@@ -1,4 +1,4 @@
-"""The multilevel method: what a level does, and that levels are better than none."""
+"""The multilevel method: the effect of a level, and the gain of several levels over none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a placement."""
+"""The measured quality of a placement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gridml.placement.base import Options, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.quality import improvement, measure, traffic
 
-# Two groups of rows, each with columns of its own: a placement by hand has nothing that travels.
+# Two groups of rows with disjoint columns: the placement by hand has no traffic.
 GRAPH = Bipartite.from_edges(np.repeat(np.arange(40), 5), (np.arange(200) % 5) + 5 * (np.arange(200) // 5 % 2))
 
 

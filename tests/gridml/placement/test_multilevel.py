@@ -1,4 +1,4 @@
-"""Rows joined in clusters, and what that is good for."""
+"""Clusters of rows, and their gain."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def test_a_cluster_touches_what_all_its_rows_did(
 
 
 def test_rows_that_share_rare_columns_are_joined() -> None:
-    """Every row touches column 0; rows 2i and 2i + 1 alone touch column i + 1."""
+    """Every row touches column 0; only rows 2i and 2i + 1 touch column i + 1."""
     rows = np.arange(20)
     graph = Bipartite.from_edges([*rows, *rows], [*np.zeros(20, int), *(rows // 2 + 1)])
     _, joined, became = coarsen(graph, np.ones(20, np.int32), 2, np.random.default_rng(0))
     assert became.tolist() == (rows // 2).tolist() and joined.tolist() == [2] * 10
 
 
-def test_nobody_ends_with_strangers_because_friends_are_taken() -> None:
-    """Ten groups of three rows, which also share a column with a row of the next group: two of three are no choice."""
+def test_groups_of_similar_rows_are_never_split() -> None:
+    """Ten groups of three rows, which also share a column with the next group: a group of three is never split."""
     rows = np.arange(30)
     own, chain = rows // 3, 10 + (rows + 1) // 3 % 10
     graph = Bipartite.from_edges([*rows, *rows, *rows], [*own, *(20 + own), *chain])
@@ -63,8 +63,8 @@ def test_nobody_ends_with_strangers_because_friends_are_taken() -> None:
         assert all(len(set(own[became == cluster])) == 1 for cluster in range(len(joined)))
 
 
-def test_rows_that_share_only_what_everybody_touches_are_joined() -> None:
-    """Nobody to join is looked for in a column of 300 rows, but two that touch the same still find each other."""
+def test_rows_that_share_only_a_common_column_are_joined() -> None:
+    """Columns of 300 rows are not searched for a partner, but two rows with the same columns still find each other."""
     rows = np.arange(300)
     graph = Bipartite.from_edges([*rows, *rows], [*np.zeros(300, int), *(1 + rows % 2)])
     smaller, _, became = coarsen(graph, np.ones(300, np.int32), 2, np.random.default_rng(0))
@@ -74,7 +74,7 @@ def test_rows_that_share_only_what_everybody_touches_are_joined() -> None:
 
 @pytest.mark.parametrize("method", [Refined(), Multilevel()], ids=lambda method: method.name)
 def test_a_huge_row_finds_its_part(method: Method) -> None:
-    """One row touches a third of the columns: it may not go to and fro between parts that are light without it."""
+    """One row touches a third of the columns: it must not oscillate between parts that are light without it."""
     rng = np.random.default_rng(0)
     group = rng.integers(0, 40, 2000)
     rows = np.repeat(np.arange(2000), 6)
@@ -88,7 +88,7 @@ def test_a_huge_row_finds_its_part(method: Method) -> None:
 
 
 def test_groups_that_single_moves_do_not_find() -> None:
-    """Many small groups of rows in a chain: whole ones have to move."""
+    """Many small groups of rows in a chain: only moves of whole groups help."""
     rng = np.random.default_rng(0)
     rows = np.repeat(np.arange(3000), 8)
     graph = Bipartite.from_edges(rows, (rows // 10 * 7 + rng.integers(0, 12, len(rows))) % 2100, (3000, 2100))
@@ -124,7 +124,7 @@ def test_options_that_make_no_sense() -> None:
 
 
 def test_columns_without_weight_bring_no_rows_together() -> None:
-    """With them, clusters are what they are without them."""
+    """Additional columns without weight do not change the clusters."""
     rng = np.random.default_rng(4)
     own = np.concatenate([40 * (row % 10) + rng.choice(40, 6, replace=False) for row in range(500)])
     rows, light = np.repeat(np.arange(500), 6), 400 + rng.permutation(500) // 10

@@ -1,4 +1,4 @@
-"""What parts share, against sets in plain Python; and a chain of neighbours."""
+"""Columns that parts share, against sets in plain Python, and a chain of neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsa's own promises, beside those of every method."""
+"""Parsa's own properties, in addition to those of every method."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def graph_of(edges: list[tuple[int, int]]) -> Bipartite:
 
 
 def plainly(graph: Bipartite, parts: int) -> list[int]:
-    """Algorithm 1 with sets: each part in its turn takes, of all rows that are left, the one that brings it the fewest
-    new columns; of several the one that touches most columns, and of these the first."""
+    """Algorithm 1 with sets: each part in turn takes the remaining row that adds the fewest new columns; ties go to the
+    row that touches most columns, then to the first."""
     touched: list[set[int]] = [set() for _ in range(parts)]
     rows = [set(graph.neighbours[a:b].tolist()) for a, b in zip(graph.offsets, graph.offsets[1:], strict=False)]
     left, part_of = set(range(graph.rows)), [-1] * graph.rows
@@ -39,7 +39,7 @@ def plainly(graph: Bipartite, parts: int) -> list[int]:
 
 
 def touching(graph: Bipartite, rows: list[int]) -> list[set[int]]:
-    """The parts that touch each column."""
+    """Return the parts that touch each column."""
     found: list[set[int]] = [set() for _ in range(graph.columns)]
     for row, part in enumerate(rows):
         for column in graph.neighbours[graph.offsets[row] : graph.offsets[row + 1]]:
@@ -64,7 +64,7 @@ def test_algorithm_1_where_groups_of_rows_are_searched(parts: int) -> None:
 def test_sets_are_what_the_parts_touch(
     edges: list[tuple[int, int]], parts: int, blocks: int, warm_up: int, delay: int, threads: int
 ) -> None:
-    """Whatever was dealt out to warm up, and whichever blocks did not wait for each other."""
+    """The properties hold for any warm-up and any delay between blocks."""
     graph, options = graph_of(edges), ParsaOptions(blocks=blocks, warm_up=warm_up, delay=delay)
     rows, sets, _ = deal_out(graph, parts, replace(options, threads=threads))
     bits = [{part for part in range(parts) if int(words[0]) >> part & 1} for words in sets]
@@ -103,7 +103,7 @@ def test_rows_of_more_columns_than_a_small_number_holds() -> None:
 
 
 def test_a_cost_never_falls_below_that_of_a_row_that_is_gone() -> None:
-    """Rows of 16,000 columns, all of them shared: costs that are kept in 16 bits fall by as much."""
+    """Rows with 16,000 shared columns: costs are kept in 16 bits, and decrease by as much."""
     columns = np.tile(np.arange(16_000), 6)
     graph = Bipartite.from_edges(np.repeat(np.arange(6), 16_000), columns, (8, 16_000))
     rows = deal_out(graph, 2, ParsaOptions(blocks=1, warm_up=0))[0]

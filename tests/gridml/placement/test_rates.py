@@ -1,4 +1,4 @@
-"""Seconds of a round, by hand, and what is no rate."""
+"""Seconds of a round, by hand, and invalid rates."""
 
 from __future__ import annotations
 

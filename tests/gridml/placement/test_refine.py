@@ -1,4 +1,4 @@
-"""Rows moved from part to part, and the counts that go with them."""
+"""Moves of rows between parts, and the counts that follow."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_cold_pass_makes_the_total_no_larger(edges: list[tuple[int, int]], par
 
 @given(edges=EDGES, parts=st.integers(2, 5), seed=st.integers(0, 9), power=st.sampled_from([1, 6]))
 def test_a_cold_pass_lowers_its_aim(edges: list[tuple[int, int]], parts: int, seed: int, power: int) -> None:
-    """A row here may be most of its part, so that slopes would mislead."""
+    """A row may be most of its part, so that slopes of the cost would be poor estimates."""
     rng = np.random.default_rng(seed)
     tally = Touches.of(graph_of(edges), rng.integers(0, parts, 15).astype(np.int32), parts)
     mean = max(1.0, tally.touched.mean())
@@ -100,7 +100,7 @@ def test_what_is_left_is_never_worse_than_parsa(edges: list[tuple[int, int]], pa
 
 @pytest.mark.parametrize("slack", [0.0, 0.2])
 def test_parts_are_no_larger_than_asked(slack: float) -> None:
-    """A graph that wants one large part: half of the rows touch the same columns."""
+    """A graph that favours one large part: half of the rows touch the same columns."""
     rng = np.random.default_rng(0)
     rows, to = np.repeat(np.arange(400), 8), rng.integers(0, 600, 3200)
     to[:1600] %= 12
@@ -111,7 +111,7 @@ def test_parts_are_no_larger_than_asked(slack: float) -> None:
 
 @given(edges=EDGES, seed=st.integers(0, 9), weighted=st.booleans())
 def test_no_part_comes_to_touch_more_than_the_limit(edges: list[tuple[int, int]], seed: int, weighted: bool) -> None:
-    """Nor does it have more or less than its own bounds say."""
+    """A part also stays within its own bounds."""
     graph, rng = graph_of(edges), np.random.default_rng(seed)
     if weighted:
         graph = graph.weighted(columns=np.arange(1, 11))
@@ -135,7 +135,7 @@ def test_a_slow_part_ends_with_few_columns() -> None:
 
 
 def test_fit_moves_what_costs_least() -> None:
-    """Rows 0 to 3 share what they touch; row 4 has nothing to do with them, and goes."""
+    """Rows 0 to 3 share their columns; row 4 shares none, and is moved."""
     graph = Bipartite.from_edges([0, 0, 1, 1, 2, 2, 3, 3, 4, 5], [0, 1, 0, 1, 0, 1, 0, 1, 2, 3])
     tally = Touches.of(graph, np.array([0, 0, 0, 0, 0, 1], np.int32), 2)
     fit(tally, np.random.default_rng(0), Bounds(1, 4), Aim(0))
@@ -143,7 +143,7 @@ def test_fit_moves_what_costs_least() -> None:
 
 
 def test_the_largest_part_is_what_shrinks() -> None:
-    """Without weights the total falls most; with them the largest |N(U_i)| does."""
+    """Without weights the total decreases most, with weights the largest |N(U_i)|."""
     rng = np.random.default_rng(1)
     graph = Bipartite.from_edges(np.repeat(np.arange(600), 6), (rng.random(3600) ** 3 * 400).astype(int), (600, 400))
     plain, weighted = (
@@ -154,7 +154,7 @@ def test_the_largest_part_is_what_shrinks() -> None:
 
 
 def test_parts_touch_as_much_as_one_another() -> None:
-    """Rows of unlike degrees in parts of as many rows: the largest |N(U_i)| is hardly above the mean."""
+    """Rows of unequal degrees in parts of equal size: the largest |N(U_i)| is hardly above the mean."""
     rng = np.random.default_rng(4)
     rows = np.repeat(np.arange(2000), 2 + (rng.pareto(1.5, 2000) * 3).astype(int).clip(max=60))
     graph = Bipartite.from_edges(rows, (rng.random(len(rows)) ** 2 * 1500).astype(int))
@@ -164,7 +164,7 @@ def test_parts_touch_as_much_as_one_another() -> None:
 
 
 def test_no_power_is_past_a_float() -> None:
-    """Six thousand parts, and a row that touches what all touch: its part has thousands of times the mean."""
+    """Six thousand parts, and a row that touches the columns of all: its part has thousands of times the mean."""
     rows = np.arange(8000)
     graph = Bipartite.from_edges([*rows, *np.full(8000, 8000)], [*rows, *rows])
     tally = Touches.of(graph, np.arange(8001, dtype=np.int32) % 6000, 6000)

@@ -1,4 +1,4 @@
-"""Graphs placed again: what was there stays, and what is new goes where it belongs."""
+"""Graphs placed again: old rows stay, and new ones go to the best part."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def test_every_row_and_column_has_a_part(
     weighted: bool,
     uneven: bool,
 ) -> None:
-    """Of any graph that has grown, on any number of parts, of any shares: same seed, same parts, none larger than it
-    may be."""
+    """For any grown graph, number of parts and shares: the same seed gives the same parts, and none is too large."""
     graph = Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (30, 15))
     rng, (k, wanted) = np.random.default_rng(seed), parts
     if weighted:
@@ -56,7 +55,7 @@ def test_every_row_and_column_has_a_part(
     options = RepartitionOptions(seed, slack, shares=tuple(shares.tolist()), cost=cost)
     before = Before.of(
         Placement(k, *(rng.integers(0, k, count).astype(np.int32) for count in sizes), ""), graph
-    )  # as uneven as chance has it
+    )  # randomly uneven
     placed = Repartition(before).place(graph, wanted, options)
     assert placed.rows.dtype == placed.columns.dtype == np.int32
     assert traffic(graph, placed).rows.sum() == 30
@@ -177,7 +176,7 @@ def test_parts_that_are_lost_need_not_be_the_last() -> None:
 def test_a_lower_cost_moves_more_rows_and_gains_more() -> None:
     dealt = WAS.rows.copy()
     mixed = np.random.default_rng(0).permutation(4000)[:800]
-    dealt[mixed] = np.roll(dealt[mixed], 1)  # parts stay as large, and a fifth of the rows are where they should not be
+    dealt[mixed] = np.roll(dealt[mixed], 1)  # parts keep their sizes, and a fifth of the rows are in a wrong part
     before = Before(8, dealt, WAS.columns)
     stays, cheap = (Repartition(before).place(GRAPH, 8, RepartitionOptions(cost=cost)) for cost in (None, 0.1))
     assert np.array_equal(stays.rows, dealt)

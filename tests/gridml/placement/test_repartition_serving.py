@@ -1,4 +1,4 @@
-"""Columns that were served before: they stay, or move where that evens the traffic out."""
+"""Columns with a former part: they stay, or move if that balances the traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections of parts: what they are, and that a piece of a part touches fewer columns for them."""
+"""Sections of parts: their definition, and that with them a piece of a part touches fewer columns."""
 
 from __future__ import annotations
 

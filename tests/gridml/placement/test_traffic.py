@@ -1,4 +1,4 @@
-"""The checker against the definitions, counted with sets."""
+"""The measures of traffic against their definitions, counted with sets."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_columns_lie_where_they_are_used_and_total_traffic_is_least(
     users = [{rows[u] for u, v in edges if v == column} for column in range(M)]
     assert all(columns[v] in users[v] for v in range(M) if users[v])
     assert found.total_traffic == sum(2 * (len(each) - 1) for each in users if each)
-    for v in range(M):  # nobody does better by serving one column elsewhere
+    for v in range(M):  # no other part for a single column is better
         for part in users[v]:
             moved = columns.copy()
             moved[v] = part
@@ -80,7 +80,7 @@ def test_columns_lie_where_they_are_used_and_total_traffic_is_least(
 
 
 def test_heavy_columns_and_slow_parts_count_when_columns_are_served() -> None:
-    """Three parts touch all columns, and serve as many bytes, or fewer where they are slow."""
+    """Three parts touch all columns, and serve equal numbers of bytes, or fewer if they are slow."""
     sizes = np.random.default_rng(0).integers(1, 100, 300)
     graph = Bipartite.from_edges(np.repeat(np.arange(3), 300), np.tile(np.arange(300), 3)).weighted(columns=sizes)
     rows = np.arange(3, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""The two-step heuristic: one row a step and two, the memory limit, and who serves the columns."""
+"""The two-step heuristic: one row per step and two, the memory limit, and the parts that serve columns."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_samples_cost_quality_and_place_every_row() -> None:
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_the_memory_limit_holds_where_slack_lets_it(step: int) -> None:
-    """The parts that reach it first take no more: others take more rows instead."""
+    """Parts that have reached the memory limit take no more rows; others take more instead."""
     graph = uniform(400, 1200, 6, 0)
     free = traffic(graph, Tsh().place(graph, 4, TshOptions(step=step, slack=0.3)))
     limit = free.largest_memory - 8

@@ -1,4 +1,4 @@
-"""Whose turn it is."""
+"""The order in which parts take rows."""
 
 from __future__ import annotations
 

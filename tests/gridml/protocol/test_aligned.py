@@ -1,4 +1,4 @@
-"""Memory begins where torch's own allocations do, and a chunk's payload has its columns there."""
+"""Memory is aligned like torch's own allocations, and so are the columns in a chunk's payload."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_every_batch_and_every_vertex_begins_at_the_boundary_and_writes_come_hom
         for name in ("short", "long", "bytes", "state"):
             tensor = getattr(batch, name)
             assert tensor.data_ptr() % ALIGNMENT_BYTES == 0
-            assert getattr(batch, name).data_ptr() == tensor.data_ptr()  # what f does to it is seen
+            assert getattr(batch, name).data_ptr() == tensor.data_ptr()  # so changes by f are visible
             np.testing.assert_array_equal(tensor.numpy(), rows.fields[name][at])
         assert all(part.data_ptr() % ALIGNMENT_BYTES == 0 for part in batch.tokens if part.numel())
         for vertex in batch:

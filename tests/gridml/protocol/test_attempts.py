@@ -1,4 +1,4 @@
-"""Names of workers and of the jobs they are attempts of."""
+"""Names of workers, and of the jobs of which they are attempts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gridml.protocol.outbox import attempt_of, is_attempt, job_of, worker_name
 
 
-def test_the_first_attempt_of_a_job_bears_its_name() -> None:
+def test_the_first_attempt_of_a_job_has_its_name() -> None:
     assert [worker_name("w7", n) for n in range(3)] == ["w7", "w7.1", "w7.2"]
 
 

@@ -1,4 +1,4 @@
-"""Bundles: what goes in comes out, what is damaged is refused, and files appear whole or not at all."""
+"""Bundles: round trips, rejection of damaged ones, and atomic files."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_an_altered_payload_raises_nothing_but_value_error(at: int, flip: int) -
         message, tensors = bundle.decode(bytes(altered))
     except ValueError:
         return
-    # The alteration is inside a value, which the digest beside the payload is for.
+    # A change inside a value is only detected by the digest of the payload.
     assert isinstance(message, dict)
     assert all(isinstance(tensor, np.ndarray) for tensor in tensors.values())
 
@@ -131,7 +131,7 @@ odd_entries = st.fixed_dictionaries(
 
 
 def in_turn(dtypes: list[str]) -> list[dict[str, Any]]:
-    """The entries of tensors of two items each, one after the other."""
+    """Return the header entries of consecutive tensors with two items each."""
     ends = [0, *itertools.accumulate(2 * ITEM[dtype] for dtype in dtypes)]
     return [
         {"dtype": dtype, "shape": [2], "data_offsets": list(place)}
@@ -176,7 +176,7 @@ def test_arrays_are_on_the_memory_of_the_payload() -> None:
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "v1.safetensors"
     bundle.write_atomic(path, b"old")
-    bundle.write_atomic(path, b"new", durable_name=False)
+    bundle.write_atomic(path, b"new", durable=False)
     assert path.read_bytes() == b"new"
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 

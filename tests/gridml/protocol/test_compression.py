@@ -1,4 +1,4 @@
-"""Steps in few bits: how near they come, that both ends agree, and what is refused."""
+"""Compressed steps: their error, the agreement of both ends, and rejected input."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_rounding_lost_comes_with_the_next_steps(form: StepFormat) -> None:
         assert codes is not None
         master = form.taken(codes, master)
         lost.append(float(np.abs(worker - master).max()))
-    assert max(lost[25:]) <= 1.5 * max(lost[:25])  # it does not add up
+    assert max(lost[25:]) <= 1.5 * max(lost[:25])  # errors do not accumulate
     assert lost[-1] <= 0.6 * 5 / form.levels
 
 
@@ -105,7 +105,7 @@ def test_codes_of_another_length_or_dtype_are_refused(form: StepFormat, size: in
 def test_any_bytes_of_the_right_length_are_a_step(form: StepFormat, seed: int, dtype: str) -> None:
     codes = np.random.default_rng(seed).integers(0, 256, form.nbytes(130), np.uint8)
     taken = form.taken(codes, np.ones(130, dtype))
-    assert (taken.shape, taken.dtype) == ((130,), dtype)  # it may not be finite: then the gate refuses it
+    assert (taken.shape, taken.dtype) == ((130,), dtype)  # if it is not finite, the gate refuses it
 
 
 # --- answers
@@ -122,7 +122,7 @@ def test_a_weight_comes_down_as_the_nearest_that_its_upper_half_can_say(values: 
     assert np.isfinite(again).all()
     error = np.abs(again.astype(np.float64) - values)
     assert (error <= np.maximum(np.abs(values.astype(np.float64)) * 2.0**-8, 1e-40)).all()
-    np.testing.assert_array_equal(bfloat16(again), bfloat16(values))  # what has been rounded stays
+    np.testing.assert_array_equal(bfloat16(again), bfloat16(values))  # rounding again changes nothing
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files that others may have put there: what is read, what is not, and that nothing is followed or waited for."""
+"""Files from untrusted processes: which are read, and that no link is followed and no pipe waited for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gridml.protocol import bundle
-from gridml.protocol.foreign import ForeignFile, read_end, read_regular, remove
+from gridml.protocol.foreign import ForeignFile, map_array, read_end, read_regular, remove
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -46,7 +47,7 @@ def test_what_was_not_agreed_is_not_read_and_can_be_removed(tmp_path: Path, make
 
 
 @pytest.mark.parametrize("size", [0, 1, 999, 1000])
-def test_a_file_of_at_most_so_many_bytes_is_read(tmp_path: Path, size: int) -> None:
+def test_a_file_up_to_the_limit_is_read(tmp_path: Path, size: int) -> None:
     (tmp_path / "it").write_bytes(bytes(size))
     assert read_regular(tmp_path / "it", 1000) == bytes(size)
     assert read_end(tmp_path / "it", 10) == bytes(min(size, 10))
@@ -134,3 +135,24 @@ def test_what_lies_where_a_file_is_being_made_is_not_followed(tmp_path: Path, ma
     bundle.write_atomic(tmp_path / "it", b"content")
     assert (tmp_path / "it").read_bytes() == b"content"
     assert [path.name for path in tmp_path.iterdir()] == ["it"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("<U0", (-1,)), ("|V0", (-1,)), ("|S0", (3,)), ("<f4", (-2,)), ("|O", (1,))]
+)
+def test_an_array_that_would_end_the_process_is_refused(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """numpy divides by zero where a length is negative and items have no bytes (SIGFPE)."""
+    path = tmp_path / "array.npy"
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+        file.write(bytes(64))
+    with pytest.raises(ValueError, match=r"expected lengths|Array can't be memory-mapped"):
+        map_array(path)
+
+
+def test_an_array_is_mapped_as_numpy_wrote_it(tmp_path: Path) -> None:
+    path = tmp_path / "array.npy"
+    for array in (np.arange(6, dtype="<f4").reshape(2, 3), np.asfortranarray(np.ones((2, 3))), np.array(["a", "bc"])):
+        np.save(path, array)
+        mapped = map_array(path)
+        assert np.array_equal(mapped, array) and not mapped.flags.writeable

@@ -133,7 +133,7 @@ def test_a_value_is_taken_within_its_bounds(path: tuple[str, ...], value: object
     assert getattr(sync.failure if path[0] == "failure" else sync, path[-1]) == taken
 
 
-def test_nobody_trains_in_next_to_no_time() -> None:
+def test_training_times_near_zero_are_rejected() -> None:
     assert sync_from({**over_the_wire(SYNC), "trained": 2**50, "train_s": 0.0}).train_s == 0.0  # no clock was there
     with pytest.raises(ValueError, match="which is impossible"):
         sync_from({**over_the_wire(SYNC), "trained": 2**50, "train_s": 1e-9})

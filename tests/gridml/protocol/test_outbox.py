@@ -1,4 +1,4 @@
-"""A push that got no answer, kept in a file."""
+"""A push without an answer, saved in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads in pieces: as many bytes, the same ones and the same SHA-256 as in one piece, and no copy of long ones."""
+"""Payloads in pieces have the bytes and the SHA-256 of the whole, and long pieces are not copied."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_pieces_are_on_the_memory_of_the_arrays(tmp_path: Path) -> None:
     assert any(np.shares_memory(np.frombuffer(piece, np.uint8), tensor) for piece in payload.pieces)
     blocks = [np.frombuffer(block, np.uint8) for block in payload.blocks(1 << 16)]
     assert sum(np.shares_memory(block, tensor) for block in blocks) >= 14
-    bundle.write_atomic(tmp_path / "file", payload, durable=False)
+    bundle.write_atomic(tmp_path / "file", payload)
     assert (tmp_path / "file").read_bytes() == bytes(payload) == bundle.encode({}, tensors)
 
 
@@ -52,14 +52,14 @@ def test_pieces_are_not_unpacked_byte_by_byte() -> None:
 
 def test_a_file_is_named_by_what_was_written(tmp_path: Path) -> None:
     payload = in_pieces(b"precious")
-    bundle.write_named(lambda sha256: tmp_path / f"reply-{sha256}", payload, durable=False)
+    bundle.write_named(lambda sha256: tmp_path / f"reply-{sha256}", payload)
     assert [path.name for path in tmp_path.iterdir()] == [f"reply-{bundle.digest(b'precious')}"]
 
 
 def test_a_file_whose_name_cannot_be_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / f"reply-{bundle.digest(b'precious')}" / "taken").mkdir(parents=True)
     with pytest.raises(OSError):
-        bundle.write_named(lambda sha256: tmp_path / f"reply-{sha256}", b"precious", durable=False)
+        bundle.write_named(lambda sha256: tmp_path / f"reply-{sha256}", b"precious")
     assert len([*tmp_path.iterdir()]) == 1
 
 

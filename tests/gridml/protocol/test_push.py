@@ -116,7 +116,7 @@ def test_what_is_written_is_read(
         ({"@ids/Word": np.array([1])}, "Word comes both as rows of the replica and as local vertices"),
     ],
 )
-def test_what_is_no_push_is_told_apart(change: Arrays, says: str) -> None:
+def test_an_invalid_push_is_recognised(change: Arrays, says: str) -> None:
     with pytest.raises(ValueError) as error:
         decode({**WORDS, **TEXTS, **change})
     assert says in str(error.value)
@@ -164,7 +164,7 @@ def test_what_came_later_takes_the_place_of_what_came_before() -> None:
     assert part.updated(ReplicaPart()) == part
 
 
-def test_local_fields_of_several_pushes_are_kept_apart() -> None:
+def test_local_fields_of_several_pushes_are_separate() -> None:
     first, second = decode(TEXTS).fields, {"Text": RowValues(np.array([7, 8]), {"total": np.array([3.0, 4.0])})}
     named = encode_patch([first, {}, second])
     back = decode_patch(named, 3)
@@ -189,7 +189,7 @@ def test_a_sync_beside_tensors_that_are_no_push_is_still_read() -> None:
 @pytest.mark.parametrize("prefix", ["@rows/", "@ids/"])
 @pytest.mark.parametrize("ids", [[1, 1], [3, 1, 3], [2, 0, 1, 0]])
 def test_a_row_that_is_named_twice_is_refused(prefix: str, ids: list[int]) -> None:
-    """One of its values would be lost without a word."""
+    """One of its values would be lost silently."""
     tensors = {f"{prefix}Word": np.array(ids, np.int64), "Word/count": np.arange(len(ids))}
     with pytest.raises(ValueError, match="the ids of Word name a row twice; expected each once"):
         decode(tensors)

@@ -1,4 +1,4 @@
-"""Text from elsewhere prints, is short, and is not changed by being made so again."""
+"""Foreign text becomes printable and short; doing it twice changes nothing."""
 
 from __future__ import annotations
 

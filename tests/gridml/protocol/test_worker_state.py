@@ -1,4 +1,4 @@
-"""The worker's protocol without engine, carrier or clock: what it asks for, says and forgets."""
+"""The worker's protocol without engine, carrier or clock: its actions, messages and state."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MERGED = Reply(1, Pace(push_every=10), Verdict.MERGED)
 
 
 class Life:
-    """A state that is driven by hand: training takes `vertex_s` seconds a row, everything else no time."""
+    """A worker state that a test drives: training takes `vertex_s` seconds per row, all else no time."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class Life:
         self.now_s = 1000.0
         self.vertex_s = vertex_s
         self.batch = batch
-        self.chunks = True  # whether any can be had
-        self.gathering = False  # whether an optimiser step is to come
+        self.chunks = True  # False: none can be fetched
+        self.is_accumulating = False  # True: an optimiser step is pending
         self.state = WorkerState(options, self.now_s, undelivered)
         self.syncs: list[Sync] = []
         self.actions: list[Action] = []
@@ -82,7 +82,7 @@ class Life:
         if isinstance(action, Train):
             stop = min(action.stop, action.start + self.batch)
             self.now_s += (stop - action.start) * self.vertex_s
-            self.state.handle(Trained(stop, gathering=self.gathering), self.now_s)
+            self.state.handle(Trained(stop, is_accumulating=self.is_accumulating), self.now_s)
         elif isinstance(action, BeginChunk):
             self.state.handle(Began() if self.chunks else ChunkFailed(), self.now_s)
         elif isinstance(action, TakeSnapshot):
@@ -92,7 +92,7 @@ class Life:
         return action
 
     def until(self, *kinds: type[Action]) -> Action:
-        """Go on up to the first action of one of these kinds."""
+        """Continue to the first action of one of these kinds."""
         for _ in range(1000):
             action = self.step()
             if isinstance(action, kinds):
@@ -103,7 +103,7 @@ class Life:
         self.state.handle(Replied(reply, brings, carry_s=0.5, travel_s=2.0), self.now_s)
 
     def lease(self, lease: Lease = LEASE, push_every: int = 10, push_s: float = MAX_PUSH_INTERVAL_S) -> None:
-        """Ask for a lease, and get it."""
+        """Request a lease, and receive it."""
         self.until(Send)
         self.reply(Reply(0, Pace(push_every=push_every, push_s=push_s), lease=lease))
 
@@ -178,6 +178,71 @@ def test_nearly_done_it_waits_for_the_end_of_the_lease() -> None:
     assert life.pushes[-1].vertices == 20
 
 
+def next_lease(number: int) -> Reply:
+    return MERGED._replace(lease=replace(NEXT, id=number), pace=Pace(push_every=100))
+
+
+def test_after_a_wait_for_a_lease_it_pushes_at_half_of_it_and_asks_for_the_next() -> None:
+    life = Life()
+    life.lease(push_every=100)
+    life.until(Send)
+    assert life.pushes[-1].vertices == 20, "nothing is known of waits yet"
+    life.now_s += 0.3  # of 2 that the lease took
+    life.reply(next_lease(2))
+    life.until(Send)
+    assert (life.pushes[-1].lease, life.pushes[-1].vertices, life.syncs[-1].wants) == (2, 10, True)
+    life.reply(next_lease(3))
+    life.until(Send)
+    assert (life.pushes[-1].lease, life.pushes[-1].vertices) == (2, 10)
+    assert isinstance(life.step(), BeginChunk), "the next lease begins while the push is under way"
+    life.reply(next_lease(4))
+    life.until(Send)
+    assert (life.pushes[-1].lease, life.pushes[-1].vertices) == (3, 20), "another is ahead already"
+
+
+def test_after_a_short_wait_it_pushes_at_the_end() -> None:
+    life = Life()
+    life.lease(push_every=100)
+    life.until(Send)
+    life.now_s += 0.1
+    life.reply(next_lease(2))
+    life.until(Send)
+    assert life.pushes[-1].vertices == 20
+
+
+def test_where_the_master_grants_none_ahead_it_pushes_at_half_only_once() -> None:
+    life = Life()
+    life.lease(push_every=100)
+    life.until(Send)
+    for number in (2, 3):
+        life.now_s += 5.0
+        life.reply(next_lease(number))
+        life.until(Send)
+        if number == 2:
+            life.reply(MERGED._replace(pace=Pace(push_every=100)))
+            life.until(Send)
+    assert [push.vertices for push in life.pushes] == [20, 10, 10, 20]
+
+
+def test_time_in_which_the_device_still_trains_is_no_cost_of_a_push() -> None:
+    life = Life()
+    life.lease()
+    life.until(Send)
+    before = life.syncs[-1]
+    life.reply(MERGED)
+    for _ in range(100):
+        action = life.state.next_action(life.now_s)
+        if isinstance(action, TakeSnapshot):
+            life.now_s += 4.0  # in 3 of which the device computes batches that it was given before
+            life.state.handle(Copied(3.0), life.now_s)
+            break
+        life.perform(action)
+    life.until(Send)
+    after = life.syncs[-1]
+    assert after.push_s == pytest.approx(0.5 + 1.0)
+    assert after.train_s - before.train_s == pytest.approx(1.0 + 3.0)
+
+
 def test_overdue_it_trains_until_the_answer_is_there() -> None:
     life = Life()
     life.lease(replace(LEASE, stop=200))
@@ -191,7 +256,7 @@ def test_overdue_it_trains_until_the_answer_is_there() -> None:
 @pytest.mark.parametrize(("live", "vertices", "end_s"), [(2, 15, 1060.0), (1, 20, 1080.0)], ids=["of two", "alone"])
 def test_a_push_waits_for_an_optimiser_step_but_not_for_ever(live: int, vertices: int, end_s: float) -> None:
     life = Life(vertex_s=4.0, batch=1)
-    life.gathering = True
+    life.is_accumulating = True
     life.until(Send)
     life.reply(Reply(0, Pace(live=live, push_every=1000), lease=LEASE))
     life.until(Send)
@@ -200,18 +265,18 @@ def test_a_push_waits_for_an_optimiser_step_but_not_for_ever(live: int, vertices
 
 def test_a_push_leaves_where_an_optimiser_step_was_taken() -> None:
     life = Life(batch=1)
-    life.gathering = True
+    life.is_accumulating = True
     life.lease(push_every=4)
     for _ in range(7):
         life.until(Train)
-    life.gathering = False
+    life.is_accumulating = False
     life.until(Send)
     assert life.pushes[-1].vertices == 8
 
 
 def test_an_eviction_pushes_what_is_gathered() -> None:
     life = Life()
-    life.gathering = True
+    life.is_accumulating = True
     life.lease()
     life.until(Train)
     life.state.handle(Evicted(), life.now_s)
@@ -257,7 +322,7 @@ def test_a_cut_lease_ends_where_it_was_cut_and_what_lies_beyond_is_dropped() -> 
 
 
 @pytest.mark.parametrize(("fewest", "stays"), [(1, True), (3, True), (4, False)])
-def test_who_is_left_fewer_by_a_cut_than_a_batch_may_have_begins_anew(fewest: int, stays: bool) -> None:
+def test_a_worker_left_with_less_than_a_batch_by_a_cut_restarts_its_chunk(fewest: int, stays: bool) -> None:
     life = Life()
     life.lease(replace(LEASE, fewest=fewest))
     life.until(Send)
@@ -284,7 +349,7 @@ def test_a_lease_ahead_is_begun_while_the_last_push_travels() -> None:
 
 @pytest.mark.parametrize("chunks", [None, 2, 3])
 def test_a_push_that_ends_its_lease_asks_for_the_one_after_the_next(chunks: int | None) -> None:
-    """Else a lease of one push would end with nothing ahead, and its worker wait for the answer to that."""
+    """Otherwise a worker would have no chunk ahead at the end of a lease of one push, and wait for the answer."""
     life = Life(replace(OPTIONS, chunks=chunks))
     life.lease()
     life.until(Send)
@@ -385,7 +450,7 @@ def test_without_work_it_asks_again_when_it_may() -> None:
     assert isinstance(life.step(), Send)
 
 
-def test_a_push_without_an_answer_is_saved_and_nobody_waits_for_ever() -> None:
+def test_a_push_without_an_answer_is_saved_and_waiting_ends() -> None:
     for patience_s, reason in ((60.0, Reason.SAVING), (math.inf, Reason.NO_ANSWER)):
         life = Life(WorkerOptions("w1", patience_s=patience_s))
         life.lease()
@@ -417,8 +482,8 @@ REPLIES = st.builds(
 )
 HAPPENINGS = st.lists(
     st.one_of(
-        st.integers(1, 8),  # so many actions
-        st.tuples(REPLIES, st.booleans(), st.integers(0, 6)),  # a reply; with a lease; cut so many rows earlier
+        st.integers(1, 8),  # number of actions
+        st.tuples(REPLIES, st.booleans(), st.integers(0, 6)),  # (reply, with a lease, rows by which the lease is cut)
         st.sampled_from(["evict", "fail", "no chunk", "time", "component"]),
     ),
     max_size=60,
@@ -494,11 +559,11 @@ def test_whatever_happens_the_invariants_hold(
 @pytest.mark.parametrize("fast_forward", [False, True])
 def test_without_a_lease_it_says_what_it_has_copies_of(fast_forward: bool) -> None:
     life = Life()
-    life.lease(push_every=100)
+    life.lease(push_every=NO_PUSH)
     life.until(Send)
     assert (life.syncs[-1].holds, life.syncs[-1].copies) == ((), None)  # the push says it
     life.reply(MERGED._replace(version=6, fast_forward=fast_forward))
-    for version in (7, 8):  # a merge in between is no reason to send it
+    for version in (7, 8):  # a merge in between does not cause another message
         life.until(Send)
         assert life.syncs[-1].copies == Copies(lease=1, version=6 if fast_forward else 0)
         life.reply(Reply(version, lease=None if version == 7 else NEXT))
@@ -533,7 +598,7 @@ def test_it_keeps_the_networks_of_the_leases_in_hand_and_ahead() -> None:
 
 def test_who_holds_no_lease_keeps_the_networks_of_the_last() -> None:
     life = Life()
-    life.lease(of(LEASE, 3), push_every=100)
+    life.lease(of(LEASE, 3), push_every=NO_PUSH)
     life.until(Send)
     life.reply(MERGED)
     life.until(Send)
@@ -559,7 +624,7 @@ def test_it_keeps_all_where_it_is_not_known_what_a_lease_touches_and_what_was_re
 
 def test_who_drops_its_replica_has_copies_of_nothing() -> None:
     life = Life()
-    life.lease(push_every=100)
+    life.lease(push_every=NO_PUSH)
     life.until(Send)
     life.reply(MERGED)
     life.until(Send)
@@ -573,7 +638,7 @@ def test_who_drops_its_replica_has_copies_of_nothing() -> None:
 
 def test_what_comes_afresh_is_no_copy_of_what_was_pushed() -> None:
     life = Life()
-    life.lease(push_every=100)
+    life.lease(push_every=NO_PUSH)
     life.until(Send)
     life.reply(Reply(5, verdict=Verdict.MERGED, fast_forward=True, lease=replace(NEXT, afresh=True)), brings=True)
     life.chunks = False
@@ -591,7 +656,7 @@ def test_a_lease_to_be_trained_afresh_forgets_optimisers() -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["between", "at the end"])
-def test_a_failure_that_comes_out_with_a_snapshot_is_told_with_its_lease(ended: bool) -> None:
+def test_a_failure_found_by_a_snapshot_is_reported_with_its_lease(ended: bool) -> None:
     """A loss on a device is looked at only when a push is to leave."""
     life = Life()
     life.lease()

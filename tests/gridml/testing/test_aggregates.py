@@ -1,4 +1,4 @@
-"""The checks of the merge rules' contract must be able to fail: each kind of broken rule is caught by its law."""
+"""Mutation tests of the checks of merge rules: each kind of broken rule is detected by its law."""
 
 from __future__ import annotations
 

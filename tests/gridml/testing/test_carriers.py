@@ -1,4 +1,4 @@
-"""The checks of the carriers' contract must be able to fail: each kind of broken carrier is caught by its law."""
+"""Mutation tests of the checks of carriers: each kind of broken carrier is detected by its law."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AnswersNobody(Master):
 
 
 class AnswersOnce(Master):
-    """It takes what has a reply for answered."""
+    """It treats a sync that has a reply as answered."""
 
     def collect(self) -> list[Message]:
         replies = {name: {r.number for r in mailbox.replies} for name, mailbox in self.network.mailboxes.items()}
@@ -78,8 +78,14 @@ class CollectsOnce(Master):
 
 class CollectsTheOldest(Master):
     def collect(self) -> list[Message]:
-        mailboxes = {name: self.network.arrived(mailbox.syncs) for name, mailbox in self.network.mailboxes.items()}
+        mailboxes = {name: self.network.arrived(mailbox.syncs)[0] for name, mailbox in self.network.mailboxes.items()}
         return [Message(name, syncs[0].number, syncs[0].payload) for name, syncs in mailboxes.items() if syncs]
+
+
+class ReportsTornAlone(Master):
+    def collect(self) -> list[Message]:
+        messages = super().collect()
+        return [message for message in messages if message.is_damaged] or messages
 
 
 class ReadsWhatIsTooLong(Master):
@@ -197,6 +203,7 @@ class TakesBackItsHeartbeat(Worker):
 
 BROKEN: list[tuple[type[Master], type[Worker], str]] = [
     (CollectsTorn, Worker, "a_damaged_sync_is_not_delivered_and_can_be_sent_again"),
+    (ReportsTornAlone, Worker, "damaged_syncs_in_number_hold_up_nobody"),
     (AnswersNobody, Worker, "a_sync_is_collected_and_its_reply_received"),
     (AnswersOnce, Worker, "a_sync_sent_again_after_its_answer_is_collected_again"),
     (CollectsOnce, Worker, "a_sync_is_collected_until_it_is_answered"),
@@ -227,7 +234,7 @@ BROKEN: list[tuple[type[Master], type[Worker], str]] = [
 
 @dataclass(frozen=True)
 class Carrier:
-    """A carrier in memory of these two ends."""
+    """A carrier in memory with these two ends."""
 
     master: type[Master] = Master
     worker: type[Worker] = Worker
@@ -240,7 +247,7 @@ class Carrier:
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here takes time, so what has not come does not come."""
+    """Skip waiting: in memory nothing takes time, so an event that has not happened will not happen."""
     monkeypatch.setattr(carriers, "HEARTBEAT_LIMIT_S", 0.0)
 
 
@@ -261,4 +268,8 @@ def test_all_checks_are_run_and_a_sound_carrier_passes() -> None:
 def test_every_law_is_run_and_can_fail() -> None:
     functions = inspect.getmembers(carriers, inspect.isfunction)
     takes_a_pair = {name for name, function in functions if [*inspect.signature(function).parameters] == ["pair"]}
-    assert takes_a_pair - {"_collected"} == {check.__name__ for check in CHECKS} == {law for _, _, law in BROKEN}
+    assert (
+        takes_a_pair - {"_collected", "_damaged"}
+        == {check.__name__ for check in CHECKS}
+        == {law for _, _, law in BROKEN}
+    )

@@ -1,4 +1,4 @@
-"""Messages of the contract checks name what was got and expected; the checks need no test-only packages."""
+"""Messages of the contract checks have the received and the expected value; the checks need no test packages."""
 
 from __future__ import annotations
 

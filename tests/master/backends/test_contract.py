@@ -1,4 +1,4 @@
-"""The contract of back ends, for each of them. A back end joins by a harness in `HARNESSES`."""
+"""The contract of back ends, for each of them. A new back end joins by a harness in `HARNESSES`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.real
 
 
 class FolderHarness(Harness):
-    """A back end in a folder of its own; `fixtures` must be there before it is made."""
+    """A back end in a temporary folder; `fixtures` must be set up before it is created."""
 
     fixtures: ClassVar[tuple[str, ...]] = ()
     examples: ClassVar[int] = 25  # of the property test
@@ -43,7 +43,7 @@ class FolderHarness(Harness):
 
 
 class OneLongLife(Script):
-    """Machines whose lives all last the same, ending with and without grace by turns."""
+    """Machines with equal lives, which end with and without grace in turn."""
 
     slots = MACHINES
     duration_s = 1e6
@@ -53,7 +53,7 @@ class OneLongLife(Script):
 
 
 class LocalHarness(FolderHarness):
-    """Shells as workers; a machine is taken away by a clock that jumps past the end of its life."""
+    """Shells as workers; a jump of the clock past the end of a life takes the machine away."""
 
     def __init__(self, folder: Path) -> None:
         self._behaviours: dict[str, Behaviour] = {}
@@ -85,7 +85,7 @@ class LocalHarness(FolderHarness):
 
 
 class CondorHarness(FolderHarness):
-    """Shells as jobs of a real pool, each on half of its one host; the host's owner comes back by `Vacate`."""
+    """Shells as jobs of a real pool, each on half of its one host; `Vacate` evicts them."""
 
     fixtures = ("condor_pool",)
     examples = 15  # a job takes a second to start and another to leave
@@ -121,7 +121,7 @@ class CondorHarness(FolderHarness):
         time.sleep(0.02)
 
     def take_machines(self) -> None:
-        """With grace from every other job, and without from the rest."""
+        """Evict every other job with grace, and the rest without."""
         import htcondor2
 
         ours, schedd = f'GridmlRun == "{self._directory.root}"', htcondor2.Schedd()
@@ -138,7 +138,7 @@ class CondorHarness(FolderHarness):
 
 
 def _empty_the_queue() -> None:
-    """Remove every job: one that an earlier test of the session left would hold cores that a check counts on."""
+    """Remove all jobs: those of earlier tests would occupy cores that a check needs."""
     import htcondor2
 
     schedd = htcondor2.Schedd()
@@ -154,7 +154,7 @@ class Actor:
     """A stand-in for a worker process in a simulation, with a given behaviour."""
 
     def __init__(self, behaviour: Behaviour) -> None:
-        self.interruptible = False
+        self.is_interruptible = False
         self.woken: Callable[[], None] = lambda: None
         self.steps = 0
         self._behaviour = behaviour
@@ -165,7 +165,7 @@ class Actor:
         if self._behaviour is Behaviour.CRASHES:
             sys.exit(3)
         while self._behaviour is not Behaviour.FINISHES and not self._asked:
-            self.interruptible = True
+            self.is_interruptible = True
             yield 1e9
 
     def evict(self) -> None:
@@ -175,7 +175,7 @@ class Actor:
 
 
 class SimulatedHarness(FolderHarness):
-    """Actors under a virtual clock, which goes on only while somebody rests."""
+    """Actors under a virtual clock, which advances only in `rest`."""
 
     def __init__(self, folder: Path) -> None:
         self._behaviours: dict[str, Behaviour] = {}
@@ -205,7 +205,7 @@ class SimulatedHarness(FolderHarness):
         return event.worker in self._pool.living()
 
 
-# A back end with a module of its own joins here.
+# Back ends with a test module of their own join here.
 HARNESSES: dict[str, type[FolderHarness]] = {
     "local": LocalHarness,
     "condor": CondorHarness,

@@ -28,7 +28,7 @@ class Job:
 
 
 class Memory(Backend):
-    """A sound back end without any process; the broken ones override what they break."""
+    """A correct back end without processes; broken ones override the part that they break."""
 
     name = "memory"
 
@@ -65,7 +65,7 @@ class Memory(Backend):
         return events
 
     def news_of(self, worker: str) -> bool:
-        """Return whether an event of the worker is still to be polled: it starts one poll after it was queued."""
+        """Return True if an event of the worker is still to be polled: it starts one poll after it was queued."""
         return any(event.worker == worker for event in self.events)
 
     def free_machines(self) -> list[str]:
@@ -104,7 +104,7 @@ class Memory(Backend):
 
 
 class MemoryHarness(Harness):
-    """A back end of some type in memory."""
+    """The harness for a type of back end in memory."""
 
     backend: Memory
 
@@ -247,7 +247,7 @@ BROKEN: list[tuple[type[Memory], str]] = [
 
 @pytest.fixture
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here takes time, so what does not happen at once does not happen."""
+    """Skip waiting: in memory nothing takes time, so an event that does not happen at once never happens."""
     monkeypatch.setattr(contract, "LIMIT_S", 0.05)
 
 

@@ -17,7 +17,7 @@ import pytest
 from chunk_model.families import Normal
 from chunk_model.traces import parse_trace
 from gridml.errors import StorageError, UsageError
-from master.backends.local import Ending, Local, classify
+from master.backends.local import _REAP_S, Ending, Local, classify
 from master.backends.script import PlannedLife, Replay, Script, ScriptedLives, Steady
 from master.simulation.faulty_network import VirtualClock
 from master.state.jobs import JobEvent, State
@@ -31,7 +31,7 @@ STAYS = "trap '' TERM; echo ready; exec sleep 600"
 
 @dataclass
 class Pool:
-    """A local back end of shells whose clock stands still between two calls of `at`."""
+    """A local back end of shells, whose clock only moves in `at`."""
 
     backend: Local
     clock: VirtualClock
@@ -39,7 +39,7 @@ class Pool:
     events: list[JobEvent] = field(default_factory=list)
 
     def at(self, script_s: float) -> None:
-        """Move the script's clock and let the back end do what is due."""
+        """Move the script's clock, and let the back end act."""
         self.clock.now_s = 1000.0 + script_s
         self.poll()
 
@@ -61,7 +61,7 @@ class Pool:
         return bool(self.of(State.RUNNING, worker=worker)) and "ready" in self.log(worker)
 
     def of(self, *states: State, worker: str = "", machine: str = "") -> list[JobEvent]:
-        """The events of these states; of one worker or on one machine, if given."""
+        """Return the events with these states; of one worker or machine if given."""
         events = [event for event in self.events if event.state in states]
         return [event for event in events if worker in ("", event.worker) and machine in ("", event.machine)]
 
@@ -92,7 +92,7 @@ Make = Callable[..., Pool]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Pools that are closed after the test. Workers run the shell text, or the one of their name."""
+    """A maker of pools that are closed after the test. Workers run the shell text, or the one of their name."""
     pools: list[Pool] = []
 
     def make(script: Script, text: str | dict[str, str] = WAITS, **options: object) -> Pool:
@@ -126,6 +126,19 @@ class Fixed(Script):
         return PlannedLife(free_s, self.duration_s, graceful=self.graceful, grace_s=self.grace_s)
 
 
+def next_change_s(backend: Local) -> float | None:
+    """Return the seconds until `poll` has work for the script, 0 or more; None if it only waits for workers."""
+    now = backend._now()
+    changes = [
+        now + _REAP_S if job.killed else job.ends_s if job.ending is None else job.ending.kill_s
+        for job in backend._jobs.values()
+    ]
+    if backend._queue:
+        changes += [life.opens_s for slot, life in backend._open_slots(now) if not backend._is_avoided(slot)]
+    planned = [change for change in changes if change is not None]
+    return max(0.0, min(planned) - now) if planned else None
+
+
 def started(pool: Pool, *workers: str) -> None:
     for worker in workers:
         pool.backend.submit(worker)
@@ -138,7 +151,7 @@ def test_sigterm_with_grace_lets_the_worker_push(make: Make) -> None:
     pool = make(Fixed(8.1, graceful=True), LEAVES)
     started(pool, "w1")
     pool.at(8.0)
-    assert pool.state("w1") is State.RUNNING and pool.backend.next_change_s() == pytest.approx(0.1)
+    assert pool.state("w1") is State.RUNNING and next_change_s(pool.backend) == pytest.approx(0.1)
     pool.at(8.1)
     end = pool.until_ended("w1")
     assert (end.state, end.graceful, end.exit_code) == (State.EVICTED, True, 0)
@@ -155,7 +168,7 @@ def test_a_worker_that_ignores_sigterm_gets_sigkill_after_the_grace_and_not_befo
     pool.at(8.0)
     pool.at(37.9)
     assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE and pool.state("w1") is State.RUNNING
-    assert pool.backend.next_change_s() == pytest.approx(0.1)
+    assert next_change_s(pool.backend) == pytest.approx(0.1)
     pool.at(38.0)
     end = pool.until_ended("w1")
     assert (end.state, end.graceful, end.exit_code) == (State.EVICTED, True, -signal.SIGKILL)
@@ -221,7 +234,7 @@ def test_seeded_lives_kill_every_slot_again_and_again_half_of_them_with_sigkill(
     for number in range(16):
         # Four are alive at any time; the clock jumps to the next planned end, and stands until that worker has gone.
         started(pool, *(["w0", "w1", "w2", "w3"] if number == 0 else [f"w{number + 3}"]))
-        wait_s = pool.backend.next_change_s()
+        wait_s = next_change_s(pool.backend)
         assert wait_s is not None
         pool.at(pool.clock.now_s - 1000.0 + wait_s + 1e-6)
         pool.until(partial(pool.ended, number + 1))
@@ -240,6 +253,24 @@ def test_seeded_lives_kill_every_slot_again_and_again_half_of_them_with_sigkill(
 
 
 @pytest.mark.real
+def test_a_life_that_counts_from_the_first_message_does_not_end_before_it(make: Make) -> None:
+    """Regression: lives of 9 s on a slow machine, whose workers took 10 s to begin, all ended before they began."""
+    pool = make(Fixed(9.0, graceful=False), from_message=True)
+    started(pool, "w1")
+    pool.at(60.0)
+    pool.poll()
+    assert pool.state("w1") is State.RUNNING
+    pool.backend.reported("w1")
+    assert next_change_s(pool.backend) == 9.0
+    pool.at(68.9)
+    pool.poll()
+    assert pool.state("w1") is State.RUNNING
+    pool.at(69.0)
+    assert pool.until_ended("w1").state is State.EVICTED
+    assert "SIGKILL 9.0 s after its first message" in pool.of(State.RUNNING)[0].detail
+    pool.backend.reported("w1")  # it has ended
+
+
 def test_a_late_slot_takes_its_worker_when_it_opens(make: Make) -> None:
     script = ScriptedLives(4, Normal(100, 20), seed=3)
     pool = make(script)
@@ -248,7 +279,7 @@ def test_a_late_slot_takes_its_worker_when_it_opens(make: Make) -> None:
         pool.backend.submit(worker)
     pool.poll()
     assert [pool.state(worker) for worker in workers] == [State.RUNNING] * 3 + [State.QUEUED]
-    assert pool.backend.next_change_s() == pytest.approx(script.opens_s(3))
+    assert next_change_s(pool.backend) == pytest.approx(script.opens_s(3))
     pool.at(script.opens_s(3) + 1e-6)
     assert pool.state("w4") is State.RUNNING and pool.last("w4").machine == "slot-4"
 
@@ -286,13 +317,13 @@ def test_replay_of_a_trace(make: Make) -> None:
     assert pool.until_ended("w1").state is State.EVICTED
     pool.backend.submit("w3")
     pool.poll()
-    assert pool.state("w3") is State.QUEUED and pool.backend.next_change_s() == pytest.approx(11.0)
+    assert pool.state("w3") is State.QUEUED and next_change_s(pool.backend) == pytest.approx(11.0)
     pool.at(20.0)
     assert pool.last("w3").machine == "b"
     pool.at(31.5)  # c opened and closed without a worker, and never opens again
     pool.backend.submit("w4")
     pool.poll()
-    assert pool.state("w4") is State.QUEUED and pool.backend.next_change_s() is None
+    assert pool.state("w4") is State.QUEUED and next_change_s(pool.backend) is None
     assert pool.kills == {("a", False): 1, ("b", False): 1}
 
 
@@ -397,7 +428,7 @@ def test_machines_that_rest_are_not_gone(make: Make) -> None:
     pool.at(5.0)
     assert not pool.of(State.RUNNING)
     assert pool.backend.exhausted() is None
-    assert pool.backend.next_change_s() is None, "nothing to wake up for: who lets them rest looks again"
+    assert next_change_s(pool.backend) is None, "nothing to wake up for: who lets them rest looks again"
     pool.backend.avoid(["slot-1"])
     pool.at(6.0)
     assert pool.of(State.RUNNING, worker="w1", machine="slot-2")
@@ -419,7 +450,7 @@ def test_a_worker_that_is_stopped_is_suspended_until_it_goes_on(make: Make) -> N
 
 
 def test_a_worker_that_ends_during_a_poll_is_reaped_by_the_next(make: Make) -> None:
-    """The stop state of an ended process cannot be read, which once ended the master."""
+    """Regression: the stop state of an ended process cannot be read, which ended the master."""
     pool = make(Steady(1), "exit 0")
     pool.backend.submit("w1")
     pool.poll()

@@ -1,4 +1,4 @@
-"""Settings that are invalid on one machine are refused before a run is made, with what was got and expected."""
+"""Settings that are invalid on one machine are rejected before the run is created, with the expected values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a run are restored with the options of its back end."""
+"""The settings of a run are restored with the options of its back end."""
 
 from __future__ import annotations
 

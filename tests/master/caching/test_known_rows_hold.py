@@ -124,12 +124,12 @@ NETWORKS = """
 
 
 class Watched:
-    """Compares rows with the master's, of the version that the worker says it has: before every batch those that it
-    uses, and those that a push is about to carry, of every worker. A chunk that was begun while a push travelled waits
-    for the answer, which brings what has changed. Rows may differ only where a lease has ended and its worker has not
-    heard of that: of those that are `doubted` no push may be merged. What a worker takes for the master's of modules
-    that it pushes is compared as well. `seen` counts the batches, those that began with rows of an earlier chunk, and
-    modules that were let go of; `most` is how many modules a worker held."""
+    """An observer of all workers. It compares rows with the master's, of the version that the worker reports: the used
+    rows before every batch, and the carried rows before every push. A chunk that began while a push travelled waits for
+    the answer, which has the changed rows. Rows may differ only if a lease has ended and its worker does not know that;
+    no push of such `doubted` leases may be merged. A worker's copies of the master's modules are compared as well.
+    `seen` counts the batches, those that began with rows of an earlier chunk, and released modules; `most` is the
+    largest number of modules of a worker."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.history: dict[int, dict[str, dict[str, np.ndarray[Any, Any]]]] = {}
@@ -169,7 +169,7 @@ class Watched:
             before = len(session._engine._views)
             self.most = max(self.most, before)
             release(session, action)
-            self.seen["let go"] += before - len(session._engine._views)
+            self.seen["released"] += before - len(session._engine._views)
             assert session._engine._views.keys() <= action.modules
 
         def taken(pushes: Pushes, pending: PendingReply, *arguments: Any) -> None:
@@ -215,7 +215,7 @@ class Watched:
                 self.doubted.add((session._options.worker, lease.id))
 
     def _check_modules(self, session: Session, lease: Lease) -> None:
-        """Compare what a worker takes for the master's of modules that it has used since its last push."""
+        """Compare a worker's copy of the master's tensors, of the modules that it has used since its last push."""
         master, version = session._master._modules, self.modules.get(session.state._version, {})
         for key in session._engine._used:
             self.seen["modules"] += 1
@@ -257,20 +257,18 @@ def test_they_are_when_workers_and_masters_die_and_messages_are_lost(
 
 
 def grown(watched: Watched) -> set[float]:
-    """By how much numbers of networks have grown: by the points that were trained on each."""
+    """Return the growth of each network's number: the points that were trained on it."""
     first, last = watched.modules[0], watched.modules[max(watched.modules)]
     return {float(g) for key, tensors in last.items() for n in tensors for g in np.ravel(tensors[n] - first[key][n])}
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3])
-def test_networks_that_no_lease_touches_are_let_go_of(
-    share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_networks_without_a_lease_are_released(share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(monkeypatch)
     play(tmp_path, Steady(3), share, NETWORKS)
     assert not watched.doubted
     assert grown(watched) == {3 * 960 / 48}
-    assert watched.seen["let go"] > 100
+    assert watched.seen["released"] > 100
     assert watched.most <= 3 * 6  # of the chunks before, in hand and ahead
 
 
@@ -291,7 +289,7 @@ def test_they_are_had_again_when_workers_and_masters_die_and_messages_are_lost(
         crash_every_s=3.0,
     )
     assert grown(watched) == {3 * 960 / 48}
-    assert watched.seen["let go"] > 30
+    assert watched.seen["released"] > 30
 
 
 def test_they_are_when_a_worker_may_keep_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,8 +303,8 @@ def test_they_are_when_a_worker_may_keep_few(tmp_path: Path, monkeypatch: pytest
         assert bounded.bytes_down > plain.bytes_down
 
 
-def test_nobody_waits_for_rows_where_messages_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A push and its answer take as long as many batches, which are trained meanwhile."""
+def test_workers_do_not_wait_for_rows_if_messages_are_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push and its answer take as long as many batches, which are trained in the same time."""
     slow = Chances(delay_s=3.0)
     piecewise = report(play(tmp_path / "piecewise", Steady(3), faults=slow)).wall_s
     monkeypatch.setattr(rows, "INTERVALS", 10**6)

@@ -1,4 +1,4 @@
-"""Rows that the master has as they were pushed, by push and in a group of pushes."""
+"""Rows that the master took unchanged from a push, for one push and for a group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_row_without_numbers_is_as_it_was_pushed() -> None:
     assert taken_rows(nothing, nothing)[1]["Word"].tolist() == [1, 2]
 
 
-def test_of_a_group_each_keeps_what_nobody_after_it_changed() -> None:
+def test_in_a_group_the_last_write_of_each_row_is_kept() -> None:
     kept = keep_latest_writes([words(1, 2, 3), words(2, 4), words(4, 5)], [words(1, 2, 3), words(4), words(5)])
     assert [each["Word"].tolist() for each in kept] == [[1, 3], [], [5]]
 

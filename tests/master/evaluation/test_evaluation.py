@@ -1,4 +1,4 @@
-"""How long evaluate may take, how much memory, and how often it is tried."""
+"""The limits of evaluate: time, memory, and tries."""
 
 from __future__ import annotations
 

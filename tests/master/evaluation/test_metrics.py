@@ -1,4 +1,4 @@
-"""What evaluate is given: values of one version, modules ready to be evaluated, and nothing it could spoil."""
+"""Arguments of evaluate: values of one version, modules in evaluation mode, and copies of whatever it could change."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_what_is_no_dict_of_numbers_is_refused(returned: Any) -> None:
 
 @pytest.mark.parametrize("value", [np.float128(1.5), np.array(1.5), np.float16(1.5), [1.5], (1.5,), np.nan, -np.inf])
 def test_what_is_a_number_can_be_kept(value: Any) -> None:
-    """In the ledger, as JSON."""
+    """The ledger stores it as JSON."""
 
     def evaluation(words: gridml.Batch[Word]) -> Any:
         return {"[bold]any[/] name": value}
@@ -189,7 +189,7 @@ def test_an_evaluate_that_ends_the_process_is_no_success(status: int | None) -> 
         metrics_of(evaluation, texts(), count)
 
 
-def test_words_of_an_error_are_printable_and_short() -> None:
+def test_the_text_of_an_error_is_printable_and_short() -> None:
     def evaluation(words: gridml.Batch[Word]) -> Any:
         raise ValueError(os.fsdecode(b"caf\xe9.txt") + "\x1b[31m" + "x" * 30_000_000)
 
@@ -216,7 +216,7 @@ def test_flops_are_counted_whatever_else_the_graph_holds() -> None:
     alone = flops_per_vertex(program, first_chunk(program, g, 4), initial(g, 0))
     assert alone is not None
     assert alone >= 2 * 3 * (2 * 8 + 8) - 2 * 2 * 8  # forward, and backward to the weights
-    g.add(Word, count=np.arange(3))  # replicated, but no point leads to it
+    g.add(Word, count=np.arange(3))  # replicated, but not connected to any point
     assert flops_per_vertex(program, first_chunk(program, g, 4), initial(g, 0)) == alone
 
 
@@ -232,7 +232,7 @@ def test_counting_flops_leaves_the_replica_alone() -> None:
     assert list(Modules(describe(Network)).views(0)) == list(tensors)
 
 
-def test_evaluate_is_told_how_far_the_run_was() -> None:
+def test_evaluate_gets_the_progress_of_the_run() -> None:
     def epoch(network: Network, at: gridml.Progress) -> dict[str, float]:
         return {"epoch": at.epoch, "share": at.share, "modules": sum(1 for _ in network.model.parameters())}
 

@@ -1,4 +1,4 @@
-"""Running statistics are those of the parameters that are evaluated and kept, and nothing else changes for it."""
+"""Recalibration: running statistics belong to the weights that are evaluated and kept, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gridml.protocol import bundle
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.evaluation import recalibration
-from master.evaluation.recalibration import Recalibration
+from master.evaluation.recalibration import Recalibration, with_statistics
 from master.simulation.scenario import MachineSpeeds, Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
@@ -79,7 +79,7 @@ def spec_of(g: gridml.Graph, f: Any = train, *, batch: int = BATCH, seed: int = 
 
 
 def merged(g: gridml.Graph) -> ReplicaState:
-    """A replica whose statistics are those of nothing."""
+    """A replica with arbitrary statistics."""
     state = initial(g, 0)
     tensors = state.modules["Network", 0].tensors
     for layer in (ENTRY, INNER):
@@ -89,6 +89,11 @@ def merged(g: gridml.Graph) -> ReplicaState:
     return state
 
 
+def recalibrated(spec: RunSpec, state: ReplicaState, version: int = 5) -> tuple[ReplicaState, str | None]:
+    statistics, problem = Recalibration(spec).gather(version, state)
+    return with_statistics(state, statistics) if statistics else state, problem
+
+
 def tensors_of(state: ReplicaState) -> dict[str, np.ndarray[Any, Any]]:
     return {name: tensor.copy() for name, tensor in state.tensors()}
 
@@ -96,7 +101,7 @@ def tensors_of(state: ReplicaState) -> dict[str, np.ndarray[Any, Any]]:
 @pytest.mark.parametrize("chain", [1, 4, 24, 48])
 def test_statistics_are_those_of_the_rows_under_the_same_parameters(chain: int) -> None:
     g = graph(chain)
-    state, problem = Recalibration(spec_of(g)).apply(5, merged(g))
+    state, problem = recalibrated(spec_of(g), merged(g))
     assert problem is None
     t = tensors_of(state)
     np.testing.assert_allclose(t[f"{ENTRY}running_mean"], X.mean(0), rtol=1e-4)
@@ -113,7 +118,7 @@ def test_nothing_else_changes() -> None:
     random.seed(3), np.random.seed(3), torch.manual_seed(3)
     expected = random.random(), np.random.random(), torch.rand(1).item()
     random.seed(3), np.random.seed(3), torch.manual_seed(3)
-    after, problem = Recalibration(spec_of(g)).apply(5, state)
+    after, problem = recalibrated(spec_of(g), state)
     assert problem is None
     assert (random.random(), np.random.random(), torch.rand(1).item()) == expected
     assert not g.tables["Point"].columns["seen"].any()
@@ -125,7 +130,7 @@ def test_nothing_else_changes() -> None:
 
 def test_the_draw_is_a_function_of_the_seed() -> None:
     def statistics(seed: int, version: int = 5) -> np.ndarray[Any, Any]:
-        state, _ = Recalibration(spec_of(g, batch=4, seed=seed)).apply(version, merged(g))
+        state, _ = recalibrated(spec_of(g, batch=4, seed=seed), merged(g), version)
         return tensors_of(state)[f"{ENTRY}running_mean"]
 
     g = graph()
@@ -148,7 +153,7 @@ def test_as_many_batches_are_drawn_as_rows_are_enough_but_not_too_few_nor_too_ma
     monkeypatch.setattr(recalibration, "MIN_ROWS", rows)
     monkeypatch.setattr(recalibration, "BATCH_LIMITS", (5, 20))
     g = graph()
-    Recalibration(spec_of(g, sized, batch=batch)).apply(5, merged(g))
+    recalibrated(spec_of(g, sized, batch=batch), merged(g))
     assert sizes == [batch] * batches
 
 
@@ -161,7 +166,7 @@ def test_a_batch_that_is_not_full_is_left_out_unless_there_is_no_other() -> None
         network.step(network.model(points.x).mean())
 
     for batch in (36, 500):
-        Recalibration(spec_of(g, sized, batch=batch)).apply(5, merged(g))
+        recalibrated(spec_of(g, sized, batch=batch), merged(g))
     assert sizes == [36, 36, ROWS]
 
 
@@ -171,7 +176,7 @@ def test_a_layer_that_does_not_gather_keeps_its_statistics() -> None:
         network.step(network.model(points.x).mean())
 
     g = graph()
-    state, problem = Recalibration(spec_of(g, frozen)).apply(5, merged(g))
+    state, problem = recalibrated(spec_of(g, frozen), merged(g))
     assert problem is None
     np.testing.assert_array_equal(tensors_of(state)[f"{ENTRY}running_mean"], [7.0, 7.0])
     assert not np.isclose(tensors_of(state)[f"{INNER}running_mean"], 7.0).any()
@@ -195,24 +200,24 @@ def hides_what_is_not_finite(points: gridml.Batch[Point], network: Network) -> N
 def test_where_f_fails_the_merged_statistics_stay_and_the_reason_is_given(f: Any, words: str) -> None:
     g = graph()
     state = merged(g)
-    after, problem = Recalibration(spec_of(g, f)).apply(5, state)
+    after, problem = recalibrated(spec_of(g, f), state)
     assert after is state
     assert problem is not None and words in problem
 
 
-def test_who_interrupts_f_is_heard() -> None:
+def test_a_keyboard_interrupt_in_f_is_raised() -> None:
     def interrupted(points: gridml.Batch[Point], network: Network) -> None:
         raise KeyboardInterrupt
 
     g = graph()
     with pytest.raises(KeyboardInterrupt):
-        Recalibration(spec_of(g, interrupted)).apply(5, merged(g))
+        recalibrated(spec_of(g, interrupted), merged(g))
 
 
 def test_without_such_layers_f_is_not_run() -> None:
     g = graph()
     state = ReplicaState({("Network", 0): VertexState({"Network/0/model/weight": X})}, {}, {})
-    assert Recalibration(spec_of(g, fails)).apply(5, state) == (state, None)
+    assert recalibrated(spec_of(g, fails), state) == (state, None)
 
 
 # --- whole runs
@@ -261,7 +266,7 @@ STATISTIC = "Network/0/model/1.running_mean"
 def play(
     folder: Path, workers: int, first: str = "pass", schedule: str = "linear_decay"
 ) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """(the tensors kept, those of the newest version, all events) of a run by so many workers."""
+    """Return (saved tensors, those of the newest version, events) of a run with this number of workers."""
     source = folder / "normalised.py"
     source.write_text(textwrap.dedent(PROGRAM).replace("FIRST", first).replace("SCHEDULE", schedule))
     costs = Costs(exec_s=0.01, start_s=0.5, push_s=0.02, boot_s=1.0)
@@ -284,7 +289,7 @@ def test_the_mean_over_a_tail_has_statistics_of_its_own(tmp_path: Path) -> None:
 
 
 def true_means(folder: Path, kept: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """What the layer that normalises sees on average, under what was kept."""
+    """Return the mean inputs of the normalising layer, under the saved weights."""
     x = load(folder / "normalised.py").graph().tables["Point"].columns["x"]
     means: np.ndarray[Any, Any] = (x @ kept["Network/0/model/0.weight"].T + kept["Network/0/model/0.bias"]).mean(0)
     return means
@@ -308,7 +313,9 @@ def test_one_worker_keeps_the_statistics_of_plain_training(tmp_path: Path) -> No
 
 def test_a_failure_is_told_once_and_the_run_ends_with_what_was_merged(tmp_path: Path) -> None:
     kept, newest, events = play(tmp_path, 4, "assert torch.is_grad_enabled(), 'only with gradients'", "constant")
-    for name, tensor in newest.items():  # no mean, whose statistics nobody knows
+    for name, tensor in newest.items():  # no mean over a tail, whose statistics would be unknown
         np.testing.assert_array_equal(kept[name], tensor, err_msg=name)
-    (told,) = [event for event in events if "gathered again" in event]
-    assert told.startswith("warning: running statistics stay as they were merged") and "only with gradients" in told
+    (warning,) = [event for event in events if "gathered again" in event]
+    assert (
+        warning.startswith("warning: running statistics stay as they were merged") and "only with gradients" in warning
+    )

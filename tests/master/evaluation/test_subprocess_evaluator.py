@@ -1,4 +1,4 @@
-"""The user's evaluate in a process of its own: what kills that, the master survives, and says what it was."""
+"""Subprocess evaluation: the master survives the death of the process, and reports its cause."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.spec import RunSpec
 from master.store.versions import Versions, initial
+from tests.support.in_ledger import epochs_of
 
 pytestmark = pytest.mark.real
 LONG_S = 120.0
@@ -79,10 +80,10 @@ def subject() -> Subject:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes the evaluator of a run that stands at its first version."""
+    """Return a function that makes the evaluator of a run at its first version."""
     made: list[SubprocessEvaluator] = []
 
-    def evaluator(
+    def make_one(
         body: str, *, arguments: str = "total: Sum", memory: int = MEMORY, text: str = PROGRAM
     ) -> SubprocessEvaluator:
         path = tmp_path / "program.py"
@@ -96,55 +97,55 @@ def make(tmp_path: Path) -> Iterator[Make]:
         made.append(SubprocessEvaluator(RunSpec(Settings(path), program, graph), directory, memory))
         return made[-1]
 
-    yield evaluator
+    yield make_one
     for one in made:
         one.close()
 
 
-def pid_of(apart: SubprocessEvaluator) -> int:
-    assert apart._child is not None
-    return apart._child.process.pid
+def pid_of(evaluator: SubprocessEvaluator) -> int:
+    assert evaluator._child is not None
+    return evaluator._child.process.pid
 
 
-def test_what_evaluate_says_comes_back(make: Make, subject: Subject) -> None:
-    apart = make('print("so", "far"); return {"value": total.value, "odd": [np.nan, np.inf], "pid": os.getpid()}')
-    evaluated = apart.evaluate(subject, LONG_S)
+def test_the_result_of_evaluate_is_returned(make: Make, subject: Subject) -> None:
+    evaluator = make('print("so", "far"); return {"value": total.value, "odd": [np.nan, np.inf], "pid": os.getpid()}')
+    evaluated = evaluator.evaluate(subject, LONG_S)
     assert evaluated.metrics["value"] == 0.0 and evaluated.metrics["odd"][1] == np.inf
     assert math.isnan(evaluated.metrics["odd"][0])
-    assert evaluated.metrics["pid"] == pid_of(apart) != os.getpid()
+    assert evaluated.metrics["pid"] == pid_of(evaluator) != os.getpid()
     assert evaluated.events == [("evaluate", "so far")], "and no graph is made where a version does"
 
 
 def test_one_process_does_for_all_epochs(make: Make, subject: Subject) -> None:
-    apart = make('return {"calls": calls}')
-    assert [apart.evaluate(subject, LONG_S).metrics["calls"] for _ in range(3)] == [1, 2, 3]
+    evaluator = make('return {"calls": calls}')
+    assert [evaluator.evaluate(subject, LONG_S).metrics["calls"] for _ in range(3)] == [1, 2, 3]
 
 
 def test_fields_are_as_the_master_shows_them(make: Make, subject: Subject, tmp_path: Path) -> None:
-    apart = make('return {"seen": numbers.seen.sum()}', arguments="numbers: gridml.Batch[Number]")
+    evaluator = make('return {"seen": numbers.seen.sum()}', arguments="numbers: gridml.Batch[Number]")
     column = tmp_path / "run" / "fields" / "Number.seen.npy"
     column.parent.mkdir()
     for value in (1, 5):
         np.save(column.with_suffix(".new.npy"), np.full(400, value))
         column.with_suffix(".new.npy").replace(column)
-        assert apart.evaluate(subject, LONG_S).metrics["seen"] == 400 * value
+        assert evaluator.evaluate(subject, LONG_S).metrics["seen"] == 400 * value
 
 
 def test_a_signal_is_named_with_the_line_and_what_to_do(make: Make, subject: Subject) -> None:
-    apart = make(SEGFAULT)
+    evaluator = make(SEGFAULT)
     with pytest.raises(
         UserCodeError, match="evaluate after epoch 3 ended its process with signal SIGSEGV, 2 times"
     ) as caught:
-        apart.evaluate(subject, LONG_S)
-    assert "mend evaluate and resume the run --with-changes" in str(caught.value)
+        evaluator.evaluate(subject, LONG_S)
+    assert "fix evaluate and resume the run --with-changes" in str(caught.value)
     assert "program.py" in caught.value.traceback_text and "in evaluate" in caught.value.traceback_text
 
 
 def test_what_was_killed_once_is_tried_again(make: Make, subject: Subject, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     body = f'if not os.path.exists({str(mark)!r}): open({str(mark)!r}, "w").close(); os.kill(os.getpid(), 9)'
-    apart = make(f"{body}\n    return {{'calls': calls}}")
-    evaluated = apart.evaluate(subject, LONG_S)
+    evaluator = make(f"{body}\n    return {{'calls': calls}}")
+    evaluated = evaluator.evaluate(subject, LONG_S)
     assert evaluated.metrics == {"calls": 1}
     assert [topic for topic, _ in evaluated.events] == ["warning"]
     assert "signal SIGKILL; it is tried once more" in evaluated.events[0][1]
@@ -156,9 +157,9 @@ def test_an_exit_is_no_answer(make: Make, subject: Subject) -> None:
 
 
 def test_memory_is_limited(make: Make, subject: Subject) -> None:
-    apart = make("return {'x': np.ones(1 << 28).sum()}")  # 2 GB
+    evaluator = make("return {'x': np.ones(1 << 28).sum()}")  # 2 GB
     with pytest.raises(UserCodeError, match=r"MemoryError.* It may have 1.07 GB of memory: take fewer rows") as caught:
-        apart.evaluate(subject, LONG_S)
+        evaluator.evaluate(subject, LONG_S)
     assert "np.ones" in caught.value.traceback_text
 
 
@@ -171,12 +172,12 @@ def test_time_is_limited(make: Make, subject: Subject) -> None:
 
 
 def test_errors_are_those_that_evaluate_raises_in_the_master(make: Make, subject: Subject, tmp_path: Path) -> None:
-    apart = make("return {'x': 1 / 0}")
+    evaluator = make("return {'x': 1 / 0}")
     with pytest.raises(UserCodeError, match="evaluate failed: ZeroDivisionError") as caught:
-        apart.evaluate(subject, LONG_S)
+        evaluator.evaluate(subject, LONG_S)
     assert "1 / 0" in caught.value.traceback_text
     with pytest.raises(DamagedError, match="its SHA-256 is not the one") as damaged:
-        apart.evaluate(Subject(2, 0, "0" * 64), LONG_S)
+        evaluator.evaluate(Subject(2, 0, "0" * 64), LONG_S)
     assert damaged.value.file == tmp_path / "run" / "versions" / "v00000000.safetensors"
 
 
@@ -186,22 +187,22 @@ def test_what_is_no_dict_of_numbers_is_refused(make: Make, subject: Subject) -> 
 
 
 def test_one_that_is_closed_ends_at_once_and_computes_no_more(make: Make, subject: Subject) -> None:
-    apart = make("return {}")
-    apart.evaluate(subject, LONG_S)
-    pid = pid_of(apart)
-    apart.close()
+    evaluator = make("return {}")
+    evaluator.evaluate(subject, LONG_S)
+    pid = pid_of(evaluator)
+    evaluator.close()
     assert not psutil.pid_exists(pid)
     with pytest.raises(RunError, match="the run has ended"):
-        apart.evaluate(subject, LONG_S)
+        evaluator.evaluate(subject, LONG_S)
 
 
 def test_a_process_that_dies_over_the_operations_of_f_stops_nothing(make: Make, subject: Subject) -> None:
     text = PROGRAM.replace("    numbers.seen += 1", f"    {SEGFAULT}")
-    apart = make("return {}", text=text)
-    program = load(apart._settings.program)
-    chunk = first_chunk(program, program.build(apart._settings.program), 10)
-    assert apart.flops(subject, chunk, LONG_S) is None
-    assert apart.evaluate(subject, LONG_S).metrics == {}
+    evaluator = make("return {}", text=text)
+    program = load(evaluator._settings.program)
+    chunk = first_chunk(program, program.build(evaluator._settings.program), 10)
+    assert evaluator.flops(subject, chunk, LONG_S) is None
+    assert evaluator.evaluate(subject, LONG_S).metrics == {}
 
 
 def test_a_run_whose_evaluate_dies_stops_with_the_reason_and_goes_on_when_it_is_mended(
@@ -217,18 +218,18 @@ def test_a_run_whose_evaluate_dies_stops_with_the_reason_and_goes_on_when_it_is_
     path.write_text(PROGRAM.format(arguments="total: Sum", body='return {"sum": total.value}'))
     with resume(root, pool(), with_changes=True) as run:
         run.finish()
-        said = [json.loads(epoch["metrics"]) for epoch in run.ledger.epochs()]
+        said = [json.loads(epoch["metrics"]) for epoch in epochs_of(run.ledger)]
     assert said == [{"sum": 400.0}, {"sum": 800.0}]
 
 
 def test_it_dies_with_the_master(tmp_path: Path) -> None:
-    path, told = tmp_path / "program.py", tmp_path / "pid"
-    os.mkfifo(told)
-    body = f'open({str(told)!r}, "w").write(str(os.getpid())); time.sleep(3600)'
+    path, pipe = tmp_path / "program.py", tmp_path / "pid"
+    os.mkfifo(pipe)
+    body = f'open({str(pipe)!r}, "w").write(str(os.getpid())); time.sleep(3600)'
     path.write_text(PROGRAM.format(arguments="total: Sum", body=body))
     command = [sys.executable, "-P", "-m", "gridml", "run", str(path)]
     with subprocess.Popen([*command, "--run-dir", str(tmp_path / "run")], stdout=subprocess.DEVNULL) as master:
-        process = psutil.Process(int(told.read_text()))
+        process = psutil.Process(int(pipe.read_text()))
         master.send_signal(signal.SIGKILL)
     assert psutil.wait_procs([process], LONG_S)[0] == [process]
     assert (tmp_path / "run" / "logs" / LOG).read_text() == ""
@@ -255,12 +256,14 @@ FORKS = """
 def test_what_evaluate_started_neither_hides_its_end_nor_outlives_it(
     then: str, why: str, make: Make, subject: Subject, tmp_path: Path
 ) -> None:
-    """A process that evaluate began held the channel open: its end was noticed after an hour, at least."""
-    apart = make(FORKS.format(path=str(tmp_path / "left"), then=then))
-    apart.evaluate(subject, LONG_S)  # starting Python and reading the program are no part of the short limit
+    """A child of evaluate held the channel open, so the end of the process was noticed only after an hour or more."""
+    evaluator = make(FORKS.format(path=str(tmp_path / "left"), then=then))
+    evaluator.evaluate(
+        subject, LONG_S
+    )  # so that the short limit does not include starting Python and loading the program
     with pytest.raises(UserCodeError, match=why):
-        apart.evaluate(subject, LONG_S if "exit" in then else SHORT_S)
-    with contextlib.suppress(ProcessLookupError):  # it has ended, and somebody knows
+        evaluator.evaluate(subject, LONG_S if "exit" in then else SHORT_S)
+    with contextlib.suppress(ProcessLookupError):  # it may have ended already
         left = os.pidfd_open(int((tmp_path / "left").read_text()))
         ended, _, _ = select.select([left], [], [], LONG_S)
         os.close(left)

@@ -1,4 +1,4 @@
-"""The mean over a tail is one of weights, and of nothing else."""
+"""The mean over a tail averages weights and nothing else."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ WEIGHTS = {"Network/0/model/1.weight", "Network/0/model/1.bias", "Network/0/mode
 
 
 def moved(state: ReplicaState, by: float) -> ReplicaState:
-    """Every floating-point tensor further by as much."""
+    """Return a state with `by` added to every floating-point tensor."""
     modules = {
         key: VertexState({n: t + t.dtype.type(by) if t.dtype.kind == "f" else t + 1 for n, t in vertex.tensors.items()})
         for key, vertex in state.modules.items()

@@ -1,4 +1,4 @@
-"""Leases of a placed graph: each is of one part, and workers stay in theirs."""
+"""Leases of a placed graph: each is within one part, and workers stay in their part."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from master.state.lease_records import LeaseState
 from master.state.worker_records import WorkerStatus, WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger
-from master.store.settings import Settings
+from master.store.settings import Settings, SizeSettings
 from master.store.spec import RunSpec, SavedPlacement, save
 from tests.support.effort import examples
+from tests.support.in_ledger import credits_of
 
 SIZES, CHUNK = (100, 100, 60), 25
 COUNT = sum(SIZES)
@@ -32,7 +33,7 @@ SHARED = np.array([[9, 1, 5], [1, 9, 4], [5, 4, 9]], np.int64)
 
 @dataclass
 class Desk:
-    """The leases of a run without workers; a test says what these do."""
+    """The leases of a run without workers; the test acts for them."""
 
     leases: Leases
     ledger: Ledger
@@ -65,7 +66,7 @@ class Desk:
         self.workers.end(self.workers.of(worker))
 
     def part(self, worker: str) -> int:
-        """The part of the next lease of a worker, which it trains."""
+        """Grant a worker its next lease, train it, and return its part."""
         lease = self.ask(worker)
         assert lease is not None
         self.train(lease)
@@ -77,11 +78,11 @@ class Desk:
 
 def leases_of(spec: RunSpec, ledger: Ledger, table: WorkerTable) -> Leases:
     events = Events(ledger, ledger.path.with_name("events.log"), lambda *event: None, VirtualClock())
-    return Leases(spec, ledger, table, Wire(VirtualClock(), None), events)
+    return Leases(spec, SizeSettings(CHUNK), ledger, table, Wire(VirtualClock(), None), events)
 
 
 def desk_of(folder: Path, workers: int = 3, batch: int = 1) -> Desk:
-    """A desk whose graph has three parts, of which the first and the last are nearest."""
+    """A desk whose graph has three parts; the first and the last are nearest."""
     program = cost_only_worker.program_of(COUNT, epochs=2)
     program = replace(program, update=Update(program.update.function, batch, 1))
     settings = Settings(Path("program.py"), backend="simulated", workers=workers, chunk=CHUNK)
@@ -131,7 +132,7 @@ def test_the_part_of_a_dead_worker_goes_to_a_newcomer(desk: Desk) -> None:
     assert desk.part("w4") == 1
 
 
-def test_the_part_of_a_dead_worker_goes_to_who_is_done_where_nobody_comes(desk: Desk) -> None:
+def test_without_a_new_worker_the_part_of_a_dead_one_goes_to_a_finished_one(desk: Desk) -> None:
     for worker in ("w1", "w2", "w3"):
         desk.part(worker)
     desk.die("w2")
@@ -169,16 +170,16 @@ def test_less_than_a_batch_is_not_left_behind_at_the_end_of_a_part(tmp_path: Pat
     stops = []
     for _ in range(3):
         desk.part("w1")
-        stops.append(max(stop for _, _, stop in desk.ledger.credits()))
+        stops.append(max(stop for _, _, stop in credits_of(desk.ledger)))
     assert stops == [32, 64, SIZES[0]], "and not 96"
 
 
 @settings(max_examples=examples(30), deadline=None)  # each has a ledger of its own
 @given(st.integers(0, 2**32), st.integers(1, 6))
-def test_every_vertex_is_leased_once_whoever_dies(
+def test_every_vertex_is_leased_once_for_any_deaths(
     tmp_path_factory: pytest.TempPathFactory, seed: int, workers: int
 ) -> None:
-    """And a worker gets vertices of another part only where nothing is free in its own."""
+    """A worker gets vertices of another part only if none are free in its own."""
     desk = desk_of(tmp_path_factory.mktemp("desk"), workers)
     names, number, chance = [f"w{k}" for k in range(workers)], workers, random.Random(seed)
     credited = 0
@@ -201,7 +202,7 @@ def test_every_vertex_is_leased_once_whoever_dies(
             if desk.ask(name) is not None and own:
                 assert desk.parts[-1] == home
         credited = desk.ledger.credited
-    credits = sorted(desk.ledger.credits())
+    credits = sorted(credits_of(desk.ledger))
     for epoch in (0, 1):
         at = 0
         for _, start, stop in (credit for credit in credits if credit[0] == epoch):

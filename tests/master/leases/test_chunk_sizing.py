@@ -1,24 +1,23 @@
-"""Sizes in force: asked for when there is more to know, on another thread, and every change is told once."""
+"""Current sizes: recomputed on another thread when there are new measurements, and each change is recorded once."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gridml.protocol.messages import Push, Sync
-from master.backends.condor.options import CondorOptions
 from master.leases.sizing import ChunkSizing
 from master.state.worker_records import WorkerRecord
 from master.store.rundir import EventFacts
-from master.store.settings import Settings
+from master.store.settings import SizeSettings
 
 
 class Later(Executor):
-    """Does what it is asked when it is told to."""
+    """An executor that runs its tasks on request."""
 
     def __init__(self) -> None:
         self.tasks: list[Callable[[], None]] = []
@@ -30,7 +29,7 @@ class Later(Executor):
 
 
 class Failing(Executor):
-    """Nothing that it is asked succeeds."""
+    """An executor whose tasks fail."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -39,19 +38,19 @@ class Failing(Executor):
 
 
 class Reports(list[str]):
-    """What is recorded, in place of Events."""
+    """A stand-in for Events that keeps the records."""
 
     def record(self, topic: str, facts: EventFacts, text: str, *, why: str = "") -> None:
         assert topic == "sizing"
         self.append(f"{text}. {why}")
 
 
-def make(**values: Any) -> ChunkSizing:
-    return ChunkSizing(Settings(Path("p.py"), workers=4, **values), 1_000_000, 10)
+def make(*, many: bool = True, **values: Any) -> ChunkSizing:
+    return ChunkSizing(SizeSettings(**values), 1_000_000, 10, many=many)
 
 
 def live(sizing: ChunkSizing, count: int, life_s: float, *, begin_s: float = 1.0, start: int = 0) -> None:
-    """Workers that trained ten vertices a second, and were killed."""
+    """Report workers that trained ten vertices a second, and were killed."""
     for i in range(start, start + count):
         record, age = WorkerRecord(f"w{i}"), life_s * (0.5 + (i % 11) / 10)
         sizing.measures.run(record, 0.0)
@@ -68,11 +67,11 @@ def test_nothing_is_known_at_first() -> None:
     sizing, later, reports = make(), Later(), Reports()
     assert not sizing.step(0.0, 4, 0.0, later, reports)
     assert sizing.chunk(WorkerRecord("w1")) is None
-    assert sizing.push_every(WorkerRecord("w1"), 640, 10, 4, 0.0)[0] == 640
+    assert math.isinf(sizing.max_interval_s(WorkerRecord("w1")))
     assert not later.tasks and not reports
 
 
-def test_a_fit_is_made_elsewhere_and_told_once() -> None:
+def test_a_fit_runs_on_another_thread_and_is_recorded_once() -> None:
     sizing, later, reports = make(), Later(), Reports()
     live(sizing, 20, 60.0)
     for now in (100.0, 101.0, 102.0):
@@ -86,7 +85,7 @@ def test_a_fit_is_made_elsewhere_and_told_once() -> None:
     silent = WorkerRecord("a worker that has not spoken")
     size = sizing.chunk(silent)
     assert size is not None and size[0] > 10
-    assert 10 <= sizing.push_every(silent, 640, 10, 4, 0.0)[0] < 640
+    assert 0 < sizing.max_interval_s(silent) < 6.4
 
 
 def test_the_same_again_is_no_news() -> None:
@@ -114,8 +113,8 @@ def test_a_fast_worker_gets_more_for_the_same_seconds() -> None:
     assert more[0] == pytest.approx(4 * less[0], abs=4)
 
 
-def test_where_no_chunk_can_finish_a_person_hears_it_once() -> None:
-    sizing, later, reports = make(options=CondorOptions(chunks_per_job=1)), Later(), Reports()
+def test_if_no_chunk_can_finish_the_user_is_warned_once() -> None:
+    sizing, later, reports = make(many=False), Later(), Reports()
     live(sizing, 20, 0.1, begin_s=500.0)
     for now in (100.0, 200.0):
         sizing.step(now, 4, 0.0, later, reports)
@@ -149,9 +148,9 @@ def test_a_fit_that_fails_leaves_sizes_as_they_were() -> None:
     assert "sizes stay as they were" in reports[1] and "KeyError: 'a fault of the fit'" in reports[1]
 
 
-@pytest.mark.parametrize(("many", "around_s"), [(0, 3.0 + 0.25 + 0.5), (1, 3.0 + 0.25 + 0.5 + 7.0 + 20.0)])
-def test_what_passes_around_a_chunk(many: int, around_s: float) -> None:
-    sizing = make(options=CondorOptions(chunks_per_job=many))
+@pytest.mark.parametrize(("many", "around_s"), [(True, 3.0 + 0.25 + 0.5), (False, 3.0 + 0.25 + 0.5 + 7.0 + 20.0)])
+def test_what_passes_around_a_chunk(many: bool, around_s: float) -> None:
+    sizing = make(many=many)
     measures, w1 = sizing.measures, WorkerRecord("w1")
     assert sizing.around_s(w1) == 0.0  # nothing was measured
     measures.submit(w1, 0.0)

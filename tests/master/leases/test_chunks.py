@@ -1,4 +1,4 @@
-"""What a worker is told of a lease's chunk."""
+"""Chunks of leases in replies to workers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Row(gridml.Vertex):
 
 
 class Published:
-    """What a master has published, by name."""
+    """A stand-in for mailboxes that keeps published chunks by name."""
 
     carries_chunks = True
 
@@ -69,7 +69,7 @@ class Published:
 
 @dataclass
 class Master:
-    """The chunks of one master of a run, what they took, and what was sent."""
+    """The chunks of one master, their measured costs, and the published payloads."""
 
     chunks: Chunks
     mailboxes: Published
@@ -108,10 +108,10 @@ def test_a_worker_is_not_sent_again_what_it_keeps_until_it_keeps_it_no_more(tmp_
     whole = chunks.publish(first, ())
     kept = first.cut.sha256[:CACHED_DIGITS]
     assert carried(first) == 60
-    part = chunks.publish(second, (kept, "0" * CACHED_DIGITS))  # another run's, too
+    part = chunks.publish(second, (kept, "0" * CACHED_DIGITS))  # also one of another run
     assert carried(second) == 40
     assert second.cut.borrows == {kept}
-    assert counted[1] == part + 60 * 16  # what the worker holds in memory, wherever it is from
+    assert counted[1] == part + 60 * 16  # the rows in the worker's memory, of any run
     before = second.cut.sha256
     assert chunks.refresh(second, (kept,)) == 0
     assert second.cut.sha256 == before
@@ -123,7 +123,7 @@ def test_a_worker_is_not_sent_again_what_it_keeps_until_it_keeps_it_no_more(tmp_
 
 
 def published(made: Master, *spans: tuple[int, int]) -> list[LeaseState]:
-    """Leases of these spans, each to a worker that keeps nothing yet."""
+    """Return leases of these spans, each of a worker without kept rows."""
     leases = [LeaseState(number, 1, 0, start, stop, 0, "w1") for number, (start, stop) in enumerate(spans, 1)]
     for lease in leases:
         made.chunks.publish(lease, ())

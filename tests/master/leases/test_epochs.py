@@ -1,4 +1,4 @@
-"""When an epoch opens: while the one before is still under way, or, where that is asked for, once it is closed."""
+"""The opening of an epoch: while the previous one is still in progress or, on request, once it is closed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Master:
         self.workers = WorkerTable(2)
         spec = RunSpec(settings, program, program.graph())
         events = Events(self.ledger, path.with_name("events.log"), lambda *event: None, VirtualClock())
-        self.leases = Leases(spec, self.ledger, self.workers, Wire(VirtualClock(), None), events)
+        self.leases = Leases(spec, settings, self.ledger, self.workers, Wire(VirtualClock(), None), events)
         with self.ledger.transaction():
             self.epochs.open_first(0.0)
 
@@ -39,13 +39,13 @@ class Master:
         return self.leases.epochs
 
     def ask(self, worker: str) -> tuple[int, int] | None:
-        """The epoch and the beginning of the lease that a worker gets; None where it gets none."""
+        """Return the epoch and start of the lease that a worker gets; None if it gets none."""
         with self.ledger.transaction():
             lease = self.leases.grant(self.workers.add(worker), Sync(worker, wants=True), 1.0)
         return None if lease is None else (lease.epoch, lease.start)
 
     def credit(self, worker: str, *, close: int | None = None) -> None:
-        """A worker's lease is trained to its end, which closes an epoch."""
+        """Train a worker's lease to its end, which closes an epoch."""
         with self.ledger.transaction():
             (lease,) = self.ledger.leases.of(worker).values()
             self.ledger.credit(lease, lease.stop, 1, 0.0, 2.0)

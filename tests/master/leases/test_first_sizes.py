@@ -1,5 +1,5 @@
-"""Sizes are right from the first on: a chunk has no more bytes than it may, no more of them are cut at once than the
-master's loop can spare the time for, and the first push shows what pushes and chunks are worth."""
+"""Sizes are right from the first chunk on: bounded in bytes and in the time of the master's loop to cut them, and the
+first push already shows the costs of pushes and chunks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from master.store.settings import Settings
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "rows.py"
 WORKERS = 6
-MOST = 300_000  # bytes of a chunk: a share of the epoch has eleven times as many
+MAX_BYTES = 300_000  # bytes of a chunk: a share of the epoch has eleven times as many
 BATCH = 10
 
 
 class Idle(Backend):
-    """Workers that are there, and do what a test writes for them."""
+    """A back end whose workers run at once and act as scripted by the test."""
 
     name = "idle"
 
@@ -45,15 +45,15 @@ class Idle(Backend):
         return events
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
-        """Nobody is there."""
+        """Not used: there are no jobs."""
 
     def close(self) -> None:
-        """There are no processes."""
+        """Not used: there are no processes."""
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[MasterRun]:
-    settings = Settings(PROGRAM, workers=WORKERS, steps_each=0, chunk_bytes=MOST)
+    settings = Settings(PROGRAM, workers=WORKERS, steps_each=0, chunk_bytes=MAX_BYTES)
     environment = Environment(lambda settings, directory: Idle(), clock=VirtualClock(1000.0), durable=False)
     with start(settings, tmp_path / "run", environment) as run:
         run._staff()
@@ -62,7 +62,7 @@ def run(tmp_path: Path) -> Iterator[MasterRun]:
 
 
 class WorkerLimit:
-    """A worker that says what a test makes it say."""
+    """A worker that sends the messages of the test."""
 
     def __init__(self, root: Path, name: str) -> None:
         self._name = name
@@ -77,7 +77,7 @@ class WorkerLimit:
         self._mailbox.send(self._number, bundle.encode(to_json(sync), encode(content)))
 
     def hear(self) -> Lease | None:
-        """The lease that it was answered with."""
+        """Return the lease in its last answer."""
         return self.reply().lease
 
     def reply(self) -> Reply:
@@ -96,7 +96,7 @@ def test_chunks_are_bounded_in_bytes_from_the_first_one_on(run: MasterRun) -> No
     for lease, size in zip(leases, sizes, strict=True):
         assert lease is not None
         assert lease.stop - lease.start > 20 * BATCH
-        assert 0.9 * MOST < size < 1.05 * MOST
+        assert 0.9 * MAX_BYTES < size < 1.05 * MAX_BYTES
     assert "the limit on the bytes of a chunk" in run.ledger._db.execute("SELECT reason FROM leases").fetchone()[0]
 
 
@@ -110,21 +110,21 @@ def test_who_asks_while_half_of_what_a_chunk_may_have_was_cut_asks_again(run: Ma
         run.step()
         waiting = [worker for worker in waiting if worker.hear() is None]
         assert len([*(root / "chunks").iterdir()]) == turn
-    assert not waiting  # all have got one in the end
+    assert not waiting  # in the end all have a lease
 
 
 @pytest.mark.parametrize(("cpu_s", "own_s"), [(0.02, None), (0.02, 0.1), (0.0, 0.1)])
 def test_the_first_push_sizes_the_next_and_the_chunk_that_comes_with_its_answer(
     tmp_path: Path, cpu_s: float, own_s: float | None
 ) -> None:
-    """Merging takes the master's processor `cpu_s`. What a push takes the worker it has told, or this is its first and
-    nobody knows: then it is taken to be as much."""
+    """Merging takes the master `cpu_s`. The worker has reported the cost of its pushes, or this is its first push: then
+    the same cost is assumed."""
     rate, looks = 1_000.0, iter(range(10**6))
     environment = Environment(
         lambda settings, directory: Idle(),
         clock=VirtualClock(1000.0),
         durable=False,
-        cpu=lambda: cpu_s * next(looks),  # between any two looks
+        cpu=lambda: cpu_s * next(looks),  # between two readings
     )
     with start(Settings(PROGRAM, workers=2, steps_each=0), tmp_path / "run", environment) as run:
         run._staff()
@@ -136,20 +136,20 @@ def test_the_first_push_sizes_the_next_and_the_chunk_that_comes_with_its_answer(
         assert lease is not None
         trained = lease.stop - lease.start
         push = Push(lease.id, lease.term, 1, 0, lease.stop, trained)
-        told = {"push_s": own_s or 0.0, "travel_s": 0.0 if own_s is None else 0.2}
+        costs = {"push_s": own_s or 0.0, "travel_s": 0.0 if own_s is None else 0.2}
         said = Sync("w1", have=0, wants=True, push=push, trained=trained, train_s=trained / rate)
         counted = ReplicaPart(rows={"Total": RowValues(np.array([0]), {"count": np.array([trained])})})
-        worker.say(said._replace(**told), PushContent(counted))
+        worker.say(said._replace(**costs), PushContent(counted))
         run.step()
         reply = worker.reply()
     assert reply.verdict is Verdict.MERGED, reply.reason
     cost_s = cpu_s + (cpu_s if own_s is None else own_s)
-    assert reply.pace.push_every >= 0.999 * rate * cost_s / run.parts.spec.settings.push_budget
+    assert reply.pace.push_every >= 0.999 * rate * cost_s / run.parts.exchange.pace.sizes.push_budget
     assert reply.lease is not None
     assert reply.lease.stop - reply.lease.start >= reply.pace.push_every
 
 
-def test_chunks_that_take_long_to_cut_are_told_of_once(tmp_path: Path) -> None:
+def test_slow_cuts_of_chunks_are_reported_once(tmp_path: Path) -> None:
     looks = iter(range(10**6))
     environment = Environment(
         lambda settings, directory: Idle(), clock=VirtualClock(1000.0), durable=False, cpu=lambda: 3.0 * next(looks)
@@ -160,6 +160,6 @@ def test_chunks_that_take_long_to_cut_are_told_of_once(tmp_path: Path) -> None:
         for name in ("w1", "w2"):
             WorkerLimit(tmp_path / "run", name).ask()
             run.step()
-        told = run.ledger._db.execute("SELECT text FROM events WHERE topic = 'warning'").fetchall()
-    assert len(told) == 1 and "MB took 3.0 s, in which no message was handled" in told[0][0]
-    assert "--chunk-bytes" in told[0][0]
+        warnings = run.ledger._db.execute("SELECT text FROM events WHERE topic = 'warning'").fetchall()
+    assert len(warnings) == 1 and "MB took 3.0 s, in which no message was handled" in warnings[0][0]
+    assert "--chunk-bytes" in warnings[0][0]

@@ -1,4 +1,4 @@
-"""A worker that would idle finds what a straggler holds, and a look costs the same however many leases are open."""
+"""An idle worker finds the range of a straggler, and a search costs the same for any number of open leases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from master.simulation import cost_only_worker
 from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
 from master.state import lease_records
-from master.state.lease_records import FEW, LeaseState
+from master.state.lease_records import MAX_CANDIDATES, LeaseState
 from master.state.spans import Span
 from master.state.worker_records import WorkerTable
 from master.store.journal import Events
@@ -28,22 +28,22 @@ from master.store.settings import Settings
 from master.store.spec import RunSpec
 
 CHUNK_SIZE = policy.chunk_size
-RATE = 1.0  # vertices per second, of everyone who is not said to be faster
-EVERY = 100  # vertices between two pushes: what is left of a lease of 100 is then not worth a cut
-PUSH_S, TRAVEL_S = 0.1, 0.1  # what a push costs, and how long it is under way to its answer
+RATE = 1.0  # vertices per second of a worker by default
+EVERY = 100  # vertices between two pushes; a lease of 100 is therefore never cut
+PUSH_S, TRAVEL_S = 0.1, 0.1  # the cost of a push, and its time to the answer
 
 
 @dataclass
 class Desk:
-    """The leases of a run without workers: a test says what they do, and what time it is."""
+    """The leases of a run without workers; the test acts for them and sets the time."""
 
     leases: Leases
     ledger: Ledger
     workers: WorkerTable
-    count: int  # of the workers that the run wants
+    count: int  # requested workers
 
     def measure(self, worker: str, rate: float) -> None:
-        """A worker shows how fast it is, and hears how often to push."""
+        """Report a worker's speed, and return its push interval."""
         push = Push(0, 0, 1, 0, 1, 1)
         sync = Sync(worker, push=push, trained=1000, train_s=1000 / rate, push_s=PUSH_S, travel_s=TRAVEL_S)
         record = self.workers.add(worker)
@@ -61,7 +61,7 @@ class Desk:
         return lease
 
     def credit(self, lease: LeaseState, upto: int, now: float) -> None:
-        """A push comes; the lease ends with the last one."""
+        """Credit a push; the last one ends the lease."""
         with self.ledger.transaction():
             self.ledger.credit(lease, upto, 1, 0.0, now)
             self.leases.credit(lease, now)
@@ -69,7 +69,7 @@ class Desk:
                 self.leases.end(lease, now, "trained to its end")
 
     def train(self, began: dict[int, float], now: float) -> None:
-        """All that are leased have trained until now, at RATE since they `began`, and pushed it."""
+        """Let all open leases be trained until now, at RATE since they `began`, and pushed."""
         for lease in list(self.ledger.leases):
             if lease.id in began:
                 upto = min(lease.stop, lease.start + int((now - PUSH_S - TRAVEL_S - began[lease.id]) * RATE))
@@ -90,12 +90,12 @@ def desk_of(
     push_every: int | None = None,
     chunk: int | None = None,
 ) -> Desk:
-    """A master's desk over a ledger: of a run of epochs of so many vertices."""
+    """A maker of desks over a ledger, of a run with epochs of a given number of vertices."""
     program, table = cost_only_worker.program_of(vertices, epochs), WorkerTable(workers)
     settings = Settings(Path("program.py"), backend="simulated", workers=workers, push_every=push_every, chunk=chunk)
     spec = RunSpec(settings, program, program.graph())
     events = Events(ledger, ledger.path.with_name("events.log"), lambda *event: None, VirtualClock())
-    return Desk(Leases(spec, ledger, table, Wire(VirtualClock(), None), events), ledger, table, workers)
+    return Desk(Leases(spec, settings, ledger, table, Wire(VirtualClock(), None), events), ledger, table, workers)
 
 
 Make = Callable[..., Desk]
@@ -103,7 +103,7 @@ Make = Callable[..., Desk]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Makes a desk with as many chunks as workers, of these sizes in turn."""
+    """Return a desk with as many chunks as workers, with these sizes in turn."""
     number = itertools.count()
 
     def make(workers: int, *sizes: int) -> Desk:
@@ -126,7 +126,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     ("asked", "epochs", "size", "reason"),
     [
         (None, 2, EVERY, "one push interval"),
-        (EVERY, 2, 25, "1/8 of a worker's share of the epoch"),  # it may be as good as never
+        (EVERY, 2, 25, "1/8 of a worker's share of the epoch"),  # the push interval may exceed any lease
         (10**9, 1, 25, "1/8 of a worker's share of the epoch"),
     ],
 )
@@ -153,7 +153,7 @@ def test_an_epoch_that_is_followed_does_not_taper_off(tmp_path: Path) -> None:
 
 
 class Seen(list[list[Holding]]):
-    """The holdings of each look."""
+    """The holdings that each search has seen."""
 
     @property
     def leases(self) -> list[list[int]]:
@@ -162,7 +162,7 @@ class Seen(list[list[Holding]]):
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """What each look has looked at; every look considers a cut first."""
+    """A record of the leases in each search; every search considers a cut first."""
     seen, cut = Seen(), policy.cut
 
     def spied(
@@ -176,7 +176,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
 
 def all_leased(desk: Desk, every_s: float) -> dict[int, float]:
-    """Every worker gets a lease, one after the other; returns when each lease began."""
+    """Grant every worker a lease, one after the other; return when each lease began."""
     began = {}
     for k in range(desk.count):
         lease = desk.lease(f"w{k}", k * every_s)
@@ -190,11 +190,11 @@ def test_one_of_thousands_that_stops_is_found_within_a_few_looks(make: Make, loo
     began = all_leased(desk, 0.2)
     stopped = 1001
     del began[stopped]
-    desk.measure("idle", 2.5)  # so it needs 40 seconds for it, and the stopped one must be late by thrice that
+    desk.measure("idle", 2.5)  # it would take 40 seconds, so the stopped worker must be late by three times that
     for now in (400.0, 410.0, 420.0):
         desk.train(began, now)
         assert desk.ask("idle", now) is None
-        assert len(looks[-1]) == 2 * FEW
+        assert len(looks[-1]) == 2 * MAX_CANDIDATES
     desk.train(began, 426.0)
     assert len(desk.ledger.leases) > 300
     taken = desk.ask("idle", 426.0)
@@ -223,8 +223,8 @@ def test_one_of_thousands_that_slows_down_is_cut(make: Make, looks: Seen) -> Non
     assert not desk.stragglers()
 
 
-def test_nobody_cuts_a_lease_whose_holder_will_not_push_before_its_end(tmp_path: Path) -> None:
-    """Nor before its holder was told so: another may ask in the same turn."""
+def test_a_lease_without_a_push_before_its_end_is_not_cut(tmp_path: Path) -> None:
+    """A cut lease is not cut again before its holder knows: another worker may ask in the same turn."""
     ledger = Ledger(tmp_path / "ledger.db", shared_disk=False, create=True, durable=False)
     desk = desk_of(ledger, 100, 2, push_every=NO_PUSH, chunk=1000)
     with ledger.transaction():
@@ -238,9 +238,9 @@ def test_nobody_cuts_a_lease_whose_holder_will_not_push_before_its_end(tmp_path:
 def test_leases_that_are_all_late_do_not_hide_each_other(make: Make, looks: Seen) -> None:
     desk = make(500, 100)
     all_leased(desk, 0.0)
-    desk.measure("idle", RATE)  # not worth while for one as slow as they
+    desk.measure("idle", RATE)  # no gain for a worker as slow as they
     now = 102.0
-    for _ in range(2 * 500 // FEW):
+    for _ in range(2 * 500 // MAX_CANDIDATES):
         assert desk.ask("idle", now) is None
         now += LOOK_S
     seen = {lease for look in looks.leases for lease in look}
@@ -248,7 +248,7 @@ def test_leases_that_are_all_late_do_not_hide_each_other(make: Make, looks: Seen
 
 
 def test_who_stays_late_is_looked_at_more_rarely(make: Make, looks: Seen) -> None:
-    desk = make(2 * FEW + 4, 100)
+    desk = make(2 * MAX_CANDIDATES + 4, 100)
     all_leased(desk, 0.0)
     desk.measure("idle", RATE)
     gaps = []
@@ -258,7 +258,7 @@ def test_who_stays_late_is_looked_at_more_rarely(make: Make, looks: Seen) -> Non
         while now < until_s:
             desk.ask("idle", now)
             now += 0.5
-        gaps.append(sum(1 in look[:FEW] for look in looks.leases))
+        gaps.append(sum(1 in look[:MAX_CANDIDATES] for look in looks.leases))
     assert 0 < gaps[1] < gaps[0]
 
 
@@ -277,7 +277,7 @@ def test_who_stays_late_is_looked_at_more_rarely(make: Make, looks: Seen) -> Non
 def test_whatever_a_worker_tells_its_leases_are_granted(
     make: Make, monkeypatch: pytest.MonkeyPatch, odd: dict[str, float]
 ) -> None:
-    desk = make(20, 1000)  # a share for each: nobody gets more, whatever it says that chunks cost
+    desk = make(20, 1000)  # a share for each, as the upper limit for any reported costs
     monkeypatch.setattr(policy, "chunk_size", CHUNK_SIZE)
     values = {"trained": 1000, "train_s": 1.0, "begin_s": 0.1, "travel_s": 0.1, "push_s": 0.1, **odd}
     for k in range(20):
@@ -304,14 +304,14 @@ def test_ranges_of_epochs_that_are_complete_are_forgotten(make: Make) -> None:
 
 
 def test_a_look_sees_a_few_leases_however_many_there_are(make: Make, looks: Seen) -> None:
-    for workers in (3, 2 * FEW, 50, 1500):
+    for workers in (3, 2 * MAX_CANDIDATES, 50, 1500):
         desk = make(workers, 100)
         all_leased(desk, 0.01)
         desk.measure("idle", RATE)
         looks.clear()
         for k in range(20):
             desk.ask("idle", 50.0 + k)
-        assert {len(look) for look in looks} == {min(workers, 2 * FEW)}
+        assert {len(look) for look in looks} == {min(workers, 2 * MAX_CANDIDATES)}
         assert len(looks) == 20
 
 
@@ -333,12 +333,10 @@ def test_what_a_few_looks_cut_is_what_looking_at_all_would(make: Make, monkeypat
         desk = make(300, *random.Random(1).sample(range(1000, 9000), 300))
         desk.train(all_leased(desk, 1.0), 400.0)
         leases = [desk.lease(f"idle{k}", 400.0 + k / 100) for k in range(40)]
-        return [
-            (lease.worker, lease.stop - lease.start) for lease in leases
-        ]  # where it is, is another matter if some are equal
+        return [(lease.worker, lease.stop - lease.start) for lease in leases]  # the order of equal ones is not defined
 
     few = cuts()
-    monkeypatch.setattr(lease_records, "FEW", 10_000)
+    monkeypatch.setattr(lease_records, "MAX_CANDIDATES", 10_000)
     assert few == cuts()
     assert len({size for _, size in few}) > 10
 
@@ -349,7 +347,7 @@ def test_a_lease_that_was_cut_takes_no_place_of_another(make: Make, looks: Seen)
     for idle in ("one", "two"):
         desk.lease(idle, 1.0)
     assert 1 in looks.leases[0]
-    assert 1 not in looks.leases[1]  # what it has left lies in the middle now
+    assert 1 not in looks.leases[1]  # its rest is in the middle of the order now
 
 
 def test_leases_that_ended_are_not_looked_at(make: Make, looks: Seen) -> None:
@@ -367,7 +365,7 @@ def test_a_worker_is_not_looked_at_for_itself(make: Make, looks: Seen) -> None:
     desk = make(3, 100)
     all_leased(desk, 0.0)
     push = Push(2, 1, 1, 0, 150, 50)
-    with desk.ledger.transaction():  # its push says that it still has lease 2
+    with desk.ledger.transaction():  # its push reports that it still has lease 2
         desk.leases.grant(desk.workers.of("w1"), Sync("w1", wants=True, push=push), 50.0)
     assert sorted(looks.leases[-1]) == [1, 3]
 
@@ -383,11 +381,11 @@ def test_a_new_master_looks_at_the_leases_that_it_has_taken_over(make: Make, loo
     next_desk.measure("idle", 2.5)
     looks.clear()
     now = 1000.0
-    while not next_desk.stragglers() and now < 2000.0:  # none of them does anything any more
+    while not next_desk.stragglers() and now < 2000.0:  # none of them works any more
         next_desk.ask("idle", now)
         now += 1.0
     assert {lease for look in looks.leases for lease in look} == {*range(1, 101)}
-    assert {held.since_s for held in looks[0]} == {0.0}  # their past is not known
+    assert {held.since_s for held in looks[0]} == {0.0}  # their history is not known
     assert now < 1000.0 + 1.3 * (100.0 + 3 * 41.0)
 
 
@@ -399,7 +397,7 @@ def test_a_lease_that_is_opened_again_is_looked_at(make: Make, looks: Seen) -> N
     desk.ask("idle", 10.0)
     with desk.ledger.transaction():
         for taken in list(desk.ledger.leases):
-            desk.leases.end(taken, 11.0, "let go")
+            desk.leases.end(taken, 11.0, "released")
         desk.leases.reopen(lease, 100, "w0")
     desk.ask("idle", 12.0)
     assert looks.leases[-1] == [lease.id]

@@ -1,4 +1,4 @@
-"""Chunks cover an epoch, spans are leased oldest first, and a cut leaves the straggler enough to not notice."""
+"""Chunks cover an epoch, spans are leased oldest first, and a cut leaves the straggler enough work."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from master.leases import policy
 from master.leases.policy import (
-    OVERTAKEN,
-    OVERTAKEN_S,
+    MIN_CHUNK_BATCHES,
+    MIN_SAVED_S,
+    MIN_SPEEDUP,
     PATIENCE,
     SHARE,
-    SMALLEST,
     ChunkFacts,
     Holding,
     choose_span,
     cut,
     expected_s,
     late_s,
-    most,
+    max_vertices,
     reassign,
 )
 from master.state.spans import Delay, Span
@@ -79,7 +79,7 @@ def test_one_worker_needs_no_tail() -> None:
 
 
 def test_a_chunk_is_worth_its_round_trip() -> None:
-    assert sized_for(1_000, 100, 10, wanted=None, per_epoch=1_000)[0] == SMALLEST * 10
+    assert sized_for(1_000, 100, 10, wanted=None, per_epoch=1_000)[0] == MIN_CHUNK_BATCHES * 10
 
 
 def test_the_last_chunks_are_worth_what_passes_around_them() -> None:
@@ -87,31 +87,31 @@ def test_the_last_chunks_are_worth_what_passes_around_them() -> None:
     assert size == 80
     assert "the training of 75" in reason
     assert "half of 8,000" in sized_for(8_000, 4, 10, wanted=None, per_epoch=64_000, around=75)[1]
-    assert sized_for(1_000, 100, 10, wanted=None, per_epoch=10_000, around=10**6)[0] == SMALLEST * 10  # never longer
+    assert sized_for(1_000, 100, 10, wanted=None, per_epoch=10_000, around=10**6)[0] == MIN_CHUNK_BATCHES * 10
     assert sized_for(100_000, 100, 10, wanted=None, per_epoch=100_000, around=75)[0] == 130
 
 
 def test_a_chunk_is_worth_the_push_that_ends_it() -> None:
     facts: dict[str, Any] = {"wanted": None, "per_epoch": 6_000, "followed": True}
-    assert sized_for(6_000, 4, 64, **facts)[0] == 256  # nothing is known of what a push costs
+    assert sized_for(6_000, 4, 64, **facts)[0] == 256  # the cost of a push is not known
     assert sized_for(6_000, 4, 64, interval=1_024, **facts) == (1_024, "one push interval")
     assert sized_for(6_000, 4, 64, interval=9_999, **facts) == (1_536, "its share of 6,000 among 4 workers")
     assert sized_for(6_000, 16, 64, interval=1_024, **facts)[0] == 384
-    assert sized_for(60_000, 4, 64, **{**facts, "per_epoch": 60_000}, interval=1_024)[0] == 1_920  # as ever
+    assert sized_for(60_000, 4, 64, **{**facts, "per_epoch": 60_000}, interval=1_024)[0] == 1_920  # as before
 
 
 @given(st.integers(256, 10**6), st.integers(2, 300), st.floats(0.1, 10.0), st.integers(0, 10**7))
-def test_nobody_gets_more_than_a_share_where_another_epoch_follows(
+def test_a_chunk_is_at_most_a_share_if_another_epoch_follows(
     per_epoch: int, workers: int, speed: float, interval: int
 ) -> None:
     facts: dict[str, Any] = {"wanted": None, "per_epoch": per_epoch, "speed": speed, "interval": interval}
     size, _ = sized_for(per_epoch, workers, 8, followed=True, **facts)
-    assert size < max(SMALLEST * 8, per_epoch * speed / workers + 1) + 2 * 8
+    assert size < max(MIN_CHUNK_BATCHES * 8, per_epoch * speed / workers + 1) + 2 * 8
 
 
 @pytest.mark.parametrize(("idle", "parts"), [(0, 8), (100, 8), (300, 4), (1_000, 2), (3_000, 1)])
 def test_chunks_that_are_dear_to_begin_are_larger(idle: int, parts: int) -> None:
-    """What is lost around the chunks of a share, and half a chunk at the end of an epoch, are least together."""
+    """The size minimises the costs around the chunks of a share plus half a chunk at the end of an epoch."""
     facts: dict[str, Any] = {"left": 10**6, "workers": 2, "batch": 10, "wanted": None, "followed": True}
     size, reason = sized_for(**facts, per_epoch=20_000, idle=idle)
     assert (size, reason) == (10_000 // parts, f"1/{parts} of a worker's share of the epoch")
@@ -122,8 +122,8 @@ def test_no_chunk_has_more_bytes_than_it_may() -> None:
     for more in ({}, {"sized": (20_000_000, "fitted")}, {"interval": 10**6}, {"around": 10**6}, {"followed": True}):
         size, reason = sized_for(**facts, **more, wanted=None, largest=61_000)
         assert (size, reason) == (60_992, "the limit on the bytes of a chunk")
-    assert sized_for(**facts, wanted=None, largest=10)[0] == 64  # a batch must be
-    assert sized_for(**facts, wanted=100_000, largest=10)[0] == 100_032  # what was asked for is what is meant
+    assert sized_for(**facts, wanted=None, largest=10)[0] == 64  # at least a batch
+    assert sized_for(**facts, wanted=100_000, largest=10)[0] == 100_032  # a requested size has precedence
 
 
 def test_the_end_of_an_epoch_is_no_end_where_another_follows() -> None:
@@ -134,7 +134,7 @@ def test_the_end_of_an_epoch_is_no_end_where_another_follows() -> None:
 
 def test_the_size_asked_for_is_used() -> None:
     assert sized_for(10_000, 4, 32, wanted=100, per_epoch=10_000) == (128, "asked for")
-    for left in (60_000, 15_000, 10_100):  # whoever waits for it, and at the end of an epoch
+    for left in (60_000, 15_000, 10_100):  # with waiting workers, and at the end of an epoch
         assert sized_for(left, 4, 100, wanted=10_000, per_epoch=60_000) == (10_000, "asked for")
     assert sized_for(10_099, 4, 100, wanted=10_000, per_epoch=60_000) == (10_099, "asked for")
 
@@ -155,7 +155,7 @@ def test_the_oldest_epoch_first_and_none_that_must_wait(free: list[Span], newest
         assert all((chosen.epoch, chosen.start) <= (s.epoch, s.start) for s in ready)
 
 
-def test_what_is_set_apart_is_leased_last() -> None:
+def test_separated_ranges_are_leased_last() -> None:
     isolated, later = Span(0, 0, 5, isolated=True), Span(0, 5, 9)
     assert choose_span([isolated, later], 0)[0] == later
     assert choose_span([isolated, Span(1, 0, 9)], 1)[0] == isolated, "before anything of the next epoch"
@@ -197,7 +197,7 @@ def test_nothing_to_cut(held: list[Holding]) -> None:
 
 
 def test_what_is_under_way_stays_with_its_holder() -> None:
-    # 3 s to an answer, at 10 vertices a second: up to 60 are trained before the holder hears of the cut.
+    # 3 s to an answer, at 10 vertices a second: up to 60 are trained before the holder knows of the cut.
     held = Holding(1, 0, 119, 10.0, push_every=20, travel_s=3.0)
     assert cut([held], 10, 20)[0] is None
     assert cut([replace(held, stop=120)], 10, 20)[0] == (1, 60)
@@ -220,7 +220,7 @@ def test_the_model_says_how_large_until_the_epoch_ends() -> None:
     assert sized_for(60_000, 4, 10, wanted=None, per_epoch=64_000, sized=(700, "as it says")) == (700, "as it says")
     assert sized_for(60_000, 4, 10, wanted=90, per_epoch=64_000, sized=(700, "as it says")) == (90, "asked for")
     assert sized_for(800, 4, 10, wanted=None, per_epoch=64_000, sized=(700, ""))[0] == 100
-    assert sized_for(60_000, 4, 10, wanted=None, per_epoch=64_000, sized=(1, ""))[0] == SMALLEST * 10
+    assert sized_for(60_000, 4, 10, wanted=None, per_epoch=64_000, sized=(1, ""))[0] == MIN_CHUNK_BATCHES * 10
 
 
 rates = st.floats(0.01, 1e4)
@@ -230,7 +230,7 @@ rates = st.floats(0.01, 1e4)
 def test_a_slow_worker_is_never_given_more_than_the_others_need_for_the_rest(
     uncredited: int, rate: float, others: int, mean: float, batch: int, held: int
 ) -> None:
-    found, reason = most(uncredited, rate, others, others * mean, batch, held=held)
+    found, reason = max_vertices(uncredited, rate, others, others * mean, batch, held=held)
     assert reason
     if found is None:
         assert rate >= mean * 0.999
@@ -241,17 +241,17 @@ def test_a_slow_worker_is_never_given_more_than_the_others_need_for_the_rest(
 
 
 def test_alone_or_fast_there_is_no_limit() -> None:
-    assert most(100, 1.0, 0, 0.0, 10)[0] is None
-    assert most(100, 0.0, 5, 50.0, 10)[0] is None
-    assert most(100, 10.0, 5, 50.0, 10)[0] is None
+    assert max_vertices(100, 1.0, 0, 0.0, 10)[0] is None
+    assert max_vertices(100, 0.0, 5, 50.0, 10)[0] is None
+    assert max_vertices(100, 10.0, 5, 50.0, 10)[0] is None
 
 
 def test_a_machine_a_hundred_times_slower_gets_nothing_at_the_end() -> None:
-    assert most(100, 1.0, 10, 1000.0, 10)[0] == 0
-    assert most(100_000, 1.0, 10, 1000.0, 10)[0] == 100
+    assert max_vertices(100, 1.0, 10, 1000.0, 10)[0] == 0
+    assert max_vertices(100_000, 1.0, 10, 1000.0, 10)[0] == 100
 
 
-def test_a_cut_leaves_each_as_much_as_it_can_train_meanwhile() -> None:
+def test_a_cut_leaves_each_worker_its_share_by_speed() -> None:
     held = [Holding(1, 0, 1000, 10.0)]
     assert cut(held, 10, 20, 30.0)[0] == (1, 250)
     assert cut(held, 10, 20, 10.0)[0] == (1, 500)
@@ -311,13 +311,13 @@ def test_overtaking_again_must_pay_twice_as_well() -> None:
 
 
 def test_whose_failure_may_end_the_run_keeps_its_lease() -> None:
-    """An endless f: idle workers would take the range from each other, and be given up for another's lease."""
+    """With an endless f, idle workers would steal the range from each other, and be given up for another's lease."""
     stopped = Holding(7, 100, 150, 50.0, since_s=60.0, at=149)
     chosen = [reassign([replace(stopped, failures=failures)], 50.0, Delay(1.0))[0] for failures in range(4)]
     assert chosen == [7, 7, None, None]
 
 
-def test_measures_that_make_no_sense_overtake_nobody() -> None:
+def test_invalid_measures_cause_no_reassignment() -> None:
     late = Holding(7, 100, 150, 50.0, since_s=1e6)
     for nonsense in (math.inf, math.nan):
         assert reassign([late], 50.0, Delay(nonsense))[0] is None
@@ -328,7 +328,7 @@ def test_a_delay_counts_the_pushes_that_can_be_made() -> None:
     delay = Delay(start_s=1.0, copy_s=0.01, push_s=2.0, travel_s=4.0)
     assert delay.of(100, 10.0) == pytest.approx(1.0 + 1.0 + 2.0 + 6.0)
     assert delay.of(100, 10.0, 50) == pytest.approx(1.0 + 1.0 + 3 * 2.0 + 6.0)
-    assert delay.of(100, 10.0, 1) == pytest.approx(1.0 + 1.0 + 3.5 * 2.0 + 6.0)  # the next waits for an answer
+    assert delay.of(100, 10.0, 1) == pytest.approx(1.0 + 1.0 + 3.5 * 2.0 + 6.0)  # the next one waits for an answer
 
 
 def test_who_is_on_schedule_is_expected_at_the_same_time_after_each_credit() -> None:
@@ -367,8 +367,8 @@ def test_only_what_wins_enough_is_leased_a_second_time(held: list[Holding], rate
         return
     lease = next(h for h in held if h.lease == chosen)
     own_s, another_s = lease.left / max(lease.rate, 1e-9), start_s + lease.left / rate
-    assert own_s > OVERTAKEN * another_s
-    assert own_s - another_s >= OVERTAKEN_S
+    assert own_s > MIN_SPEEDUP * another_s
+    assert own_s - another_s >= MIN_SAVED_S
 
 
 def test_equal_rates_that_differ_by_rounding_are_equal() -> None:
@@ -376,7 +376,7 @@ def test_equal_rates_that_differ_by_rounding_are_equal() -> None:
     others = 31
     total = sum([rate] * others)
     for slower in (rate, math.nextafter(rate, 0.0), rate * (1 - 1e-12)):
-        assert most(10**6, slower, others, total, 1)[0] is None
+        assert max_vertices(10**6, slower, others, total, 1)[0] is None
 
 
 def test_a_slow_worker_is_not_left_idle_for_ever_for_those_who_only_say_that_they_are_fast() -> None:

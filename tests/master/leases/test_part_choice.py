@@ -1,4 +1,4 @@
-"""Which part a worker is leased next, and where it is at home."""
+"""The part of a worker's next lease, and its home part."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master.leases.affinity import PartFacts, helper_size, rank_parts, settles, spans_by_part, why
-from master.leases.policy import SMALLEST
+from master.leases.policy import MIN_CHUNK_BATCHES
 from master.state.spans import Span
 
 
@@ -34,7 +34,7 @@ def test_every_part_is_ranked_once_and_the_own_one_first(given_facts: PartFacts)
 
 
 @given(facts())
-def test_a_newcomer_goes_where_nobody_is_and_then_where_most_is_left_for_each(given_facts: PartFacts) -> None:
+def test_a_new_worker_goes_to_a_free_part_or_to_that_with_most_work_per_worker(given_facts: PartFacts) -> None:
     newcomer = replace(given_facts, own=None)
     order = [part for part in rank_parts(newcomer) if newcomer.left[part]]
     assert rank_parts(newcomer)[: len(order)] == order, "what is done comes last"
@@ -72,7 +72,7 @@ def test_who_has_nothing_left_goes_to_the_nearest_part_and_first_to_one_without_
     assert why(done, 3) == "part 3, which others work on, the nearest to its own"
 
 
-def test_a_worker_is_at_home_where_nobody_is_and_only_helps_elsewhere() -> None:
+def test_a_free_part_becomes_a_workers_home_and_others_do_not() -> None:
     done = PartFacts(0, [0, 1, 0], [0, 9, 9], [0, 0, 0])
     assert settles(done, 2)
     assert not settles(done, 1)
@@ -86,7 +86,7 @@ def test_who_helps_leaves_those_at_home_their_share(size: int, free: int, others
     assert (helped < size) is (because is not None)
     if because is not None:
         assert helped % batch == 0
-        assert SMALLEST * batch <= helped < max(SMALLEST * batch, free / (others + 1)) + batch
+        assert MIN_CHUNK_BATCHES * batch <= helped < max(MIN_CHUNK_BATCHES * batch, free / (others + 1)) + batch
     assert helper_size(size, free, 0, batch) == (size, None)
     assert helper_size(1000, 999, 1, 10) == (500, "an equal share with the 1 at home there")
 

@@ -1,4 +1,4 @@
-"""When lifetimes are fitted again, what sizes come out, and how they bound the push interval."""
+"""Chunk sizes: the times of new fits of lifetimes, the sizes, and their bounds on the push interval."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from master.leases.sizing import (
     APART_S,
     FAMILIES,
     FIRST_EXPOSURE_S,
-    MERGING,
     KindFacts,
     SeenLives,
     Size,
     SizingFacts,
     is_due,
     is_notable,
-    push_interval,
     size,
     span,
 )
@@ -132,8 +130,8 @@ def test_the_papers_search_is_for_normal_lives() -> None:
     sizes, reason = size(asked)
     assert sizes[""].chunk == pytest.approx(best, rel=0.02), "ten have ended: what was said holds no more"
     few = Observations(np.array([5.0, 7.0]), np.zeros(2, np.bool_))
-    told, reason = size(replace(asked, kinds=[KindFacts("", COSTS, few)]))
-    assert told[""].chunk == pytest.approx(
+    sizes, reason = size(replace(asked, kinds=[KindFacts("", COSTS, few)]))
+    assert sizes[""].chunk == pytest.approx(
         normal_chunk_as_printed(2700.0, 600.0, COSTS, np.arange(1.0, 10_000.0)), rel=0.02
     )
     assert "search" in reason
@@ -143,7 +141,7 @@ def test_the_papers_search_is_for_normal_lives() -> None:
 
 def test_a_fast_kind_gets_as_many_more_vertices() -> None:
     slow, fast = COSTS, Costs(exec_s=0.025, start_s=5.0, push_s=0.1, boot_s=2.0)
-    few = lives(1800.0, 3)  # too few deaths to tell the kinds' lives apart
+    few = lives(1800.0, 3)  # too few deaths to distinguish the kinds' lives
     sizes, reason = size(
         facts(KindFacts("", slow, lives(1800.0)), KindFacts("plain", slow, few), KindFacts("fast", fast, few))
     )
@@ -157,7 +155,7 @@ def test_a_kind_with_enough_deaths_has_lives_of_its_own() -> None:
     assert sizes["frail"].push_s < sizes[""].push_s / 2
 
 
-def test_nobody_has_died_yet() -> None:
+def test_without_deaths_so_far() -> None:
     alive = Observations(np.full(20, 100.0), np.zeros(20, np.bool_))
     sizes, reason = size(facts(KindFacts("", COSTS, alive)))
     assert sizes[""].chunk_s > 60
@@ -173,7 +171,7 @@ def test_the_master_is_not_asked_for_more_than_it_can_do() -> None:
 
 
 def test_granting_asks_for_no_more_than_a_chunk_may_have() -> None:
-    """Cutting a large chunk takes long, which must not be a reason for a larger one."""
+    """Cutting a large chunk takes long, which must not lead to even larger ones."""
     kind = KindFacts("", Costs(exec_s=1e-5, push_s=1e-3), lives(600.0))
     busy = replace(facts(kind, vertices=8_000_000, grant_s=2.5), workers=2)
     assert size(busy)[0][""].chunk <= 8_000_000
@@ -181,12 +179,12 @@ def test_granting_asks_for_no_more_than_a_chunk_may_have() -> None:
     assert size(replace(busy, largest=1))[0][""].chunk == 10  # a batch
 
 
-def test_nobody_pushes_oftener_than_pushes_are_answered() -> None:
+def test_pushes_are_not_more_frequent_than_answers() -> None:
     sizes, _ = size(facts(KindFacts("", COSTS, lives(60.0), travel_s=30.0)))
     assert sizes[""].push_s >= 29.0
 
 
-def test_where_nothing_would_finish_sizes_stay_and_a_person_hears_why() -> None:
+def test_if_nothing_would_finish_sizes_stay_and_the_user_is_warned() -> None:
     sizes, reason = size(facts(KindFacts("", Costs(exec_s=0.1, start_s=900.0, push_s=1.0), lives(1.0))))
     assert sizes == {}
     assert "sizes stay as they were: no chunk would ever finish" in reason
@@ -215,44 +213,6 @@ def test_only_a_notable_change_is_one() -> None:
     assert is_notable({"": of(10)}, {"": of(11.2)}) == (True, "chunks of all workers change from 10 s to 11.2 s")
     assert is_notable({"": of(10)}, {"": of(10, 0.8)})[0]
     assert not is_notable({"": of(10)}, {})[0]
-
-
-# --- push intervals
-
-
-@given(
-    st.integers(1, 1000),
-    st.none() | st.floats(1e-3, 1e4),
-    st.floats(0, 1e4),
-    st.integers(1, 64),
-    st.integers(1, 10_000),
-    st.floats(0, 0.1),
-)
-def test_a_push_interval_is_whole_batches_and_longer_than_the_rule_wants_only_for_the_master(
-    ruled: int, push_s: float | None, rate: float, batch: int, live: int, merge_s: float
-) -> None:
-    sized = None if push_s is None else of(10.0, push_s)
-    every, reason = push_interval(ruled * batch, sized, rate, batch, live, merge_s)
-    assert reason
-    merged = live * merge_s / MERGING * rate
-    assert batch <= every <= max(ruled * batch, merged + batch)
-    assert every >= merged - batch
-    assert every % batch == 0
-    if every < ruled * batch:
-        assert push_s is not None
-        assert every >= min(push_s, live * merge_s) * rate - batch
-
-
-def test_what_the_master_cannot_merge_is_not_pushed_whatever_the_rule_wants() -> None:
-    every, reason = push_interval(10, None, 0.16, 1, 2600, 0.14)
-    assert every == round(2600 * 0.14 / MERGING * 0.16) and "the master merges no faster" in reason
-    assert push_interval(10, of(10.0, 60.0), 0.16, 1, 2600, 0.14)[0] == every
-    assert push_interval(10, None, 0.0, 1, 2600, 0.14)[0] == 10
-
-
-def test_short_lives_push_oftener_than_the_rule() -> None:
-    assert push_interval(640, of(10.0, 2.0), 100.0, 10, 1, 0.0)[0] == 200
-    assert push_interval(640, of(10.0, 60.0), 100.0, 10, 1, 0.0)[0] == 640
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""When a run has trained enough, and that no epoch is under way when it has."""
+"""The decision to stop a run early, with no epoch in progress at the stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def facts(*values: float, pending: int = 0) -> StoppingFacts:
     return StoppingFacts(tuple(enumerate(values)), pending)
 
 
-def test_it_stops_after_so_many_evaluations_without_progress() -> None:
+def test_it_stops_after_a_number_of_evaluations_without_progress() -> None:
     assert should_stop(facts(), WANTED)[0] is False
     assert should_stop(facts(3.0, 2.0, 2.0), WANTED) == (
         False,
@@ -107,8 +107,8 @@ def test_an_epoch_waits_for_what_may_end_the_run() -> None:
 def test_no_epoch_is_under_way_at_the_stop(
     noise: list[float], slope: float, patience: int, every: int, delays: list[int]
 ) -> None:
-    """Epochs begin whenever they may, and are evaluated in order, late by any delay: none is under way at the stop, and
-    none waits for nothing."""
+    """Epochs begin as soon as possible and are evaluated in order, with any delay: at the stop no epoch is in progress,
+    and no epoch waits without a reason."""
     values = [value + slope * epoch for epoch, value in enumerate(noise)]
     wanted, judged, begun, trained = gridml.early_stopping("loss", patience), [], 0, 0
     for delay in delays:

@@ -1,4 +1,4 @@
-"""Ranges that were taken from stragglers count as if each position was counted."""
+"""Counts of ranges that were taken from stragglers equal counts of each position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph of a program placed for its run: which edges count, what is kept, what is said."""
+"""Placement of a program's graph for a run: the counted edges, the saved data, the report."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class User(gridml.Vertex):
 
 @gridml.update(batch=8)
 def fit(users: gridml.Batch[User], shelves: gridml.Batch[Shelf]) -> None:
-    """Nothing: it is only placed."""
+    """Do nothing: the graph is only placed."""
 
 
 def grouped() -> tuple[np.ndarray, np.ndarray]:
-    """The group of each user, and two items of that group for each."""
+    """Return the group of each user, and two items of that group for each."""
     rng = np.random.default_rng(1)
     group = rng.integers(0, GROUPS, USERS)
     return group, rng.integers(0, ITEMS // GROUPS, (USERS, 2)) * GROUPS + group[:, None]
@@ -84,7 +84,7 @@ def placed(spec: RunSpec, folder: Path) -> tuple[RunSpec, PlacementReport | None
     def silent(text: str, facts: EventFacts) -> None:
         pytest.fail("it takes no time")
 
-    return place(spec, RunDirectory(folder), silent, durable=False)
+    return place(spec, None, RunDirectory(folder), silent, durable=False)
 
 
 def test_the_graph_has_every_edge_to_rows_of_arrays_once() -> None:
@@ -151,7 +151,7 @@ def test_a_part_that_touches_nearly_everything_is_not_worth_it(tmp_path: Path) -
     assert [*tmp_path.iterdir()] == []
 
 
-def test_what_is_not_placed_is_said_where_somebody_might_wonder(tmp_path: Path) -> None:
+def test_a_skipped_placement_is_explained_if_it_could_surprise(tmp_path: Path) -> None:
     dense = Graph()
     total = dense.add(Total, count=np.zeros(1, np.int64))
     dense.add(Item, factor=np.zeros((1, WIDTH), np.float32))
@@ -173,7 +173,13 @@ def test_what_is_not_placed_is_said_where_somebody_might_wonder(tmp_path: Path) 
 def test_it_is_said_before_it_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "LONG_EDGES", 1)
     notified: list[tuple[str, EventFacts]] = []
-    place(spec_of(graph(), asked="greedy"), RunDirectory(tmp_path), lambda *said: notified.append(said), durable=False)
+    place(
+        spec_of(graph(), asked="greedy"),
+        None,
+        RunDirectory(tmp_path),
+        lambda *said: notified.append(said),
+        durable=False,
+    )
     ((text, facts),) = notified
     edges = sum(len(side.edges.targets) for side in sides_of(graph(), "User"))
     assert facts == {"vertices": USERS, "edges": edges, "parts": GROUPS}

@@ -1,4 +1,4 @@
-"""Whether vertices are placed, and on how many parts: each rule by itself, and what holds of all choices."""
+"""The decision to place vertices, and the number of parts: each rule by itself, and properties of all choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan says of placement is what the run decides."""
+"""A plan predicts the run's decision on placement."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PROGRAM = """
 
     def graph() -> gridml.Graph:
         rng, g = np.random.default_rng(1), gridml.Graph()
-        g.add(Item, factor=np.zeros((USERS, {width}), np.float32))  # many that nobody has bought
+        g.add(Item, factor=np.zeros((USERS, {width}), np.float32))  # most of them have no buyer
         group = rng.integers(0, 4, USERS)[:, None]
         near = rng.integers(0, ITEMS // 4, (USERS, 3)) * 4 + group
         bought = dict(near=near, every=np.tile(np.arange(ITEMS), (USERS, 1)), own=np.arange(USERS))
@@ -63,16 +63,16 @@ def file_of(folder: Path, *, bought: str = "near", width: int = 200, placement: 
 
 
 def placed(file: Path, workers: int, folder: Path) -> EventFacts:
-    """What a run does."""
+    """Return the decision of a run."""
 
     def silent(text: str, facts: EventFacts) -> None:
         pytest.fail("it takes no time")
 
     program = load(file)
     spec = RunSpec(Settings(file, workers=workers), program, program.build(file))
-    told = place(spec, RunDirectory(folder), silent, durable=False)[1]
-    assert told is not None
-    return told.facts
+    report = place(spec, None, RunDirectory(folder), silent, durable=False)[1]
+    assert report is not None
+    return report.facts
 
 
 @pytest.mark.parametrize("placement", ["auto", "parsa", "random"])
@@ -102,7 +102,7 @@ def test_what_no_placement_can_save_is_not_placed(tmp_path: Path) -> None:
 
 
 def test_what_it_saves_may_be_less_than_the_most(tmp_path: Path) -> None:
-    """Every user has bought everything, which the bound does not see and the run does."""
+    """Every user has bought everything, which the run sees, but not the plan's bound."""
     file = file_of(tmp_path, bought="every")
     said = plan_placement(file, 4).placement
     assert said is not None and said.methods and said.most_saved == 0.75
@@ -133,7 +133,7 @@ def test_without_workers_it_is_as_many_as_a_run_has(tmp_path: Path) -> None:
     assert said is not None and said.workers == said.parts == Settings(tmp_path).workers
 
 
-def test_a_placement_that_is_none_is_told(tmp_path: Path) -> None:
+def test_an_unknown_placement_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match="'metis'; expected none, or one of"):
         plan_placement(file_of(tmp_path, placement="metis"), 2)
 

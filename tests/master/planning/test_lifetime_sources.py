@@ -1,4 +1,4 @@
-"""Lives from every source: what is read, what is censored, and what is refused."""
+"""Lives from every source: values, censoring, and rejected input."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_life_ends_with_its_machine_and_is_censored_by_its_master(root: Path) 
     assert (estimate.exec_s, estimate.vertices, estimate.workers, estimate.many) == (0.03, 5000, 3, True)
 
 
-def test_a_silent_worker_died_when_it_was_last_heard_of(tmp_path: Path) -> None:
+def test_a_silent_worker_died_at_its_last_message(tmp_path: Path) -> None:
     ledger = begin(tmp_path / "run")
     for worker in ("w1", "w2", "w3"):
         live(ledger, worker, 0, 80, State.EVICTED, cancelled=True)

@@ -14,7 +14,7 @@ from master.leases.sizing import MERGING, merging_s
 from master.planning.master_load import MasterLoad, measure
 from master.planning.options import PlanOptions
 from master.planning.plan import make_plan
-from master.store.settings import parse_bytes
+from master.state.options import parse_bytes
 
 OPTIONS = PlanOptions(lifetime="exponential(1h)", t_exec=0.01, workers=64, vertices=10**6)
 NBYTES = 4_000_000

@@ -21,8 +21,8 @@ from master.planning.plan import PUSH_S, make_plan, replay_sizes
 from master.simulation import cost_only_worker
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
-from master.state.options import fields_of
-from master.store.settings import Settings, parse_seconds
+from master.state.options import fields_of, parse_seconds
+from master.store.settings import Settings
 from master.views import plot
 from master.views.render_plan import render_plan, rounded
 
@@ -59,7 +59,7 @@ def test_without_pushes_the_choice_beats_every_other_size() -> None:
     assert chosen.job_s == pytest.approx(90 + 0.05 * chosen.chunk)
 
 
-def test_a_push_costs_a_tenth_of_a_second_unless_told() -> None:
+def test_a_push_costs_a_tenth_of_a_second_by_default() -> None:
     options = replace(PAPER, no_push=False)
     assert make_plan(options).costs.push_s == PUSH_S == 0.1
     plan = make_plan(replace(options, push_cost=2.0))
@@ -141,7 +141,7 @@ def test_a_replay_agrees_with_the_model(tmp_path: Path) -> None:
 
 
 def test_lives_that_were_seen_are_replayed_as_seen(tmp_path: Path) -> None:
-    """Few deaths are given an exponential, under which a chunk may outlive them all; the lives seen say otherwise."""
+    """Few deaths are fitted by an exponential, for which chunks may outlive them all; the observed lives correct it."""
     path = tmp_path / "lives.csv"
     path.write_text("duration_s,ended\n" + "".join(f"{600 + i},1\n" for i in range(9)))
     plan = make_plan(replace(PAPER, lifetime=None, lifetimes=path, t_exec=1.0, t_start=0.0))
@@ -200,7 +200,7 @@ def test_a_chunk_that_can_never_finish() -> None:
     assert "normal(60.0s,5.0s)" in str(caught.value)
 
 
-def test_nobody_has_died_yet(tmp_path: Path) -> None:
+def test_without_deaths_so_far(tmp_path: Path) -> None:
     path = tmp_path / "lives.csv"
     path.write_text("duration_s,ended\n" + "600,0\n" * 5)
     plan = make_plan(replace(PAPER, lifetime=None, lifetimes=path))
@@ -209,7 +209,7 @@ def test_nobody_has_died_yet(tmp_path: Path) -> None:
 
 
 def test_a_run_says_what_its_pushes_cost(tmp_path: Path) -> None:
-    """Not 0.1 s, which would have them so often that nothing else was done."""
+    """The assumed cost of a push is not 0.1 s, which would make pushes so frequent that no work is done."""
     (tmp_path / "cost.py").write_text(cost_only_worker.source(20_000, 1))
     costs = Costs(exec_s=0.01, start_s=0.5, push_s=3.0)
     settings = Settings(tmp_path / "cost.py", backend="simulated", workers=2)

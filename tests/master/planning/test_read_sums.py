@@ -1,4 +1,4 @@
-"""`gridml check` says where f reads sums of earlier epochs, incomplete while epochs overlap; and only there."""
+"""`gridml check` reports exactly the reads of sums of earlier epochs, which are incomplete while epochs overlap."""
 
 from __future__ import annotations
 

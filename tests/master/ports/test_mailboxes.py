@@ -1,4 +1,4 @@
-"""No push of an honest worker is longer than messages may be, and the limit is not far above it."""
+"""Pushes of honest workers are below the size limit of messages, which is not much larger."""
 
 from __future__ import annotations
 

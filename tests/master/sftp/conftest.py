@@ -1,4 +1,4 @@
-"""A provider of machines that signs what it says of them, as EC2 does, and fleets of it."""
+"""A provider of machines that signs their identity documents, like EC2, and fleets of its machines."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def provider() -> Provider:
 
 @pytest.fixture(scope="session")
 def impostor() -> Provider:
-    """Says the same things, and signs them with a key of its own."""
+    """An impostor: it issues the same documents, signed with its own key."""
     return Provider.make()
 
 
 @pytest.fixture
 def fleet(tmp_path: Path, provider: Provider) -> Callable[..., Roster]:
-    """Makes the run directory of a fleet with instance i-7 of worker w7 and i-8 of w8, their mailboxes and a bundle."""
+    """A maker of the run directory of a fleet with instances i-7 (w7) and i-8 (w8), their mailboxes and a bundle."""
 
     def make(root: Path = tmp_path) -> Roster:
         roster = Roster(root)

@@ -64,7 +64,7 @@ def server(roster: Roster, tmp_path: Path, clock: VirtualClock) -> Iterator[Mail
 
 @pytest.fixture
 def enrol(server: MailServer, provider: Any) -> Callable[..., Assignment]:
-    """Enrols a machine with a key: i-7 as it should, unless something else is given."""
+    """A function that enrols a machine with a key: by default i-7, correctly."""
 
     def ask(
         private_key: str, id: str = "i-7", token: str = TOKEN, signer: Any = provider, **altered: Any
@@ -175,7 +175,7 @@ def test_the_next_master_knows_who_enrolled(
 
 def test_a_machine_may_only_not_be_known_yet(roster: Roster, enrol: Callable[..., Assignment], tmp_path: Path) -> None:
     key = new_key()
-    with pytest.raises(Refused, match="not known") as refused:
+    with pytest.raises(Refused, match="not in this fleet") as refused:
         enrol(key, "i-9")
     assert refused.value.retry_s
     roster.keep(Instance("i-9", "w9", "c7i.large", "eu-north-1a", LAUNCHED_S))
@@ -217,7 +217,7 @@ def test_a_goodbye_fits_into_a_line_whatever_the_worker_wrote(
     assert (tmp_path / "logs" / "w7.log").read_text(encoding="utf-8").endswith("the end\n")
 
 
-# --- who may not
+# --- rejected clients
 
 
 def test_a_document_that_another_signed_does_not_enrol(
@@ -264,13 +264,13 @@ def test_a_genuine_document_of_elsewhere_does_not_enrol(
     assert roster.enrolment("i-7") is None
 
 
-def test_who_has_not_the_token_is_told_nothing(roster: Roster, enrol: Callable[..., Assignment]) -> None:
-    told = set()
+def test_a_client_without_the_token_gets_no_details(roster: Roster, enrol: Callable[..., Assignment]) -> None:
+    refusals = set()
     for altered in ({}, {"id": "i-9"}, {"imageId": "ami-2"}):
         with pytest.raises(Refused) as refused:
             enrol(new_key(), token="a guess", **altered)
-        told.add((refused.value.why, refused.value.retry_s))
-    assert len(told) == 1 and "token" in told.pop()[0]
+        refusals.add((refused.value.why, refused.value.retry_s))
+    assert len(refusals) == 1 and "token" in refusals.pop()[0]
     assert roster.enrolment("i-7") is None
 
 
@@ -324,7 +324,7 @@ def test_a_job_that_is_over_has_no_files_and_only_says_goodbye(
             ask()
     link._connection.close()
     EnrolmentClient(server.address, key, TIMEOUT_S).goodbye("w7", 0, "the master said it was over", evicted=False)
-    assert roster.goodbye("i-7") is not None  # the machine hears of it first, and says goodbye after that
+    assert roster.goodbye("i-7") is not None  # the machine learns it first, and then says goodbye
 
 
 def test_only_a_machine_of_the_job_says_goodbye_for_it(
@@ -345,7 +345,7 @@ def test_only_a_machine_of_the_job_says_goodbye_for_it(
 def test_a_connection_that_breaks_while_a_key_is_shown_is_no_refusal(
     server: MailServer, enrol: Callable[..., Assignment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A goodbye that was refused is not repeated; one that was not heard is."""
+    """A goodbye that was refused is not repeated; one that did not arrive is."""
     key = new_key()
     enrol(key)
     authenticate = server.authenticate
@@ -362,7 +362,7 @@ def test_a_connection_that_breaks_while_a_key_is_shown_is_no_refusal(
 
 @pytest.mark.parametrize("where", ["authenticate", "_session"])
 def test_a_server_that_is_stopped_is_given_up(server: MailServer, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """It is there, and its system says so, but it does not answer: while a key is shown, or for the subsystem."""
+    """The server accepts connections but does not answer: during authentication, or for the subsystem."""
     goes_on = threading.Event()
     owner: Any = server if where == "authenticate" else mail_server._ConnectionHandler
     answer = getattr(owner, where)
@@ -400,7 +400,7 @@ def test_the_user_enrol_has_no_files_no_shell_and_no_ports(inside: Any, tmp_path
     assert not (tmp_path / "here").exists()
 
 
-def test_without_a_fleet_nobody_enrols(tmp_path: Path, provider: Any) -> None:
+def test_without_a_fleet_enrolment_is_refused(tmp_path: Path, provider: Any) -> None:
     (tmp_path / "mail" / "w1").mkdir(parents=True)
     server = MailServer(tmp_path, "127.0.0.1")
     try:
@@ -482,8 +482,8 @@ def test_strangers_that_hold_the_door_open_keep_no_machine_out(
 # --- the machine's side
 
 
-def test_a_server_with_another_key_is_told_nothing(server: MailServer, roster: Roster, provider: Any) -> None:
-    """Not even by a machine that has all that it takes: whoever poses as the master learns no token."""
+def test_nothing_is_sent_to_a_server_with_another_key(server: MailServer, roster: Roster, provider: Any) -> None:
+    """A false master gets no token, not even from a machine with all credentials."""
     wrong = replace(server.address, host_key=public_half(new_key()))
     document = provider.document()
     with pytest.raises(PermissionError, match="another server"):

@@ -70,7 +70,7 @@ REQUESTS = st.builds(
 
 
 @given(REQUESTS)
-def test_nobody_enrols_whom_any_fact_speaks_against(request_: EnrolmentRequest) -> None:
+def test_any_contradicting_fact_prevents_enrolment(request_: EnrolmentRequest) -> None:
     verdict, why = decide_enrolment(request_, *FLEET)
     identity, launched = request_.identity, request_.launched
     right = request_.is_token_valid and request_.is_signature_valid and identity is not None

@@ -1,10 +1,11 @@
-"""An identity document counts only as its provider signed it, byte for byte."""
+"""An identity document is only valid with the exact bytes that its provider signed."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+from ssl import DER_cert_to_PEM_cert, PEM_cert_to_DER_cert
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ def test_what_its_provider_signed_is_signed(provider: Any) -> None:
     assert signed(document, "".join(provider.sign(document).split()), provider.certificate)
 
 
-def test_what_anybody_else_signed_is_not(provider: Any, impostor: Any) -> None:
+def test_a_document_signed_by_others_is_rejected(provider: Any, impostor: Any) -> None:
     document = provider.document()
     assert not signed(document, impostor.sign(document), provider.certificate)
     assert not signed(document, provider.sign(document), impostor.certificate)
@@ -67,7 +68,7 @@ def test_a_document_says_who_it_is_of(provider: Any) -> None:
         '"pendingTime": "2023-11-14T22:13:20Z"}',
     ],
 )  # fmt: skip
-def test_a_document_that_does_not_say_so_is_of_nobody(document: str) -> None:
+def test_a_document_without_an_instance_is_rejected(document: str) -> None:
     assert identity_of(document) is None
 
 
@@ -76,7 +77,7 @@ def test_a_document_that_does_not_say_so_is_of_nobody(document: str) -> None:
     [("accountId", 123456789012), ("instanceId", None), ("region", "r\n"), ("imageId", "a" * 201),
      ("pendingTime", "yesterday")],
 )  # fmt: skip
-def test_a_field_that_cannot_be_one_is_of_nobody(provider: Any, name: str, value: Any) -> None:
+def test_a_document_with_an_invalid_field_is_rejected(provider: Any, name: str, value: Any) -> None:
     assert identity_of(json.dumps({**json.loads(provider.document()), name: value})) is None
 
 
@@ -84,6 +85,16 @@ def test_only_the_token_fits() -> None:
     digest = hashlib.sha256(b"token").hexdigest()
     assert is_token_valid("token", digest) and is_token_valid("token", digest.upper())
     assert not any(is_token_valid(token, digest) for token in ("", "Token", "token ", digest, "\ud800"))
+
+
+def test_a_certificate_of_an_impossible_version_is_none(provider: Any) -> None:
+    """Regression: cryptography raises an error of its own kind, which was a traceback of ours."""
+    der = bytearray(PEM_cert_to_DER_cert(provider.certificate))
+    version = b"\xa0\x03\x02\x01\x02"
+    assert der.count(version) == 1
+    der[der.index(version) + 4] = 106
+    with pytest.raises(UsageError, match="PEM"):
+        rsa_key(DER_cert_to_PEM_cert(bytes(der)))
 
 
 @pytest.mark.parametrize("text", ["", "none", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])

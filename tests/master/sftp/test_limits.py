@@ -60,7 +60,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def entered(root: Path, job: str = "w7") -> Any:
-    """A connection that has proved its key, and asks for nothing."""
+    """A connection that has authenticated and makes no request."""
     wanted = Credential.read(root / "sftp" / job)
     transport = paramiko.Transport(socket.create_connection((wanted.host, wanted.port)))
     transport.start_client(timeout=TIMEOUT_S)
@@ -127,7 +127,7 @@ def test_a_file_ends_where_the_longest_message_would(session: Any, root: Path) -
 
 @pytest.mark.parametrize("offset", [LONGEST, 2**41, 2**63 - 1, 2**64 - 1])
 def test_a_sparse_file_is_refused(session: Any, root: Path, offset: int) -> None:
-    """Two terabytes of nothing cost no disk, and would cost the master's memory."""
+    """A sparse file of two terabytes takes no disk space, but would take the master's memory."""
     handle = session.open("mail/w7/message", "w")
     with pytest.raises(OSError):
         session._request(paramiko.sftp.CMD_WRITE, handle.handle, paramiko.sftp.int64(offset), b"x")
@@ -145,12 +145,12 @@ def test_what_is_appended_counts(session: Any, root: Path) -> None:
     assert (root / "mail/w7/message").stat().st_size <= LONGEST
     with session.open("mail/w7/message", "w") as file:
         file.write(b"one")
-    with session.open("mail/w7/message", "a") as file:  # as a client means it
+    with session.open("mail/w7/message", "a") as file:  # as the client intends
         file.write(b", two")
     assert (root / "mail/w7/message").read_bytes() == b"one, two"
 
 
-def test_a_mailbox_holds_so_many_bytes_in_all_sessions_together(server: MailServer, session: Any, root: Path) -> None:
+def test_the_byte_limit_of_a_mailbox_covers_all_sessions(server: MailServer, session: Any, root: Path) -> None:
     line = SftpConnection(Credential.read(root / "sftp" / "w7"), TIMEOUT_S)
     second, written = line.session(), 0
     with pytest.raises(OSError):
@@ -179,7 +179,7 @@ def test_bytes_of_files_that_were_removed_and_are_still_open_count(session: Any,
         file.write(b"x")
 
 
-def test_a_mailbox_holds_so_many_files(session: Any, root: Path) -> None:
+def test_the_number_of_files_in_a_mailbox_is_limited(session: Any, root: Path) -> None:
     for number in range(QUOTA.files):
         session.open(f"mail/w7/{number}", "w").close()
     for mode in ("w", "x", "a"):

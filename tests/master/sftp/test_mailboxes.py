@@ -62,8 +62,8 @@ def test_the_next_master_takes_the_keys_over(mailboxes: SftpMailboxes, tmp_path:
     mailboxes.stop()
     later = SftpMailboxes(tmp_path, "127.0.0.1")
     try:
-        later.open("w1.3")  # it lives on
-        later.close("w1")  # which the ledger still names,
+        later.open("w1.3")  # it continues
+        later.close("w1")  # the ledger still names it,
         later.close("w2")  # and this one has ended in between
         assert keys(tmp_path) == {"w1"}
         assert (tmp_path / "sftp" / "w1").read_text() == before
@@ -87,16 +87,18 @@ def test_no_file_is_longer_than_the_longest_message(mailboxes: SftpMailboxes, tm
 def test_a_machine_that_enrolled_reaches_its_mailbox_until_the_master_closes_it(
     fleet: Callable[..., Roster], provider: Any, tmp_path: Path
 ) -> None:
-    """The whole way of a fleet's worker: its mailbox is opened, it enrols, sends, is answered, and is over."""
+    """The life of a fleet's worker: its mailbox is opened, it enrols, sends, receives an answer, and ends."""
     fleet()
     mailboxes = SftpMailboxes(tmp_path, "127.0.0.1")
     try:
         mailboxes.open("w7")
-        told = Credential.read(tmp_path / "sftp" / "w7")
-        assert told.private_key == ""
+        credential = Credential.read(tmp_path / "sftp" / "w7")
+        assert credential.private_key == ""
         key, document = new_key(), provider.document()
-        assigned = EnrolmentClient(told, key, 5.0).enrol("the token of the fleet", document, provider.sign(document))
-        line = SftpConnection(replace(told, user=assigned.job, private_key=key), 5.0)
+        assigned = EnrolmentClient(credential, key, 5.0).enrol(
+            "the token of the fleet", document, provider.sign(document)
+        )
+        line = SftpConnection(replace(credential, user=assigned.job, private_key=key), 5.0)
         mailbox = FileMailbox(assigned.job, lambda: SftpLink(line))
         mailbox.send(1, b"a push")
         assert [(each.worker, each.payload) for each in mailboxes.collect()] == [("w7", b"a push")]

@@ -1,4 +1,4 @@
-"""OpenSSH's own programs take the master's server for an SFTP server like any other: they end well when all did."""
+"""OpenSSH's own programs work with the master's server like with any SFTP server, with the right exit status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ask(root: Path, tmp_path: Path) -> Iterator[Ask]:
-    """Runs a program of OpenSSH's as job w7, which is told host, port and key by a configuration: host `master`."""
+    """A function that runs an OpenSSH program as job w7; a configuration defines address and key of host `master`."""
     server = MailServer(root, "127.0.0.1")
     server.make("w7")
     found = Credential.read(root / "sftp" / "w7")
@@ -93,6 +93,6 @@ def test_there_is_no_shell_and_no_command(ask: Ask, root: Path) -> None:
 
 
 def test_no_port_is_forwarded(ask: Ask) -> None:
-    """-W asks for a connection onwards from the server, -R for a port there."""
+    """-W requests a connection from the server to elsewhere, -R a port on the server."""
     assert ask("ssh", "-W", "127.0.0.1:22", "master").returncode != 0
     assert ask("ssh", "-N", "-o", "ExitOnForwardFailure=yes", "-R", "0:127.0.0.1:22", "master").returncode != 0

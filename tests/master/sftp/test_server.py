@@ -40,7 +40,7 @@ def clock() -> VirtualClock:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A run directory with boxes of three jobs, one of which was started twice, and a chunk."""
+    """A run directory with mailboxes of three jobs, one of which was started twice, and a chunk."""
     for box in ("w7", "w7.1", "w70", "w1", ".w7"):
         (tmp_path / "mail" / box).mkdir(parents=True)
         (tmp_path / "mail" / box / "message").write_text(f"message of {box}")
@@ -65,7 +65,7 @@ def credential_of(root: Path, job: str) -> Credential:
 
 @pytest.fixture
 def connect(server: MailServer, root: Path) -> Iterator[Callable[..., SftpLink]]:
-    """Makes links of a job, each on a line of its own; its credential may be altered."""
+    """A maker of links of a job, each with its own connection; its credential may be altered."""
     lines: list[SftpConnection] = []
 
     def make(job: str = "w7", **altered: Any) -> SftpLink:
@@ -91,7 +91,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def ended(connection: socket.socket) -> bool:
-    """Return whether the other end closes a connection within a limit; discards the data before that."""
+    """Return True if the other end closes a connection within a limit; discard the data before that."""
     connection.settimeout(LIMIT_S)
     try:
         while connection.recv(1 << 16):
@@ -158,7 +158,7 @@ def test_only_the_jobs_that_are_kept_keep_theirs(server: MailServer, root: Path)
     assert sorted(os.listdir(root / "sftp")) == ["server.json", "w70"]
 
 
-# --- who may enter ---
+# --- access ---
 
 
 def test_a_job_enters_with_its_key(connect: Callable[..., SftpLink]) -> None:
@@ -166,7 +166,7 @@ def test_a_job_enters_with_its_key(connect: Callable[..., SftpLink]) -> None:
 
 
 @pytest.mark.parametrize("user", ["w7", "w8", "root", "", "../sftp/w7", "server.json"])
-def test_nobody_enters_with_another_key(connect: Callable[..., SftpLink], user: str) -> None:
+def test_another_key_gives_no_access(connect: Callable[..., SftpLink], user: str) -> None:
     with pytest.raises(OSError):
         connect(user=user, private_key=other_key()).list("mail")
 
@@ -196,7 +196,7 @@ def test_a_removed_credential_is_refused_and_its_connections_end(
         live.list("mail")
 
 
-def test_a_file_that_is_gone_or_damaged_lets_nobody_in(connect: Callable[..., SftpLink], root: Path) -> None:
+def test_a_missing_or_damaged_key_file_gives_no_access(connect: Callable[..., SftpLink], root: Path) -> None:
     link = connect()
     for damage in ("", "{}", '{"host": "", "port": 1, "host_key": "", "user": "w7", "private_key": "none"}'):
         (root / "sftp" / "w7").write_text(damage)
@@ -236,7 +236,7 @@ def test_there_is_sftp_and_nothing_else(session: Any, root: Path) -> None:
     assert session.listdir("mail") and not (root / "here").exists()
 
 
-# --- what a job sees ---
+# --- a job's view ---
 
 NOT_ITS_OWN = [
     "", ".", "/", "..", "bundle", "bundle/", "bundle/../ledger.db", "/bundle/x", "fleet/fleet.json",
@@ -342,7 +342,7 @@ def test_all_lives_of_the_job_are_its_own(connect: Callable[..., SftpLink]) -> N
     for box in ("w7", "w7.1"):
         assert link.list(f"mail/{box}") == ["message"]
         assert link.get(f"mail/{box}/message").decode() == f"message of {box}"
-        link.put(f"mail/{box}/message", b"another")  # a rename over a file that is there
+        link.put(f"mail/{box}/message", b"another")  # a rename over an existing file
         assert link.get(f"mail/{box}/message") == b"another" and link.list(f"mail/{box}") == ["message"]
         link.unlink(f"mail/{box}/message")
         assert link.list(f"mail/{box}") == []
@@ -371,7 +371,7 @@ def test_a_rename_without_the_extension_replaces_nothing(session: Any, root: Pat
     assert sorted(os.listdir(root / "mail" / "w7")) == ["new", "other"]
 
 
-def test_what_a_file_is_like_is_told_and_no_link_is_followed(session: Any, root: Path) -> None:
+def test_stat_answers_and_follows_no_link(session: Any, root: Path) -> None:
     (root / "mail" / "w7" / "out").symlink_to(root / "ledger.db")
     assert session.stat("mail/w7/message").st_size == len("message of w7")
     assert session.stat("mail/w7/out").st_size == session.lstat("mail/w7/out").st_size != len("the ledger")
@@ -389,7 +389,7 @@ def test_an_open_file_keeps_the_servers_mode_and_is_not_cut(session: Any, root: 
     assert (root / "mail" / "w7" / "message").stat().st_mode & 0o777 != 0o777
 
 
-def test_a_session_has_so_many_files_open_at_once(session: Any) -> None:
+def test_the_number_of_open_files_of_a_session_is_limited(session: Any) -> None:
     files = [session.open("chunks/chunk", "r") for _ in range(MAX_OPEN_FILES)]
     with pytest.raises(PermissionError):
         session.open("chunks/chunk", "r")
@@ -485,7 +485,7 @@ def test_a_master_that_starts_again_is_the_same_server(server: MailServer, root:
         again.close()
 
 
-def test_where_its_port_is_taken_meanwhile_it_takes_another_and_says_so_to_all(server: MailServer, root: Path) -> None:
+def test_if_its_port_is_taken_it_uses_another_and_publishes_it(server: MailServer, root: Path) -> None:
     before = {job: credential_of(root, job) for job in ("w7", "w70")}
     server.close()
     (root / "sftp" / "w8").write_text("damaged")
@@ -504,7 +504,7 @@ def test_where_its_port_is_taken_meanwhile_it_takes_another_and_says_so_to_all(s
             again.close()
 
 
-def test_a_damaged_key_of_the_server_is_made_anew(server: MailServer, root: Path) -> None:
+def test_a_damaged_key_of_the_server_is_replaced(server: MailServer, root: Path) -> None:
     server.close()
     before = credential_of(root, "w7")
     (root / "sftp" / "server.json").write_text("{")
@@ -531,7 +531,7 @@ def test_an_address_of_this_machine_is_listened_at_alone_and_another_everywhere(
     assert listened[0] == "127.0.0.1" and set(listened[1:]) <= {"::", "0.0.0.0"}
 
 
-def test_by_default_workers_are_told_the_machines_full_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_default_workers_get_the_machines_full_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mail_server.socket, "getfqdn", lambda: "submit.example.org")
     server = MailServer(root)
     server.make("w7")

@@ -38,7 +38,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 9_000), PRICES), min_size=1, max_size=
 
 
 def summed(steps: list[tuple[int, float]], start: int, stop: int) -> float:
-    """The price of every second, one after the other."""
+    """Return the cost as the sum of the prices of all seconds."""
     total = 0.0
     for second in range(start, stop):
         price = steps[0][1]
@@ -120,8 +120,8 @@ def test_as_many_instances_are_affordable_as_can_stay_a_while() -> None:
 def test_a_fleet_that_asks_once_a_minute_never_exceeds_its_budget(
     budget: float, full: float, wanted: int, shares: list[float], boots: int
 ) -> None:
-    """Whatever prices do below the full price: instances come `boots` looks after they were asked for, are billed from
-    then on, and for LEAVE_S - LOOK_S after the request to leave."""
+    """The budget holds for any prices below the full price. Instances start `boots` checks after the request, and are
+    billed from then on until LEAVE_S - LOOK_S after the request to leave."""
     steps = [(10 * LOOK_S * k, full * share) for k, share in enumerate(shares)]
     launched: list[float] = []
     for look in range(600):

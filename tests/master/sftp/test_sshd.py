@@ -30,7 +30,7 @@ from pools.sshd import NoSshd, Sshd, private_sshd
 
 pytestmark = pytest.mark.real
 SHIPPED = Path(mail_server.__file__).parent / "sshd"
-OWNER = 54321  # of the run directory: the script lets in nobody to one of root's
+OWNER = 54321  # of the run directory: the script admits no user to one of root
 TIMEOUT_S = 10.0
 
 
@@ -105,7 +105,7 @@ def test_the_contract_is_kept(check: Callable[[CarrierPair], None], jails: Jails
 
 @pytest.fixture
 def link(jails: Jails, root: Path) -> SftpLink:
-    """Job w7's, which was started twice; there are w70 and a chunk, too."""
+    """Mailboxes of job w7, which was started twice, of w70, and a chunk."""
     for worker in ("w7", "w7.1", "w70"):
         jails.open(worker)
         (root / "mail" / worker / "message").write_text(f"message of {worker}")
@@ -171,7 +171,7 @@ def test_there_is_no_shell_no_command_and_no_port(link: SftpLink, root: Path) ->
         lambda channel: channel.invoke_shell(),
     ):
         channel = transport.open_session(timeout=TIMEOUT_S)
-        ask(channel)  # is answered by SFTP, whatever was asked for
+        ask(channel)  # SFTP answers any request
         channel.sendall(b"touch /mail/w7/here\n")
         channel.shutdown_write()
         assert channel.recv_exit_status() != 0
@@ -204,7 +204,7 @@ def test_who_is_dismissed_is_out(link: SftpLink, jails: Jails, root: Path, sshd:
 
 
 def test_a_job_is_dismissed_while_its_master_runs(link: SftpLink, jails: Jails, root: Path, sshd: Sshd) -> None:
-    """The account has the number of the master, which runs on; userdel takes that for a login."""
+    """The account has the user id of the running master, which userdel takes for a login."""
     with subprocess.Popen(["sleep", "600"], user=OWNER) as master:
         try:
             sshd.dismiss("w7")
@@ -213,7 +213,7 @@ def test_a_job_is_dismissed_while_its_master_runs(link: SftpLink, jails: Jails, 
                     SftpLink(SftpConnection(replace(link._connection.credential, user=user), TIMEOUT_S)).list("mail")
             assert master.poll() is None
             jails.lines.pop("w7")
-            jails.open("w7")  # the account that stayed is used again
+            jails.open("w7")  # the remaining account is reused
             assert SftpLink(jails.lines["w7"]).list("mail") == ["w7"]
         finally:
             master.kill()
@@ -232,7 +232,7 @@ def test_the_connections_of_a_dismissed_job_end(program: str, sshd: Sshd) -> Non
             connection.kill()
 
 
-def test_an_account_that_another_owners_run_left_is_made_anew(jails: Jails, root: Path, sshd: Sshd) -> None:
+def test_an_account_left_by_another_owners_run_is_replaced(jails: Jails, root: Path, sshd: Sshd) -> None:
     jails.open("w7")
     with subprocess.Popen(["sleep", "600"], user=OWNER) as master:
         try:

@@ -1,4 +1,4 @@
-"""Everything goes wrong at once, many times over: credits stay exact, and a seed can be played again."""
+"""Campaigns with all kinds of faults at once: credits stay exact, and a seed replays its run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from master.backends.script import Replay
 from master.simulation import campaign as module
 from master.simulation.campaign import DrawnLives, Played, campaign, can_finish, draw, play_seed
 from master.simulation.faulty_network import Chances
-from master.simulation.result import Exact
+from master.simulation.result import VerifiedCredits
 from master.simulation.scenario import Absent, Storms
 
 
@@ -28,7 +28,7 @@ def test_thousands_of_kills_with_every_kind_of_fault_leave_every_credit_exact(tm
     assert 0 < played.lost < played.sent  # and messages lost
     assert heard[-1] == played
     assert [one.runs for one in heard] == list(range(1, played.runs + 1))
-    assert not list(tmp_path.iterdir())  # what is right is not kept
+    assert not list(tmp_path.iterdir())  # runs that passed are removed
 
 
 def test_hostile_machines_spoil_no_run(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_what_cannot_finish_is_not_drawn_and_the_reason_is_given() -> None:
     run = replace(run, scenario=scenario, lives=lives, chunk=50, push_every=None, silent_s=20.0)
     assert can_finish(run)[0]
     for hopeless, why in (
-        (replace(run, chunk=400), "is due after 31.6 s"),  # by the clock: no chunk is ever trained to its end
-        (replace(run, silent_s=0.4), "the longest silence is 0.4 s"),
-        (replace(run, scenario=replace(scenario, costs=replace(costs, boot_s=30.0))), "is due after 36.6 s"),
+        (replace(run, chunk=400), "takes 31.6 s"),  # pushed by the clock, after 30 s, which no life lasts
+        (replace(run, silent_s=0.4), "--silence is 0.4 s"),
+        (replace(run, scenario=replace(scenario, costs=replace(costs, boot_s=30.0))), "takes 36.6 s"),
     ):
         able, reason = can_finish(hopeless)
         assert not able and why in reason
@@ -79,7 +79,7 @@ def test_the_scenarios_differ_and_every_kind_of_machine_is_among_them() -> None:
 
 
 def test_a_failure_names_the_seed_and_keeps_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(root: Path) -> Exact:
+    def wrong(root: Path) -> VerifiedCredits:
         raise LedgerError("epoch 1: [3, 4) is credited in version 1 and credited in version 2")
 
     monkeypatch.setattr(module, "verify_credits", wrong)

@@ -1,4 +1,4 @@
-"""A worker that only takes time keeps to the rules of a session: what it says, when, and what it does with answers."""
+"""The cost-only worker follows the worker's protocol: its messages, their times, and its reactions to replies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEASE = Lease(1, 1, 0, 100, 120, "lease-1", "")
 
 
 class Desk:
-    """A worker's line: what it says, with the time it was said at. Whoever drives it moves the time."""
+    """A worker's end of the wire. It records messages with their times; the test advances the clock."""
 
     def __init__(
         self, costs: Costs = FREE, speed: float = 1.0, chunks: int | None = None, kind: str = "", start_s: float = 0.0
@@ -54,7 +54,7 @@ class Desk:
         woken: list[int] = []
         self.worker.woken = lambda: woken.append(1)
         self.worker.receive(self.said[-1][1] if number is None else number, in_process_payload(reply))
-        if woken and self.worker.interruptible:
+        if woken and self.worker.is_interruptible:
             self.step()
 
     @property
@@ -106,11 +106,11 @@ def test_a_vertex_that_is_too_short_for_the_clock_is_trained_all_the_same() -> N
     assert (desk.last.push.upto, desk.last.trained) == (LEASE.start + 1, 1)
 
 
-def test_a_letter_without_an_answer_is_sent_again_under_its_number() -> None:
+def test_a_message_without_a_reply_is_sent_again_under_its_number() -> None:
     desk = Desk()
     desk.run(2 * RESEND_S)
     assert [(at, number) for at, number, _ in desk.said] == [(0.0, 1), (RESEND_S, 1), (2 * RESEND_S, 1)]
-    desk.answer(Reply(0), number=99)  # the answer to another message is none
+    desk.answer(Reply(0), number=99)  # a reply to another message is dropped
     desk.run(3 * RESEND_S)
     assert desk.said[-1][1] == 1
 
@@ -121,7 +121,7 @@ def test_a_push_without_an_answer_is_sent_again_while_training_goes_on() -> None
     desk.answer(leased(push_every=5, lease=replace(LEASE, stop=1000)))
     desk.run(60.0)
     assert [(at, number) for at, number, _ in desk.said] == [(0.0, 1), (10.0, 2), (24.0, 2), (38.0, 2), (52.0, 2)]
-    assert desk.worker.interruptible
+    assert desk.worker.is_interruptible
     desk.answer(Reply(1, Pace(push_every=5), Verdict.MERGED))
     desk.run(60.0)
     push = desk.last.push
@@ -148,7 +148,7 @@ def test_what_a_refused_push_held_is_dropped_and_the_lease_with_it() -> None:
     desk.answer(leased(push_every=5))
     desk.run(6.0)
     desk.answer(Reply(3, Pace(push_every=5), Verdict.REFUSED))
-    desk.run(10.0)  # when the batch is done
+    desk.run(10.0)  # once the batch is complete
     assert desk.last.push is None
     assert (desk.last.wants, desk.last.holds, desk.last.have) == (True, (), -1)
 
@@ -190,14 +190,14 @@ def test_asked_to_leave_it_pushes_what_there_is_and_goes() -> None:
     assert desk.gone
     assert desk.last.leaving
     assert desk.last.push is not None
-    assert desk.last.push.upto == 110  # a batch is not cut short
+    assert desk.last.push.upto == 110  # the batch in training is completed
 
 
 def test_asked_to_leave_while_it_waits_for_an_answer_it_does_so_for_its_last_words_only() -> None:
     desk = Desk()
     desk.run(1.0)
     desk.worker.evict()
-    assert desk.worker.interruptible
+    assert desk.worker.is_interruptible
     desk.step()
     assert not desk.gone
     desk.run(1.0 + GOODBYE_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The verify_credits of credits finds what is wrong, and says in which epoch and range."""
+"""`verify_credits` finds every error, and names its epoch and range."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chunk_model.goodput import Costs
 from gridml.errors import LedgerError
 from master.backends.script import Steady
 from master.simulation import cost_only_worker
-from master.simulation.result import Exact, verify_credits
+from master.simulation.result import VerifiedCredits, verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
@@ -35,7 +35,7 @@ def altered(root: Path, *statements: str) -> None:
 
 def test_a_finished_run_is_exact(root: Path) -> None:
     exact = verify_credits(root)
-    assert exact == Exact(800, 2, 2, exact.credits)
+    assert exact == VerifiedCredits(800, 2, 2, exact.credits)
     assert exact.credits >= 2 * 400 / 50
 
 
@@ -49,9 +49,9 @@ FIRST = "(SELECT min(rowid) FROM credits WHERE epoch = 1 AND start = 0)"
         ("INSERT INTO spans VALUES (1, 30, 40, 0)", r"epoch 2: \[30, 40\) is .*(free|credited).* and"),
         ("INSERT INTO spans VALUES (7, 30, 40, 0)", r"epoch 8: .* never opened"),
         ("UPDATE epochs SET vertices = 410 WHERE epoch = 0", r"epoch 1: \[400, 410\) is neither"),
-        ("UPDATE epochs SET credited = 399 WHERE epoch = 0", "epoch 1: 399 vertices are said"),
-        (f"UPDATE credits SET stop = start WHERE rowid = {FIRST}", r"epoch 2: \[0, 0\) is credited, which"),
-        ("UPDATE versions SET credited = credited + 1 WHERE version = 3", "version 3 says"),
+        ("UPDATE epochs SET credited = 399 WHERE epoch = 0", "epoch 1 claims 399"),
+        (f"UPDATE credits SET stop = start WHERE rowid = {FIRST}", r"epoch 2: \[0, 0\) is credited, but"),
+        ("UPDATE versions SET credited = credited + 1 WHERE version = 3", "version 3 claims"),
         ("DELETE FROM versions WHERE version = (SELECT max(version) FROM versions)", "which does not exist"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The carrier on which anything may happen: each delivery does what it says, and the same seed the same things."""
+"""The carrier with faults: each delivery has its effect, and a seed repeats its deliveries."""
 
 from __future__ import annotations
 
@@ -81,6 +81,7 @@ def test_what_is_damaged_counts_as_none(
     worker.send(1, b"a good sync")
     network.deliver = lambda payload: [(0.0, damage(payload))]
     worker.send(2, b"a damaged sync")
+    assert [(message.number, message.is_damaged) for message in master.collect()] == [(2, True), (1, False)]
     assert numbers(master) == [1]
     master.answer("w1", 1, b"a damaged reply")
     assert worker.receive(1) is None

@@ -1,4 +1,4 @@
-"""Simulated runs keep about as much of the machines' time as the formulas say, and give up on nobody who lives."""
+"""The goodput of simulated runs agrees with the formulas, and no live worker is given up."""
 
 from __future__ import annotations
 

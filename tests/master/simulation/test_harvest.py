@@ -1,4 +1,4 @@
-"""A pool is harvested: as many workers as are wanted are reached and kept, at the default settings of a pool."""
+"""A run reaches and keeps the requested number of workers, at the default settings of a pool."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRAINED_S = 10.0  # a vertex
 
 
 def running(lives: Sequence[tuple[float, float | None, float | None]], at_s: float) -> int:
-    """How many of the workers (submitted, started, ended) run at an instant."""
+    """Return how many of the workers (submitted, started, ended) run at an instant."""
     return sum(
         1 for _, began, ended in lives if began is not None and began <= at_s and (ended is None or ended > at_s)
     )

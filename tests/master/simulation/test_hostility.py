@@ -1,4 +1,4 @@
-"""Hostile messages beside those of simulated workers: drawn from a seed, counted, and read as bytes are."""
+"""Hostile messages of simulated workers: drawn from a seed, counted, and read by the real codec."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_values_are_drawn_from_the_seed() -> None:
     assert draw(1) == draw(1) != draw(2)
 
 
-def test_what_is_handed_over_is_taken_as_it_is_and_what_was_written_passes_the_door() -> None:
+def test_objects_are_handed_over_and_bytes_pass_the_real_codec() -> None:
     codec, taken, refused = WireCodec(), 0, 0
     assert codec.read(HONEST) == (HONEST.message, NOTHING)
     hostility = Hostility(3)

@@ -1,4 +1,4 @@
-"""Texts of the command line as costs, faults and scenarios."""
+"""Options of `gridml simulate` become costs, faults and scenarios."""
 
 from __future__ import annotations
 

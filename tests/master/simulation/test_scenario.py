@@ -1,4 +1,4 @@
-"""What a simulation plays: it comes from the seed alone, and what cannot be played is refused."""
+"""Scenarios: drawn from the seed alone; invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -100,9 +100,7 @@ def test_speeds_are_of_machines_and_as_declared() -> None:
     assert MachineSpeeds().of(3, 1) == Machine(1.0, "x86_64")
 
 
-def test_kinds_of_machines_are_told_in_the_words_of_real_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kinds_of_machines_are_named_as_by_real_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     for flags, speeds in (("sse sse2", MachineSpeeds()), ("sse sse2 avx", MachineSpeeds(fast=1.0, factor=4.0))):
         (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")

@@ -15,10 +15,10 @@ from master.state.jobs import JobEvent, State
 
 
 class Idler:
-    """A worker that rests a second at a time until it is asked to leave, or until something happens in it."""
+    """A worker that waits a second at a time until it is evicted or `after` seconds have passed; then calls `then`."""
 
     def __init__(self, then: Callable[[], None] = lambda: None, after: int = 10**9) -> None:
-        self.interruptible = False
+        self.is_interruptible = False
         self.woken: Callable[[], None] = lambda: None
         self.asked = False
         self._then = then
@@ -27,7 +27,7 @@ class Idler:
     def life(self) -> Iterator[float]:
         while not self.asked and self._left:
             self._left -= 1
-            self.interruptible = True
+            self.is_interruptible = True
             yield 1.0
         self._then()
 
@@ -37,7 +37,7 @@ class Idler:
 
 
 class OneLife(Script):
-    """One machine and what it offers, again and again."""
+    """A machine that offers the same life repeatedly."""
 
     slots = 1
 
@@ -112,7 +112,7 @@ def test_the_script_ends_a_life(planned: PlannedLife, at_s: float, graceful: boo
 def test_a_worker_that_does_not_leave_is_killed_after_the_grace() -> None:
     class Deaf(Idler):
         def evict(self) -> None:
-            """It goes on."""
+            """Ignore the eviction."""
 
     clock, pool = pool_of(OneLife(PlannedLife(0, 100.0, None, True, 30.0)), Deaf)
     pool.submit("w1")

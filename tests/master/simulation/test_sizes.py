@@ -1,4 +1,4 @@
-"""Sizes in simulated runs: they follow lifetimes and speeds, nobody waits for a slow machine, credits stay exact."""
+"""Sizes in simulated runs follow lifetimes and speeds, epochs do not wait for slow machines, and credits stay exact."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COSTS = Costs(exec_s=0.1, start_s=1.0, push_s=0.1, boot_s=2.0)
 
 @dataclass(frozen=True)
 class Played:
-    """A run that was played to its end."""
+    """A simulated run that has finished."""
 
     root: Path
 
@@ -50,7 +50,7 @@ class Played:
 
     @property
     def wait_s(self) -> float:
-        """How long a worker waits at the end of an epoch, on average: from its last credit to the end."""
+        """Mean time that a worker waits at the end of an epoch: from its last credit to the end."""
         return self.one(
             "SELECT avg((SELECT max(closed_s) FROM epochs) - last) FROM "
             "(SELECT max(at_s) AS last FROM credits GROUP BY worker)"
@@ -62,7 +62,7 @@ Play = Callable[..., Played]
 
 @pytest.fixture
 def play(tmp_path: Path) -> Play:
-    """Plays a run and checks that every vertex was credited exactly once."""
+    """Return a function that plays a run and checks that every vertex was credited exactly once."""
     number = 0
 
     def play(
@@ -104,14 +104,14 @@ def living(workers: int, mean_s: float, seed: int = 1, graceful_share: float = 0
 
 
 def sizes_of(run: Played) -> tuple[float, float]:
-    """Vertices: of a whole chunk as the model has it, and between two of the later pushes, on average."""
+    """Return (vertices of a whole chunk by the model, mean vertices between two later pushes)."""
     chunk = run.one("SELECT max(stop - start) FROM leases WHERE reason LIKE '%for lives of%' AND id > 100")
     push = run.one("SELECT avg(stop - start) FROM credits WHERE at_s > (SELECT avg(at_s) FROM credits)")
     return chunk, push
 
 
 def test_sizes_follow_lifetimes(play: Play) -> None:
-    # Chunks of machines that live for long must be worth their start; those that die at once push before they do.
+    # Long-lived machines get chunks that are worth their start; short-lived ones push before they die.
     costs = Costs(exec_s=0.1, start_s=5.0, push_s=0.2)
     short_chunk, short_push = sizes_of(play(living(16, 60.0), 300_000, costs=costs))
     long_chunk, long_push = sizes_of(play(living(16, 3600.0), 300_000, costs=costs))
@@ -131,7 +131,7 @@ def test_every_change_is_in_the_ledger_with_its_reason(play: Play) -> None:
 
 def test_what_is_asked_for_wins(play: Play) -> None:
     run = play(living(8, 120.0), 20_000, chunk=50, push_every=25)
-    assert run.one("SELECT max(stop - start) FROM leases") <= 51  # no crumb of less than a batch is left
+    assert run.one("SELECT max(stop - start) FROM leases") <= 51  # no rest of less than a batch is left
     assert not run.rows("SELECT text FROM events WHERE topic = 'sizing'")
 
 
@@ -143,7 +143,7 @@ def test_the_last_wave_is_short_where_speeds_differ(play: Play, monkeypatch: pyt
         return min(facts.left, 60_000 // 32 // policy.SHARE), "always the same"
 
     monkeypatch.setattr(policy, "chunk_size", fixed)
-    monkeypatch.setattr(policy, "most", lambda *args, **named: (None, "no limit"))
+    monkeypatch.setattr(policy, "max_vertices", lambda *args, **named: (None, "no limit"))
     monkeypatch.setattr(policy, "cut", lambda *args: (None, "never"))
     monkeypatch.setattr(policy, "reassign", lambda *args: (None, "never"))
     same = play(machines, 60_000, speeds=speeds)
@@ -208,7 +208,7 @@ def test_an_epoch_ends_though_measures_say_that_nothing_takes_time(play: Play, m
     assert reassigned
 
 
-def test_chunks_at_the_end_are_worth_the_way_of_their_letters(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_at_the_end_are_worth_the_travel_of_their_messages(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     costs = Costs(exec_s=0.05, start_s=2.0, push_s=0.2)
     run = play(Steady(32), 150_000, costs=costs, travel_s=15.0)
     refused = run.rows("SELECT closed_because FROM leases WHERE closed_because LIKE 'refused%'")

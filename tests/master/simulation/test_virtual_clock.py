@@ -1,4 +1,4 @@
-"""The clock that jumps."""
+"""The virtual clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_happens_may_plan_more_for_the_same_instant() -> None:
 
 def test_time_does_not_go_back() -> None:
     clock, happened = VirtualClock(10.0), list[float]()
-    clock.at(3.0, lambda: happened.append(clock.now_s))  # it should have happened already
+    clock.at(3.0, lambda: happened.append(clock.now_s))  # planned in the past
     clock.advance(5.0)
     assert happened == [10.0]
     assert clock() == 10.0

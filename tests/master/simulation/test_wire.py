@@ -1,4 +1,4 @@
-"""The carrier of a simulation: what it shares with other carriers, and what may happen to a payload on it."""
+"""The carrier of a simulation: the contract of carriers, and faults of payloads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def messages(wire: Wire) -> list[tuple[str, int]]:
     return [(message.worker, message.number) for message in wire.collect()]
 
 
-def test_a_letter_is_collected_until_it_is_answered() -> None:
+def test_a_message_is_collected_until_it_is_answered() -> None:
     clock, wire = wire_of()
     wire.send("w1", 1, ONE)
     assert messages(wire) == []  # it has not arrived
@@ -101,7 +101,7 @@ def test_a_closed_mailbox_takes_nothing_and_says_so() -> None:
         wire.listen("w1", lambda number, payload: None)
 
 
-def test_a_note_stays_until_the_mailbox_goes() -> None:
+def test_a_heartbeat_stays_until_the_mailbox_is_closed() -> None:
     _, wire = wire_of()
     assert wire.heartbeat("w1") is None
     wire.beat("w1", 3, 40)

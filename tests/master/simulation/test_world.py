@@ -1,4 +1,4 @@
-"""A simulated run is a run: it finishes, its credits are exact, and the seed alone decides about its ledger."""
+"""Simulated runs finish with exact credits, and a ledger that depends on the seed alone."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_run_without_faults_takes_as_long_as_its_costs_say(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def bad(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Path]:
-    """A run in which every fault there is happened."""
+    """A run with faults of every kind."""
     return played(tmp_path_factory.mktemp("bad"), BAD)
 
 
@@ -93,7 +93,7 @@ def test_the_seed_decides_and_nothing_else(bad: tuple[World, Path], tmp_path: Pa
     assert fingerprint(bad[1]) == fingerprint(played(tmp_path / "a longer name", BAD)[1])
 
 
-# Points to which this program does not come: a master that is to be killed there dies a minute later, elsewhere. One of
+# Points that this program never reaches: the kill of a master comes a minute later, at another point. One of
 # them stands for all.
 UNREACHED = "publish", "after-patch", "after-base", "before-base-commit", "after-base-commit"
 
@@ -197,7 +197,7 @@ def test_merging_keeps_the_master_busy_for_as_long_as_it_takes(tmp_path: Path) -
         with opened(root) as ledger:
             pushes.append(ledger.execute("SELECT sum(pushes) FROM versions").fetchone()[0])
     assert pushes[0] * 0.5 > 2 * walls_s[0]  # more than a master could merge that takes half a second for each
-    assert (pushes[1] - WORKERS) * 0.5 <= walls_s[1]  # the last ones of all are answered before that is over
+    assert (pushes[1] - WORKERS) * 0.5 <= walls_s[1]  # the last pushes are answered before their merging time is over
 
 
 def test_a_master_that_merges_slowly_asks_for_fewer_pushes(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_ledger_that_is_damaged_is_said_to_be(tmp_path: Path, read: Callable[[
 
 def test_when_no_machine_comes_any_more_it_says_so(tmp_path: Path) -> None:
     gone = Replay((TraceEvent(0.0, "a", True), TraceEvent(100.0, "a", False)))
-    with pytest.raises(RunError, match="no machine comes any more"):
+    with pytest.raises(RunError, match="no machine is left"):
         played(tmp_path, Scenario(gone, COSTS))
     assert verify_credits(tmp_path / "run").finished == 0
 

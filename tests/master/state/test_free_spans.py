@@ -1,4 +1,4 @@
-"""Free spans where vertices are placed: they never cross the border of a part, whatever is taken and given back."""
+"""Free spans of a placed graph: none crosses the border of a part, whatever is leased and freed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def part_of(position: int, inner: list[int]) -> int:
 
 
 @given(borders, st.lists(st.tuples(st.integers(0, 1), st.integers(0, COUNT - 1), st.integers(1, COUNT)), max_size=12))
-def test_what_is_free_is_kept_part_by_part(inner: list[int], taken: list[tuple[int, int, int]]) -> None:
+def test_free_spans_never_cross_a_border(inner: list[int], taken: list[tuple[int, int, int]]) -> None:
     free = FreeSpans([Span(0, 0, COUNT)], inner)
     free.join(Span(1, 0, COUNT))
     held: list[Span] = []
     for number, (epoch, position, count) in enumerate(taken):
-        span = free.around(epoch, position)
+        span = free.containing(epoch, position)
         if span is not None:
             free.remove(span)
             stop = min(span.start + count, span.stop)
@@ -45,10 +45,10 @@ def test_what_is_free_is_kept_part_by_part(inner: list[int], taken: list[tuple[i
         free.join(span)
     ends = [0, *inner, COUNT]
     whole = [Span(epoch, a, b) for epoch in (0, 1) for a, b in pairwise(ends)]
-    assert free.spans == whole, "what touches is joined, but not across a border"
+    assert free.spans == whole, "neighbours are joined, but not across a border"
 
 
-def test_what_crosses_borders_in_a_ledger_is_cut_there_and_written_so() -> None:
+def test_spans_of_a_ledger_that_cross_a_border_are_cut_and_written() -> None:
     failed = Failed("w1", "m1", 8)
     free = FreeSpans([Span(0, 2, 12, (failed,)), Span(1, 0, 4)], [5, 10])
     pieces = [Span(0, 2, 5, (failed,)), Span(0, 5, 10, (failed,)), Span(0, 10, 12)]

@@ -1,4 +1,4 @@
-"""One call moves a lease in every index; what is expected first and last is what sorting would find."""
+"""The table of leases: one call updates every index, and its order is that of a sorted list."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.state.lease_records import FEW, LeaseState, LeaseTable
+from master.state.lease_records import MAX_CANDIDATES, LeaseState, LeaseTable
 
 
 def lease_of(number: int, worker: str = "w1", length: int = 10) -> LeaseState:
-    """Lease `number` of a range of its own."""
+    """Return lease `number`, of its own range."""
     start = number * length
     return LeaseState(number, 1, 0, start, start + length, start, worker)
 
@@ -22,7 +22,9 @@ times = st.floats(allow_nan=False, width=16)  # few enough values for some to be
 
 
 @given(st.lists(st.tuples(numbers, st.none() | times)), st.frozensets(numbers))
-def test_the_ends_are_those_of_a_sorted_list(changes: list[tuple[int, float | None]], but: frozenset[int]) -> None:
+def test_steal_candidates_are_the_ends_of_a_sorted_list(
+    changes: list[tuple[int, float | None]], but: frozenset[int]
+) -> None:
     table, plain = LeaseTable(), dict[int, float]()
     for number, due_s in changes:
         lease = table.get(number)
@@ -38,21 +40,23 @@ def test_the_ends_are_those_of_a_sorted_list(changes: list[tuple[int, float | No
             plain[number] = due_s
     order = [number for _, number in sorted((due_s, number) for number, due_s in plain.items()) if number not in but]
     assert len(table) == len(table._expected) == len(plain)
-    assert [lease.id for lease in table.ends(but)] == list(dict.fromkeys((*order[:FEW], *order[::-1][:FEW])))
+    assert [lease.id for lease in table.steal_candidates(but)] == list(
+        dict.fromkeys((*order[:MAX_CANDIDATES], *order[::-1][:MAX_CANDIDATES]))
+    )
 
 
-def test_a_lease_of_which_nothing_is_known_is_looked_at_next() -> None:
+def test_a_lease_without_a_due_time_comes_first() -> None:
     table = LeaseTable(lease_of(number) for number in range(101))
     for number in range(100):
         table.expect(table[number], float(number))
     table.expect(table[100])
-    assert table.ends()[0].id == 100
+    assert table.steal_candidates()[0].id == 100
     table.expect(table[100], math.inf)
-    assert table.ends()[FEW].id == 100
+    assert table.steal_candidates()[MAX_CANDIDATES].id == 100
 
 
 def indexes(table: LeaseTable, worker: str) -> tuple[set[int], set[int], set[int], set[int]]:
-    """Numbers of the leases that are open, held by `worker`, expected, and reserved."""
+    """Return the numbers of the leases that are open, held by `worker`, expected, and reserved."""
     return (
         {lease.id for lease in table},
         {*table.of(worker)},
@@ -75,7 +79,7 @@ def test_one_call_ends_a_lease_in_every_index() -> None:
         table.end(first)
     table.end(second)
     assert indexes(table, "w1") == (set(), set(), set(), set())
-    assert (len(table), table.holders, table.ends()) == (0, 0, [])
+    assert (len(table), table.holders, table.steal_candidates()) == (0, 0, [])
 
 
 def test_a_lease_that_was_never_expected_ends_as_well() -> None:
@@ -84,7 +88,7 @@ def test_a_lease_that_was_never_expected_ends_as_well() -> None:
     assert indexes(table, "w1") == (set(), set(), set(), set())
 
 
-def test_an_ended_lease_is_remembered_only_while_it_is_reserved() -> None:
+def test_an_ended_lease_is_kept_only_while_it_is_reserved() -> None:
     table = LeaseTable([lease_of(number) for number in (1, 2, 3)])
     for number, until_s in ((1, None), (2, 100.0), (3, 200.0)):
         lease = table[number]
@@ -113,4 +117,4 @@ def test_leases_of_a_worker_come_in_the_order_in_which_they_were_granted() -> No
     table = LeaseTable([lease_of(3), lease_of(1, "w2"), lease_of(2)])
     assert [*table.of("w1")] == [3, 2]
     assert (table.holders, len(table)) == (2, 3)
-    assert table.of("nobody") == {}
+    assert table.of("unknown") == {}

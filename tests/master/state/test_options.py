@@ -1,4 +1,4 @@
-"""Options described beside a field: their names, kinds and defaults, and what a call makes of values."""
+"""Options of dataclass fields: names, types and defaults, and the conversion of a call's values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Lab:
 LAB = described(Lab)
 
 
-def test_what_is_described() -> None:
+def test_options_are_read_from_the_fields_of_a_dataclass() -> None:
     assert [(each.name, each.field, each.kind, each.default) for each in LAB] == [
         ("seats", "seats", int, 1),
         ("file", "files", list[Path], []),
@@ -56,7 +56,7 @@ def test_what_is_described() -> None:
     assert (seats.kind, seats.default, seats.option.help) == (int | None, None, "More seats.")
 
 
-def test_what_most_need_comes_first() -> None:
+def test_the_first_panel_comes_first() -> None:
     assert in_panels(LAB)[0].name == "file"
     assert panel_of(LAB[0]) == panel_of(LAB[-1]) == WORKERS
 
@@ -84,7 +84,7 @@ def test_values_of_a_call_become_fields() -> None:
         ({"size": Path}, "expected a text."),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:
+def test_invalid_options_of_a_call_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError) as refused:
         values_of("lab.run", LAB, given)
     assert said in str(refused.value)

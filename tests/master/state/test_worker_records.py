@@ -1,4 +1,4 @@
-"""Each worker is counted where it stands, and only the names of those that have ended are kept."""
+"""The table of workers: counts by status, and the names of those that have ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from master.state.worker_records import WorkerStatus, WorkerTable
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([*WorkerStatus, None, "end"]))))
-def test_each_worker_is_counted_where_it_stands(changes: list[tuple[int, WorkerStatus | str | None]]) -> None:
+def test_workers_are_counted_by_status(changes: list[tuple[int, WorkerStatus | str | None]]) -> None:
     workers, plain = WorkerTable(), dict[str, WorkerStatus | None]()
     for number, change in changes:
         name = f"w{number}"
@@ -22,11 +22,11 @@ def test_each_worker_is_counted_where_it_stands(changes: list[tuple[int, WorkerS
             plain[name] = change
     for status in WorkerStatus:
         assert workers.count(status) == [*plain.values()].count(status)
-    assert workers.alive == workers.count(WorkerStatus.QUEUED, WorkerStatus.RUNNING) == sum(r.alive for r in workers)
+    assert workers.alive == workers.count(WorkerStatus.QUEUED, WorkerStatus.RUNNING) == sum(r.is_alive for r in workers)
     assert {record.name: record.status for record in workers} == plain
 
 
-def test_who_has_ended_is_remembered_by_name_only() -> None:
+def test_only_the_name_of_an_ended_worker_is_kept() -> None:
     workers = WorkerTable()
     workers.add_ended(["w0"])
     record = workers.add("w1")

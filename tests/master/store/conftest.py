@@ -13,13 +13,13 @@ from master.store.ledger import Ledger
 
 @pytest.fixture(scope="session")
 def replica() -> bytes:
-    """The file of the version that a run begins with, of nothing."""
+    """The file of a run's initial version, without content."""
     return bundle.encode({"version": 0, "credited": 0}, {})
 
 
 @pytest.fixture(scope="session")
 def made(replica: bytes) -> Callable[[Path], Ledger]:
-    """Makes a ledger of one epoch of 20 vertices."""
+    """A maker of ledgers of one epoch of 20 vertices."""
 
     def make(path: Path) -> Ledger:
         ledger = Ledger(path, shared_disk=False, create=True, durable=False)

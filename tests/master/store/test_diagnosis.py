@@ -8,6 +8,7 @@ import resource
 import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from master.launch import resume
 from master.ports.environment import Environment
 from master.state.jobs import Backend, JobEvent
 from master.store import ledger_file
-from master.store.diagnosis import FileTrouble, diagnose, explain
+from master.store.diagnosis import FileTrouble, diagnose, explain, translate_errors
 from master.store.ledger import Ledger
 
 REPLICA = bundle.encode({"version": 0, "credited": 0}, {})
@@ -35,12 +36,25 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def refusal(ledger: Ledger) -> str:
-    """The message when the ledger cannot be opened, which is no damage."""
+    """Return the message for a ledger that cannot be opened but is not damaged."""
     with pytest.raises(StorageError) as caught:
         Ledger(ledger.path, shared_disk=False)
     assert "backup" not in str(caught.value)
     assert "gridml resume" in str(caught.value)
     return str(caught.value)
+
+
+def test_a_text_that_is_no_utf_8_is_damage(ledger: Ledger) -> None:
+    """SQLite's check of the file does not see it: the row fails when it is read."""
+    worker = "INSERT INTO workers (worker, state, submitted_s) VALUES ('w1', CAST(x'66ff6e' AS TEXT), 1.0)"
+    with ledger.transaction():
+        ledger._db.execute(worker)
+    with (
+        pytest.raises(LedgerError, match=r"cannot be read: Could not decode.*gridml"),
+        translate_errors(ledger.path.parent),
+        closing(Ledger(ledger.path, shared_disk=False)) as other,
+    ):
+        other.workers()
 
 
 def test_a_lock_is_no_damage(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +65,7 @@ def test_a_lock_is_no_damage(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(StorageError, match=r"locked by another process.*fuser -v .*gridml resume"), mine.transaction():
         pass
     other.execute("ROLLBACK")
-    with mine.transaction():  # that is all that was wrong
+    with mine.transaction():  # nothing else was wrong
         mine.set("status", "running")
     other.close()
     mine.close()
@@ -70,7 +84,7 @@ def test_no_descriptors_left_is_no_damage(ledger: Ledger) -> None:
         for handle in held:
             os.close(handle)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert "one open file too many" in said and "Too many open files" in said and "ulimit -n" in said
+    assert "cannot be opened" in said and "Too many open files" in said and "ulimit -n" in said
 
 
 @pytest.fixture
@@ -130,7 +144,7 @@ def test_a_disk_that_is_mounted_for_reading_is_no_damage(mounted: Path) -> None:
     ledger.close()
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     said = refusal(ledger)
-    assert "may not be written" in said and "how it is mounted" in said
+    assert "may not be written" in said and "how its disk is mounted" in said
 
 
 def test_a_run_that_is_resumed_there_says_so_too(mounted: Path) -> None:
@@ -141,7 +155,7 @@ def test_a_run_that_is_resumed_there_says_so_too(mounted: Path) -> None:
 
 
 class Steadfast(Backend):
-    """A back end that is never asked for anything."""
+    """A back end that is never used."""
 
     name = "steadfast"
 
@@ -196,7 +210,7 @@ def test_every_trouble_has_words(tmp_path: Path) -> None:
             assert all(_problem_and_advice(trouble, tmp_path))
 
 
-def test_damage_is_told_with_what_to_do(ledger: Ledger) -> None:
+def test_damage_is_reported_with_advice(ledger: Ledger) -> None:
     root = ledger.path.parent
     (root / "versions").mkdir()
     newest = root / "versions" / "v00000000.safetensors"
@@ -208,12 +222,12 @@ def test_damage_is_told_with_what_to_do(ledger: Ledger) -> None:
     newest.write_bytes(REPLICA)
     said = explain(damaged, root)
     assert isinstance(said, LedgerError) and "rm -f" in str(said) and "cp " in str(said)
-    newest.write_bytes(REPLICA + b" ")  # which the copy needs, too
-    assert "of no use, either" in str(explain(damaged, root))
+    newest.write_bytes(REPLICA + b" ")  # the copy needs it, too
+    assert "of no use either" in str(explain(damaged, root))
     newest.write_bytes(REPLICA)
     assert "rm -f" in str(explain(damaged, root))
     (root / "ledger.backup.db").write_bytes(b"nothing")
-    assert "of no use, either" in str(explain(damaged, root))
+    assert "of no use either" in str(explain(damaged, root))
 
 
 def test_a_copy_needs_every_file_that_its_version_stands_on(ledger: Ledger) -> None:
@@ -229,4 +243,4 @@ def test_a_copy_needs_every_file_that_its_version_stands_on(ledger: Ledger) -> N
     for content, whole in ((None, False), (REPLICA, True), (REPLICA + b" ", False)):
         if content is not None:
             parent.write_bytes(content)
-        assert ("of no use, either" not in str(explain(damaged, root))) == whole
+        assert ("of no use either" not in str(explain(damaged, root))) == whole

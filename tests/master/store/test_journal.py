@@ -13,7 +13,7 @@ from master.store.ledger import Ledger
 
 
 class Log:
-    """A ledger with its events, and what is reported of them."""
+    """A ledger with its events, and the reported ones."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "events.log"

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from gridml.errors import StorageError
 from gridml.protocol.foreign import MAX_INTEGER
 from gridml.protocol.messages import Sync
-from master.state.failures import Altered, Failed
+from master.state.failures import Alteration, Failed
 from master.state.lease_records import LeaseState
 from master.state.spans import Span
 from master.store.ledger import Ledger
 from master.store.ledger_rows import WriteBatch
 from tests.support.effort import examples
+from tests.support.in_ledger import credits_of, epochs_of
 
 COUNT = 20
 FAILED = Failed("w1", "slot-1", COUNT)
@@ -56,13 +57,15 @@ def reread(ledger: Ledger) -> State:
         other.close()
 
 
-# --- what workers said
+# --- facts from workers
 
 
 def test_vertices_of_hostile_pushes_add_up_to_what_a_ledger_may_hold(ledger: Ledger) -> None:
-    """Two pushes of all that a message holds made a ledger that no master read again."""
+    """Regression: two pushes with messages of the largest size made a ledger that no master could read."""
     with ledger.transaction():
-        counts = [ledger.add_altered("w1", Altered.REFUSED, MAX_INTEGER, "its lease has ended", 1.0) for _ in range(3)]
+        counts = [
+            ledger.add_altered("w1", Alteration.REFUSED, MAX_INTEGER, "its lease has ended", 1.0) for _ in range(3)
+        ]
     assert counts == [1, 2, 3]
     other = Ledger(ledger.path, shared_disk=False)
     other.close()
@@ -85,7 +88,7 @@ def test_a_transaction_that_fails_leaves_nothing_in_the_file(ledger: Ledger) -> 
         fail()
     assert reread(ledger) == before
     assert ledger.get("status", "untouched") == "untouched"
-    assert list(ledger.credits()) == []
+    assert list(credits_of(ledger)) == []
 
 
 @pytest.mark.parametrize("failing", ["before", "within"])
@@ -114,23 +117,23 @@ def test_the_next_transaction_writes_nothing_of_one_that_failed(
     with pytest.raises((OSError, StorageError)):
         fail()
     with ledger.transaction():
-        ledger.set("status", "failed")  # as a master does that gives up
+        ledger.set("status", "failed")  # like a master that gives up
     assert reread(ledger) == before == state(ledger)
-    assert list(ledger.credits()) == []
+    assert list(credits_of(ledger)) == []
     with ledger.transaction():
         lease = ledger.lease(ledger.spans[0], 9, "w2", 1.0, "test")
         ledger.end_lease(lease, 2.0, "test")
     assert reread(ledger) == state(ledger)
 
 
-def test_what_is_committed_is_there_for_whoever_reads(ledger: Ledger) -> None:
+def test_committed_data_is_visible_to_other_readers(ledger: Ledger) -> None:
     with ledger.transaction():
         lease = ledger.lease(ledger.spans[0], 5, "w1", 1.0, "test")
         ledger.credit(lease, 3, 1, 0.0, 1.0)
         inside = reread(ledger)
-    assert inside[0] == {}  # no reader sees half of it
+    assert inside[0] == {}  # no reader sees a partial transaction
     assert reread(ledger) == state(ledger)
-    assert list(ledger.credits()) == [(0, 0, 3)]
+    assert list(credits_of(ledger)) == [(0, 0, 3)]
 
 
 # --- the mirror
@@ -190,8 +193,8 @@ def test_the_mirror_is_what_a_fresh_read_of_the_file_gives(
                 for operation in operations:
                     perform(ledger, *operation)
             assert reread(ledger) == state(ledger)
-            for row in ledger.epochs():
-                parts = [(a, b) for e, a, b in ledger.credits() if e == row["epoch"]]
+            for row in epochs_of(ledger):
+                parts = [(a, b) for e, a, b in credits_of(ledger) if e == row["epoch"]]
                 assert row["credited"] == sum(b - a for a, b in parts)
                 parts += [(s.start, s.stop) for s in ledger.spans if s.epoch == row["epoch"]]
                 parts += [
@@ -212,7 +215,7 @@ def test_free_ranges_join_what_they_touch(ledger: Ledger) -> None:
     assert ledger.spans == [Span(0, 0, COUNT)]
 
 
-def test_a_range_that_is_set_apart_is_joined_to_nothing_until_it_is_put_back(ledger: Ledger) -> None:
+def test_a_separated_range_is_not_merged_until_it_is_returned(ledger: Ledger) -> None:
     with ledger.transaction():
         isolated = ledger.isolate(Span(0, 5, 10))
         assert isolated == Span(0, 5, 10, isolated=True)
@@ -227,7 +230,7 @@ def test_a_range_that_is_set_apart_is_joined_to_nothing_until_it_is_put_back(led
         assert ledger.spans == [Span(0, 0, COUNT)], "once is enough"
 
 
-def test_what_is_left_of_a_range_that_was_set_apart_is_for_anybody(ledger: Ledger) -> None:
+def test_the_rest_of_a_separated_range_is_free_for_all(ledger: Ledger) -> None:
     with ledger.transaction():
         isolated = ledger.isolate(Span(0, 5, 10))
         assert isolated is not None
@@ -236,7 +239,7 @@ def test_what_is_left_of_a_range_that_was_set_apart_is_for_anybody(ledger: Ledge
         assert not ledger.is_free(isolated)
 
 
-def test_a_range_in_which_f_failed_stays_apart(ledger: Ledger) -> None:
+def test_a_range_in_which_f_failed_stays_separate(ledger: Ledger) -> None:
     with ledger.transaction():
         ledger.end_lease(ledger.lease(ledger.spans[0], 5, "w1", 0.0, "test"), 1.0, "test", failed=FAILED)
     assert sorted(ledger.spans, key=lambda s: s.start) == [Span(0, 0, 5, (FAILED,)), Span(0, 5, COUNT)]
@@ -278,7 +281,7 @@ def test_a_lease_is_remembered_in_the_transaction_in_which_it_ended(ledger: Ledg
     assert reread(ledger) == state(ledger)
 
 
-# --- what must survive its master: reservations, and how often ranges were reassigned
+# --- facts that must survive the master: reservations, and counts of reassigned ranges
 
 
 def reserve(ledger: Ledger, until_s: float) -> LeaseState:
@@ -351,7 +354,7 @@ def test_overtaken_ranges_survive_their_master(ledger: Ledger) -> None:
         again.times_reassigned = 1
         ledger.end_lease(again, 4.0, "too slow", reassigned=True)
         ledger.end_lease(ledger.lease(ledger.spans[-1], 9, "w3", 5.0, "test"), 6.0, "released")
-    ranges = [(Span(0, 2, 5), 1), (Span(0, 2, 4), 2)]  # oldest first: the later one is true of what both have
+    ranges = [(Span(0, 2, 5), 1), (Span(0, 2, 4), 2)]  # oldest first: the later one holds for their overlap
     assert ledger.reassigned_ranges() == ranges
     ledger = begin_again(ledger)
     assert ledger.reassigned_ranges() == ranges

@@ -13,9 +13,10 @@ import pytest
 from gridml.errors import LedgerError, StorageError
 from master.store.ledger import Ledger
 from master.store.schema import SCHEMA_VERSION
+from tests.support.in_ledger import credits_of
 
 
-def test_a_full_disk_is_told_with_what_to_do(ledger: Ledger) -> None:
+def test_a_full_disk_is_reported_with_advice(ledger: Ledger) -> None:
     pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
     ledger._db.execute(f"PRAGMA max_page_count = {pages}")
 
@@ -54,7 +55,7 @@ def scribbled(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [overwritten, emptied, cut_short, scribbled])
 @pytest.mark.parametrize("copied", [False, True])
-def test_a_damaged_file_is_told_with_what_to_do(
+def test_a_damaged_file_is_reported_with_advice(
     ledger: Ledger, replica: bytes, damage: Callable[[Path], None], copied: bool
 ) -> None:
     if copied:
@@ -84,12 +85,12 @@ def test_a_copy_replaces_a_damaged_ledger(ledger: Ledger) -> None:
         ledger.lease(ledger.spans[0], 9, "w2", 0.0, "test")
     ledger.close()
     overwritten(ledger.path)
-    # What the error tells one to do:
+    # Follow the advice of the error:
     shutil.copyfile(ledger.path.with_name("ledger.backup.db"), ledger.path)
     for suffix in ("-wal", "-shm"):
         ledger.path.with_name(ledger.path.name + suffix).unlink(missing_ok=True)
     restored = Ledger(ledger.path, shared_disk=False)
-    assert (restored.spans, list(restored.credits())) == (kept, [(0, 0, 5)])
+    assert (restored.spans, list(credits_of(restored))) == (kept, [(0, 0, 5)])
     assert restored.copied_versions == [0]
     restored.close()
 

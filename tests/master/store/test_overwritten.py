@@ -16,7 +16,7 @@ PUSH = st.tuples(st.sampled_from(["Person", "Item"]), st.sets(st.integers(0, COU
 
 
 def put(state: ReplicaState, overwritten: OverwrittenRows, version: int, type_name: str, ids: list[int]) -> None:
-    """As `Replica.put` does."""
+    """Write rows like `Replica.put`."""
     at = np.array(ids)
     columns, changed = state.arrays[type_name], state.changed[type_name]
     overwritten.add(version, type_name, at[changed[at] < version], columns)

@@ -1,4 +1,4 @@
-"""The master replica: the values a worker lacks, versions of changes, and bases of pushes."""
+"""The master replica: values that a worker lacks, versions of changes, and bases of pushes."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_worker_gets_the_tensors_of_a_module_that_changed_since(replica: Repli
     assert sent_to(replica, touched, 5, touched).keys() == {weight, bias}  # fresh: all of it
     again = Replica(graph(), Versions(tmp_path / "versions"))
     again.load(5, sha256)
-    assert sent_to(again, touched, 4, {}).keys() == {weight, bias}  # another master cannot know which
+    assert sent_to(again, touched, 4, {}).keys() == {weight, bias}  # another master cannot know the changes
 
 
 def test_of_modules_that_a_worker_has_copies_of_only_what_changed_since_is_fresh(replica: Replica) -> None:
@@ -251,7 +251,7 @@ def test_staleness_is_per_row_and_a_pull_brings_a_worker_up_to_date(
 def test_sets_of_touched_vertices(parts: list[list[int]], others: list[int]) -> None:
     whole = union({"Word": ids(*sorted(part))} for part in parts)
     assert set(whole.get("Word", ids())) == {vertex for part in parts for vertex in part}
-    left = without(whole, {"Word": ids(*others)})
+    left = without(whole, {"Word": ids(*sorted(others))})
     assert set(left.get("Word", ids())) == set(whole.get("Word", ids())) - set(others)
 
 
@@ -311,8 +311,8 @@ def test_a_mapped_version_that_is_damaged_is_not_read(
 
 
 def test_a_tensor_that_stays_keeps_no_other_of_its_file(tmp_path: Path) -> None:
-    """Of a version that was read, each tensor has memory of its own, `changed` too: one replica beside the newest would
-    else stay as long as the run."""
+    """Each tensor of a version that was read has its own memory, also in `changed`. Otherwise a second replica would
+    stay in memory as long as the run."""
     g = graph()
     versions = Versions(tmp_path / "versions")
     sha256 = versions.write(0, initial(g, 0))
@@ -333,7 +333,7 @@ def test_an_older_version_takes_no_memory_where_the_next_group_keeps_the_newest(
     old = {name: weakref.ref(tensor) for name, tensor in replica.state.modules[key].tensors.items()}
     replica.begin_version()
     replica.put({key: VertexState({name: ref() + 1 for name, ref in old.items()})}, {}, 1)
-    assert all(ref() is not None for ref in old.values())  # other pushes of the group may stand on it
+    assert all(ref() is not None for ref in old.values())  # other pushes of the group may use it as their base
     replica.commit_version(1)
     gc.collect()
     assert all(ref() is None for ref in old.values())

@@ -41,7 +41,7 @@ class Word(gridml.Vertex):
 
 
 class Tag(gridml.Vertex):
-    """A type so small that pushes change most of it."""
+    """A type with so few rows that pushes change most of them."""
 
     known = gridml.array("bool")
     aggregate = gridml.by_name({"*": gridml.maximum()})
@@ -61,7 +61,7 @@ def graph() -> Graph:
 
 
 def first() -> ReplicaState:
-    """Rows as the graph has them, and a module."""
+    """A graph with rows and a module."""
     arrays = {
         "Word": {"count": np.arange(WORDS), "vector": np.zeros((WORDS, 3), np.float32)},
         "Tag": {"known": np.zeros(TAGS, bool)},
@@ -72,7 +72,7 @@ def first() -> ReplicaState:
 
 
 def whole(state: ReplicaState) -> dict[str, Array]:
-    """All that a version holds, in copies."""
+    """Return copies of the whole content of a version."""
     changed = {f"changed {name}": versions for name, versions in state.changed.items()}
     return {name: np.array(tensor) for name, tensor in (*state.tensors(), *state.buffers(), *changed.items())}
 
@@ -90,7 +90,7 @@ def ids(*wanted: int) -> NDArray[np.int64]:
 
 @dataclass
 class Run:
-    """A replica and what a ledger knows of it, beside plain copies of all versions."""
+    """A replica and its facts in the ledger, with plain copies of all versions."""
 
     folder: Path
     max_bytes: int
@@ -102,7 +102,7 @@ class Run:
         self.keep(0, self.replica.start(first()))
 
     def begin(self) -> None:
-        """Begin as another master."""
+        """Continue as another master."""
         self.versions = Versions(self.folder, durable=False)
         self.replica = Replica(graph(), self.versions)
         self.replica._overwritten = OverwrittenRows(self.max_bytes)
@@ -127,7 +127,7 @@ class Run:
         return self.replica.next_version
 
     def commit(self, pushes: list[tuple[list[int], list[int], int, bool]], credited: bool = True) -> None:
-        """Merge a group of pushes. What it is merged on stays a base, all the while."""
+        """Merge a group of pushes. The version before it stays a base during the merge."""
         self.replica.begin_version()
         for push in pushes:
             self.put(*push)
@@ -141,7 +141,8 @@ class Run:
             self.crash()
 
     def crash(self) -> None:
-        """The ledger does not know of the last file, whose number is not given again; half of another one is there."""
+        """Continue after a crash: the ledger does not know the last file, whose number is not reused, and there is a
+        partial file."""
         self.begin()
         (self.folder / ".v00000099.safetensors.123.tmp").write_bytes(b"half")
         self.replica.load(self.newest, self.kept[self.newest], self.versions.newest_file() + 1)
@@ -245,7 +246,7 @@ def test_versions_and_bases_are_what_whole_copies_are(
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Versions 1 to 4 each changed two rows."""
+    """A run whose versions 1 to 4 each changed two rows."""
     made = Run(tmp_path / "versions", 1 << 20)
     for version in range(1, 5):
         made.commit([([version, 50], [], version, False)])
@@ -311,7 +312,7 @@ def test_a_file_stays_as_long_as_a_version_stands_on_it(run: Run) -> None:
     run.check()
     run.commit([([*range(400)], [], 5, False)])  # whole
     run.forget(0)
-    assert there(run) == [5]  # the others went with the last one that stood on them
+    assert there(run) == [5]  # the others were removed with the last one based on them
 
 
 def test_another_master_removes_what_only_an_earlier_one_kept_for_others(run: Run) -> None:
@@ -327,7 +328,7 @@ def test_another_master_removes_what_only_an_earlier_one_kept_for_others(run: Ru
 
 
 @pytest.mark.parametrize("harm", ["flipped", "emptied", "gone"])
-def test_damage_is_told_of_the_file_that_has_it_and_nothing_stands_on_it_any_more(run: Run, harm: str) -> None:
+def test_damage_names_its_file_and_no_version_is_based_on_it(run: Run, harm: str) -> None:
     run.begin()
     run.replica.load(4, run.kept[4])
     path = run.versions.path(2)

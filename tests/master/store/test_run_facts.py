@@ -17,7 +17,7 @@ from master.store.rundir import RunStatus
 
 @contextmanager
 def reading(root: Path, **facts: object) -> Iterator[sqlite3.Connection]:
-    """The ledger of a run that says such things of itself, and that something happened at second 140."""
+    """A maker of the ledger of a run with given facts and an event at second 140."""
     ledger = Ledger(root / "ledger.db", shared_disk=False, create=True)
     with ledger.transaction():
         for key, value in facts.items():
@@ -30,7 +30,7 @@ def reading(root: Path, **facts: object) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def driven(root: Path) -> Iterator[None]:
-    """As if a master held the run."""
+    """Act as if a master held the run."""
     with (root / "master.lock").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -48,7 +48,7 @@ def test_a_status_is_what_the_ledger_says_while_a_master_holds_the_run(status: R
         assert read_status(connection, tmp_path) is status
 
 
-def test_a_run_that_nobody_drives_has_stopped_and_ends_with_its_last_sign(tmp_path: Path) -> None:
+def test_a_run_without_a_master_has_stopped_at_its_last_event(tmp_path: Path) -> None:
     with reading(tmp_path, status="running", started_s=100.0) as connection:
         assert read_status(connection, tmp_path) is RunStatus.STOPPED
         assert read_clock(connection, tmp_path, now=1e6) == RunClock(100.0, 140.0)

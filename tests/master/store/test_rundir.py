@@ -1,4 +1,4 @@
-"""The run directory: one master at a time, and a disk that is recognised."""
+"""The run directory: one master at a time, and the detection of the kind of disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(tmp_path: Path) -> RunDirectory:
     return made
 
 
-def test_a_second_master_is_refused_and_hears_who_holds_the_run(run: RunDirectory) -> None:
+def test_a_second_master_is_refused_with_the_holder_of_the_run(run: RunDirectory) -> None:
     lock = MasterLock(run)
     with pytest.raises(RunError, match=rf"another master holds .*pid {os.getpid()} on \S+\. .*gridml watch"):
         MasterLock(run)

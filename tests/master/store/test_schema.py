@@ -30,7 +30,7 @@ def columns() -> Iterator[tuple[str, str, str, bool]]:
 
 
 def one_row(path: Path, table: str, row: dict[str, Any]) -> sqlite3.Connection:
-    """Return a ledger of one row, which nothing has refused."""
+    """Return a ledger with one row, which SQLite has accepted."""
     with closing(sqlite3.connect(path)) as db:
         db.executescript(SCHEMA.replace(" NOT NULL", ""))
         db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", [*row.values()])
@@ -49,7 +49,7 @@ def test_every_cell_holds_what_a_master_writes(tmp_path: Path, name: str) -> Non
     every = [*columns()]
     for table, column, declared, optional in every:
         honest = {other: HONEST[sort] for of, other, sort, _ in every if of == table}
-        # What is a number becomes the text of it in a column of text.
+        # In a column of text, SQLite converts a number to text.
         possible = optional if value is None else declared == "TEXT" and not isinstance(value, bytes)
         signed = {("failures", "first"), ("failures", "last"), ("logged", "total")}
         possible = possible or (value == -1 and (table, column) in signed)

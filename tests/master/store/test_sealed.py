@@ -1,4 +1,4 @@
-"""A value is read as it was written or not at all: no flipped bit makes another value of it."""
+"""A value is read as it was written or not at all: no flipped bit changes it silently."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_was_never_sealed_is_damage(text: object, crc32: object) -> None:
 
 
 def test_any_tool_reads_what_is_sealed(tmp_path: Path) -> None:
-    """As JSON in a cell of its own."""
+    """Each value is JSON in a cell of its own."""
     ledger = Ledger(tmp_path / "ledger.db", shared_disk=False, create=True, durable=False)
     with ledger.transaction():
         ledger.set("where", {"is": [1, "here"]})

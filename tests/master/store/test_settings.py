@@ -19,7 +19,7 @@ PROGRAM = Path("program.py")
 
 @dataclass(frozen=True)
 class FarAway(BackendOptions):
-    """A back end that carries files, and is reached by Chirp first."""
+    """A back end that carries files, with Chirp as the default carrier."""
 
     seats: int = 3
 

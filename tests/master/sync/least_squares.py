@@ -1,4 +1,4 @@
-"""Least squares that several workers solve together: how far replicated rows get, however a merger takes them."""
+"""Least squares that several workers solve together, to measure the progress of replicated rows with any merger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERTICES, WIDTH = 2_000, 4
 
 @dataclass(frozen=True)
 class Problem:
-    """A point asks of the sum of its rows that it has a product with the point's own direction."""
+    """A least-squares problem. A point prescribes the product of the sum of its rows with its own direction."""
 
     targets: Ids  # (points, rows of a point)
     directions: Array  # (points, WIDTH)
@@ -35,8 +35,8 @@ class Problem:
     def drawn(
         cls, seed: int, rows: int, each: int, rate: float, *, uneven: float = 1.0, popular: float = 0.0
     ) -> Problem:
-        """Draw points: `uneven` is how many times as strongly the last of a row's numbers is pulled as the first; by a
-        `popular` below 0 the first rows are touched most."""
+        """Draw points. `uneven` is the ratio of the pull on a row's last number to that on its first; with `popular`
+        below 0 the first rows are touched most."""
         chance = np.random.default_rng(seed)
         with np.errstate(divide="ignore"):
             gumbel = -np.log(-np.log(chance.random((VERTICES, rows))))
@@ -51,14 +51,14 @@ class Problem:
             rows[at] += self.rate * wrong * direction
 
     def distance(self, rows: Array) -> float:
-        """What is wrong with the rows, on average over the points."""
+        """Return the mean squared error of the rows over the points."""
         wrong = ((self.truth - rows)[self.targets].sum(1) * self.directions).sum(1)
         return float(np.sqrt(np.mean(wrong**2)))
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the rows are in a replica, and what a push of those `ids` is that were touched."""
+    """The place of the rows in a replica, and the push of the touched `ids`."""
 
     rows: Callable[[ReplicaState], Array]
     pushed: Callable[[Array, Ids], ReplicaPart]
@@ -76,7 +76,7 @@ class Master:
 
     @property
     def state(self) -> ReplicaState:
-        """A copy of the newest version."""
+        """Return a copy of the newest version."""
         now = self.replica.state
         modules = {k: VertexState({n: t.copy() for n, t in v.tensors.items()}) for k, v in now.modules.items()}
         arrays = {name: {n: column.copy() for n, column in columns.items()} for name, columns in now.arrays.items()}
@@ -86,7 +86,7 @@ class Master:
         others = (self.version - version) * n
         merge = Merge(self.version + 1, version, n, others, 4)
         merged, decision = self.merger.merge(part, base, merge, worker)
-        if merged is None:  # the replica is where it is pulled, and nothing moves it any more
+        if merged is None:  # the replica has reached its optimum and does not move any more
             assert decision.reason.startswith("its replica is the one that it was given"), decision.reason
             return
         self.version += 1
@@ -94,8 +94,8 @@ class Master:
 
 
 def trained(problem: Problem, master: Master, place: Place, workers: int, pushes: int, n: int = 50) -> float:
-    """How wrong the rows are after so many pushes of workers that take turns, each of `n` points from the version that
-    there was after its last."""
+    """Return the error of the rows after some pushes by workers in turn, each of `n` points, from the version after its
+    last push."""
     chance = np.random.default_rng(7)
     turns = deque((f"w{k}", master.state, 0) for k in range(workers))
     for _ in range(pushes):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.protocol.messages import Push, Verdict
-from master.sync.pushes import MAX_MALFORMED, LeaseFacts, admit, after_malformed
+from master.sync.pushes import MAX_DAMAGED, MAX_MALFORMED, LeaseFacts, admit, after_unreadable
 
 LEASE = LeaseFacts("w1", 1, start=100, stop=200, upto=120, sequence=2, open=True)
 NEXT = Push(lease=7, term=1, sequence=3, base=5, upto=140, vertices=20)
@@ -71,10 +71,10 @@ pushes = st.builds(
 
 
 @given(st.lists(pushes, max_size=30), st.lists(st.integers(0, 9), max_size=3))
-def test_whatever_comes_the_merged_pushes_are_disjoint_and_in_order(told: list[Push], cuts: list[int]) -> None:
+def test_whatever_comes_the_merged_pushes_are_disjoint_and_in_order(sent: list[Push], cuts: list[int]) -> None:
     lease = LeaseFacts("w1", 1, start=0, stop=9, upto=0, sequence=0, open=True)
     credited: list[int] = []
-    for i, push in enumerate(told):
+    for i, push in enumerate(sent):
         if i % 10 == 9 and cuts:
             lease = replace(lease, stop=max(lease.upto, min(lease.stop, cuts.pop())))
         verdict, _ = admit(push, "w1", lease, base_kept=True)
@@ -87,7 +87,22 @@ def test_whatever_comes_the_merged_pushes_are_disjoint_and_in_order(told: list[P
     assert credited == list(range(lease.upto))
 
 
-def test_who_sends_nonsense_is_heard_for_a_while() -> None:
-    heard, why = zip(*(after_malformed(n) for n in range(1, MAX_MALFORMED + 2)), strict=True)
+def test_a_worker_with_invalid_messages_is_tolerated_for_a_while() -> None:
+    heard, why = zip(*(after_unreadable(n, 0, 99) for n in range(1, MAX_MALFORMED + 2)), strict=True)
     assert heard == (True,) * (MAX_MALFORMED - 1) + (False, False)
     assert all(str(n) in reason for n, reason in enumerate(why, 1))
+
+
+@pytest.mark.parametrize(
+    ("damaged", "whole", "heard"),
+    [
+        (1, 0, True),
+        (MAX_DAMAGED - 1, 0, True),
+        (MAX_DAMAGED, 0, False),
+        (MAX_DAMAGED, MAX_DAMAGED, True),
+        (9, 8, False),
+    ],
+)
+def test_a_worker_is_rejected_once_most_of_many_messages_are_damaged(damaged: int, whole: int, heard: bool) -> None:
+    accepted, why = after_unreadable(0, damaged, whole)
+    assert accepted is heard and str(damaged) in why

@@ -1,4 +1,4 @@
-"""What is left out of pushes, of real modules: buffers and frozen weights that one worker alone changes."""
+"""Tensors that are left out of pushes of real modules: buffers and frozen weights that only one worker changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = ("Net", 0)
 
 
 class Model(nn.Module):
-    """Has every sort of tensor that no optimiser trains."""
+    """A module with every kind of tensor that no optimiser trains."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,13 +125,13 @@ def test_a_counter_does_not_jump() -> None:
     sifted = desk.push("w1", HONEST | {"step": 2**62})
     assert "step" not in desk.changed(sifted)
     assert "step" in sifted.reasons[0]
-    desk.untrained.forget("w1")  # as after a message that makes no sense
+    desk.untrained.forget("w1")  # as after an invalid message
     for _ in range(3):
         assert "step" not in desk.changed(desk.push("w1", HONEST | {"step": 2**62}))
         desk.untrained.forget("w1")
 
 
-def test_what_waited_while_nobody_else_pushed_counts_with_its_vertices() -> None:
+def test_changes_pending_without_other_pushes_count_by_their_vertices() -> None:
     desk = Desk()
     for pushes in range(1, 100):
         desk.push("w1", {"step": 100 * pushes}, 32)
@@ -164,7 +164,7 @@ def test_one_worker_alone_changes_what_it_likes() -> None:
     assert desk.changed(desk.push("w1", HONEST | LIES)) == HONEST.keys() | LIES.keys()
 
 
-def test_who_ends_alone_has_what_it_made_in_the_replica_or_is_told_that_not() -> None:
+def test_the_last_worker_has_its_changes_in_the_replica_or_is_warned() -> None:
     desk = Desk(workers=4)
     desk.push("w1", HONEST)
     assert desk.changed(desk.push("w1", HONEST, is_last=True)) == HONEST.keys()

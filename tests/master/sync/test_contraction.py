@@ -1,4 +1,4 @@
-"""How strongly rows are pulled: measured as it is, bounded where rows act together, and worth what it promises."""
+"""The contraction of rows: its measurement, its bound for coupled rows, and its gain."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def graph_of(problem: Problem) -> Graph:
 def trained(
     problem: Problem, folder: Path, workers: int, *, pushes: int, driver: str | None = "Point"
 ) -> tuple[float, Master]:
-    """How wrong the rows are after so many pushes, and the master that merged them."""
+    """Return the error of the rows after some pushes, and the master that merged them."""
     master = Master(graph_of(problem), folder, workers, driver)
     return least_squares.trained(problem, master, ROWS, workers, pushes), master
 
@@ -72,7 +72,7 @@ def measured(master: Master, n: int = 50) -> Array:
 
 
 def test_many_workers_are_worth_one_where_rows_are_hardly_pulled(tmp_path: Path) -> None:
-    """Eight workers go as far as one would with all their pushes; a mean of them would not."""
+    """Eight workers progress as far as one worker with all their pushes, unlike with a mean."""
     problem = Problem.drawn(1, rows=100, each=2, rate=0.005)
     one, _ = trained(problem, tmp_path / "one", 1, pushes=400)
     many, _ = trained(problem, tmp_path / "many", 8, pushes=400)
@@ -93,7 +93,7 @@ def test_many_workers_are_worth_one_where_rows_are_hardly_pulled(tmp_path: Path)
 def test_however_strongly_rows_are_pulled_workers_do_not_overshoot(
     seed: int, rows: int, each: int, rate: float, uneven: float, workers: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever is trained apart stays as stable as the mean of it."""
+    """Separate training by several workers stays as stable as with the mean."""
     each = min(each, rows)
     problem = Problem.drawn(seed, rows, each, rate / each / uneven**2, uneven=uneven)
     folder = tmp_path_factory.mktemp("run")
@@ -104,7 +104,7 @@ def test_however_strongly_rows_are_pulled_workers_do_not_overshoot(
 
 @pytest.mark.parametrize("uneven", [1.0, 6.0])
 def test_the_bound_holds_and_is_not_far(tmp_path: Path, uneven: float) -> None:
-    """Between what pulls most and a few times as much, by what is known of how the points are drawn."""
+    """The measured pull is between the strongest true one and a few times that, for a known distribution of points."""
     problem = Problem.drawn(3, rows=40, each=2, rate=0.01, uneven=uneven)
     _, master = trained(problem, tmp_path, 4, pushes=300)
     touches = np.bincount(problem.targets.ravel(), minlength=40) / VERTICES
@@ -119,7 +119,7 @@ def state_of(values: Array) -> ReplicaState:
 
 
 def pushes(contraction: Contractions, workers: str, rate: float = 0.3, first: int = 0) -> None:
-    """Pushes of one point that pulls every row home, by workers whose bases are two versions old."""
+    """Pushes of one point that pulls every row to its optimum, by workers whose bases are two versions old."""
     chance = np.random.default_rng(2)
     for version in range(first, first + len(workers)):
         base = chance.normal(size=(3, 4))
@@ -145,13 +145,13 @@ def test_it_is_known_when_pushes_of_two_workers_were_compared() -> None:
     found = contraction.of("Row", "value", np.arange(2), Merge(60, 50, 10, 30, 4))
     assert found is not None
     assert found.push.shape == found.together.shape == (2,)
-    assert (found.push >= 10 * 0.3 * 4).all()  # four rows are coupled: three, and the counted one
+    assert (found.push >= 10 * 0.3 * 4).all()  # four rows are coupled: three others, and the counted one
     np.testing.assert_allclose(found.together, 4 * found.push, rtol=1e-3)
 
 
 def push_tables(contraction: Contractions, pulls: Array, *, pushes: int, first: int = 0) -> None:
-    """Pushes of a table whose rows are pulled home by `pulls` (rows,), of three workers whose bases are two versions
-    old."""
+    """Pushes of a table whose rows are pulled to their optimum by `pulls` (rows,), of three workers whose bases are two
+    versions old."""
     chance = np.random.default_rng(1)
     for version in range(first, first + pushes):
         base = chance.normal(size=(len(pulls), 4))
@@ -160,7 +160,8 @@ def push_tables(contraction: Contractions, pulls: Array, *, pushes: int, first: 
 
 
 def test_a_pull_that_grows_is_known_within_a_few_pushes() -> None:
-    """As that of Adam's steps does near to where they go: until then many pushes were compared that hardly pulled."""
+    """The pull grows late, like that of Adam's steps near their optimum, after comparisons of many pushes with little
+    pull."""
     contraction = Contractions(every(), "Point")
     push_tables(contraction, np.full(20, 0.01), pushes=90)
     before = contraction.of_table("table", ALONE)
@@ -187,13 +188,13 @@ def test_rows_drift_by_what_one_vertex_pulls_them() -> None:
     contraction = Contractions(every(), "Point")
     assert contraction.drift == 0.0
     pushes(contraction, "abcabcabcabcabc")
-    assert 0.3 < contraction.drift < 4 * 0.3  # the strongest pull of four numbers is at most so many times the mean
+    assert 0.3 < contraction.drift < 4 * 0.3  # the strongest pull of four numbers is at most four times the mean
     push_tables(contraction, np.full(20, 0.4), pushes=60)
     assert 0.6 * OVERSHOOT * ROW_FACTOR * 0.4 < contraction.drift < 1.5 * OVERSHOOT * ROW_FACTOR * 0.4
 
 
 def test_rows_that_are_moved_most_say_most_of_the_drift() -> None:
-    """Few rows that are pulled strongly, among many that hardly are, drift as if there were no others."""
+    """A few strongly pulled rows among many with little pull drift as if there were no others."""
     drifts = []
     for strong in (1, 20):
         contraction = Contractions(every(), "Point")
@@ -223,7 +224,7 @@ def test_moves_that_overflow_say_nothing_of_the_drift() -> None:
 
 
 def test_what_one_push_had_seen_of_another_is_not_compared() -> None:
-    """A move that the other's base holds would be taken for a pull back."""
+    """A move that the other push's base already contains would be taken for a pull back."""
     contraction = Contractions(every(), "Point")
     chance = np.random.default_rng(0)
     for version in range(50):
@@ -285,7 +286,7 @@ def test_a_large_table_is_sampled_where_it_is_touched_most() -> None:
 
 @pytest.mark.parametrize("value", [np.inf, 1e200])
 def test_what_cannot_be_measured_is_not_known(value: float) -> None:
-    """Nothing raises, and a rule is told nothing."""
+    """Invalid steps raise nothing, and no rule gets a value."""
     contraction = Contractions(every(), "Point")
     pushes(contraction, "abcabcabcabcabc")
     with np.errstate(all="ignore"):
@@ -297,7 +298,7 @@ def test_what_cannot_be_measured_is_not_known(value: float) -> None:
 
 
 def test_a_vertex_state_is_not_needed() -> None:
-    """Modules are not looked at."""
+    """Modules are not measured."""
     part: Any = ReplicaPart({("Net", 0): VertexState().tensors}, {})
     Contractions(every(), "Point").add("a", part, ReplicaState(), Merge(2, 1, 1, 1, 2))
 
@@ -314,7 +315,7 @@ def test_what_overflows_is_forgotten() -> None:
     np.testing.assert_array_equal(before.push, after.push)
 
 
-def test_types_with_as_many_vertices_are_told_apart() -> None:
+def test_types_with_equal_numbers_of_vertices_are_distinguished() -> None:
     class Other(gridml.Vertex):
         label = gridml.array("float64")
         row = gridml.edge(Row)

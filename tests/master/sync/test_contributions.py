@@ -1,4 +1,4 @@
-"""Contributions are merged whole: sums under `add` are exact, whatever their sizes, and nobody is blamed for them."""
+"""Contributions are merged whole: sums under `add` are exact for any sizes, and no worker is blamed for them."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def total(sums: Array, level: float, most: float) -> ReplicaPart:
 
 
 def pushed_stream(folder: Path, tail: str, seed: int, pushes: int) -> tuple[Array, Array]:
-    """Push heavy-tailed whole numbers from stale bases, by workers in random order; return (sums, what they must be).
+    """Push heavy-tailed whole numbers from stale bases, by workers in random order; return (sums, expected sums).
 
-    Beside them each push moves a level by a little, and one in ten by far too much: that is shortened, they are not.
+    Each push also moves a level by a little, one in ten by far too much: only these moves are shortened.
     """
     rng = np.random.default_rng(seed)
     merger, replica = merger_of(folder)
@@ -140,7 +140,7 @@ def test_length_alone_neither_shortens_nor_refuses_a_contribution_nor_blames(
         part = ReplicaPart({}, {"Sum": RowValues(np.array([0]), {"value": np.full((1, 2), value)})})
         merged, decision = merger.merge(part, replica.state, Merge(1, 0, 100, 300, WORKERS), worker)
         assert merged is not None
-        assert decision == (1.0, "accepted", False, False)
+        assert decision == (1.0, "accepted", False, False, None)
         np.testing.assert_array_equal(merged.rows["Sum"].fields["value"], [[value, value]])
 
 
@@ -192,7 +192,7 @@ def test_what_is_at_the_bound_is_taken_however_it_was_rounded(dtype: str, bound:
             merge = Merge(1, 0, vertices, 0, 1)
             assert gridml.add(bound=bound).objection(TensorMerge(base, value, base, base.copy(), merge)) is None
             far = (base + 1.1 * bound * vertices).astype(dtype)
-            if before < 1e5 or dtype == "float64":  # beyond that float32 knows no tenths of so much
+            if before < 1e5 or dtype == "float64":  # float32 cannot represent tenths of larger numbers
                 tensor = TensorMerge(base, far, base, base.copy(), merge)
                 assert gridml.add(bound=bound * (1 - 0.01 * rng.random())).objection(tensor) is not None
 

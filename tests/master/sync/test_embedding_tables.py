@@ -1,4 +1,4 @@
-"""Tables of embeddings in a module: added up where pushes hardly pull their rows, and never past the mean's bounds."""
+"""Embedding tables in a module: steps are added if pushes hardly pull their rows, within the bounds of the mean."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TABLE = Place(lambda state: state.modules[KEY].tensors[NAME], lambda rows, ids: 
 
 
 def trained(problem: Problem, folder: Path, workers: int, pushes: int, *, driver: str | None = "Point") -> float:
-    """How wrong the rows are after so many pushes."""
+    """Return the error of the rows after some pushes."""
     master = Master(graph(len(problem.truth)), folder, workers, driver)
     return least_squares.trained(problem, master, TABLE, workers, pushes)
 
@@ -72,8 +72,8 @@ def test_many_workers_are_worth_one_where_rows_are_hardly_pulled(tmp_path: Path)
 def test_however_strongly_rows_are_pulled_workers_do_not_overshoot(
     seed: int, rows: int, each: int, rate: float, popular: float, workers: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever is trained apart stays as stable as the mean of it: what overshoots is as far away as in the beginning,
-    or farther. In between, neither hardly pulled nor home by one push, it may be slower, as the examples are."""
+    """Separate training by several workers stays as stable as with the mean: an error that overshoots would be as large
+    as the initial one, or larger. For a medium pull it may be slower, as in the examples."""
     each = min(each, rows)
     problem = Problem.drawn(seed, rows, each, rate / each, popular=popular)
     folder = tmp_path_factory.mktemp("run")

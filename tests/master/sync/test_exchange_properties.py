@@ -1,8 +1,8 @@
-"""The protocol under any interleaving of faults, without processes: real masters and real sessions, a carrier on which
-anything may happen, a clock that jumps, and workers that die, lie and speak after their death.
+"""The protocol under any interleaving of faults, without processes: real masters and real sessions, a faulty carrier,
+a clock that jumps, and workers that die, lie and send messages after their death.
 
-After every turn of the master what is credited, what is free and what is leased must be a partition of the epoch, and
-replica and fields must hold exactly what is credited. At the end, the faults over, the run must finish.
+After every turn of the master the credited, free and leased ranges must be a partition of the epoch, and replica and
+fields must hold exactly the credited work. Finally, without faults, the run must finish.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from master.store.settings import Settings
 from remote.courier import StepCourier
 from remote.session import Session, SessionOptions
 from tests.support.effort import examples
+from tests.support.in_ledger import credits_of, epochs_of
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 LIES = ("nan replica", "nan field", "shape", "dtype", "missing", "beyond", "short", "term", "sequence", "base",
@@ -63,17 +64,17 @@ Fault = st.one_of(
     st.tuples(st.just("restart"), Who, st.just(1)),
     st.tuples(st.just("lie"), Who, st.integers(0, len(LIES) - 1)),
 )
-Action = st.tuples(Fault, st.integers(0, 5))  # what happens, and the rounds of work and turns after it
+Action = st.tuples(Fault, st.integers(0, 5))  # (fault, rounds of work and turns after it)
 
 pytestmark = pytest.mark.timeout(900)  # a thousand cases, on a machine that may be busy
 
 
 class Killed(BaseException):
-    """The master was killed here."""
+    """A kill of the master."""
 
 
 class Liar(WorkerMailbox):
-    """A worker's mailbox that, once, says something else than the worker meant."""
+    """A worker's mailbox that falsifies one message."""
 
     def __init__(self, honest: WorkerMailbox, lies_that_hurt: bool) -> None:
         self._honest = honest
@@ -103,7 +104,7 @@ class Liar(WorkerMailbox):
 
 
 def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:
-    """Return a sync with a false push, None where this lie does not apply to it."""
+    """Return a sync with a false push, None if this lie does not apply to it."""
     message, tensors = bundle.decode(payload)
     sync = sync_from(message)
     push = sync.push
@@ -128,7 +129,7 @@ def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:
     # LocalFields of local types come with ids, replicated arrays with rows, modules with neither.
     fields = [n for n in values if f"@ids/{n.split('/')[0]}" in tensors]
     replicas = [n for n in values if n not in fields]
-    # A tensor of a module that is missing is one that was not trained, which nobody can tell from a lie.
+    # A missing tensor of a module means that it was not trained, which cannot be distinguished from a lie.
     chosen = {"nan replica": [n for n in replicas if tensors[n].dtype.kind == "f"], "foreign ids": ids,
               "missing": [n for n in values if module_key(n) is None],
               "nan field": [n for n in fields if tensors[n].dtype.kind == "f"]}.get(lie, values)  # fmt: skip
@@ -149,7 +150,7 @@ def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:
 
 
 class Pool(Backend):
-    """A back end of the world: its workers are stepped by hand, and news of their ends may be late."""
+    """The back end of the world: its workers are stepped by hand, and events of their ends may be late."""
 
     name = "stepped"
 
@@ -159,7 +160,7 @@ class Pool(Backend):
         self.late: list[JobEvent] = []
 
     def inherit(self, *, keep: bool) -> list[str]:
-        """Workers outlive their master here. Of three one is inherited, one ends and its push comes home, and one is a
+        """Workers outlive their master. Of three one is inherited, one ends and its push is recovered, and one is a
         zombie."""
         if not keep:
             return []
@@ -192,11 +193,11 @@ class Pool(Backend):
             self._world.end(running, State.EVICTED)
 
     def close(self) -> None:
-        """Nothing: workers outlive their master here."""
+        """Do nothing: workers outlive their master."""
 
 
 class Worker:
-    """A session that is stepped by hand; it may deliver what an earlier process of its job could not send."""
+    """A session that is stepped by hand; it may deliver the unsent push of an earlier process of its job."""
 
     def __init__(self, world: World, name: str, pool: Pool, unanswered: UnansweredPush | None = None) -> None:
         self.name = name
@@ -218,7 +219,7 @@ class Worker:
         self.waits = attempt_of(name) > 0  # for its mailbox, as a restarted job does
 
     def fail_where(self, fails: Callable[[str, Sequence[int]], bool]) -> None:
-        """Let f raise at each batch of which `fails` says so, by the worker's name and the vertices."""
+        """Let f raise at each batch for which `fails(worker, vertices)` is true."""
         engine, train = self.engine, self.engine.train
 
         def failing(start: int, stop: int, factor: float, share: float = 1.0) -> None:
@@ -243,7 +244,7 @@ class Worker:
 
 
 class World:
-    """One run with everything around it."""
+    """One run with its whole environment."""
 
     def __init__(self, source: Path, root: Path, chosen: Settings, deliveries: Sequence[str]) -> None:
         self.source = source
@@ -322,7 +323,7 @@ class World:
             worker.carrier.lie = LIES[much]
 
     def round(self) -> None:
-        """Every worker trains a little, and the master hears what has come."""
+        """Let every worker train a little, and the master take a turn."""
         self.clock.sleep(4)
         for worker in list(self.workers):
             self.step(worker, 3)
@@ -331,7 +332,7 @@ class World:
     def step(self, worker: Worker, steps: int) -> None:
         for _ in range(steps):
             if worker not in self.workers or (worker.waits and worker.name not in self.network.mailboxes):
-                return  # one that is started again waits until the master has opened its mailbox
+                return  # a restarted one waits until the master has opened its mailbox
             worker.waits = False
             try:
                 if isinstance(next(worker.life), Wait):
@@ -340,9 +341,10 @@ class World:
                 self.end(worker, State.EVICTED if worker.evicted else State.FINISHED)
 
     def restart(self, worker: Worker, *, saved: bool, same_life: bool) -> None:
-        """Its machine is taken and the back end starts it again, or it saves itself and begins anew where it is."""
+        """Restart a worker: the back end starts it again on another machine, or it saves a checkpoint and restarts in
+        place."""
         before = worker.courier.unanswered
-        for _ in range(8 if saved else 0):  # until a push is under way that nobody has heard
+        for _ in range(8 if saved else 0):  # until a push is under way that the master has not read
             if worker.courier.unanswered in (None, before):
                 self.step(worker, 1)
         if worker not in self.workers:
@@ -351,7 +353,7 @@ class World:
         if pool is not self.run.parts.backend or (same_life and unanswered is None):
             return
         if not same_life and worker.name in self.network.mailboxes:
-            self.network.mailboxes[worker.name].syncs.clear()  # that is why it was kept
+            self.network.mailboxes[worker.name].syncs.clear()  # the reason why it was saved
         self.workers.remove(worker)
         name = worker.name if same_life else worker_name(job_of(worker.name), attempt_of(worker.name) + 1)
         if not same_life:
@@ -369,7 +371,7 @@ class World:
         worker.pool.say(worker.name, state, late=late, exit_code=exit_code)
 
     def bring_home(self, worker: Worker, kept: UnansweredPush | None) -> None:
-        """What a job could not send, or deliver for an earlier life, comes home when it ends."""
+        """Recover at a job's end the pushes that it could not send, or deliver for an earlier life."""
         kept = kept or worker.session.undelivered
         if kept is not None:
             self.recovered.mkdir(exist_ok=True)
@@ -388,7 +390,7 @@ class World:
         self.check()
 
     def again(self, error: BaseException) -> None:
-        """The master ended; another one goes on with what is on the disk."""
+        """Continue with another master, from the disk."""
         self.deaths += 1
         self.run.__exit__(None, None, None)
         while True:
@@ -396,14 +398,14 @@ class World:
                 self.run = resume(self.root, self.environment)
                 break
             except Killed:
-                pass  # it died while it was waking
+                pass  # it died on startup
         if isinstance(error, GridmlError):
             self.deadly = None
 
     def finish(self) -> None:
-        """No faults any more: the run must come to its end."""
+        """Stop the faults, and run to the end."""
         self.calm, self.deadly = True, None
-        for _ in range(8):  # failures that were on their way may still stop it a few times
+        for _ in range(8):  # earlier failures may still stop it a few times
             self.tell_late_news()
             try:
                 self.run.finish()
@@ -415,7 +417,7 @@ class World:
         raise AssertionError("the run stops again and again") from stopped
 
     def rest(self, seconds: float) -> None:
-        """While the master rests the workers work."""
+        """Let the workers work while the master rests."""
         self.rests += 1
         assert self.rests < CALM_LIMIT, "the run does not come to an end"
         self.tell_late_news()
@@ -425,14 +427,14 @@ class World:
         idle = sum(w.session.state.trained for w in self.workers) == before
         self.clock.sleep(max(seconds, 2.0 if idle else 0.1))
 
-    # --- what must hold at any time
+    # --- invariants
 
     def check(self) -> None:
         ledger, epochs = self.run.ledger, self.run.parts.leases.epochs
         count = epochs.vertex_count
-        credits = list(ledger.credits())
+        credits = list(credits_of(ledger))
         trained = np.zeros(count, np.int64)
-        for row in ledger.epochs():
+        for row in epochs_of(ledger):
             epoch = row["epoch"]
             parts = [("credited", start, stop) for e, start, stop in credits if e == epoch]
             assert sum(stop - start for _, start, stop in parts) == row["credited"]
@@ -442,7 +444,7 @@ class World:
             ranges = sorted((start, stop) for _, start, stop in parts if start < stop)
             assert ranges[0][0] == 0 and ranges[-1][1] == count, parts
             assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges)), parts
-        ends = [row["version"] for row in ledger.epochs() if row["closed_s"] is not None]
+        ends = [row["version"] for row in epochs_of(ledger) if row["closed_s"] is not None]
         assert [epoch for epoch, _ in ledger.epoch_ends()] == list(range(len(ends))), "epochs close in order"
         assert ends == sorted(ends)
         assert ledger.credited == sum(stop - start for _, start, stop in credits)
@@ -453,9 +455,9 @@ class World:
         self.check_values(trained)
 
     def check_values(self, trained: NDArray[np.int64]) -> None:
-        """Replica and fields hold what is credited, neither more nor less."""
+        """Check that replica and fields hold exactly the credited work."""
         if self.program.bsp:
-            closed = sum(row["closed_s"] is not None for row in self.run.ledger.epochs())
+            closed = sum(row["closed_s"] is not None for row in epochs_of(self.run.ledger))
             np.testing.assert_array_equal(
                 self.run.parts.spec.graph.tables["Cell"].columns["value"], self.module.after(closed)
             )
@@ -474,7 +476,7 @@ class World:
 
 @dataclass(frozen=True)
 class Case:
-    """What hypothesis draws."""
+    """The random choices of a case."""
 
     actions: list[tuple[tuple[str, int, int], int]]
     deliveries: list[str]
@@ -516,13 +518,14 @@ def play(program: str, case: Case) -> None:
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here ends the machine, so what was written is there."""
+    """Skip fsync: no machine dies here, so written data survives."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(np.memmap, "flush", lambda column: None)
 
 
 def quick(whole: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """So many cases in `make verify`, in which `test_many_more` plays thousands of each program, too; fewer before."""
+    """Return settings for this many cases in `make verify`, where `test_many_more` also plays thousands per program,
+    and for fewer in `make test`."""
     return settings(
         max_examples=examples(whole),
         deadline=None,
@@ -540,7 +543,7 @@ def test_a_quiet_run_finishes() -> None:
 def undisturbed(
     program: str, workers: int, chunk: int | None, fails: Callable[[str, Sequence[int]], bool]
 ) -> dict[str, int]:
-    """Play a run in which nothing happens but that f fails where it is said; returns the failures by worker."""
+    """Play a run whose only faults are the given failures of f; return the failures by worker."""
     root, source = Path(tempfile.mkdtemp(prefix="exchange")), PROGRAMS / f"{program}.py"
     try:
         world = World(source, root / "run", Settings(source, workers=workers, chunk=chunk, push_every=2), [])
@@ -566,7 +569,7 @@ def test_one_bad_worker_never_stops_a_run(program: str, workers: int, bad: int, 
 
 @quick(40)
 @given(st.sampled_from(["tally", "books", "ring"]), st.integers(1, 5), st.integers(0, 7), st.sampled_from([None, 4, 6]))
-def test_a_vertex_that_everybody_fails_on_stops_the_run(
+def test_a_vertex_on_which_all_workers_fail_stops_the_run(
     program: str, workers: int, vertex: int, chunk: int | None
 ) -> None:
     with pytest.raises(UserCodeError, match=r"chunk .* failed 3 times.*f failed"):

@@ -1,4 +1,4 @@
-"""What becomes of a failure: the range goes to others, the worker is left alone for a while, and all of it is kept."""
+"""Failures: the range goes to other workers, the worker rests for a while, and both are saved in the ledger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from master.leases.leases import Leases
 from master.simulation import cost_only_worker
 from master.simulation.faulty_network import VirtualClock
 from master.simulation.wire import Wire
-from master.state.failures import MAX_FAILURES, PAUSE_S, pause
+from master.state.failures import MAX_FAILURES, MIN_PAUSE_S, pause
 from master.state.lease_records import LeaseState
 from master.state.worker_records import WorkerStatus, WorkerTable
 from master.store.ledger import Ledger
@@ -24,25 +24,26 @@ from master.views.progress import read_progress
 COUNT, CHUNK = 1000, 100
 
 
-class Told(list[tuple[str, str, EventFacts]]):
-    """What is recorded, in place of Events."""
+class RecordedEvents(list[tuple[str, str, EventFacts]]):
+    """A stand-in for Events that keeps the records."""
 
     def record(self, topic: str, facts: EventFacts, text: str, *, quiet: bool = False) -> None:
         self.append((topic, text, facts))
 
 
 class Desk:
-    """A master's leases and failures over a ledger, without workers: a test says what they do, and when."""
+    """A master's leases and failures over a ledger, without workers; the test acts for them and sets the time."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path
         program = cost_only_worker.program_of(COUNT, 1)
-        spec = RunSpec(Settings(Path("program.py"), chunk=CHUNK, workers=4), program, program.graph())
+        settings = Settings(Path("program.py"), chunk=CHUNK, workers=4)
+        spec = RunSpec(settings, program, program.graph())
         self.ledger = Ledger(path, shared_disk=False, create=create, durable=False)
         self.workers = WorkerTable()
-        self.events = Told()
+        self.events = RecordedEvents()
         mailboxes = Wire(VirtualClock(), None)
-        self.leases = Leases(spec, self.ledger, self.workers, mailboxes, self.events)
+        self.leases = Leases(spec, settings, self.ledger, self.workers, mailboxes, self.events)
         self.failures = Failures(self.ledger, self.leases, self.workers, mailboxes, self.events)
         if create:
             with self.ledger.transaction():
@@ -55,14 +56,14 @@ class Desk:
                 self.ledger._db.execute("UPDATE workers SET machine = ? WHERE worker = ?", (machine, worker))
             record = self.workers.add(worker)
             self.workers.move(record, WorkerStatus.RUNNING)
-            self.workers.arrive(record, machine)
+            self.workers.set_machine(record, machine)
 
     def ask(self, worker: str, now: float) -> LeaseState | None:
         with self.ledger.transaction():
             return self.leases.grant(self.workers.of(worker), Sync(worker, wants=True), now)
 
     def fail(self, worker: str, now: float) -> LeaseState:
-        """Have a worker fail on what it is leased."""
+        """Let a worker fail on its lease."""
         lease = self.ask(worker, now)
         assert lease is not None
         with self.ledger.transaction():
@@ -78,17 +79,17 @@ class Desk:
             self.failures.clear(self.workers.of(worker))
 
     def again(self) -> Desk:
-        """The next master, after this one."""
+        """Return the next master of the run."""
         self.ledger.close()
         desk = Desk(self.path)
         for machine in desk.ledger.machines():
-            desk.workers.machines.recall(machine, 0.0)
+            desk.workers.machines.restore(machine, 0.0)
         for row in desk.ledger.workers():
             if row["ended_s"] is None:
                 desk.workers.move(desk.workers.add(row["worker"]), WorkerStatus.RUNNING)
-            desk.workers.recall_failures(row)
+            desk.workers.restore_failures(row)
             if row["ended_s"] is None:
-                desk.workers.arrive(desk.workers.of(row["worker"]), row["machine"])
+                desk.workers.set_machine(desk.workers.of(row["worker"]), row["machine"])
         return desk
 
 
@@ -101,8 +102,8 @@ def desk(tmp_path: Path) -> Desk:
 
 def test_a_worker_is_not_leased_what_it_failed_on(desk: Desk) -> None:
     first = desk.fail("w1", 0.0)
-    assert desk.ask("w1", PAUSE_S / 2) is None
-    other, again = desk.ask("w1", PAUSE_S), desk.ask("w2", PAUSE_S)
+    assert desk.ask("w1", MIN_PAUSE_S / 2) is None
+    other, again = desk.ask("w1", MIN_PAUSE_S), desk.ask("w2", MIN_PAUSE_S)
     assert other is not None and other.start == first.stop
     assert again is not None and (again.start, again.stop) == (first.start, first.stop)
 
@@ -125,17 +126,17 @@ def test_one_that_always_fails_ends_nothing_and_is_replaced(desk: Desk) -> None:
         desk.fail("w1", now)
     assert desk.failures.stop_because is None
     (replaced,) = desk.workers.take_lost()
-    assert replaced.record.name == "w1" and "on what others do" in replaced.reason
+    assert replaced.record.name == "w1" and "while others succeed" in replaced.reason
     assert 30 < now < 60
 
 
-def test_success_begins_the_pauses_anew(desk: Desk) -> None:
+def test_success_resets_the_pauses(desk: Desk) -> None:
     desk.fail("w1", 0.0)
     desk.fail("w1", 1.0)
-    assert desk.workers.of("w1").faults.avoided_until_s == 1.0 + 2 * PAUSE_S
+    assert desk.workers.of("w1").faults.avoided_until_s == 1.0 + 2 * MIN_PAUSE_S
     desk.credit("w1", 2.0)
     desk.fail("w1", 2.0)
-    assert desk.workers.of("w1").faults.avoided_until_s == 2.0 + PAUSE_S
+    assert desk.workers.of("w1").faults.avoided_until_s == 2.0 + MIN_PAUSE_S
 
 
 def test_all_of_it_outlives_the_master(desk: Desk) -> None:
@@ -159,7 +160,7 @@ def test_a_machine_hands_its_failures_on_to_its_next_worker(desk: Desk) -> None:
         later = later or desk.again()
         later.start(("w4", "a"), ("w5", "d"))
         assert (later.workers.of("w4").faults.failures, later.workers.of("w5").faults.failures) == (2, 0)
-        assert later.workers.of("w4").faults.avoided_until_s == 1.0 + 2 * PAUSE_S
+        assert later.workers.of("w4").faults.avoided_until_s == 1.0 + 2 * MIN_PAUSE_S
 
 
 def test_why_is_kept_and_shown(desk: Desk) -> None:
@@ -193,7 +194,7 @@ def test_when_a_person_has_mended_it_no_failure_stands(desk: Desk) -> None:
     desk.fail("w1", 1.0)
     with desk.ledger.transaction():
         desk.ledger.clear_failures()
-        desk.workers.forget_failures()
+        desk.workers.clear_failures()
     for later in (desk, None):
         later = later or desk.again()
         assert [(span.start, span.stop, span.failed) for span in later.ledger.spans] == [(0, COUNT, ())]

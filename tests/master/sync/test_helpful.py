@@ -1,4 +1,4 @@
-"""How many workers still help, from what their pushes have in common and how they differ."""
+"""The number of helpful workers, from the common part and the spread of their pushes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES = st.floats(1e-6, 1e6)
 
 @given(SIZES, SIZES, st.floats(1, 1e4))
 def test_half_of_the_work_is_lost_by_one_worker_more_than_help(common: float, noise: float, vertices: float) -> None:
-    """With |G|² and tr(Σ) known, what c workers are worth is as the formula of Pollux says."""
+    """With known |G|² and tr(Σ), the gain of c workers agrees with the formula of Pollux."""
     spread = Spread(100.0, common, 0.0, vertices * common + noise, vertices)
     scale, known = noise_scale(spread)
     assert known and scale == pytest.approx(noise / common, rel=1e-6, abs=1e-8 * vertices)
@@ -25,7 +25,7 @@ def test_half_of_the_work_is_lost_by_one_worker_more_than_help(common: float, no
 
     helpful, _ = helpful_workers(spread)
     assert helpful is not None and helpful >= 1
-    assert worth(1e12) <= helpful + 1 + 1e-6  # however many there are
+    assert worth(1e12) <= helpful + 1 + 1e-6  # for any number of workers
     assert worth(2 + scale / vertices) == pytest.approx((2 + scale / vertices) / 2)
     assert worth(helpful) > helpful / 2
 

@@ -1,4 +1,4 @@
-"""One of three workers pushes what it did not train, from its first push on: the run ends exact, and without it."""
+"""One of three workers pushes false steps from its first push on: the run ends exact, and without it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Lie = Callable[[np.ndarray], np.ndarray]
 
 
 class Liar(SteppedEngine):
-    """Trains nothing, and pushes what it likes."""
+    """An engine that trains nothing, and pushes arbitrary tensors."""
 
     def __init__(self, program: Program, lie: Lie) -> None:
         super().__init__(program, RngState("liar", torch=program.uses_torch))
@@ -61,7 +61,7 @@ class Liar(SteppedEngine):
 
 
 class Company:
-    """Two honest workers, and one that is not; with `chunks` that leaves after so many, and so do those after it."""
+    """A trainer of two honest workers and a hostile one, which, like its successors, leaves after `chunks` if given."""
 
     def __init__(self, source: Path, lie: Lie, chunks: int | None = None) -> None:
         self._honest, self._source, self._lie = Trainer(source, COSTS), source, lie
@@ -117,7 +117,7 @@ def test_zeros_are_shortened_and_their_worker_is_quarantined(tmp_path: Path, pro
 
 
 def test_one_machine_has_one_vote_however_many_workers_it_goes_through(tmp_path: Path, programs: Path) -> None:
-    """Each of its workers pushed twice, left, and was a measure for others all the same: soon they were the most."""
+    """Regression: hostile workers that left after two pushes still counted, and became the majority."""
     root = tmp_path / "run"
     play(programs / "perceptron.py", root, lambda values: values * -1, chunks=1, epochs=6)
     with opened(root) as db:
@@ -129,7 +129,7 @@ def test_one_machine_has_one_vote_however_many_workers_it_goes_through(tmp_path:
 
 
 class Sprinter:
-    """Three workers, one of which brings far more than its machine can have trained."""
+    """Three workers, one of which pushes far more vertices than its machine can have trained."""
 
     def __init__(self, source: Path, costs: Costs) -> None:
         self._trainer = Trainer(source, costs)
@@ -174,7 +174,7 @@ def test_what_several_workers_fail_on_is_undone_and_who_pushed_it_is_quarantined
         events = [text for (text,) in db.execute("SELECT text FROM events WHERE topic = 'rollback'")]
         undone_by = db.execute("SELECT count(*) FROM credits WHERE worker = ?", (HOSTILE,)).fetchone()[0]
     assert 1 <= len(events) <= 3
-    assert "nobody succeeds on one" in events[0]
+    assert "no worker succeeds on one" in events[0]
     assert undone_by == 0
 
 

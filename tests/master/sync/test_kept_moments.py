@@ -1,4 +1,4 @@
-"""What workers that come new are given of others' second moments, whatever those others brought."""
+"""Second moments that new workers get from others, for any moments that those have sent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ADAM, SGD = (network(partial(make, lr=0.1)) for make in (torch.optim.Adam, torch
 
 
 class Desk:
-    """The master's side, with so many workers."""
+    """The master's side, with a number of workers."""
 
     def __init__(self, folder: Path, workers: int = 1, of: type[gridml.Vertex] = ADAM) -> None:
         graph = gridml.Graph()
@@ -97,7 +97,7 @@ def test_what_an_earlier_master_may_have_asked_for_is_dropped_without_a_word_onc
     assert "did not ask" in str(desk.kept.take(survivor, moments(3), 1000))
 
 
-def test_one_alone_is_asked_until_it_brought_some_and_then_one_push_in_so_many(tmp_path: Path) -> None:
+def test_a_single_worker_is_asked_until_it_sent_moments_and_then_periodically(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     record = desk.worker("w1")
     asked = []
@@ -112,8 +112,8 @@ def test_of_a_thousand_that_begin_together_a_few_are_asked(tmp_path: Path) -> No
     workers = [desk.worker(f"w{number}", f"machine {number}") for number in range(1000)]
     asked = [record for record in workers if desk.kept.should_ask(record)]
     assert asked == workers[: MAX_VOTES + EXTRA_ASKED]
-    desk.table.end(asked[0])  # it comes no more,
-    desk.table.move(asked[1], WorkerStatus.SUSPENDED)  # nor does that for a while,
+    desk.table.end(asked[0])  # it has ended,
+    desk.table.move(asked[1], WorkerStatus.SUSPENDED)  # and this one is out of reach,
     asked += [record for record in workers[500:] if desk.kept.should_ask(record)]
     assert asked == [*workers[:5], *workers[500:502]]
     assert not desk.kept.should_ask(asked[2]), "it has pushed and brought none: others go first,"
@@ -124,7 +124,7 @@ def test_of_a_thousand_that_begin_together_a_few_are_asked(tmp_path: Path) -> No
     assert desk.squares() == [2] * 4
 
 
-def test_nobody_is_asked_where_no_optimiser_has_any(tmp_path: Path) -> None:
+def test_without_moments_no_worker_is_asked(tmp_path: Path) -> None:
     desk = Desk(tmp_path, of=SGD)
     assert not desk.kept.should_ask(desk.worker("w1"))
 
@@ -191,7 +191,7 @@ def test_the_next_master_has_them_unless_their_file_is_torn(tmp_path: Path) -> N
     next_one = Desk(tmp_path, workers=4)
     assert next_one.squares() == [3.0] * 4
     torn = bytearray(file.read_bytes())
-    torn[-8:] = bytes(8)  # what a power cut left of it
+    torn[-8:] = bytes(8)  # as after a power cut
     file.write_bytes(torn)
     for change in (lambda: None, lambda: file.write_bytes(b"")):
         change()

@@ -1,4 +1,4 @@
-"""No worker keeps the names of others out of a run, nor fills its ledger with names."""
+"""No worker can keep out the logged names of others, or fill the ledger with names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def names_of(*names: tuple[str, set[str], set[str]]) -> LoggedNames:
 
 
 def pushed(names: LoggedNames, worker: str, *logged: str) -> list[str]:
-    """What is taken of a push."""
+    """Return the logged values that are accepted from a push."""
     return [each.name for each in names.admitted(worker, [Logged(name, 1.0, 1) for name in logged], lambda _: None)]
 
 

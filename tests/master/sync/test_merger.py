@@ -1,4 +1,4 @@
-"""Merging a push: each vertex by its rule, stale rows as stale, outliers shortened, a user's own g kept in bounds."""
+"""Merging a push: each vertex by its rule, stale rows as stale, outliers shortened, a user's own g within bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gridml.model.vertex import Vertex
 from gridml.protocol.push import ReplicaPart, decode, encode_replica
 from master.store.replica import Replica
 from master.store.versions import ReplicaState, Versions, initial
-from master.sync.gate import FREE_SHARE, MAX_STEPS, OUTLIER, REFUSED_BEYOND, REPLICA_SHARE, GateResult
+from master.sync.gate import FREE_SHARE, MAX_STEPS, MAX_WAIT_S, OUTLIER, REFUSED_BEYOND, REPLICA_SHARE, GateResult
 from master.sync.merger import Merged, Merger
 
 torch = pytest.importorskip("torch")
@@ -53,7 +53,7 @@ def merged(result: tuple[Merged | None, GateResult]) -> Merged:
 
 
 def rows(type_name: str, at: list[int], **fields: Any) -> dict[str, Array]:
-    """Rows by the names they travel under."""
+    """Return rows with the names of a message."""
     return {f"@rows/{type_name}": np.array(at, np.int64), **{f"{type_name}/{n}": v for n, v in fields.items()}}
 
 
@@ -62,20 +62,20 @@ def part(pushed: dict[str, Array]) -> ReplicaPart:
 
 
 def copy(state: ReplicaState) -> ReplicaState:
-    """A version as it is now, whatever becomes of the replica."""
+    """Return a copy of the current version, independent of the replica."""
     modules = {key: VertexState({n: t.copy() for n, t in v.tensors.items()}) for key, v in state.modules.items()}
     columns = {name: {n: c.copy() for n, c in fields.items()} for name, fields in state.arrays.items()}
     return ReplicaState(modules, columns)
 
 
 def tensors_of(result: Merged) -> dict[str, Array]:
-    """What a push makes of the replica, by name."""
+    """Return the replica after a push, by name."""
     modules = {key: state.tensors for key, state in result.modules.items()}
     return {n: t for n, t in encode_replica(ReplicaPart(modules, result.rows)).items() if n[0] != "@"}
 
 
 def check(merger: Merger, pushed: dict[str, Array]) -> str | None:
-    """The answer a worker gets, where a push is read and then checked."""
+    """Read and check a push; return the answer to the worker."""
     try:
         return merger.check(part(pushed))
     except ValueError as error:
@@ -92,7 +92,7 @@ def words(at: list[int], count: int, value: float) -> dict[str, Array]:
     return rows("Word", at, count=np.full(len(at), count, np.int64), vector=np.full((len(at), 2), value, np.float32))
 
 
-# --- what can be of this program
+# --- pushes that do not fit the program
 
 
 def test_a_push_that_fits_passes(tmp_path: Path) -> None:
@@ -190,14 +190,14 @@ def test_a_type_without_fields_is_no_trouble(tmp_path: Path) -> None:
 
 
 def push(
-    merger: Merger, replica: Replica, worker: str, value: float, others: int = 0
+    merger: Merger, replica: Replica, worker: str, value: float, others: int = 0, now: float = 0.0
 ) -> tuple[Merged | None, GateResult]:
-    """One push of word 0, whose vector is 2 numbers long, from zeros."""
-    return merger.merge(part(words([0], 1, value)), replica.state, circumstances(others=others), worker)
+    """One push of word 0, with a vector of length 2, from zeros."""
+    return merger.merge(part(words([0], 1, value)), replica.state, circumstances(others=others), worker, now)
 
 
 def settle(merger: Merger, replica: Replica, *workers: str, value: float = 1.0) -> None:
-    """Let workers push often enough for everybody to know what is usual."""
+    """Let workers push until the usual step is known."""
     for _ in range(MAX_STEPS):
         for worker in workers:
             merged(push(merger, replica, worker, value))
@@ -208,7 +208,7 @@ def test_an_outlying_step_is_shortened_to_what_others_do(tmp_path: Path) -> None
     settle(merger, replica, "a", "b")
     for others in (0, 1):  # on the newest base, too
         usual, outlier = (push(merger, replica, "c", value, others) for value in (1.0, 100 * OUTLIER))
-        assert push(merger, replica, "c", OUTLIER, others)[1] == (1.0, "accepted", False, False)
+        assert push(merger, replica, "c", OUTLIER, others)[1] == (1.0, "accepted", False, False, None)
         longest = tensors_of(merged(usual))["Word/vector"]
         np.testing.assert_allclose(tensors_of(merged(outlier))["Word/vector"], longest, rtol=1e-5)
         np.testing.assert_array_equal(tensors_of(merged(outlier))["Word/count"], [1])  # counts are facts
@@ -217,7 +217,7 @@ def test_an_outlying_step_is_shortened_to_what_others_do(tmp_path: Path) -> None
         assert not merged(outlier).fast_forward  # so that its worker takes what was merged
 
 
-def test_one_worker_that_pushes_often_moves_nobodys_bound(tmp_path: Path) -> None:
+def test_one_worker_with_frequent_pushes_does_not_move_the_bound(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
     settle(merger, replica, "a", "b")
     for k in range(100):
@@ -238,9 +238,7 @@ def test_the_first_push_of_all_is_bounded_by_the_replica_itself(tmp_path: Path) 
     before = state(replica, "Network/")
     zeros = {name: np.zeros_like(tensor) for name, tensor in before.items()}
     result, decision = merger.merge(part(zeros), replica.state, circumstances(), "a")
-    assert (
-        decision.scale == pytest.approx(REPLICA_SHARE / OUTLIER) and not decision.flagged
-    )  # nothing is known of others
+    assert decision.scale == pytest.approx(REPLICA_SHARE / OUTLIER) and not decision.flagged  # no other steps are known
     for name, tensor in tensors_of(merged((result, decision))).items():
         np.testing.assert_allclose(tensor, (1 - REPLICA_SHARE / OUTLIER) * before[name], rtol=1e-5)
 
@@ -257,7 +255,7 @@ def test_of_two_workers_one_that_hardly_moves_has_the_other_shortened_at_most(tm
 def test_beside_one_other_a_step_is_free_up_to_a_share_of_the_replica_and_no_further(
     tmp_path: Path, workers: int
 ) -> None:
-    """One that hardly moves throttles the other by no more; one that goes astray goes no further, however long."""
+    """A worker with tiny steps does not throttle the others further, and an outlier never gets further over time."""
     merger, replica = merger_of(tmp_path, (Network, 1), workers=workers)
     before = state(replica, "Network/")
 
@@ -323,12 +321,22 @@ def test_an_unchanged_replica_is_refused_where_others_change_theirs(tmp_path: Pa
     assert result is None and decision.flagged, "nor is a push without any replica"
 
 
-def test_where_others_change_nothing_at_times_nobody_must(tmp_path: Path) -> None:
+def test_an_unmoved_push_is_accepted_if_others_are_unmoved_at_times(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
     settle(merger, replica, "a", "b", "c")
     assert push(merger, replica, "a", 0.0)[0] is None
-    merged(push(merger, replica, "c", 0.0))  # a perceptron that makes no mistakes any more, say
+    merged(push(merger, replica, "c", 0.0))  # such as of a perceptron without mistakes
     merged(push(merger, replica, "a", 0.0))
+
+
+def test_the_wait_of_an_unmoved_push_begins_again_after_a_push_that_moves(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
+    assert push(merger, replica, "b", 0.0)[0] is None
+    merged(push(merger, replica, "a", 1.0, now=10.0))
+    merger.forget("b")
+    for at_s in (1_000.0, 1_000.0 + MAX_WAIT_S - 1.0):
+        assert push(merger, replica, "c", 0.0, now=at_s)[0] is None, "an unmoved push long ago does not count"
+    merged(push(merger, replica, "c", 0.0, now=1_000.0 + MAX_WAIT_S))
 
 
 def test_statistics_and_sums_may_move_far_at_first(tmp_path: Path) -> None:
@@ -487,7 +495,9 @@ def test_staleness_is_per_vertex(tmp_path: Path) -> None:
     replica.commit_version(1)
     both = {n: t + 3 for n, t in base.tensors()}
     result = tensors_of(merged(merger.merge(part(both), base, circumstances(others=10))))
-    np.testing.assert_array_equal(result["Network/1/model/bias"], both["Network/1/model/bias"])  # nobody else had it
+    np.testing.assert_array_equal(
+        result["Network/1/model/bias"], both["Network/1/model/bias"]
+    )  # no other worker had it
     assert not np.array_equal(result["Network/0/model/bias"], both["Network/0/model/bias"])
 
 
@@ -531,7 +541,7 @@ def test_what_a_push_leaves_out_is_merged_as_if_it_had_come_unchanged(
 
 
 def moves(rule: gridml.Aggregate | None) -> bool:
-    """Whether a rule moves the master's value where a replica stands still at an older one."""
+    """Return True if a rule moves the master's value by a replica that has not moved from an older one."""
     return type(rule).__name__ not in ("Add", "FedBuff", "Nesterov")
 
 

@@ -1,4 +1,4 @@
-"""All kinds of vertices in one program, on two real workers: what must be exact is exact, what trains converges."""
+"""All kinds of vertices in one program, on two real workers: counts are exact, and training converges."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from master.backends.script import Script
 from master.launch import start
 from master.ports.environment import Environment
 from master.store.settings import Settings
+from tests.support.in_ledger import epochs_of
 
 
 @pytest.mark.real
@@ -21,7 +22,7 @@ def test_a_program_of_every_kind_of_vertex(
     settings = Settings(program=programs / "mixture.py", workers=2, chunk=64, push_every=16)
     with start(settings, tmp_path / "run", pool(None)) as run:
         run.finish()
-        last = json.loads(run.ledger.epochs()[-1]["metrics"])
+        last = json.loads(epochs_of(run.ledger)[-1]["metrics"])
     assert last["miscounted"] == 0
     assert last["misposted"] == 0
     assert last["visits"] == [3, 3]

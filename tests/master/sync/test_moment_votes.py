@@ -1,4 +1,4 @@
-"""Which optimiser moments of a worker are taken, and what newcomers are given of several."""
+"""Optimiser moments: those that are accepted from a worker, and those that new workers get."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_no_optimiser_of_the_program_has_is_left_out(change: dict[str, Any]
     assert says in reason
 
 
-def test_what_nobody_asked_for_is_left_out() -> None:
+def test_unrequested_moments_are_ignored() -> None:
     is_taken, reason = validate(adam(1, 1, 1, 1), ADAM, asked=False, steps=640)
     assert not is_taken
     assert "did not ask for" in reason
@@ -133,7 +133,7 @@ def test_a_weight_that_fewer_have_brought_is_not_given() -> None:
     assert [votes_needed(workers) for workers in (0, 1, 2, 3, 8)] == [1, 1, 2, 3, 3]
 
 
-def test_until_three_have_voted_others_are_asked_and_then_one_in_so_many() -> None:
+def test_workers_are_asked_until_three_have_voted_and_then_periodically() -> None:
     assert should_ask(votes=2, has_voted=False, is_newest=False, pushes=1)
     assert not should_ask(votes=2, has_voted=True, is_newest=False, pushes=1)
     assert not should_ask(votes=3, has_voted=False, is_newest=False, pushes=VOTE_EVERY - 1)

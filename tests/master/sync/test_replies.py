@@ -1,7 +1,9 @@
-"""Which module vertices an answer brings whole: those that the leases which a worker names do not stand for."""
+"""Module vertices that an answer contains completely: those that are not in the leases that the worker names; and the
+push interval of a worker."""
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +15,7 @@ from gridml.protocol.messages import Push, Sync
 from gridml.protocol.push import NOTHING
 from master.state.lease_records import Footprint, LeaseState, LeaseTable
 from master.state.worker_records import WorkerRecord
-from master.sync.replies import Replies
+from master.sync.replies import PushPace, Replies
 from master.sync.rows import PendingReply
 
 
@@ -36,11 +38,11 @@ class Desk:
         return lease
 
     def whole(self, *holds: int, pushes: int | None = None, grant: LeaseState | None = None) -> list[int]:
-        """The networks that an answer brings whole."""
+        """Return the networks that an answer contains completely."""
         return [int(network) for network in self.lacking(*holds, pushes=pushes, grant=grant)[0].get("Network", ())]
 
     def inherited(self, *holds: int, pushes: int | None = None, grant: LeaseState | None = None) -> list[int]:
-        """The networks whose optimisers an answer brings moments for."""
+        """Return the networks for whose optimisers an answer contains moments."""
         return [network for _, network in self.lacking(*holds, pushes=pushes, grant=grant)[1]]
 
     def lacking(self, *holds: int, pushes: int | None, grant: LeaseState | None) -> tuple[Touched, dict[Any, Any]]:
@@ -65,7 +67,7 @@ def test_what_leases_touch_that_are_named_is_there() -> None:
 
 
 def test_what_only_a_lease_touches_that_ended_behind_its_workers_back_is_brought_whole() -> None:
-    """Answers bring nothing of it any more, so what the worker has of it grows old."""
+    """Answers omit it from then on, so the worker's copy becomes stale."""
     desk = Desk()
     assert desk.whole(grant=desk.lease(1, 0)) == [0]
     assert desk.whole(1, pushes=1, grant=desk.lease(2, 1)) == [1]
@@ -80,7 +82,23 @@ def test_moments_come_with_networks_that_a_worker_never_had() -> None:
     assert desk.inherited(1, pushes=1, grant=desk.lease(2, 1, 2)) == [2]
 
 
-def test_who_spoilt_work_is_given_nobodys_moments() -> None:
+def test_a_tainted_worker_gets_no_moments_of_others() -> None:
     desk = Desk()
     desk.record.moments.tainted = True
     assert desk.inherited(grant=desk.lease(1, 0, 1)) == []
+
+
+def test_what_is_measured_of_a_worker_decides_its_push_interval() -> None:
+    record, reasons = WorkerRecord("w1"), []
+    of: Any = SimpleNamespace
+    program = of(update=of(batch=64, keeps_rate=False), min_target_batch=1)
+    sizing = of(
+        push_s=lambda record: 0.4,
+        rate=lambda record: 300.0,
+        max_interval_s=lambda record: math.inf,
+    )
+    ledger = of(worker_push_interval=lambda *row: reasons.append(row))
+    spec, sizes = of(program=program), of(push_every=None, push_budget=0.03)
+    pace = PushPace(spec, sizes, ledger, of(live=4, sizing=sizing), of(drift=0.0))
+    assert pace.interval(record) == pace.interval(record) == record.assignment.push_every == 4_000
+    assert reasons == [("w1", 4_000, "a push costs 400.0 ms and may take 3% of the time")]

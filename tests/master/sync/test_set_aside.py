@@ -1,4 +1,4 @@
-"""Messages that were set aside: the last few, with their reasons, and never a reason to stop."""
+"""Dead letters: the last few unreadable messages are kept with their reasons, and never stop a run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from master.sync.inbox import MAX_MESSAGE_BYTES, MAX_MESSAGES, DeadLetters
 
 
 def test_the_last_few_are_kept_with_their_reasons(tmp_path: Path) -> None:
-    aside = DeadLetters(tmp_path / "set-aside")
+    letters = DeadLetters(tmp_path / "set-aside")
     assert not (tmp_path / "set-aside").exists()
     for number in range(MAX_MESSAGES + 3):
-        aside.keep(Message("w1", number, b"%d" % number), "nonsense")
+        letters.keep(Message("w1", number, b"%d" % number), "nonsense")
     files = sorted(path.name for path in (tmp_path / "set-aside").iterdir())
     assert files == sorted(f"{i:02d}.{kind}" for i in range(MAX_MESSAGES) for kind in ("txt", "message"))
     assert (tmp_path / "set-aside" / "02.message").read_bytes() == b"%d" % (MAX_MESSAGES + 2)

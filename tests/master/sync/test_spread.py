@@ -1,4 +1,4 @@
-"""What pushes have in common is measured as it is, whatever workers, vertices and tensors they have."""
+"""The common part of pushes is measured correctly, for any workers, vertices and tensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIZE = sum(int(np.prod(shape)) for shape in SHAPES.values())
 
 
 class Pushing:
-    """Pushes n·G + √n·ε from a base that wanders, beside a statistic that jumps about; integers count."""
+    """Pushes n·G + √n·ε from a drifting base, with a fluctuating statistic and an integer counter."""
 
     def __init__(self, common: float, noise: float, seed: int = 0) -> None:
         self.chance = np.random.default_rng(seed)
@@ -100,7 +100,7 @@ def test_pushes_that_cannot_be_measured_change_nothing() -> None:
 
 
 def test_tensors_come_in_any_order() -> None:
-    """Those of a version that was read from its file have another than those of one that was merged."""
+    """The order of tensors in a version from a file differs from that of a merged version."""
     one, other = (Pushing(1e-4, 1e-2) for _ in range(2))
     add = other.spread.add
 
@@ -122,7 +122,7 @@ def test_it_is_written_down_now_and_then() -> None:
 
 
 def test_a_large_replica_costs_no_more_than_its_sample() -> None:
-    """25 million parameters: what is looked at is a sample, and not the whole."""
+    """With 25 million parameters only a sample is measured."""
     large = np.zeros(25_000_000, np.float32)
     state = cast(ReplicaState, SimpleNamespace(modules={KEY: SimpleNamespace(tensors={"w": large})}))
     spread = PushSpread(lambda name: True)

@@ -1,4 +1,4 @@
-"""How long the tail of an epoch is, and which versions are kept for it."""
+"""The length of the tail of an epoch, and the versions that are kept for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def versions_of(credits: list[int]) -> dict[int, int]:
 
 
 @given(STREAMS, st.integers(1, 500), st.integers(0, 1 << 31))
-def test_its_versions_lie_apart_before_the_end_and_take_no_more_than_their_share_of_the_disk(
+def test_tail_versions_are_spaced_and_stay_within_their_share_of_the_disk(
     credits: list[int], width: int, nbytes: int
 ) -> None:
     kept, end = versions_of(credits), len(credits)

@@ -60,8 +60,7 @@ PROGRAM = """
 
 
 def play(folder: Path, keywords: str, workers: int = 3, replaced: Mapping[str, str] = NOTHING) -> list[Any]:
-    """The weights that were evaluated, by epoch; the last of them are those that were kept. Words of the program are
-    replaced."""
+    """Return the evaluated weights by epoch; the last ones are the saved ones. Words of the program are replaced."""
     folder.mkdir()
     source, text = folder / "lines.py", PROGRAM.replace("KEYWORDS", keywords)
     for old, new in replaced.items():

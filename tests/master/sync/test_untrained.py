@@ -1,4 +1,4 @@
-"""Whether a push changes a tensor that no optimiser trains."""
+"""Changes of tensors that no optimiser trains: accepted or refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_whole_numbers_grow_as_with_others() -> None:
     assert decide(replace(COUNTER, growth=5.0, others=(counts, counts))).is_taken
     tokens = Growth(4096.0, 128.0)
     assert decide(replace(COUNTER, growth=128.0 * 320, vertices=320, others=(tokens,))).is_taken
-    slow = Growth(1.0, 1e-9)  # one that lies does not throttle those that are honest
+    slow = Growth(1.0, 1e-9)  # a liar does not throttle honest workers
     assert decide(replace(COUNTER, growth=4096.0, others=(slow, tokens))).is_taken
 
 
@@ -62,7 +62,7 @@ def test_who_stays_alone_is_taken_within_what_was_made() -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_those_that_ended_left_alone_is_not_taken_from_the_last(name: str) -> None:
-    """Of four workers the others lived for 3 s each: the liar's last push found nobody who had left the index alone."""
+    """Regression: the other three workers lived for 3 s each, so none was left to contradict the liar's last push."""
     change = replace(CHANGES[name], growth=1.0, is_within=True, is_last=True, waited_s=2.0)
     assert decide(change).is_taken
     left = decide(replace(change, was_left=True))

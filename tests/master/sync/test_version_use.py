@@ -1,4 +1,4 @@
-"""Which old versions somebody may still stand on."""
+"""Old versions that may still be the base of a push."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def version_use() -> VersionUse:
 
 
 def end(use: VersionUse, record: WorkerRecord, reserved_until_s: float) -> None:
-    """A worker ends that is started again, and what its lease left is reserved for it."""
+    """End a worker that will be restarted; the rest of its lease is reserved for it."""
     lease = LeaseState(1, 1, 0, 0, 10, 0, record.name, reserved_until_s=reserved_until_s)
     lease.reserved_versions = use.forget(record)
     use._ledger.leases.reserved[lease.id] = lease
 
 
 def speak(use: VersionUse, name: str, base: int) -> WorkerRecord:
-    """A worker says what it holds, and is answered with the version after that."""
+    """Handle a worker's report of its version, and answer with the next one."""
     record = WorkerRecord(name)
     use.handle(record, base, 1)
     use.record_reply(record, base + 1)
@@ -33,11 +33,11 @@ def versions_in_use(use: VersionUse, now: float) -> set[int]:
     return {version for version in range(20) if use.in_use(version, now)}
 
 
-def test_a_worker_stands_on_what_it_names_or_what_it_was_told_since() -> None:
+def test_a_worker_may_use_the_version_it_names_or_a_later_answer() -> None:
     use = version_use()
     w1, _ = speak(use, "w1", 3), speak(use, "w2", 7)
     assert versions_in_use(use, 0.0) == {3, 4, 7, 8}
-    use.handle(w1, 4, 2)  # its next message: the answer to the last one has come
+    use.handle(w1, 4, 2)  # its next message: it has received the last answer
     assert versions_in_use(use, 1.0) == {4, 7, 8}
     assert use.active_workers == 2
 

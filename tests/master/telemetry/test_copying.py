@@ -10,7 +10,7 @@ from master.telemetry.measures import BYTE_S, CopyCosts
 def test_bytes_of_a_vertex_are_a_guess_until_chunks_were_cut() -> None:
     copying = CopyCosts(100.0)
     assert copying.vertex_bytes == 100.0
-    copying.cut(10, 0)  # none travels
+    copying.cut(10, 0)  # no chunk is sent
     assert copying.vertex_bytes == 100.0
     copying.cut(10, 5_000)
     assert copying.vertex_bytes == 500.0
@@ -28,7 +28,7 @@ def test_a_lease_costs_the_master_what_its_bytes_do_not_explain() -> None:
 
 
 def test_chunks_of_one_size_are_no_fixed_cost() -> None:
-    """Else a large chunk would be a reason for a larger one."""
+    """Otherwise a large chunk would lead to a larger one."""
     copying = CopyCosts()
     for _ in range(10):
         copying.grant(1, 500_000_000, 2.5)

@@ -39,5 +39,5 @@ def test_the_reason_has_the_figures() -> None:
     )
 
 
-def test_whoever_says_so_gets_all() -> None:
+def test_all_workers_are_requested_if_the_user_says_so() -> None:
     assert worker_limit(RunLength(1, 1, steps_each=0)) == (None, "however little each trains")

@@ -40,7 +40,7 @@ def heartbeats(workers: WorkerTable, read: dict[str, Heartbeat]) -> Heartbeats:
 
 @pytest.fixture
 def begin(workers: WorkerTable, heartbeats: Heartbeats, w1: WorkerRecord) -> Callable[[float], None]:
-    """Lets w1 run, as the back end says."""
+    """A function that lets w1 run, like an event of the back end."""
 
     def begin(now: float) -> None:
         workers.move(w1, WorkerStatus.RUNNING)
@@ -56,7 +56,7 @@ def given_up(heartbeats: Heartbeats, now: float) -> list[str]:
 def every_second(
     heartbeats: Heartbeats, until: float, then: Callable[[float], None] = lambda now: None, since: float = 0.0
 ) -> float | None:
-    """Return the second at which a worker is given up; None if none is before `until`."""
+    """Return the second at which a worker is given up; None if none is given up before `until`."""
     for now in range(int(since), int(until)):
         then(float(now))
         if given_up(heartbeats, float(now)):
@@ -95,10 +95,10 @@ def test_who_trains_nothing_for_ten_silences_is_stuck(
     begin(0.0)
     lost: list[tuple[int, LostWorker]] = []
     for now in range(int(500 + STUCK * LIMIT + 3 * LIMIT)):
-        read["w1"] = Heartbeat(1, 64 if now < 500 else 128, now)  # it got on once
+        read["w1"] = Heartbeat(1, 64 if now < 500 else 128, now)  # one step of progress
         lost += [(now, one) for one in heartbeats.lost(float(now))]
     at_s, first = lost[0]
-    assert first.because is GiveUpReason.NO_HEADWAY and "its process lives" in first.reason
+    assert first.because is GiveUpReason.STUCK and "its process lives" in first.reason
     assert 500 + STUCK * LIMIT < at_s <= 500 + STUCK * LIMIT + 2 * LIMIT
 
 
@@ -110,11 +110,11 @@ def test_an_old_heartbeat_is_no_sign_of_life(
     assert every_second(heartbeats, 1000) == LIMIT + 1
 
 
-def test_a_message_begins_the_silence_anew(
+def test_a_message_restarts_the_silence(
     heartbeats: Heartbeats, w1: WorkerRecord, begin: Callable[[float], None]
 ) -> None:
     begin(0.0)
-    w1.signs.show(100.0)
+    w1.signs.record_contact(100.0)
     assert every_second(heartbeats, 1000) == LIMIT + 101
 
 
@@ -160,7 +160,9 @@ def test_who_runs_no_more_is_not_silent(
     assert workers.alive == 0 and every_second(heartbeats, 1000) is None
 
 
-def test_nobody_loses_sight_of_who_does_not_run(heartbeats: Heartbeats, workers: WorkerTable, w1: WorkerRecord) -> None:
+def test_a_worker_that_does_not_run_is_not_given_up(
+    heartbeats: Heartbeats, workers: WorkerTable, w1: WorkerRecord
+) -> None:
     heartbeats.lose_sight(w1)
     heartbeats.lose_sight(workers.of("stranger"))
     assert heartbeats.lost(1e9) == []

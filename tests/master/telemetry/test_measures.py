@@ -103,7 +103,7 @@ def test_where_a_job_has_one_chunk_its_boot_is_part_of_the_start(w1: WorkerRecor
     assert (costs.boot_s, costs.start_s) == pytest.approx((0.0, 10.0))
 
 
-def test_kinds_are_told_apart_and_pooled(w1: WorkerRecord) -> None:
+def test_kinds_are_measured_separately_and_pooled(w1: WorkerRecord) -> None:
     measures, w2 = Measures(), WorkerRecord("w2")
     report(measures, w1, 5, 0.1, "x86_64")
     report(measures, w2, 5, 0.02, "x86_64 avx2")
@@ -114,7 +114,7 @@ def test_kinds_are_told_apart_and_pooled(w1: WorkerRecord) -> None:
     assert w2.measured.kind == "x86_64 avx2"
 
 
-def test_a_kind_is_judged_by_all_until_it_has_told_enough(w1: WorkerRecord) -> None:
+def test_a_kind_uses_all_measures_until_it_has_enough(w1: WorkerRecord) -> None:
     measures = Measures()
     report(measures, w1, 5, 0.1, "measured")
     report(measures, WorkerRecord("w2"), 1, 0.1, "new")
@@ -123,7 +123,7 @@ def test_a_kind_is_judged_by_all_until_it_has_told_enough(w1: WorkerRecord) -> N
     assert new.start_s == pytest.approx(measured.start_s, rel=0.1)
 
 
-def test_another_process_of_a_worker_begins_to_count_anew(w1: WorkerRecord) -> None:
+def test_another_process_of_a_worker_restarts_its_counts(w1: WorkerRecord) -> None:
     measures = Measures()
     report(measures, w1, 5, 0.1)
     report(measures, w1, 2, 0.2)
@@ -204,7 +204,7 @@ def test_the_living_are_censored() -> None:
     b.measured.kind = "fast"
     lives.begin(b, 20.0)
     lives.begin(c, 30.0)
-    lives.begin(a, 40.0)  # it was out of reach, and is the same life
+    lives.begin(a, 40.0)  # it was out of reach; the life is the same
     lives.end(a, 50.0, died=True)
     lives.end(c, 45.0, died=False)
     lives.end(c, 60.0, died=True)  # it had ended
@@ -224,7 +224,7 @@ def test_a_life_is_of_the_kind_that_its_worker_tells(w1: WorkerRecord) -> None:
 
 
 def test_the_sample_is_fair() -> None:
-    """1,000 machines, each with one life after the other: the rate of death in the sample is that of all."""
+    """1,000 machines with consecutive lives: the death rate in the sample is that of all lives."""
     rng = np.random.default_rng(0)
     lives, heap = Lives(), [(float(end), i) for i, end in enumerate(rng.exponential(100.0, 1000))]
     records = {i: WorkerRecord(f"w{i}") for i in range(1000)}
@@ -246,12 +246,12 @@ def test_the_sample_is_fair() -> None:
     assert lives.exposure_s(now) == pytest.approx(1000 * now, rel=1e-6)
 
 
-def test_who_is_given_up_lived_until_it_was_last_heard(w1: WorkerRecord) -> None:
+def test_a_worker_given_up_lived_until_its_last_message(w1: WorkerRecord) -> None:
     measures = Measures()
     measures.run(w1, 0.0)
     measures.handle_sync(w1, sync(), 30.0)
     measures.give_up(w1, 150.0)
-    measures.end(w1, 151.0, died=False)  # what the back end says when it was cancelled
+    measures.end(w1, 151.0, died=False)  # the back end's event after its cancellation
     seen = measures.lives.observations(200.0)
     assert (seen.duration_s.tolist(), seen.ended.tolist()) == ([30.0], [True])
 
@@ -268,7 +268,7 @@ def test_the_ledger_tells_of_the_lives_before() -> None:
     ):
         measures.recall(record, {**row, **own})
     measures.submit(w3, 99.0)
-    measures.run(w3, 100.0)  # the back end says so again
+    measures.run(w3, 100.0)  # the back end repeats the event
     seen = measures.lives.observations(110.0)
     assert seen.duration_s.tolist() == [30.0, 40.0, 100.0]
     assert seen.ended.tolist() == [True, False, False]
@@ -288,7 +288,7 @@ def test_a_clock_that_is_set_back_makes_no_negative_times(w1: WorkerRecord) -> N
     assert (costs.wait_s, costs.boot_s) == (0.0, 0.0)
 
 
-def test_who_is_heard_before_it_is_said_to_run_is_measured_as_well(w1: WorkerRecord) -> None:
+def test_a_worker_with_messages_before_its_start_event_is_measured(w1: WorkerRecord) -> None:
     measures = Measures()
     measures.submit(w1, 0.0)
     measures.handle_sync(w1, sync(kind="fast"), 9.0)
@@ -327,14 +327,14 @@ def test_what_cannot_be_is_not_believed(what: str, odd: float, w1: WorkerRecord)
 
 
 @pytest.mark.parametrize("train_s", [5e-324, 1e-300, 1e-9])
-def test_nobody_trains_in_no_time(train_s: float, w1: WorkerRecord) -> None:
+def test_zero_training_times_are_rejected(train_s: float, w1: WorkerRecord) -> None:
     measures = Measures()
     measures.handle_sync(w1, sync(trained=10**9, train_s=train_s), 1.0)
     assert measures.exec_s() is None
     assert w1.measured.speed is None
 
 
-def test_a_held_worker_of_an_earlier_master_lives_anew_when_it_is_released(w1: WorkerRecord) -> None:
+def test_a_held_worker_of_an_earlier_master_starts_a_new_life_on_release(w1: WorkerRecord) -> None:
     measures = Measures()
     row = {"state": "held", "submitted_s": 0.0, "started_s": 10.0, "ended_s": None, "kind": None}
     measures.recall(w1, {**row, "first_sync_s": 12.0, "cancelled": None, "detail": "out of disk"})
@@ -349,7 +349,7 @@ def test_what_comes_without_work_is_not_believed(w1: WorkerRecord) -> None:
     claims = sync(trained=10**9, train_s=1.0, begun=1, begun_vertices=8, begin_s=5.0, push_s=0.5)
     measures.handle_sync(w1, claims, 200.0, worked=False)
     assert (measures.exec_s(), w1.measured.speed, w1.measured.message_s) == (None, None, 200.0)
-    assert w1.measured.push_s == 0.0  # that of a push that is still under way is not known in full
+    assert w1.measured.push_s == 0.0  # the cost of a push that is still under way is not fully known
     measures.handle_sync(w1, claims._replace(travel_s=1.0), 200.0, worked=False)
     assert w1.measured.push_s == 0.5
     measures.handle_sync(w1, claims._replace(trained=100, train_s=50.0), 210.0)

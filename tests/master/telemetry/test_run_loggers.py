@@ -1,4 +1,4 @@
-"""The contract of every logger: steps rise and never repeat, whatever is killed; one that fails is left out, once."""
+"""The contract of loggers: steps rise and never repeat, with any kills, and a failing logger is dropped once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -72,7 +73,7 @@ def mlflow_points(root: Path) -> Written:
 
 
 def wandb_points(root: Path) -> Written:
-    """Read what W&B's offline runs hold."""
+    """Read W&B's offline runs."""
     written, counted = [], []
     for file in sorted(root.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns):
         for values in read_history(file):
@@ -99,7 +100,7 @@ def play(program: Path, root: Path, name: str, scenario: Scenario) -> World:
 
 
 def check(written: Written) -> None:
-    """Steps rise for each name, the last is the run's end, and what f logged is its mean over what came since."""
+    """Steps rise for each name, the last is the run's end, and each logged value is the mean since the last point."""
     steps: dict[tuple[str, str], list[int]] = defaultdict(list)
     numbers = []
     for kind, step, name, value in written:
@@ -127,7 +128,7 @@ def test_steps_do_not_repeat_when_masters_are_killed(name: str, programs: Path, 
 
 @pytest.fixture
 def plugins() -> Iterator[Callable[[str, LoggerPlugin], None]]:
-    """Registers loggers for one test."""
+    """A function that registers loggers for one test."""
     added = []
 
     def add(name: str, plugin: LoggerPlugin) -> None:
@@ -140,7 +141,7 @@ def plugins() -> Iterator[Callable[[str, LoggerPlugin], None]]:
 
 
 class Failing(Logger):
-    """Takes one point, and fails then."""
+    """A logger that takes one point, and then fails."""
 
     def __init__(self, root: Path) -> None:
         self.points = 0
@@ -163,6 +164,100 @@ def test_one_that_fails_is_left_out_with_one_warning(
     assert log.count("warning ") == 1
     assert "the logger failing failed and is dropped: OSError: the disk is full" in log
     check(json_points(tmp_path / "run"))
+
+
+class Fussy(Logger):
+    """A logger that refuses names with `=` or `..`, and a point with any of them, as MLflow does."""
+
+    written: ClassVar[Written] = []
+
+    def __init__(self, root: Path) -> None:
+        Fussy.written = []
+
+    def last(self) -> Mapping[str, int]:
+        return {}
+
+    def write(self, points: Sequence[Point]) -> None:
+        for point in points:
+            for name in point.values:
+                if "=" in name or ".." in name:
+                    raise ValueError(f"invalid name {name}")
+        Fussy.written += [(p.kind, p.step, name, value) for p in points for name, value in p.values.items()]
+
+
+NAMES = ("=cmd|' /C calc'!A0", "../../x", "../evaluate/accuracy", "accuracy", "@SUM(1)", "<script>", "loss", "loss/x")
+
+
+class NamesLedger:
+    """A ledger in which f logs under `names`, and evaluate returns an accuracy."""
+
+    def __init__(self, *names: str, metrics: Mapping[str, object] | None = None) -> None:
+        self.credited, self.names, self.metrics = 10, names, metrics or {"accuracy": 0.5}
+
+    def newest_evaluation(self) -> tuple[int, int]:
+        return self.credited, 0
+
+    def evaluated_since(self, credited: int) -> list[tuple[int, int, float, Mapping[str, object]]]:
+        return [(self.credited, 0, 2.5, self.metrics)] if credited < self.credited else []
+
+    def logged_since(self, credited: int) -> list[LoggedMean]:
+        means = [LoggedMean(self.credited, 0, name, 2.0, 10) for name in self.names]
+        return means if credited < self.credited else []
+
+    def last_activity_s(self) -> float:
+        return 2.5
+
+
+def log_three_times(root: Path, ledger: Any, *plugins: LoggerPlugin) -> list[str]:
+    """Return the warnings of a run with three points of each kind."""
+    warnings = list[str]()
+    loggers = RunLoggers(plugins, root, ledger, DaemonExecutor, warnings.append)
+    for ledger.credited in (10, 20, 30):
+        loggers.finish()
+    loggers.close()
+    return warnings
+
+
+@pytest.mark.parametrize("name", ["fussy", "mlflow"])
+def test_names_that_one_logger_refuses_are_left_out_of_it_alone(name: str, tmp_path: Path) -> None:
+    """Regression: a worker that logged under such a name ended MLflow's logging for the run."""
+    plugin = LoggerPlugin("fussy", Fussy) if name == "fussy" else LOGGERS.find(name)
+    for module in plugin.modules:
+        pytest.importorskip(module)
+    (tmp_path / "README.txt").write_text("of a run")
+    warnings = log_three_times(tmp_path, NamesLedger(*NAMES), plugin, LOGGERS.find("json"))
+    written = Fussy.written if name == "fussy" else mlflow_points(tmp_path)
+    taken = {of for kind, _, of, _ in written if kind == LOGGED}
+    assert {"accuracy", "loss"} <= taken and not {of for of in taken if "=" in of or ".." in of}
+    assert sorted(step for _, step, of, _ in written if of == "loss") == [10, 20, 30]
+    assert [(step, v) for kind, step, of, v in sorted(written) if (kind, of) == (METRICS, "accuracy")] == [
+        (10, 0.5),
+        (20, 0.5),
+        (30, 0.5),
+    ]
+    assert {of for kind, _, of, _ in json_points(tmp_path) if kind == LOGGED} == {*NAMES}
+    assert len(warnings) == 1 and f"the logger {name} refuses" in warnings[0] and "names, such as" in warnings[0]
+
+
+def test_a_logger_that_takes_none_of_what_f_logs_waits_for_evaluate(tmp_path: Path) -> None:
+    assert len(log_three_times(tmp_path, NamesLedger("=", ".."), LoggerPlugin("fussy", Fussy))) == 1
+    assert [step for _, step, _, _ in Fussy.written] == [10, 20, 30]
+    warnings = log_three_times(tmp_path, NamesLedger("=", metrics={"a=b": 1.0}), LoggerPlugin("fussy", Fussy))
+    assert [warning.partition(":")[0] for warning in warnings] == ["the logger fussy failed and is dropped"]
+
+
+def test_no_cell_of_a_csv_begins_a_formula(tmp_path: Path) -> None:
+    """Regression: a spreadsheet ran a worker's name. Negative numbers stay numbers."""
+    names = ("=1+1", "@SUM(1)", "+1", "-1", " =1", "a;=1", "a; @b", "\uff1d1")
+    plain = ("a=b", "a-b", "loss", "a; b", "1e-3", "a@b", "\\r")
+    logger = LOGGERS.find("csv").open(tmp_path)
+    logger.write([Point(METRICS, 1, 1, 2.5, dict.fromkeys((*names, *plain[:-1], "\r"), -1.5))])
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        rows = [*csv.reader(file)][1:]
+    assert [row[4] for row in rows[len(names) :]] == [*plain] and {row[5] for row in rows} == {"-1.5"}
+    assert [row[4].replace("'", "") for row in rows[: len(names)]] == [*names]
+    for cell in (cell for row in rows for cell in row[4].split(";")):
+        assert not re.match(r"\s*[-=+@\uff1d]", cell), cell
 
 
 def test_what_is_not_there_is_said_before_anything_is_made(
@@ -211,7 +306,7 @@ def test_a_point_of_which_a_full_disk_took_a_part_comes_again_once(
     logger, write = LOGGERS.find(name).open(tmp_path), os.write
     logger.write(points(10, 20))
     logger.write(points(20, kind=METRICS))
-    taken = iter([9])  # bytes that the disk still has room for
+    taken = iter([9])  # free bytes on the disk
 
     def full(handle: int, content: bytes) -> int:
         room = next(taken, 0)
@@ -222,7 +317,7 @@ def test_a_point_of_which_a_full_disk_took_a_part_comes_again_once(
     with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
         patched.setattr(os, "write", full)
         logger.write(points(30))
-    for _ in range(3):  # masters that begin and write nothing lose nothing for good either
+    for _ in range(3):  # masters that start and write nothing lose nothing either
         again = LOGGERS.find(name).open(tmp_path)
     logged, metrics = again.last().get(LOGGED, 0), again.last().get(METRICS, 0)
     again.write(points(*[s for s in (20,) if s > metrics], kind=METRICS))
@@ -264,7 +359,7 @@ def test_a_logger_whose_process_is_killed_goes_on(name: str, tmp_path: Path) -> 
         pytest.importorskip(module)
     (tmp_path / "README.txt").write_text("of a run")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"}
-    environment.pop("WANDB_SERVICE", None)  # of this very process, which the next master has not
+    environment.pop("WANDB_SERVICE", None)  # belongs to this process; the next master has none
     for steps in (("10", "20", "30"), ("10", "20", "30", "40", "50")):
         command = [sys.executable, "-c", KILLED, name, str(tmp_path), *steps]
         assert subprocess.run(command, env=environment, timeout=120, check=False).returncode == -signal.SIGKILL
@@ -274,7 +369,7 @@ def test_a_logger_whose_process_is_killed_goes_on(name: str, tmp_path: Path) -> 
 
 
 class Stuck(Logger):
-    """Waits until it is released."""
+    """A logger that blocks until it is released."""
 
     gone_on = threading.Event()
 
@@ -290,7 +385,7 @@ class Stuck(Logger):
 
 def test_one_that_is_stuck_holds_up_no_other(tmp_path: Path) -> None:
     class Ledger:
-        """Has one point beyond any step below 10."""
+        """A logger that already has a point above all steps below 10."""
 
         def newest_evaluation(self) -> tuple[int, int]:
             return 0, -1
@@ -322,7 +417,7 @@ def test_one_that_begins_late_gets_all_evaluations(stepped: bool, tmp_path: Path
     evaluations = 2 * MAX_POINTS + 500
 
     class Ledger:
-        """A ledger with an evaluation at each step, and what f logged up to the last step."""
+        """A ledger with an evaluation at each step, and logged values up to the last step."""
 
         def newest_evaluation(self) -> tuple[int, int]:
             return evaluations, evaluations

@@ -81,7 +81,7 @@ def test_what_fails_in_the_same_way_on_two_machines_is_not_the_machines() -> Non
     assert (
         not again and reason.startswith("2 machines failed in the same way") and "so it is not the machines" in reason
     )
-    assert judge_failed_starts([first, second], any_spoke=True)[0], "the program has worked elsewhere"
+    assert judge_failed_starts([first, second], any_reported=True)[0], "the program has worked elsewhere"
     assert judge_failed_starts([first, second], others_work=True)[0], "others may find what these did not"
     assert judge_failed_starts([first, second._replace(words="Unequipped: it takes yaml")])[0]
     assert judge_failed_starts([first, second._replace(status=1)])[0]
@@ -117,8 +117,8 @@ def test_no_more_wait_than_the_pool_has_shown_to_take(
 
 
 def negotiated(slots: int, a_cycle: int, cycles: int, *, cycle_s: float = 60.0) -> list[tuple[int, int]]:
-    """(waiting, running) after each cycle of a pool that has `slots` places for the run's 10,000 workers, which do not
-    end, and matches so many jobs a cycle."""
+    """Return (waiting, running) after each cycle of a pool that has `slots` places for the run's 10,000 workers, which
+    do not end, and matches `started` jobs per cycle."""
     idle = running = 0
     history = []
     for cycle in range(cycles):
@@ -135,7 +135,7 @@ def negotiated(slots: int, a_cycle: int, cycles: int, *, cycle_s: float = 60.0) 
 def test_what_waits_doubles_while_the_pool_takes_all_of_it(cycle_s: float) -> None:
     history = negotiated(10_000, 300, 30, cycle_s=cycle_s)
     assert [idle for idle, _ in history[:6]] == [10, 20, 40, 80, 160, 320]
-    assert {idle for idle, _ in history[8:]} == {600}  # two cycles of the pool, however long the run goes on
+    assert {idle for idle, _ in history[8:]} == {600}  # two cycles of the pool, for a run of any length
     assert history[-1][1] - history[-2][1] == 300
 
 
@@ -147,7 +147,7 @@ def test_a_small_pool_is_not_flooded() -> None:
 
 
 def test_a_new_master_keeps_up_what_was_reached() -> None:
-    """It has seen no start, and of 2,600 workers that live for 45 minutes 58 end each minute."""
+    """A new master has seen no start, while of 2,600 workers with lives of 45 minutes 58 end each minute."""
     queue = Queue(0, 1000, 0, 2600, wait_s=60.0, life_s=2700.0)
     assert max_idle_jobs(queue) == (58, "what of 2600 workers ends while a job waits; 0 started in the last 60 s")
     count, reason = workers_to_submit(2500, 2600, work_left=True, queue=queue)
@@ -171,7 +171,7 @@ PRESENT = st.lists(st.tuples(st.booleans(), st.none() | st.floats(0.1, 100.0)), 
 
 
 @given(PRESENT, st.integers(1, 30))
-def test_as_many_stay_as_are_wanted_and_nobody_better_leaves(
+def test_the_target_number_stays_and_no_better_worker_leaves(
     drawn: list[tuple[bool, float | None]], wanted: int
 ) -> None:
     present = [PresentWorker(f"w{k}", waits, None if waits else speed) for k, (waits, speed) in enumerate(drawn)]
@@ -189,7 +189,7 @@ def test_of_equals_the_newest_leaves() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["signal SIGSEGV", "exit status 1"]), st.floats(0.0, 1e6)), max_size=60))
-def test_so_many_deaths_stop_a_run_unless_somebody_has_outlived_them(ends: list[tuple[str, float]]) -> None:
+def test_repeated_deaths_stop_a_run_unless_a_worker_outlived_them(ends: list[tuple[str, float]]) -> None:
     deaths = Deaths()
     for way, lived_s in ends:
         deaths = deaths.another(way, lived_s)

@@ -1,9 +1,10 @@
-"""Who brings more than its machine can have trained, and who is trusted no more."""
+"""Workers that push more than their machine can have trained, and workers that are no longer trusted."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from master.trust.trust import (
     SLACK,
     SLACK_ANY_KIND,
     CreditPace,
+    is_echo,
     quarantine,
     too_fast,
 )
@@ -65,6 +67,23 @@ def test_where_others_are_blamed_as_well_the_program_is_to_blame() -> None:
     half = (True, False) * 4
     assert not quarantine([True] * MIN_FLAGS, [half, half])[0]
     assert quarantine([True] * MIN_FLAGS, [(True, *HONEST), HONEST])[0]
+
+
+def flags(lengths: list[float]) -> int:
+    """Return the flags that steps of these lengths count for, of which none is usual."""
+    return sum(not is_echo(length, before) for before, length in pairwise([0.0, *lengths]))
+
+
+@given(st.floats(1e-9, 1e9), st.floats(0.5, 0.99), st.integers(1, 100))
+def test_the_momentum_of_one_long_step_counts_once(first: float, momentum: float, steps: int) -> None:
+    assert flags([first * momentum**step for step in range(steps)]) == 1
+
+
+@given(st.floats(1e-9, 1e9), st.integers(1, 100))
+def test_steps_that_stay_long_count_each(length: float, steps: int) -> None:
+    assert flags([length] * steps) == steps
+    assert flags([length * (1 + step % 2) for step in range(steps)]) == 1 + steps // 2
+    assert not is_echo(None, 1.0), "a push that is flagged for another reason"
 
 
 @pytest.mark.parametrize("others", [[], [HONEST], [HONEST, ()]])

@@ -1,4 +1,5 @@
-"""A share of the pushes is trained again by others: honest runs stay exact and accuse nobody, who lies is found."""
+"""Spot checks: other workers repeat a share of the pushes. Honest runs stay exact without accusations, and liars are
+found."""
 
 from __future__ import annotations
 
@@ -66,8 +67,8 @@ UNREPEATABLE = """
 
 
 class Drifter(SteppedEngine):
-    """Trains, and pushes a step of the honest length in a direction of its own: no bound on lengths can tell. With
-    `careful` it is honest where it can see that others train the same."""
+    """An engine that trains, and pushes a step of the honest length in another direction, which no bound on lengths
+    detects. With `careful` it is honest when it can see that others train the same."""
 
     def __init__(self, program: Program, *, careful: bool) -> None:
         super().__init__(program, RngState("drifter", torch=program.uses_torch))
@@ -106,8 +107,8 @@ class Drifter(SteppedEngine):
 
 
 class Company:
-    """Honest workers on two machines; on another one drifts, and with `chunks` leaves after so many, as do those after
-    it."""
+    """A trainer of honest workers on two machines, and on a third one of workers that drift, and leave after `chunks`
+    if given."""
 
     def __init__(self, source: Path, *, careful: bool, chunks: int | None = None) -> None:
         self._honest, self._source, self._careful = Trainer(source, COSTS), source, careful
@@ -135,7 +136,7 @@ def play(
     script: Script | None = None,
     **wrong: object,
 ) -> list[str]:
-    """Play a run to its end, which must be exact; return what its spot checks came to."""
+    """Play a run to its end, check that it is exact, and return the results of its spot checks."""
     scenario = replace(Scenario(script or Steady(3), COSTS), **wrong)  # type: ignore[arg-type]
     settings = Settings(
         file,
@@ -162,7 +163,7 @@ def quarantined(root: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("name", "chunk"), [("perceptron", 100), ("mixture", 100), ("books", 4), ("tally", 2), ("twins", 20), ("ring", 3)]
 )
-def test_honest_runs_of_any_program_are_exact_and_nobody_is_odd(
+def test_honest_runs_of_any_program_are_exact_without_outliers(
     name: str, chunk: int, tmp_path: Path, programs: Path
 ) -> None:
     file, root = programs / f"{name}.py", tmp_path / "run"
@@ -181,7 +182,7 @@ def test_honest_runs_with_deaths_and_bad_mail_and_dying_masters_are_exact(tmp_pa
     assert not quarantined(root)
 
 
-def test_where_f_cannot_be_repeated_nobody_is_accused(tmp_path: Path) -> None:
+def test_without_repeatability_of_f_there_are_no_accusations(tmp_path: Path) -> None:
     file, root = tmp_path / "random_walk.py", tmp_path / "run"
     file.write_text(textwrap.dedent(UNREPEATABLE))
     checks = play(file, root, Trainer(file, COSTS), 0.3)
@@ -189,13 +190,22 @@ def test_where_f_cannot_be_repeated_nobody_is_accused(tmp_path: Path) -> None:
     assert not quarantined(root)
 
 
+def test_no_honest_worker_is_quarantined_once_steps_are_tiny(tmp_path: Path, programs: Path) -> None:
+    """A network that fits its data takes tiny steps, but for a batch now and then, whose momentum makes several long
+    ones."""
+    file, root = programs / "perceptron.py", tmp_path / "run"
+    play(file, root, Trainer(file, COSTS), 0.0, chunk=64, epochs=36)
+    assert not quarantined(root)
+
+
 @pytest.mark.parametrize("careful", [False, True])
 def test_a_drift_as_long_as_honest_steps_is_found(careful: bool, tmp_path: Path, programs: Path) -> None:
     file, root = programs / "perceptron.py", tmp_path / "checked"
-    if not careful:  # where nothing is checked the careful one does the same
+    if not careful:  # without checks the careful one does the same
         play(file, tmp_path / "run", Company(file, careful=careful), 0.0, chunk=64, epochs=12)
         assert not quarantined(tmp_path / "run"), "no bound on lengths can tell"
-    play(file, root, Company(file, careful=careful), 0.5, chunk=64, epochs=12)
+    epochs = 24 if careful else 12  # of 40 repetitions one in ten shows a careful one, of 80 all of six seeds
+    play(file, root, Company(file, careful=careful), 0.5, chunk=64, epochs=epochs)
     (reason,) = quarantined(root).values()
     assert quarantined(root).keys() == {HOSTILE}
     assert "spot checks" in reason
@@ -206,7 +216,7 @@ def test_nothing_is_checked_unless_it_is_asked_for(tmp_path: Path, programs: Pat
     assert not play(file, tmp_path / "run", Trainer(file, COSTS), 0.0)
 
 
-def test_one_worker_alone_is_checked_by_nobody(tmp_path: Path, programs: Path) -> None:
+def test_a_single_worker_is_not_checked(tmp_path: Path, programs: Path) -> None:
     file = programs / "perceptron.py"
     assert not play(file, tmp_path / "run", Trainer(file, COSTS), 0.5, script=Steady(1))
 
@@ -218,7 +228,7 @@ def test_a_share_that_makes_no_sense_is_refused(share: float, programs: Path) ->
 
 
 def test_a_liar_that_never_stays_is_found_by_its_machine(tmp_path: Path, programs: Path) -> None:
-    """Each of its workers leaves after two chunks, before anything is known of it."""
+    """The workers of the hostile machine leave after two chunks, before they can be judged."""
     file, root = programs / "perceptron.py", tmp_path / "run"
     play(file, root, Company(file, careful=False, chunks=2), 0.5, chunk=64, epochs=12)
     names = quarantined(root)

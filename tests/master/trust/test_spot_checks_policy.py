@@ -1,4 +1,4 @@
-"""Who is odd among those that trained the same range."""
+"""Outliers among workers that trained the same range."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def like(cosine: float) -> Similarity:
 
 
 def among(*true: bool, other: float = 0.0) -> dict[tuple[int, int], Similarity]:
-    """How alike repetitions are, of which some are true."""
+    """Return similarities of repetitions, of which some are honest."""
     numbered = list(enumerate(true, 1))
     return {(a, b): like(1.0 if one and two else other) for (a, one), (b, two) in combinations(numbered, 2)}
 
@@ -69,7 +69,7 @@ def test_where_two_repetitions_agree_another_is_odd_even_if_nothing_is_known() -
     st.lists(st.floats(-1.0, MIN_AGREEMENT - 0.01), min_size=3, max_size=3),
     st.lists(st.floats(-1, 1), min_size=3, max_size=3),
 )
-def test_where_f_cannot_be_repeated_nobody_is_odd(between: list[float], to_push: list[float]) -> None:
+def test_without_repeatability_of_f_there_are_no_outliers(between: list[float], to_push: list[float]) -> None:
     alike = {pair: like(cosine) for pair, cosine in zip(combinations((1, 2, 3), 2), between, strict=True)}
     outcome = judge([like(cosine) for cosine in to_push], alike, USUAL)
     assert (outcome.odd, outcome.similarity) == ((), None)
@@ -77,7 +77,7 @@ def test_where_f_cannot_be_repeated_nobody_is_odd(between: list[float], to_push:
 
 @given(st.integers(0, 3), st.booleans(), shares)
 def test_one_liar_of_four_machines_is_the_odd_one(liar: int, settled: bool, usually: float) -> None:
-    """The honest ones agree; what the liar brings is like nothing, be it the push or a repetition."""
+    """Honest steps agree; a false one is similar to none, whether it is the push or a repetition."""
     honest = [machine != liar for machine in range(1, 4)]
     expected = {NETWORK: usually} if settled else {}
     to_push = [like(usually if liar != 0 and true else 0.0) for true in honest]
@@ -108,7 +108,7 @@ def test_who_looks_suspicious_is_looked_at_more_closely() -> None:
     assert min_share(like(0.5), 0, USUAL) == 0
     assert min_share(like(0.1), 0, USUAL) == CLOSE_SHARE
     assert min_share(like(0.5), 1, USUAL) == CLOSE_SHARE
-    assert min_share(like(0.1), 0, {}) == 0, "nobody knows what is usual"
+    assert min_share(like(0.1), 0, {}) == 0, "the usual similarity is not known"
 
 
 def test_a_few_checks_prove_nothing() -> None:
@@ -119,8 +119,8 @@ def test_a_few_checks_prove_nothing() -> None:
 
 
 def test_machines_whose_pushes_are_alike_by_chance_do_not_stray() -> None:
-    """As where every push is one batch, and what an optimiser remembers is most of a step. By chance one of thousands
-    does stray, so the seeds are the same each time."""
+    """Honest steps agree little if every push is one batch and most of a step is the optimiser's memory. One in
+    thousands is an outlier by chance, so the seeds are fixed."""
     for seed in range(100):
         rng = np.random.default_rng(seed)
         machines = [[like(cosine) for cosine in rng.uniform(-0.2, 1.0, MAX_CHECKS)] for _ in range(4)]
@@ -135,7 +135,7 @@ def test_what_is_usual_needs_several_machines_each_with_one_vote() -> None:
     assert usual_similarity([many, few, few]) == like(0.7)
 
 
-def test_groups_that_point_nowhere_are_compared_with_nobody() -> None:
+def test_groups_without_a_direction_are_not_compared() -> None:
     nowhere = [{NETWORK: 0.5, "noise": -0.01}] * MIN_CHECKS
     assert usual_similarity([nowhere, nowhere]) == like(0.5)
 

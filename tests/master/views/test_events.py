@@ -1,4 +1,4 @@
-"""Events as programs read them: every output has the facts that docs/events.md promises."""
+"""Events for programs: every output has the facts that docs/events.md documents."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ PROMISED: dict[str, set[str]] = {
     **dict.fromkeys(("evicted", "lost"), ENDED),
     **dict.fromkeys(("held", "suspended", "out of reach"), STOPPED),
     "relieved": {*PLACE, "suspended_s"},
+    "headway": {"cause", "lives", "idle_s"},
     **dict.fromkeys(("silent", "stuck", "replaced", "given up", "quarantine", "avoided"), STRIKES),
     "device": {*PLACE, "in_a_row"},
     "failure": {*PLACE, "lease", "epoch", "start", "stop"},
@@ -110,7 +111,7 @@ program = gridml.Program(graph, train, evaluate, epochs={EPOCHS})
 
 
 def check(events: list[tuple[str, EventFacts]]) -> set[str]:
-    """Hold events against what is promised of them; return the topics there were."""
+    """Check events against their documentation; return their topics."""
     for topic, facts in events:
         if topic != "warning":
             assert set(facts) == PROMISED[topic], topic
@@ -118,14 +119,14 @@ def check(events: list[tuple[str, EventFacts]]) -> set[str]:
 
 
 def kept(root: Path) -> list[tuple[str, EventFacts]]:
-    """Events as the ledger has them."""
+    """Return the events of a ledger."""
     with opened(root) as ledger:
         rows = ledger.execute("SELECT topic, facts FROM events ORDER BY rowid").fetchall()
     return [(topic, facts_from(facts)) for topic, facts in rows]
 
 
 def printed(lines: str) -> list[tuple[str, EventFacts]]:
-    """Events as a program reads them."""
+    """Return events as a program reads them."""
     found = [json.loads(line, parse_constant=pytest.fail) for line in lines.splitlines()]
     return [(line["topic"], line["facts"]) for line in found if "text" in line]
 
@@ -141,7 +142,7 @@ def test_the_documentation_promises_what_is_checked() -> None:
 
 
 def topics_in_source() -> Iterator[str]:
-    """Topics that the master names as it records or reports an event."""
+    """Yield the topics in the master's code that records or reports events."""
     place = {"event": 1, "record": 0, "report": 0}  # of the topic among the arguments
     for path in sorted((ROOT / "master").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -156,8 +157,8 @@ def test_no_topic_is_without_a_promise() -> None:
     assert {*topics_in_source()} <= {*PROMISED, "warning"}
 
 
-def test_events_of_a_simulated_run_have_their_facts_and_are_told_with_them(tmp_path: Path) -> None:
-    """Through evictions, hostile messages and masters that die."""
+def test_events_of_a_simulated_run_are_recorded_and_reported_with_their_facts(tmp_path: Path) -> None:
+    """Events are complete through evictions, hostile messages and masters that die."""
     reported: list[tuple[str, EventFacts]] = []
     program, root, workers = tmp_path / "costs.py", tmp_path / "run", 12
     program.write_text(cost_only_worker.source(1200, EPOCHS))

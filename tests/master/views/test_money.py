@@ -1,4 +1,4 @@
-"""Cost of a run's instances in its report."""
+"""The cost of a run's instances in its report."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def spent(root: Path) -> Path:
     return root
 
 
-def test_a_run_without_a_fleet_costs_nothing_that_is_told(root: Path) -> None:
+def test_a_run_without_a_fleet_shows_no_costs(root: Path) -> None:
     assert report(root).money is None
     out = io.StringIO()
     Console(file=out, width=80).print(render_report(report(root)))
@@ -117,7 +117,7 @@ def test_what_is_assumed_is_said(root: Path) -> None:
 
 
 def test_a_person_sees_it_in_80_columns(spent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(spent.parent)  # a path of the tests' own would take the columns
+    monkeypatch.chdir(spent.parent)  # the long path of the test would take the columns
     out = io.StringIO()
     Console(file=out, width=80).print(render_report(report(Path(spent.name), now=3 * HOUR)))
     shown = out.getvalue()
@@ -156,7 +156,7 @@ def test_amounts_are_for_reading(amount: float, text: str) -> None:
 def test_what_was_spent_at_a_moment_is_what_was_known_then(spent: Path) -> None:
     money = read_money(spent, None, 3 * HOUR)
     assert money is not None
-    # Before i-2 was taken it was not known that it would be free.
+    # That i-2 is free is only known once it was taken.
     at_s = [-1.0, 0.25 * HOUR, 0.75 * HOUR, 3 * HOUR]
     assert read_spent(spent, at_s) == pytest.approx([0.0, 0.25 * 0.02 + 0.25 * 0.03, 0.75 * 0.02, money.dollars])
 

@@ -1,4 +1,4 @@
-"""The progress of a run at a glance, and the three ways in which it is shown."""
+"""The progress of a run, and its three displays."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def test_speed_and_time_left_come_from_what_was_credited_lately(ledger: Ledger) 
         for second in range(1, 101):
             push(ledger, float(second), second * 10 if second <= 60 else 600 + (second - 60) * 5)
     progress = at(ledger, 100.0)
-    assert progress.per_second == pytest.approx(5.0)  # not the 10 it began with
+    assert progress.per_second == pytest.approx(5.0)  # not the initial 10
     assert progress.seconds_left == pytest.approx((12_000 - 800) / 5.0)
-    assert at(ledger, 170.0).per_second == pytest.approx(5.0 * 7 / 77)  # nothing came for 70 s
+    assert at(ledger, 170.0).per_second == pytest.approx(5.0 * 7 / 77)  # no credit for 70 s
 
 
 def test_workers_on_hold_are_said_by_reason_and_nothing_is_left_to_wait_for(ledger: Ledger) -> None:
@@ -106,7 +106,7 @@ def test_workers_on_hold_are_said_by_reason_and_nothing_is_left_to_wait_for(ledg
     assert (without_master(progress).held, without_master(progress).held_because) == (0, [])
 
 
-def test_the_last_warnings_are_told_once_each(ledger: Ledger, tmp_path: Path) -> None:
+def test_the_last_warnings_are_shown_once_each(ledger: Ledger, tmp_path: Path) -> None:
     clock = iter(range(10))
     events = Events(ledger, tmp_path / "events.log", lambda topic, text, facts: None, lambda: float(next(clock)))
     for text in ("no machine", "a full disk", "no machine", "refused", "over a limit"):
@@ -120,7 +120,7 @@ def test_the_last_warnings_are_told_once_each(ledger: Ledger, tmp_path: Path) ->
         (6.0, "over a limit"),
     ]
     with ledger.transaction():
-        ledger.set("gaps", [[4.5, 5.0]])  # what an earlier master warned of is over
+        ledger.set("gaps", [[4.5, 5.0]])  # the warning of an earlier master is over
     assert at(ledger, 10.0).warnings == []
 
 
@@ -173,7 +173,7 @@ def test_workers_are_counted_by_what_became_of_them(ledger: Ledger) -> None:
 
 
 def test_the_plan_of_every_query_stays_small(ledger: Ledger) -> None:
-    """None of them may look at all credits, versions or events."""
+    """No query may scan all credits, versions or events."""
     connection = connect(ledger.path.parent)
     queries: list[str] = []
     connection.set_trace_callback(queries.append)

@@ -1,4 +1,4 @@
-"""Of many machines a person sees those that were taken away most, and the others in one line."""
+"""Of many machines the report lists those that were taken away most, and the others in one line."""
 
 from __future__ import annotations
 

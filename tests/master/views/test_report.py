@@ -1,4 +1,4 @@
-"""The report counts from rows: vertices credited twice, never, or trained for nothing show, whatever wrote the rows."""
+"""The report counts from rows: it shows vertices that were credited twice, never, or wasted, in any ledger."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from gridml.cli.main import command_line
 from gridml.errors import LedgerError
 from gridml.protocol.messages import Failure, Sync
-from master.state.failures import Altered, MachineRecord
+from master.state.failures import Alteration, MachineRecord
 from master.state.jobs import JobEvent, State
 from master.state.lease_records import LeaseState
 from master.store.ledger import Ledger
@@ -70,7 +70,7 @@ def live(ledger: Ledger, worker: str, machine: str, began_s: float, ended_s: flo
 
 @contextmanager
 def driven(root: Path) -> Iterator[None]:
-    """As if a master held the run."""
+    """Act as if a master held the run."""
     with (root / "master.lock").open("a+") as file:
         file.write("pid 12 on host\n")
         file.flush()
@@ -127,7 +127,7 @@ def test_it_is_exact_on_a_run_that_lost_nothing(finished: Path) -> None:
     assert [e.closed_s for e in shown.epochs] == [10.0, 18.0]
 
 
-def test_kills_are_told_apart_from_crashes_and_cancellations(finished: Path) -> None:
+def test_kills_are_distinguished_from_crashes_and_cancellations(finished: Path) -> None:
     shown = report(finished)
     assert (shown.workers, shown.lives, shown.kills, shown.sigterm, shown.sigkill, shown.crashed) == (3, 5, 2, 1, 1, 1)
     assert [(m.machine, m.workers, m.sigterm, m.sigkill) for m in shown.machines] == [
@@ -171,19 +171,21 @@ def test_who_is_trusted_no_more_is_in_the_report_and_in_the_status(finished: Pat
 def test_pushes_that_were_not_taken_as_they_came_are_counted_by_worker(finished: Path) -> None:
     ledger = Ledger(finished / "ledger.db", shared_disk=False)
     with ledger.transaction():
-        for how, at_s in ((Altered.SHORTENED, 101.0), (Altered.SHORTENED, 103.0), (Altered.LEFT_OUT, 104.0)):
+        for how, at_s in ((Alteration.SHORTENED, 101.0), (Alteration.SHORTENED, 103.0), (Alteration.LEFT_OUT, 104.0)):
             ledger.add_altered("w4", how, 50, f"{how} [red]once", at_s)
-        ledger.add_altered("w1", Altered.CLIPPED, 200, "the rule clipped it", 102.0)
-        assert ledger.add_altered("w1", Altered.REFUSED, 7, "its lease has ended", 105.0) == 1
+        ledger.add_altered("w1", Alteration.CLIPPED, 200, "the rule clipped it", 102.0)
+        assert ledger.add_altered("w1", Alteration.REFUSED, 7, "its lease has ended", 105.0) == 1
     ledger.close()
     shown = report(finished)
     assert [dataclasses.astuple(each) for each in shown.altered_pushes] == [
-        ("w1", "slot-1", 0, 1, 0, 1, 207, "its lease has ended"),
-        ("w4", "slot-10", 2, 0, 1, 0, 150, "left out [red]once"),
+        ("w1", "slot-1", 0, 1, 0, 0, 1, 207, "its lease has ended"),
+        ("w4", "slot-10", 2, 0, 1, 0, 0, 150, "left out [red]once"),
     ]
     lines = CliRunner().invoke(command_line(), ["report", str(finished)]).output.splitlines()
     assert "altered  2 shortened, 1 clipped, 1 partly left out, 1 refused" in lines
-    assert ["w4", "slot-10", "2", "0", "1", "0", "150", "left", "out", "[red]once"] in [line.split() for line in lines]
+    assert ["w4", "slot-10", "2", "0", "1", "0", "0", "150", "left", "out", "[red]once"] in [
+        line.split() for line in lines
+    ]
     answer = json.loads(CliRunner().invoke(command_line(), ["report", str(finished), "--json"]).output)
     assert answer["altered_pushes"][1]["left_out"] == 1
 
@@ -195,7 +197,7 @@ def test_a_run_whose_pushes_were_all_taken_says_nothing_of_it(finished: Path) ->
 
 @pytest.mark.parametrize(("trained", "train_s"), [(1, 1e9), (1, 1.0), (2**53 - 1, 1e9), (2**53 - 1, 1e-320)])
 def test_a_liar_has_been_busy_for_no_longer_than_it_lived(finished: Path, trained: int, train_s: float) -> None:
-    """One that said it had trained for years made a goodput of millions out of 0.26."""
+    """Regression: a worker that reported years of training made a goodput of millions out of 0.26."""
     before = report(finished).goodput
     assert before is not None
     ledger = Ledger(finished / "ledger.db", shared_disk=False)
@@ -221,7 +223,7 @@ def test_what_is_credited_twice_or_never_shows(finished: Path) -> None:
     ledger = Ledger(finished / "ledger.db", shared_disk=False)
     with ledger.transaction():
         twice = "INSERT INTO credits VALUES (?, ?, ?, 9, 9, 'w9', 0, 119)"
-        ledger._db.execute(twice, (0, 300, 500))  # over the seam of two credits
+        ledger._db.execute(twice, (0, 300, 500))  # across the border of two credits
         ledger._db.execute(twice, (0, 300, 500))
         ledger._db.execute("DELETE FROM credits WHERE epoch = 1 AND start = 0")
     ledger.close()
@@ -237,7 +239,7 @@ def test_what_is_missing_in_an_open_epoch_is_left_not_lost(tmp_path: Path) -> No
         credit(ledger, 110.0, (0, 250))
         live(ledger, "w1", "slot-1", 101.0, None)
     with driven(tmp_path):
-        shown = report(tmp_path, now=121.0)  # beside a ledger that is open for writing
+        shown = report(tmp_path, now=121.0)  # while the ledger is open for writing
     ledger.close()
     assert (shown.status, shown.wall_s, shown.worker_s) == ("running", 21.0, 20.0)
     assert (shown.epochs[0].credited, shown.epochs[0].lost, shown.epochs[0].left) == (250, 0, 750)
@@ -266,7 +268,7 @@ def test_time_without_a_master_is_not_time_of_the_run(tmp_path: Path) -> None:
     assert (shown.wall_s, shown.epochs[0].closed_s) == (30.0, 25.0)
 
 
-def test_why_a_run_failed_is_told_until_it_is_resumed(tmp_path: Path) -> None:
+def test_the_reason_of_a_failure_is_shown_until_the_run_is_resumed(tmp_path: Path) -> None:
     ledger = begin(tmp_path, status="failed", stopped_because="train failed 3 times")
     with ledger.transaction():
         ledger.open_epoch(0, COUNT, 100.0)
@@ -292,7 +294,7 @@ def test_a_person_sees_kills_epochs_and_each_digit_in_80_columns(
     with ledger.transaction():
         ledger.set_metrics(1, {"accuracy": 0.99, "accuracy_per_digit": [0.98 + digit / 1234 for digit in range(10)]})
     ledger.close()
-    monkeypatch.chdir(finished.parent)  # a path of the tests' own would take the columns
+    monkeypatch.chdir(finished.parent)  # the long path of the test would take the columns
     out = io.StringIO()
     Console(file=out, width=80).print(render_report(report(Path(finished.name))))
     shown = out.getvalue()
@@ -365,6 +367,6 @@ def test_durations_are_for_reading(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_run_that_is_being_begun_is_told_apart_from_none(tmp_path: Path) -> None:
+def test_a_starting_run_is_distinguished_from_none(tmp_path: Path) -> None:
     with driven(tmp_path), pytest.raises(LedgerError, match="has not begun yet: pid 12 on host"):
         report(tmp_path)

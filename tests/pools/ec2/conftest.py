@@ -12,7 +12,7 @@ from pools.ec2.machine import NoLocalEc2, unavailable
 
 @pytest.fixture(scope="session")
 def bootable() -> root.Root:
-    """The root of this checkout, where this machine can boot it."""
+    """The root file system of this checkout; skip the test if this machine cannot boot it."""
     reason = unavailable()
     if reason is not None:
         pytest.skip(reason)

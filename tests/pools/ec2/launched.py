@@ -23,7 +23,7 @@ OFF_S = 90.0
 
 
 def launch(run: Path, *more: str) -> subprocess.Popen[bytes]:
-    """A launch of two instances; what it says goes to stderr."""
+    """Launch two instances, with output to stderr."""
     command = [
         *(*GRIDML, "launch", str(PROGRAM), "--instances", "2", "--epochs", "6", "--run-dir", str(run)),
         *("--identity-certificate", os.environ[inside.CERTIFICATE_VARIABLE], "--address", "172.31.0.1"),

@@ -25,7 +25,7 @@ from pools.ec2.inside import CERTIFICATE_VARIABLE, IMAGE_VARIABLE
 REPORTS = ("172.31.0.1", 8000)
 LIMIT_S = 60.0
 NOTICE_S = 4.0
-# Runs in an instance: says who it is and what the metadata service answers, then heeds its notice and its orders.
+# Runs in an instance: reports its identity and the metadata service's answers, then obeys its notice and its orders.
 GUEST = """
 import json, subprocess, time, urllib.error, urllib.request
 IMDS = "http://169.254.169.254/latest/"
@@ -71,7 +71,7 @@ USER_DATA = "#cloud-config\n" + json.dumps(
 
 
 class Reports:
-    """All reports of instances, each with the seconds since 1970 when it came; `orders` is what they are answered."""
+    """Collect the reports of instances, with their times in seconds since 1970; `orders` are the answers."""
 
     def __init__(self) -> None:
         self.reports: list[dict[str, Any]] = []

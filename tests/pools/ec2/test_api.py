@@ -42,7 +42,7 @@ def api() -> Iterator[tuple[Api, Any]]:
 
 
 def fleet(ec2: Any, token: str, size: int = 2) -> tuple[list[str], list[Any]]:
-    """The instances that a fleet brought, and its errors."""
+    """Return the instances of a fleet, and its errors."""
     templates = ec2.describe_launch_templates()["LaunchTemplates"]
     if not templates:
         image = ec2.register_image(Name="test", RootDeviceName="/dev/xvda")["ImageId"]
@@ -84,7 +84,7 @@ def test_capacity_lacks_as_often_as_was_said_in_every_pool_that_was_asked_for(ap
     assert len(fleet(ec2, "one")[0]) == 2, "a token of a fleet that brought nothing is not used up"
 
 
-def test_prices_reach_back_and_are_the_same_for_whoever_asks(api: tuple[Api, Any]) -> None:
+def test_prices_reach_back_and_are_the_same_for_all_clients(api: tuple[Api, Any]) -> None:
     _, ec2 = api
     now = datetime.now(UTC)
     asked = {

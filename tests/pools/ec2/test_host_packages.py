@@ -1,4 +1,4 @@
-"""Settings of this machine's pip are passed to the pip that builds the root, with the paths that they name."""
+"""Settings of this machine's pip, and the paths that they name, are passed to the pip that builds the root."""
 
 from __future__ import annotations
 

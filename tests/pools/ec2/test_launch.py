@@ -21,7 +21,7 @@ VERTICES = 6 * 4_000
 
 @pytest.fixture(scope="module")
 def play(bootable: root.Root, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
-    """Play one of the script's runs in a local EC2 and a folder of its own each time; "place" tells which."""
+    """A function that plays one of the script's runs in a local EC2 and a new folder, which "place" names."""
 
     def played(name: str) -> dict[str, Any]:
         place = tmp_path_factory.mktemp(name)
@@ -89,5 +89,5 @@ def test_instances_whose_master_is_gone_end_themselves(play: Callable[[str], dic
     outcome = play("orphaned")
     assert len(outcome["by_themselves"]) == 2
     assert not [id for id in outcome["by_themselves"] if id in outcome["before"]]
-    assert outcome["before"] != ""  # what they were launched from
+    assert outcome["before"] != ""  # the launch template
     assert (outcome["status"], outcome["left"]) == (0, "")

@@ -47,7 +47,7 @@ def reported(facts: Mapping[str, Any], role: str, what: str) -> list[dict[str, A
 
 
 def happened(facts: Mapping[str, Any], role: str, what: str) -> float:
-    """Return when it happened, in seconds since 1970; it happened once."""
+    """Return the time of an event in seconds since 1970; check that it happened once."""
     (at_s,) = [each["at_s"] for each in facts["events"] if each["id"] == facts["roles"][role] and each["what"] == what]
     return float(at_s)
 
@@ -59,7 +59,7 @@ def test_an_instance_boots_and_cloud_init_does_what_its_user_data_say(facts: dic
     assert booted["at_s"] - happened(facts, role, "is launched") < LIMIT_S
 
 
-def test_the_metadata_service_answers_nobody_without_a_token(facts: dict[str, Any]) -> None:
+def test_the_metadata_service_requires_a_token(facts: dict[str, Any]) -> None:
     (booted,) = reported(facts, "taken", "booted")
     assert (booted["without_token"], booted["foreign_token"], booted["notice"]) == (401, 401, 404)
 
@@ -74,7 +74,7 @@ def test_each_instance_has_an_identity_document_that_the_cloud_signed(facts: dic
         assert json.loads(booted["document"])["instanceId"] == booted["id"]
 
 
-def test_an_interrupted_instance_hears_of_it_and_is_taken_when_it_was_said(facts: dict[str, Any]) -> None:
+def test_an_interrupted_instance_gets_a_notice_and_is_taken_at_the_announced_time(facts: dict[str, Any]) -> None:
     said = json.loads(reported(facts, "taken", "notice")[0]["said"])
     assert said["action"] == "terminate"
     told_s, taken_s = (
@@ -86,7 +86,7 @@ def test_an_interrupted_instance_hears_of_it_and_is_taken_when_it_was_said(facts
     assert facts["described"][facts["roles"]["taken"]] == ["terminated", "Server.SpotInstanceTermination"]
 
 
-def test_a_recommendation_is_heard(facts: dict[str, Any]) -> None:
+def test_a_rebalance_recommendation_is_received(facts: dict[str, Any]) -> None:
     assert "noticeTime" in reported(facts, "ended", "rebalance")[0]["said"]
 
 
@@ -109,7 +109,7 @@ def test_a_terminated_instance_goes_away(facts: dict[str, Any]) -> None:
     assert facts["described"][facts["roles"]["ended"]] == ["terminated", "Client.UserInitiatedShutdown"]
 
 
-def test_a_mute_instance_runs_and_reaches_nobody(facts: dict[str, Any]) -> None:
+def test_a_mute_instance_runs_without_a_network(facts: dict[str, Any]) -> None:
     happened(facts, "mute", "boots with its network cut")
     assert not reported(facts, "mute", "booted")
     assert facts["described"][facts["roles"]["mute"]][0] == "running"
@@ -140,7 +140,7 @@ def test_nothing_is_left_on_the_machine(facts: dict[str, Any], folder: Path) -> 
 
 
 def test_a_cloud_whose_command_is_killed_dies_as_a_whole(bootable: root.Root, folder: Path) -> None:
-    """Its first process is killed with no chance to tidy up; the namespaces end, and with them all that is in them."""
+    """If its first process is killed without cleanup, the namespaces end, with all their content."""
     place = folder / "killed"
     command = inside.command(
         bootable, place, [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]

@@ -1,4 +1,4 @@
-"""Files that hold graphs: written by hand, read back, and those that are wrong."""
+"""Fixtures for files of graphs, valid and invalid."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Edges = set[tuple[int, int]]
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text is looked at in blocks of few bytes, so that even small files have several."""
+    """Read text in small blocks, so that even small files have several."""
     monkeypatch.setattr(source, "BLOCK", 16)
     monkeypatch.setattr(source, "PIECE", 5)
 
 
 @pytest.fixture(scope="session")
 def read_text(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Bipartite]:
-    """Writes a text into a file of a name, packed if that ends in .gz, and reads the graph in it."""
+    """A function that writes a text to a file of a given name, compressed for .gz, and reads its graph."""
     folder = tmp_path_factory.mktemp("graphs")
 
     def call(name: str, text: str, format_name: str | None = None) -> Bipartite:
@@ -38,7 +38,7 @@ def read_text(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Biparti
 
 @pytest.fixture
 def refused(read_text: Callable[..., Bipartite]) -> Callable[..., None]:
-    """Holds that a text is refused, with its file's name and the given words."""
+    """A function that checks that a text is rejected, with its file's name and the given words."""
 
     def call(name: str, text: str, *says: str) -> None:
         with pytest.raises(UsageError) as raised:

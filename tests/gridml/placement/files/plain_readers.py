@@ -1,4 +1,4 @@
-"""Readers of graphs in plain Python, by lines and regular expressions, which share nothing with the product's."""
+"""Readers of graphs in plain Python, by lines and regular expressions, independent of the product's."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 Edges = set[tuple[int, int]]
-Shape = tuple[int, int] | None  # None: not told by the format
-MOST = 2**31 - 1
+Shape = tuple[int, int] | None  # None: the format does not contain it
+MAX_ID = 2**31 - 1
 HEX = r"0[xX][0-9a-fA-F.]+(?:[pP][+-]?\d+)?"
 DECIMAL = r"(?:\d+\.\d*|\.\d+)(?:[eEdDqQ][+-]?\d+|[+-]\d+)?|\d+(?:[eEdDqQ][+-]?\d+)?"
-# Atomic: what could be a shorter value with something after it is none.
+# Atomic groups: a value must not match as a shorter one with a rest.
 VALUE = rf"(?>[+-]?(?>{HEX}|\d+\.\#[IJQS]\w*|{DECIMAL}|(?i:nan)(?:\(\w*\))?|(?i:infinity|inf|na)|\*+))"
 ENTRY = rf"(?:qid:[ \t]*{VALUE}|(-?\d+)[ \t]*:[ \t]*{VALUE})"
 LABEL = re.compile(rf"{VALUE}(?:,{VALUE})*(?=[ \t#]|$)", re.ASCII)
@@ -30,11 +30,11 @@ EDGE = re.compile(
 
 
 class Refused(Exception):
-    """It is no such graph."""
+    """The text is no graph in this format."""
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a file as Python itself reads it: unpacked, decoded, and split by its universal newlines."""
+    """Return the lines of a file as Python reads them: decompressed, decoded, and split by universal newlines."""
     content = path.read_bytes()
     for magic, unpack in ((b"\x1f\x8b", gzip.decompress), (b"BZh", bz2.decompress), (b"\xfd7z", lzma.decompress)):
         if content.startswith(magic):
@@ -79,7 +79,7 @@ def _indices(line: str) -> set[int]:
         raise Refused
     found, line = set(), (line if match.re is UNLABELLED else line.lstrip(" \t"))[match.end() :]
     while (line := line.lstrip(" \t"))[:1] not in ("", "#"):
-        if (match := PAIR.match(line)) is None or not 1 <= int(match[1] or 1) <= MOST:
+        if (match := PAIR.match(line)) is None or not 1 <= int(match[1] or 1) <= MAX_ID:
             raise Refused
         found |= {int(match[1])} if match[1] else set()
         line = line[match.end() :]
@@ -95,7 +95,7 @@ def sizes(line: str, counts: tuple[int, ...]) -> list[int]:
     if len(words) not in counts or not all(re.fullmatch(r"[0-9]{1,18}", word) for word in words):
         raise Refused
     numbers = [int(word) for word in words]
-    if max(numbers[:2]) > MOST:
+    if max(numbers[:2]) > MAX_ID:
         raise Refused
     return numbers
 

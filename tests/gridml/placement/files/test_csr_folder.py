@@ -1,4 +1,4 @@
-"""Graphs in folders: what is written is read again, piece by piece, and whatever is wrong is said."""
+"""Graphs in folders: they are written and read by pieces, and every defect is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of edges: numbers that need not follow on one another."""
+"""Edge lists, whose ids need not be consecutive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated files against readers of others: the same edges, or an error, and never fewer edges in silence.
+"""Generated files against independent readers: the same edges, or an error, and never silently fewer edges.
 
 `make verify` reads 10,000 files of each format; `make test` some hundreds.
 """
@@ -26,7 +26,7 @@ from gridml.placement.files import source
 from gridml.placement.files.registry import read_numbered
 from tests.gridml.placement.files.plain_readers import READERS, Edges, Refused, Shape, lines_of
 
-FINITE = ["1", "0.5", "-3", "2.e3", ".5", "1e-7", "1E5"]  # what scipy and networkx read, too
+FINITE = ["1", "0.5", "-3", "2.e3", ".5", "1e-7", "1E5"]  # numbers that scipy and networkx read, too
 UNUSUAL = [
     "nan",
     "-NaN",
@@ -52,30 +52,30 @@ ALPHABET = [
     "\r\n",
 ]
 PACKERS = [lambda content: content, gzip.compress, bz2.compress, lzma.compress]
-MOST_SIZE = 10_000  # beyond, graphs take their time and nothing else
+MAX_SIZE = 10_000  # larger graphs only take longer
 
 
 class Files:
-    """A file of a format from a seed: its `lines` as they were meant, and often damaged."""
+    """A random file of a format: its intended `lines`, often damaged."""
 
     def __init__(self, form: str, seed: int) -> None:
         self.random = Random(seed)
         self.damaged = self.random.random() < 0.5
         self.damaged_packing = False
-        self.plain = self.random.random() < 0.4  # only what everybody reads
+        self.plain = self.random.random() < 0.4  # only syntax that all readers accept
         self.values = FINITE if self.plain else FINITE + UNUSUAL
         self.lines = [*getattr(self, "_" + form.replace("-", "_"))()]
 
     def _edges(self) -> Iterator[str]:
         pick, reach = self.random.choice, self.random.choice([9, 9, 10**6, 2**63 - 2])
         third = pick(["none", "none", "value", "any"])
-        apart = ["\t", " ", "  "] if self.plain else ["\t", " ", ",", ", ", " ,\t"]
+        separators = ["\t", " ", "  "] if self.plain else ["\t", " ", ",", ", ", " ,\t"]
         for _ in range(self.random.randint(1, 12)):
             yield from self._between("#", "%")
             words = [str(self.random.randint(-reach, reach)) for _ in range(2)]
             words += [pick(self.values)] if third == "value" else []
             end = pick([" x", " {}", " {'weight': 3, '#': 1}"]) if third == "any" else pick(["", "", "#3", " % 3"])
-            yield "".join(word + pick(apart) for word in words[:-1]) + words[-1] + end + pick(["", "", " ", "\t"])
+            yield "".join(word + pick(separators) for word in words[:-1]) + words[-1] + end + pick(["", "", " ", "\t"])
 
     def _libsvm(self) -> Iterator[str]:
         pick = self.random.choice
@@ -119,14 +119,14 @@ class Files:
             yield pick([" ", "\t", "  "]).join(map(str, entry))
 
     def _between(self, *marks: str) -> Iterator[str]:
-        """Sometimes lines that are blank or comments."""
+        """Yield blank lines or comments now and then."""
         if self.random.random() < 0.2:
             yield self.random.choice(["", "  ", "\t"])
         if self.random.random() < 0.2:
             yield self.random.choice(marks) + self.random.choice(["", " 7 8", "1:1", " 7 8 9 10", " \xe9 7:1"])
 
     def text(self) -> str:
-        """The lines with line ends, and up to three damages."""
+        """Return the lines with line ends, and up to three damages."""
         ends = self.random.choice([["\n"], ["\r\n"], ["\r"], ["\n", "\r\n", "\r"]])
         # After CR alone a blank line must not end with LF: the two would be one line end.
         text = "".join(line + self.random.choice(ends if line or len(ends) == 1 else ["\r\n"]) for line in self.lines)
@@ -146,7 +146,7 @@ class Files:
         return text
 
     def content(self, text: str) -> bytes:
-        """The text as bytes, in an encoding and packed."""
+        """Return the text as bytes, encoded and compressed."""
         encoding = self.random.choice(["utf-8"] * 6 + ["utf-8-sig", "utf-16", "be"])
         encoded = codecs.BOM_UTF16_BE + text.encode("utf-16-be") if encoding == "be" else text.encode(encoding)
         pack = self.random.choice(PACKERS)
@@ -161,7 +161,7 @@ class Files:
 
 
 def ours(path: Path, form: str) -> tuple[Edges, Shape] | str:
-    """The edges and shape that the product reads, or its error."""
+    """Return the edges and shape that the product reads, or its error."""
     try:
         found = read_numbered(path, form)
     except UsageError as error:
@@ -175,7 +175,7 @@ def ours(path: Path, form: str) -> tuple[Edges, Shape] | str:
 
 
 def plain(path: Path, form: str) -> tuple[Edges, Shape] | str:
-    """The same in plain Python."""
+    """Return the same by the readers in plain Python."""
     try:
         edges, shape = READERS[form](lines_of(path))
     except (Refused, ValueError, OSError, EOFError, zlib.error, lzma.LZMAError):
@@ -184,7 +184,7 @@ def plain(path: Path, form: str) -> tuple[Edges, Shape] | str:
 
 
 def others(form: str, lines: list[str]) -> Edges | None:
-    """What the usual library reads of a sound file, None where it reads other files than this."""
+    """Return the edges that the usual library reads of a valid file; None if it does not accept this one."""
     text = "\n".join(lines).encode()
     if form == "matrix-market":
         matrix = mmread(io.BytesIO(text.replace(b"double", b"real")))
@@ -210,7 +210,7 @@ def test_the_same_edges_as_other_readers_or_an_error(
         path = tmp_path / "a"
         path.write_bytes(files.content(text))
         expected = plain(path, form)
-        if not isinstance(expected, str) and expected[1] is not None and max(expected[1]) > MOST_SIZE:
+        if not isinstance(expected, str) and expected[1] is not None and max(expected[1]) > MAX_SIZE:
             continue
         found = ours(path, form)
         if isinstance(expected, str):

@@ -1,4 +1,4 @@
-"""What scipy.sparse.save_npz writes, and the three arrays alone."""
+"""Files of scipy.sparse.save_npz, and files of only the three arrays."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_is_no_matrix_is_refused(tmp_path: Path, changes: dict[str, Any], s
     assert str(raised.value).startswith(f"{file}: ") and says in str(raised.value)
 
 
-def test_damages_are_told(tmp_path: Path) -> None:
+def test_damage_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "a.npz"
     np.savez_compressed(file, **{**ONE, "indices": np.arange(2)})
     whole = file.read_bytes()
@@ -89,6 +89,25 @@ def test_damages_are_told(tmp_path: Path) -> None:
         read(tmp_path / "b.npy", "npz")
     with pytest.raises(UsageError, match="cannot be read: No such file or directory"):
         read(tmp_path / "c.npz")
+
+
+@pytest.mark.parametrize(
+    ("local", "central", "value", "says"),
+    [(6, 8, 1, "password required"), (8, 10, 99, "compressed by method 99"), (4, 6, 99, "zip file version 9.9")],
+)
+def test_a_zip_that_numpy_did_not_write_is_refused(
+    tmp_path: Path, local: int, central: int, value: int, says: str
+) -> None:
+    """Regression: zipfile raises RuntimeError and NotImplementedError for these bytes of its headers."""
+    np.savez_compressed(tmp_path / "a.npz", **ONE)
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    for signature, at in ((b"PK\3\4", local), (b"PK\1\2", central)):
+        found = -1
+        while (found := content.find(signature, found + 1)) >= 0:
+            content[found + at] = value
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(UsageError, match=f"is damaged: .*{says}"):
+        read(tmp_path / "a.npz")
 
 
 def test_a_packed_one_and_a_pipe_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which format a file has, and what is wrong with any of them."""
+"""The format of a file, and errors that all formats share."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def test_a_damaged_gzip(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPat
 def test_who_watches_sees_a_file_to_its_end(tmp_path: Path, read_text: Callable[..., Bipartite]) -> None:
     for name, content in (("a.tsv", b"1 2\n" * 99999), ("a.tsv.gz", gzip.compress(b"1 2\n" * 99999))):
         (tmp_path / name).write_bytes(content)
-        told: list[tuple[int, int]] = []
-        read(tmp_path / name, watch=lambda done, size, told=told: told.append((done, size)))
-        assert told == sorted(told) and told[-1] == (len(content), len(content))
+        progress: list[tuple[int, int]] = []
+        read(tmp_path / name, watch=lambda done, size, progress=progress: progress.append((done, size)))
+        assert progress == sorted(progress) and progress[-1] == (len(content), len(content))
 
 
 def test_a_line_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_whatever_a_file_holds_it_is_a_graph_or_a_mistake(
 
 
 def test_a_general_graph_of_any_format(tmp_path: Path, edges_of: Callable[..., set[tuple[int, int]]]) -> None:
-    """A path of three vertices, 0 - 1 - 2, as each format has it."""
+    """The graph is a path of three vertices, 0 - 1 - 2, in each format."""
     texts = {
         "a.txt": "10 11\n12 11\n",
         "a.svm": "0 2:1\n0 1:1 3:1\n0 2:1\n",

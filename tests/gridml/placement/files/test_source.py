@@ -1,4 +1,4 @@
-"""How a file's bytes become lines: packings, encodings, line ends; pipes."""
+"""From a file's bytes to lines: compression, encodings, line ends; pipes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMPRESSIONS = pytest.mark.parametrize("packing", sorted(PACKERS))
 
 @pytest.fixture(params=[5, 7, 64 << 10])
 def pieces_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Marks and line ends lie across the borders of pieces, too."""
+    """Byte-order marks and line ends may span the borders of blocks."""
     monkeypatch.setattr(source, "PIECE", request.param)
     monkeypatch.setattr(source, "BLOCK", 3 * request.param)
 
@@ -54,7 +54,7 @@ def test_any_line_end(tmp_path: Path, form: str, end: str, last: bool) -> None:
     lines = text.splitlines()
     made = "".join(line + ends[i % len(ends)] for i, line in enumerate(lines))
     if end == "mixed":
-        made = made.replace("\n\r\n", "\n\n")  # a blank line's end, and the one before, would be one
+        made = made.replace("\n\r\n", "\n\n")  # the ends of a blank line and of the one before would become one
     (tmp_path / "a").write_bytes((made if last else made.rstrip("\r\n")).encode())
     assert read(tmp_path / "a", form).edges == edges
 
@@ -74,7 +74,7 @@ def test_lines_are_counted_whatever_ends_them(tmp_path: Path, form: str, end: st
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-be"])
 def test_a_byte_order_mark(tmp_path: Path, form: str, encoding: str) -> None:
     text, edges = TEXTS[form]
-    mark = "\ufeff" if encoding.endswith("be") else ""  # the others write it themselves
+    mark = "\ufeff" if encoding.endswith("be") else ""  # Python writes the mark for the others
     for pack in (lambda content: content, *PACKERS.values()):
         (tmp_path / "a").write_bytes(pack((mark + text.replace("\n", "\r\n")).encode(encoding)))
         assert read(tmp_path / "a", form).edges == edges
@@ -96,7 +96,7 @@ def test_utf_16_that_is_damaged_or_has_no_mark(tmp_path: Path, form: str) -> Non
 @FORMS
 @COMPRESSIONS
 def test_a_packed_file_of_several_members(tmp_path: Path, form: str, packing: str) -> None:
-    """As `cat a.gz b.gz`, and what packs with several processors, make them."""
+    """Files of several members, as written by `cat a.gz b.gz` and by parallel compressors."""
     text, edges = TEXTS[form]
     pack = PACKERS[packing]
     cut = len(text) // 2
@@ -110,7 +110,7 @@ def test_a_packed_file_of_several_members(tmp_path: Path, form: str, packing: st
 @FORMS
 @COMPRESSIONS
 def test_a_packed_file_that_is_damaged(tmp_path: Path, form: str, packing: str) -> None:
-    """Cut off anywhere, one byte changed in the middle, or followed by what is no such member."""
+    """Compressed files that are truncated, have a changed byte, or are followed by other data."""
     text = TEXTS[form][0]
     begin, rest = text[: len(text) // 2].encode(), text[len(text) // 2 :].encode()
     pack = PACKERS[packing]
@@ -118,7 +118,7 @@ def test_a_packed_file_that_is_damaged(tmp_path: Path, form: str, packing: str) 
     changed = bytearray(whole)
     changed[len(whole) // 2] ^= 0x55
     damaged = [*(whole[:length] for length in range(1, len(whole))), whole + b"rubbish", bytes(changed)]
-    if packing != "lzma":  # which has no checksum, and is not continued
+    if packing != "lzma":  # it has no checksum, and only one member
         second = bytearray(pack(rest))
         damaged += [pack(begin) + bytes(second[:length]) for length in range(1, len(second))]
         second[0] ^= 1
@@ -133,7 +133,7 @@ def test_a_packed_file_that_is_damaged(tmp_path: Path, form: str, packing: str) 
 
 
 def in_tar(content: bytes, mode: str) -> bytes:
-    """An archive of one file."""
+    """Return an archive with one file."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode=mode) as archive:
         entry = tarfile.TarInfo("a/a.svm")
@@ -175,7 +175,7 @@ def test_other_packings_are_named(tmp_path: Path, form: str, name: str) -> None:
     file.write_bytes(content)
     with pytest.raises(UsageError, match=f"{name}: {says}'?{file}'?$"):
         read(file, form)
-    if name not in ("a.svm.gz",):  # whose name says a format
+    if name not in ("a.svm.gz",):  # its name shows a format
         with pytest.raises(UsageError, match=says):
             format_of(file)
 
@@ -203,3 +203,30 @@ def test_a_pipe_is_read(tmp_path: Path, form: str, packing: str) -> None:
         os.close(reading)
         assert graph is None or graph.edges == edges
     assert read(tmp_path / "stored", "csr-folder").edges == edges
+
+
+def test_a_small_file_that_unpacks_to_gigabytes_is_left_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MAX_UNPACKED", 1 << 20)
+    (tmp_path / "a.svm.bz2").write_bytes(bz2.compress(b"0" * (4 << 20)))
+    with pytest.raises(UsageError, match=r"unpacks to more than 1,000 times its size. If it is a graph: bzip2 -d"):
+        read(tmp_path / "a.svm.bz2")
+    monkeypatch.setattr(source, "MAX_UNPACKED", 4 << 20)
+    with pytest.raises(UsageError, match="holds 1 rows and no edges"):
+        read(tmp_path / "a.svm.bz2")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.svm", "1 2000000000:1\n"),
+        ("a.mtx", "%%MatrixMarket matrix coordinate pattern general\n2000000000 3 1\n1 1\n"),
+        ("a.mtx", "%%MatrixMarket matrix coordinate pattern general\n3 2000000000 1\n1 1\n"),
+        ("a.hgr", "1 2000000000\n1 2\n"),
+    ],
+)
+def test_a_few_edges_among_billions_of_vertices(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(
+        UsageError, match=r"2,000,000,000 .* expected at most 10,000,000 rows and columns, or 1,000 for"
+    ):
+        read(tmp_path / name)

@@ -1,4 +1,4 @@
-"""Weights in a file of numpy's."""
+"""Weights in a NumPy file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTCondor pools of their own for test modules that disturb them."""
+"""Separate HTCondor pools for test modules that disturb them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pools.submitted import WORKERS
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """A pool of this module's own, or a skipped test that says why there is none."""
+    """A pool for this module only; skip the test with the reason if there is none."""
     try:
         found = pool.personal(tmp_path_factory.mktemp("own"), cpus=WORKERS)
     except NoCondor as why:

@@ -12,14 +12,14 @@ NO_MATCH = "0 slots match and are willing to run your job\n[0]           0  Memo
 
 
 def condor_q(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stands for the command."""
+    """A stand-in for the command."""
     path = folder / "condor_q"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
 
 
-def test_an_answer_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     condor_q(tmp_path, f"echo \"$@\" >&2; printf '%s' '{NO_MATCH}'", monkeypatch)
     analysis = Analysis(tmp_path)
     assert analysis.take() is None

@@ -32,7 +32,7 @@ STAYS = "exec sleep 600"
 
 
 class Master:
-    """Stands for a run's master: it hears what its back end tells, on a clock that can jump."""
+    """A stand-in for a run's master: it collects the events of its back end, on a clock that can jump."""
 
     def __init__(self, directory: RunDirectory, behaviour: str) -> None:
         self.directory = directory
@@ -46,7 +46,7 @@ class Master:
         (directory.root / condor_submit.LAUNCHER).write_text(f"#!/bin/sh\n: >>{outbox.FILE}\n{behaviour}\n")
 
     def until(self, worker: str, state: State) -> JobEvent:
-        """The first event that says so."""
+        """Return the first matching event."""
         deadline = time.monotonic() + LIMIT_S
         while True:
             self.events += self.backend.poll()
@@ -60,11 +60,11 @@ class Master:
         return [event.state for event in self.events if event.worker == worker]
 
     def try_again(self) -> None:
-        """Let the time pass after which a schedd that did not answer is asked again."""
+        """Let the time pass after which an unanswered query of the schedd is repeated."""
         self._jumped_s += 2 * RETRY_S
 
     def queue(self, *attributes: str) -> list[Any]:
-        """The jobs of this run that the schedd knows."""
+        """Return the jobs of this run in the schedd's queue."""
         import htcondor2
 
         ours = f'GridmlRun == "{self.directory.root}"'
@@ -77,7 +77,7 @@ class Master:
 
 @pytest.fixture
 def start(condor_pool: Pool, tmp_path: Path) -> Iterator[Callable[[str], Master]]:
-    """Makes masters of one run whose workers behave as a line of shell says."""
+    """A maker of masters of one run, whose workers run a line of shell."""
     directory, masters = RunDirectory(tmp_path / "run"), list[Master]()
     directory.create()
 
@@ -93,7 +93,7 @@ def start(condor_pool: Pool, tmp_path: Path) -> Iterator[Callable[[str], Master]
 
 
 def by_hand(pool: Pool, tool: str, *arguments: str) -> None:
-    """Run a command as at a terminal."""
+    """Run a command with a terminal."""
     done = pool.tool(tool, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -106,7 +106,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def schedd(pool: Pool) -> psutil.Process:
-    """The pool's schedd, once there is one."""
+    """Return the pool's schedd as soon as it runs."""
     master = psutil.Process(pid(pool.submit))
     found: list[psutil.Process] = []
 
@@ -182,7 +182,7 @@ def test_a_schedd_that_is_away_at_the_first_submission_is_waited_for(
     assert master.states("w1") == [State.QUEUED, State.RUNNING, State.FINISHED]
 
 
-def test_jobs_whose_acceptance_was_not_heard_are_not_submitted_twice(
+def test_jobs_with_a_lost_acceptance_are_not_submitted_twice(
     start: Callable[[str], Master], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import htcondor2
@@ -256,7 +256,7 @@ def test_a_job_that_waits_for_a_machine_that_rested_starts_there_again(start: Ca
 
 @pytest.fixture
 def reset_schedd(condor_pool: Pool) -> Iterator[Callable[[int], None]]:
-    """Restart the pool's schedd with an empty queue that counts from a number."""
+    """Restart the pool's schedd with an empty queue whose job ids start at a number."""
     text = condor_pool.config.read_text()
 
     def make(first: int) -> None:
@@ -296,7 +296,7 @@ def test_a_number_that_comes_again_is_another_job(
 
 
 def gridml_submit(programs: Path, root: Path, config: Path) -> subprocess.CompletedProcess[str]:
-    """`gridml submit` of a process that finds another configuration; a process keeps the first that it read."""
+    """Run `gridml submit` in a process with another configuration; a process keeps the first one that it read."""
     gridml = shutil.which("gridml", path=str(Path(sys.executable).parent)) or "gridml"
     return subprocess.run(
         [gridml, "submit", str(programs / "counts.py"), "--run-dir", str(root)],
@@ -309,7 +309,7 @@ def gridml_submit(programs: Path, root: Path, config: Path) -> subprocess.Comple
 
 @pytest.fixture
 def silent(condor_pool: Pool, tmp_path: Path) -> Path:
-    """The configuration of a pool that is not up."""
+    """The configuration of a pool that is not running."""
     host = Host(tmp_path / "silent", user(), port=9)
     configuration.write(host, condor_pool.release, "any key")
     return host.config

@@ -1,4 +1,4 @@
-"""Mistakes of users on a real pool: a clear message, soon, without a traceback."""
+"""Mistakes of users on a real pool: a clear message, quickly, without a traceback."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_requirement_that_is_no_expression_is_refused(condor_pool: Pool, progr
 
 @pytest.fixture
 def limited(condor_pool: Pool, tmp_path: Path) -> Iterator[Pool]:
-    """A pool that lets each user have one job in the queue. `condor_pool` only says whether there can be one."""
+    """A pool that allows each user one job in the queue. `condor_pool` only shows that pools can run here."""
     with personal(tmp_path / "pool", cpus=1, more="MAX_JOBS_PER_OWNER = 1\n") as found:
         yield found
 
@@ -110,7 +110,7 @@ def test_a_schedd_that_takes_no_more_jobs_was_reached_all_the_same(
     assert "Traceback" not in done.stderr
 
 
-def test_what_the_schedd_refuses_again_and_again_is_told_of_once_and_the_rest_runs(
+def test_a_repeated_refusal_of_the_schedd_is_reported_once_and_the_rest_runs(
     limited: Pool, programs: Path, tmp_path: Path
 ) -> None:
     command = [*COMMAND, str(programs / "slow_count.py"), "--run-dir", str(tmp_path / "a run"), *SMALL, "--json"]

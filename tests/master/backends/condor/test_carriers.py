@@ -35,7 +35,7 @@ def gridml(pool: Pool, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def submitted(pool: Pool, root: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A run of three workers whose master is a process beside this one."""
+    """A run of three workers whose master is another process of this machine."""
     command = [sys.executable, "-m", "gridml", "submit", str(PROGRAM), "--foreground"]
     command += ASKED
     with (root.parent / "terminal").open("w") as terminal:
@@ -54,7 +54,7 @@ def submitted(pool: Pool, root: Path, *options: str) -> Iterator[subprocess.Pope
 
 
 def exact(pool: Pool, root: Path) -> dict[str, object]:
-    """The report of a run in which every vertex was credited once, and counted once in the trained replica."""
+    """Return the report of a run; check that every vertex was credited once and counted once in the replica."""
     report: dict[str, object] = json.loads(gridml(pool, "report", str(root), "--json").stdout)
     epochs = report["epochs"]
     assert isinstance(epochs, list)
@@ -68,14 +68,14 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not true():
         assert time.monotonic() < deadline, f"not within {LIMIT_S:g} s: {what}"
-        time.sleep(0.1)  # between two looks
+        time.sleep(0.1)  # polling interval
 
 
 def credited(root: Path) -> int:
     try:
         with opened(root) as ledger:
             return read_progress(ledger, time.time()).all_credited
-    except LedgerError:  # it is not there yet
+    except LedgerError:  # it does not exist yet
         return 0
 
 
@@ -184,8 +184,8 @@ def test_a_file_too_large_for_one_chirp_command_travels_both_ways(condor_pool: P
     assert said[:2] == [str(size), "True"] and "message" in said[2], (tmp_path / "err").read_text()
 
 
-def test_a_pool_of_other_machines_is_not_told_of_loopback(condor_pool: Pool, tmp_path: Path) -> None:
-    """Every job of such a run waited for a master that it could not reach."""
+def test_a_pool_of_other_machines_does_not_get_a_loopback_address(condor_pool: Pool, tmp_path: Path) -> None:
+    """Regression: every job of such a run waited for a master that it could not reach."""
     for own, refused in (("127.0.0.1", False), ("*", True)):
         config = tmp_path / f"config-{refused}"
         config.write_text(condor_pool.config.read_text() + f"NETWORK_INTERFACE = {own}\n")

@@ -23,7 +23,7 @@ EXECUTED = "\n001 ("  # of a job's event log
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Writes the program of the run to come: the usual one with some lines before its last."""
+    """A function that writes the run's program: the usual one with some lines before its last."""
 
     def program(text: str, more: str = "") -> None:
         usual = PROGRAM.read_text()
@@ -36,7 +36,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 
 def masters(run: Submitted) -> int:
-    """Return how often a master was started."""
+    """Return the number of starts of the master."""
     return ("\n" + (run.root / "master.log").read_text()).count(EXECUTED)
 
 
@@ -58,7 +58,7 @@ def test_an_evaluate_that_kills_itself_stops_the_run_once(up: Pool, tmp_path: Pa
 
 
 def test_a_master_that_is_killed_as_it_begins_is_started_a_few_times(up: Pool, tmp_path: Path, write: Write) -> None:
-    """Its workers continue in the meantime, and leave at the end."""
+    """The workers continue, and leave at the end."""
     mark = tmp_path / "mark"
     killing = f"os.path.exists({str(mark)!r}) and 'master.run' in sys.modules"
     write(f"import os, signal, sys\n\nif {killing}:\n    os.kill(os.getpid(), signal.SIGKILL)\n")

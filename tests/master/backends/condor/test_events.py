@@ -96,7 +96,7 @@ def test_a_job_removed_by_hand_was_not_cancelled() -> None:
     assert not any(e.cancelled or e.removed for e in events)
 
 
-def test_a_job_that_a_policy_removes_is_told_apart() -> None:
+def test_a_job_removed_by_a_policy_is_recognised() -> None:
     reason = "The system macro SYSTEM_PERIODIC_REMOVE expression 'NumJobStarts >= 3' evaluated to TRUE"
     job = Job("w7")
     assert [e.removed for e in heard([("JOB_ABORTED", {"Reason": reason})])] == [True]
@@ -105,7 +105,7 @@ def test_a_job_that_a_policy_removes_is_told_apart() -> None:
     ] == [False]
 
 
-def test_a_lost_starter_is_one_eviction_however_often_it_is_told() -> None:
+def test_a_lost_starter_is_one_eviction_for_any_number_of_events() -> None:
     log: Log = [
         ("EXECUTE", RAN),
         ("JOB_DISCONNECTED", {"DisconnectReason": "Socket closed"}),
@@ -161,7 +161,7 @@ def test_a_suspended_job_goes_on_as_the_same_worker() -> None:
 
 @pytest.mark.parametrize("after", [("JOB_HELD", {"HoldReason": "too late"}), ("EXECUTE", RAN)])
 def test_a_cancelled_job_has_no_next_attempt_whatever_else_befalls_it(after: tuple[str, Mapping[str, Any]]) -> None:
-    """One that was held before it was removed left a worker behind without an end."""
+    """Regression: a job that was held before it was removed left a worker without an end."""
     job, _ = translate(Job("w7"), "EXECUTE", RAN, 1.0)
     job = dataclasses.replace(job, cancelled=True)
     assert translated([after, ("JOB_ABORTED", {})], job) == [("w7", State.EVICTED)]

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
 
 def process_of(found: Pool, name: str) -> psutil.Process:
-    """A daemon of the pool by its name; of starters one of the startd's, for the master's job has one, too."""
+    """Return a daemon of the pool by name; of starters a worker's, because the master's job has one, too."""
     master = pool.pid(found.submit)
     assert master is not None
     named = [p for p in psutil.Process(master).children(recursive=True) if p.name() == name]
@@ -42,7 +42,7 @@ def kill_daemon(name: str) -> Callable[[Submitted], None]:
 
 
 def kill_master(run: Submitted) -> None:
-    """kill -9 of the master, which the schedd then starts again."""
+    """Kill the master with SIGKILL; the schedd then restarts it."""
     os.kill(run.master_pid, signal.SIGKILL)
 
 
@@ -53,7 +53,7 @@ def hold(run: Submitted) -> None:
 
 
 def hold_and_release(run: Submitted) -> None:
-    """While the master's job is on hold its workers go on; released, it hears them again."""
+    """Workers continue while the master's job is on hold; after its release it receives their messages."""
     hold(run)
     assert run.jobs(), "the workers left with their master"
     assert run.pool.tool("condor_release", run.master_job).returncode == 0
@@ -85,7 +85,7 @@ FAILURES: dict[str, Callable[[Submitted], None]] = {
 
 
 def room_taken(folder: Path) -> Callable[[Submitted], None]:
-    """Fill the disk that jobs run on, evict them all, and make room again when no job runs."""
+    """Fill the disk of the jobs, evict them all, and free the space when no job runs."""
 
     def inflict(run: Submitted) -> None:
         filler = folder / "filler"
@@ -105,14 +105,14 @@ def room_taken(folder: Path) -> Callable[[Submitted], None]:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """A pool of this module's own: its daemons are killed."""
+    """A pool for this module only, because its daemons are killed."""
     with raised(lambda: pool.personal(tmp_path_factory.mktemp("failures"), cpus=WORKERS)) as found:
         yield found
 
 
 @contextlib.contextmanager
 def raised(make: Callable[[], contextlib.AbstractContextManager[Pool]]) -> Iterator[Pool]:
-    """A pool, or a skipped test that says why there is none."""
+    """A pool; skip the test with the reason if there is none."""
     with contextlib.ExitStack() as stack:
         try:
             found = stack.enter_context(make())
@@ -130,7 +130,7 @@ def test_a_run_ends_exactly_in_spite_of(failure: str, up: Pool, tmp_path: Path) 
 
 
 def test_lives_that_the_schedd_never_counted_are_found_all_the_same(tmp_path: Path) -> None:
-    """Real pools tell the schedd of a job's starts every 15 minutes: a shadow that dies takes its count with it."""
+    """Shadows of real pools report a job's starts every 15 minutes, so the count of a killed shadow is lost."""
     slow = "SHADOW_QUEUE_UPDATE_INTERVAL = 900\n"
     with raised(lambda: pool.personal(tmp_path / "pool", cpus=WORKERS, more=slow)) as found:
         run = Submitted(found, tmp_path / "run")
@@ -178,7 +178,7 @@ def test_a_worker_whose_network_is_cut_for_a_minute_is_given_up_and_its_late_pus
 
 
 def test_a_host_that_had_no_room_for_a_while_is_tried_again(up: Pool, tmp_path: Path) -> None:
-    """It was avoided for ever: where there is no other, three jobs waited for ever."""
+    """Regression: the only machine was avoided forever, and three jobs waited forever."""
     tries, python = tmp_path / "tries", tmp_path / "python"
     tries.mkdir()
     full = f'[ $(ls "{tries}" | wc -l) -lt {WORKERS} ] && mktemp -p "{tries}" && echo "no room" && exit {UNFIT}'
@@ -190,8 +190,8 @@ def test_a_host_that_had_no_room_for_a_while_is_tried_again(up: Pool, tmp_path: 
     assert any("its machine lacks something; no worker there for" in line for line in run.events("avoided"))
 
 
-def test_a_file_of_send_that_is_deleted_meanwhile_is_sent_all_the_same(up: Pool, tmp_path: Path) -> None:
-    """Jobs that began again were held for it."""
+def test_a_sent_file_deleted_during_the_run_is_still_sent(up: Pool, tmp_path: Path) -> None:
+    """Regression: restarted jobs were held for it."""
     extra = tmp_path / "extra.txt"
     extra.write_text("as it was")
     run = Submitted(up, tmp_path / "run", "--send", str(extra))
@@ -269,7 +269,7 @@ def test_a_run_whose_master_is_held_says_so_is_cancelled_and_can_go_on(up: Pool,
 
 @pytest.fixture
 def waits(tmp_path: Path) -> Iterator[Pool]:
-    """A pool that starts no master."""
+    """A pool that does not start masters."""
     with raised(lambda: pool.personal(tmp_path / "pool", cpus=1, more="START_LOCAL_UNIVERSE = False\n")) as found:
         yield found
 

@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-P", "-m", "gridml", "submit"]
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """A pool with the OSPool's policies, in a hurry."""
+    """A pool with the OSPool's policies, with shorter times."""
     policies = submitted.policies(starts=STARTS, medium_s=MEDIUM_S)
     removes = "SYSTEM_PERIODIC_REMOVE = JobUniverse == 5 && Unwanted =?= true"
     try:
@@ -36,7 +36,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 def test_jobs_that_began_too_often_are_replaced(strict: Pool, tmp_path: Path) -> None:
     run = Submitted(strict, tmp_path / "run", "--epochs", "16", "--attribute", 'JobDurationCategory="Long"')
     run.under_way()
-    while len(run.events("held")) < WORKERS:  # one of them may be matched again before the schedd looks at it
+    while len(run.events("held")) < WORKERS:  # one of them may be matched again before the schedd evaluates its policy
         run.wait(lambda _: len(run.jobs()) == WORKERS, "all workers to run")
         gone = len(run.events("evicted"))
         run.act("condor_vacate_job")
@@ -82,7 +82,7 @@ def test_a_job_that_a_person_holds_waits_for_a_person(strict: Pool, tmp_path: Pa
 
 
 def test_what_may_pass_is_tried_again(strict: Pool, tmp_path: Path) -> None:
-    """A file that travels with each job is away when the jobs are evicted, and is back before long."""
+    """A file that is sent with each job is missing when the jobs are evicted, and is restored soon after."""
     run = Submitted(strict, tmp_path / "run", "--attribute", 'JobDurationCategory="Long"', workers=1)
     run.under_way()
     code = run.root / "gridml.pyz"
@@ -91,7 +91,7 @@ def test_what_may_pass_is_tried_again(strict: Pool, tmp_path: Path) -> None:
     run.wait(lambda status: status["held"] == 1, "a job on hold")
     (tmp_path / "away").rename(code)
     run.exact()
-    assert "what held it may pass" in run.events("held")[0]
+    assert "its cause may pass" in run.events("held")[0]
 
 
 def test_a_run_whose_jobs_are_all_removed_stops(strict: Pool, tmp_path: Path) -> None:

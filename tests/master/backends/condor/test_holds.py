@@ -23,7 +23,7 @@ def test_a_hold_comes_with_what_to_do(detail: str, word: str) -> None:
 
 
 @pytest.mark.parametrize("detail", ["something new (code 999)", "no code at all"])
-def test_of_a_hold_that_nobody_knows_nothing_is_said(detail: str) -> None:
+def test_an_unknown_hold_gets_no_advice(detail: str) -> None:
     assert about_hold(detail) == ""
 
 
@@ -32,19 +32,19 @@ def test_of_a_hold_that_nobody_knows_nothing_is_said(detail: str) -> None:
     [
         (1, 0, "lunch", HeldFor.PERSON),
         (3, 0, "", HeldFor.POLICY),
-        (13, 2, "Transfer input files failure", HeldFor.TROUBLE),
+        (13, 2, "Transfer input files failure", HeldFor.TRANSIENT),
         (21, 102, "", HeldFor.MEMORY),
-        (21, 0, "has no scratch space", HeldFor.TROUBLE),
+        (21, 0, "has no scratch space", HeldFor.TRANSIENT),
         (26, 0, "The job was started 30 times.", HeldFor.POLICY),
         (26, 102, "", HeldFor.MEMORY),
         (26, 0, "memory usage exceeded request_memory", HeldFor.MEMORY),
         (34, 102, "Job has gone over cgroup memory limit of 128 megabytes.", HeldFor.MEMORY),
         (34, 0, "Job has gone over cgroup memory limit of 128 megabytes.", HeldFor.MEMORY),
-        (34, 104, "Job has exceeded disk request", HeldFor.ITSELF),
-        (32, 0, "", HeldFor.ITSELF),
+        (34, 104, "Job has exceeded disk request", HeldFor.JOB),
+        (32, 0, "", HeldFor.JOB),
         (47, 0, "The job exceeded allowed execute duration", HeldFor.POLICY),
-        (0, 0, "", HeldFor.TROUBLE),
-        (999, 0, "memory", HeldFor.TROUBLE),
+        (0, 0, "", HeldFor.TRANSIENT),
+        (999, 0, "memory", HeldFor.TRANSIENT),
     ],
 )
 def test_a_code_says_why(code: int, subcode: int, reason: str, because: HeldFor) -> None:
@@ -52,4 +52,4 @@ def test_a_code_says_why(code: int, subcode: int, reason: str, because: HeldFor)
 
 
 def test_no_code_is_no_person() -> None:
-    assert held_for({}) is HeldFor.TROUBLE
+    assert held_for({}) is HeldFor.TRANSIENT

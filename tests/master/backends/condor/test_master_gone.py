@@ -34,7 +34,7 @@ def hold_and_release(run: Submitted) -> None:
 
 
 def kill_the_schedd(run: Submitted) -> None:
-    """It takes its master and all shadows with it; starters wait for the next one."""
+    """The killed schedd ends its master and all shadows; starters wait for the next schedd."""
     daemons = psutil.Process(pools.pool.pid(run.pool.submit)).children()
     next(p for p in daemons if p.name() == "condor_schedd").kill()
 
@@ -53,10 +53,10 @@ def test_the_same_workers_go_on_under_the_next_master(
     assert wasted(report) == 0
 
 
-def test_what_nobody_answers_is_kept_through_an_eviction_without_grace(up: Pool, tmp_path: Path) -> None:
-    """The master is stopped, so workers train to the end of what they hold, save their last push, and wait.
+def test_an_unanswered_push_survives_an_eviction_without_grace(up: Pool, tmp_path: Path) -> None:
+    """Without a master workers train to the end of their leases, save the last push, and wait.
 
-    With one push a chunk: a second one could not be saved while the first has no answer, and would be trained again.
+    There is one push per chunk, because a second one cannot be saved while the first has no answer.
     """
     run = Submitted(up, tmp_path / "run", "--silence", "10", "--push-every", "500")
     run.under_way()

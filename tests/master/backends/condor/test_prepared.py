@@ -23,7 +23,7 @@ LICENCES = 2
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """A pool with a core for each worker and fewer licences than that."""
+    """A pool with a core for each worker, but fewer licences."""
     try:
         with pool.personal(
             tmp_path_factory.mktemp("limited"), cpus=WORKERS, more=f"LICENCE_LIMIT = {LICENCES}\n"
@@ -63,7 +63,7 @@ def test_attributes_reach_the_ads_of_all_jobs_and_the_pool_keeps_to_them(limited
 
 
 class Prepared(Submitted):
-    """A run that is made and not submitted."""
+    """A run that is created but not submitted."""
 
     def __init__(self, pool: Pool, root: Path) -> None:
         self.said: dict[str, str] = {}
@@ -78,7 +78,7 @@ class Prepared(Submitted):
 
 
 def test_a_prepared_run_is_a_node_of_a_dag(condor_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_CONDOR_DAGMAN_USE_STRICT", "0")  # it takes a DAG in /tmp for a mistake
+    monkeypatch.setenv("_CONDOR_DAGMAN_USE_STRICT", "0")  # otherwise it rejects a DAG in /tmp
     run = Prepared(condor_pool, tmp_path / "run")
     assert Path(run.said["prepared"]) == run.root / "master.sub"
     assert (run.status()["status"], run.jobs(1), run.jobs(2)) == ("submitted", [], [])
@@ -113,7 +113,7 @@ def test_a_prepared_run_that_is_held_says_so_and_is_cancelled(condor_pool: Pool,
 def test_a_file_that_is_named_by_a_url_is_fetched_by_every_job(
     condor_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As from a cache of the OSDF: here with the plugin that fetches by http."""
+    """Like a file from a cache of the OSDF, here by the http plugin."""
     asked: list[str] = []
 
     class Cache(http.server.BaseHTTPRequestHandler):

@@ -34,7 +34,7 @@ def test_jobs_are_added_and_withdrawn_as_a_run_goes_on(condor_pool: Pool, tmp_pa
         deadline = time.monotonic() + LIMIT_S
         while not true(said("status", str(root))):
             assert time.monotonic() < deadline, f"not within {LIMIT_S:g} s: {what}"
-            time.sleep(0.1)  # between two looks
+            time.sleep(0.1)  # polling interval
 
     command = [*GRIDML, "submit", str(PROGRAM), *ASKED, "--workers", "2", "--run-dir", str(root)]
     with (tmp_path / "terminal").open("w") as terminal:

@@ -82,7 +82,7 @@ def test_a_url_is_fetched_where_the_job_runs(directory: RunDirectory) -> None:
 
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
-    """The second was written into the first, which may be a second name of the original."""
+    """Regression: the second file was written into the first, which may be a hard link to the original."""
     files = [tmp_path / folder / "rows.npy" for folder in ("a", "b")]
     for file in files:
         file.parent.mkdir()

@@ -218,7 +218,7 @@ def test_what_has_a_url_is_fetched_by_the_machine(directory: RunDirectory) -> No
 
 
 def test_a_run_that_is_named_through_a_link_is_the_same_run(directory: RunDirectory, tmp_path: Path) -> None:
-    """Its jobs are found by where it lies."""
+    """The jobs of a run are found by its directory."""
     (tmp_path / "link").symlink_to(directory.root, target_is_directory=True)
     linked = RunDirectory(tmp_path / "link")
     chosen = settings(directory)
@@ -270,7 +270,7 @@ def test_attributes_that_are_none(text: str) -> None:
 
 
 @given(name=st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True), value=st.text(min_size=1))
-def test_an_attribute_is_taken_apart_as_it_was_put_together(name: str, value: str) -> None:
+def test_parsing_an_attribute_inverts_writing_it(name: str, value: str) -> None:
     if value.strip():
         assert attribute(f"{name}={value}") == attribute(f"+{name} = {value}") == (name, value.strip())
 
@@ -320,7 +320,7 @@ def test_the_code_runs_where_nothing_of_gridml_is(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     rundir.write_code(empty / rundir.CODE)
-    # What site-packages has but gridml: a link to each of the packages a worker imports.
+    # site-packages without gridml: a link to each package that a worker imports.
     libraries = tmp_path / "libraries"
     libraries.mkdir()
     for place in map(Path, sys.path):
@@ -346,7 +346,7 @@ def test_the_code_holds_what_a_worker_imports_and_no_more(tmp_path: Path) -> Non
 
 
 def launched(directory: RunDirectory, **environment: str) -> subprocess.CompletedProcess[str]:
-    """worker.sh, where the only Pythons are those that the test names."""
+    """Run worker.sh with only the Pythons of the test on the path."""
     prepared(directory)
     return subprocess.run(
         ["/bin/sh", condor_submit.LAUNCHER, "--name", "w1"],
@@ -358,7 +358,7 @@ def launched(directory: RunDirectory, **environment: str) -> subprocess.Complete
 
 
 def python_that(tmp_path: Path, imports: bool) -> Path:
-    """Stands for a Python: it has numpy or not, and says what it was asked to run."""
+    """A stand-in for a Python, with or without numpy, that prints the code it should run."""
     path = tmp_path / f"python-{imports}"
     path.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit {0 if imports else 1}\necho "$@"\n')
     path.chmod(0o755)
@@ -408,7 +408,7 @@ def test_condor_submit_takes_it(
 
 
 def test_a_packed_environment_is_unpacked_once_and_used_again(directory: RunDirectory, tmp_path: Path) -> None:
-    """A worker that saved itself is started again in the same folder."""
+    """A worker that saved a checkpoint is restarted in the same folder."""
     with tarfile.open(directory.root / "env.tar.gz", "w:gz") as archive:
         archive.add(python_that(tmp_path, imports=True), "bin/python3")
     for _ in range(2):

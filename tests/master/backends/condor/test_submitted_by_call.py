@@ -22,7 +22,7 @@ def test_a_program_that_a_module_made_is_handed_over_and_waited_for(
     monkeypatch.chdir(tmp_path)
     tally = importlib.import_module("tally")
     run = gridml.submit(tally.program, run_dir="run", seed=3, display="none", **SMALL)
-    monkeypatch.chdir(programs)  # the run stays where it is, wherever its caller goes
+    monkeypatch.chdir(programs)  # the run's path does not depend on the working directory
     assert run.run_dir == tmp_path / "run"
     assert run.wait(timeout_s=90).status == "finished"
     report = run.report()
@@ -33,7 +33,7 @@ def test_a_program_that_a_module_made_is_handed_over_and_waited_for(
         run.scale(1)
 
 
-def test_with_its_master_in_this_process_its_events_are_heard(
+def test_with_its_master_in_this_process_events_are_delivered(
     condor_pool: Pool, programs: Path, tmp_path: Path
 ) -> None:
     heard: list[gridml.Event] = []

@@ -1,6 +1,6 @@
 """A pool of two machines, on one of which every f fails: no more jobs start there, and the run ends on the other.
 
-Both are startds of this host under names of their own: negotiator, schedd and starters treat an avoided machine as in a
+Both are startds of this host with different names: negotiator, schedd and starters treat an avoided machine as in a
 real pool, but networks and disks are shared.
 """
 
@@ -34,7 +34,7 @@ FAILS = f"""    import os
 
 @contextlib.contextmanager
 def beside(there: Pool, name: str) -> Iterator[None]:
-    """Another machine of a personal pool, up while inside `with`: a startd of this host, under a name of its own."""
+    """Run another machine of a personal pool for the context: a startd of this host with a different name."""
     first = there.submit
     shared = f"SHARED_PORT_PORT = {pool._free_port()}\nNETWORK_HOSTNAME = {name}\nNUM_CPUS = {CPUS}\n"
     host = Host(

@@ -33,7 +33,7 @@ BEGAN_S = 1_800_000_000.0
 
 
 class AtOnce(Executor):
-    """Calls are made where they are asked for."""
+    """Background calls that run immediately."""
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         answer: Future[Any] = Future()
@@ -46,7 +46,7 @@ class AtOnce(Executor):
 
 @dataclass
 class Aws:
-    """The account: what is in it, and what it was asked for."""
+    """The account's content, and a record of its calls."""
 
     client: Any
     image: str
@@ -56,23 +56,23 @@ class Aws:
     pool_errors: dict[tuple[str, str], str] = field(default_factory=dict)  # by type and zone: code
     prices: dict[str, float] = field(default_factory=dict)  # by type: dollars an hour; of others 0.07
     full_price: float | None = 0.2  # dollars an hour on demand, of every type; None: the price list has none
-    capacity: int | None = None  # how many instances there may be
-    unlisted: bool = False  # whether instances are there and not described yet
+    capacity: int | None = None  # the largest number of instances
+    unlisted: bool = False  # True: instances exist but are not described yet
 
     def options(self, **changed: Any) -> Ec2Options:
         return Ec2Options(**{"region": REGION, "identity_certificate": self.certificate, **changed})
 
     def asked(self, operation: str) -> list[dict[str, Any]]:
-        """With which parameters an operation was called."""
+        """Return the parameters of all calls of an operation."""
         return [parameters for name, parameters in self.calls if name == operation]
 
     def states(self, run: str) -> dict[str, str]:
-        """The instances of a run, and the state of each."""
+        """Return the instances of a run, and their states."""
         found = self.client.describe_instances(Filters=[{"Name": "tag:gridml:run", "Values": [run]}])
         return {i["InstanceId"]: i["State"]["Name"] for r in found["Reservations"] for i in r["Instances"]}
 
     def take(self, id: str, reason: str = "Server.SpotInstanceTermination", *, at_s: float | None = None) -> None:
-        """End an instance for a reason of EC2's, which moto never has by itself."""
+        """End an instance as EC2 does, which moto never does by itself."""
         from moto.ec2.models import ec2_backends
 
         self.client.terminate_instances(InstanceIds=[id])
@@ -84,7 +84,7 @@ class Aws:
 
 
 class NotYet(Executor):
-    """Calls are made when they are looked for last, at the end."""
+    """Background calls that run at the end, when they are collected."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Future[Any], Callable[..., Any]]] = []
@@ -94,7 +94,7 @@ class NotYet(Executor):
         return answer
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """The first call is made, as one that has begun is; the others are forgotten."""
+        """Run the first call, which counts as started, and drop the others."""
         for number, (answer, call) in enumerate(self.calls):
             if number:
                 answer.cancel()
@@ -104,7 +104,7 @@ class NotYet(Executor):
 
 
 class Fleet:
-    """A back end under a clock that only its test moves; `poll` keeps what it says."""
+    """A back end under a clock that only its test moves; `poll` collects its events."""
 
     def __init__(self, aws: Aws, root: Path, options: Ec2Options, instances: int = 4) -> None:
         self.aws = aws
@@ -123,19 +123,19 @@ class Fleet:
         self.backend = self.another()
 
     def another(self, executor: Callable[[], Executor] = AtOnce) -> Ec2:
-        """A back end of the next master."""
+        """Return a back end for the next master."""
         world = Ec2Environment(Cloud(REGION), clock=lambda: self.now, rest=self.rest, executor=executor)
         return Ec2(self.settings, self.directory, world)
 
     def another_that_is_slow(self) -> Ec2:
-        """A back end of the next master, whose calls are not made before it ends."""
+        """Return a back end for the next master, whose calls are only made at its end."""
         return self.another(NotYet)
 
     def rest(self, seconds: float) -> None:
         self.now += seconds
 
     def poll(self, seconds: float = 0.5) -> list[JobEvent]:
-        """Let time pass, and ask what has happened."""
+        """Let time pass, and poll."""
         self.now += seconds
         events = self.backend.poll()
         self.events += events
@@ -157,11 +157,11 @@ class Fleet:
         return found
 
     def enrol_quietly(self, worker: str) -> None:
-        """Write what the master's server writes when an instance has enrolled."""
+        """Write the record that the master's server writes when an instance has enrolled."""
         self.roster.keep(Enrolment(self.id(worker), "AAAA", "192.0.2.9", self.now))
 
     def enrol(self, *workers: str) -> None:
-        """Enrol the instances of workers, and have the back end see it."""
+        """Enrol the instances of workers, and poll."""
         for worker in workers:
             self.enrol_quietly(worker)
         self.polls(2)
@@ -179,7 +179,7 @@ class Fleet:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of a key of one's own, as AWS has one in each region."""
+    """A self-signed certificate, like those of AWS in each region."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Made up")])
     began = datetime.datetime(2026, 1, 1)
@@ -190,7 +190,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def an_image(client: Any, name: str = "gridml-worker", architecture: str = "x86_64") -> str:
-    """Make an image as gridml has them; return its id."""
+    """Make an image like those of gridml; return its id."""
     root = {"RootDeviceName": "/dev/xvda", "VirtualizationType": "hvm"}
     image = client.register_image(Name=name, Architecture=architecture, **root)["ImageId"]
     client.create_tags(Resources=[image], Tags=[{"Key": "gridml", "Value": "0.1.0"}])
@@ -248,7 +248,7 @@ def _watch(account: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _history(account: Aws, parameters: dict[str, Any]) -> dict[str, Any]:
-    """A price of each pool at the time from which on prices are asked for; moto has constant ones, of 2006."""
+    """Return a price of each pool at the requested time; moto's own prices are constant, of 2006."""
     zones = [each["AvailabilityZone"] for each in account.client.describe_subnets()["Subnets"]]
     entries = [
         {
@@ -264,7 +264,7 @@ def _history(account: Aws, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _price_list(account: Aws) -> dict[str, Any]:
-    """As the price list, which moto does not have, answers."""
+    """Answer like the price list, which moto does not have."""
     return {
         "FormatVersion": "aws_v1",
         "PriceList": [] if account.full_price is None else [_product(account.full_price)],
@@ -272,7 +272,7 @@ def _price_list(account: Aws) -> dict[str, Any]:
 
 
 def _product(dollars: float) -> str:
-    """A product of the price list, shortened: its price on demand and, at half of that, reserved."""
+    """Return a shortened product of the price list: its on-demand price and half of that as the reserved price."""
 
     def term(unit: str, price: float) -> dict[str, Any]:
         dimension = {"unit": unit, "beginRange": "0", "endRange": "Inf", "pricePerUnit": {"USD": f"{price:.10f}"}}
@@ -289,7 +289,7 @@ def product() -> Callable[[float], str]:
 
 
 def _within_capacity(account: Aws, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The same request for as many instances as there is room for; where there is none, no pool has any."""
+    """Reduce a request to the available capacity; without any, remove all pools."""
     found = account.client.describe_instances(Filters=[{"Name": "instance-state-name", "Values": ["running"]}])
     room = (account.capacity or 0) - sum(len(each["Instances"]) for each in found["Reservations"])
     target = parameters["TargetCapacitySpecification"]
@@ -302,7 +302,7 @@ def _within_capacity(account: Aws, parameters: dict[str, Any]) -> dict[str, Any]
 
 
 def _with_pool_errors(account: Aws, call: Callable[[dict[str, Any]], Any], parameters: dict[str, Any]) -> Any:
-    """As EC2 answers where pools have nothing: with an error for each, and instances of the others."""
+    """Answer like EC2 for pools without capacity: an error for each, and instances of the others."""
     zones = {each["SubnetId"]: each["AvailabilityZone"] for each in account.client.describe_subnets()["Subnets"]}
     (config,) = parameters["LaunchTemplateConfigs"]
     errors, others = [], []
@@ -325,5 +325,5 @@ def _with_pool_errors(account: Aws, call: Callable[[dict[str, Any]], Any], param
 
 @pytest.fixture
 def fleet(aws: Aws, tmp_path: Path) -> Fleet:
-    """A back end of a run that begins."""
+    """A back end of a new run."""
     return Fleet(aws, tmp_path / "run", aws.options(instance_types=("c5.xlarge", "m5.xlarge")))

@@ -1,4 +1,4 @@
-"""Workers on instances, from launch to end, against moto; the test writes the messages of instances."""
+"""Workers on instances, from launch to end, with moto as EC2; the test writes the messages of instances."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import base64
 import hashlib
 import json
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import pytest
 
-from gridml.api.run_calls import apply_changes
+from gridml.api.run_calls import apply_changes, resume_options
 from gridml.carriers.enrolment import new_key
-from gridml.cli.start import resume_command
 from gridml.errors import RunError, UsageError
 from master.state.jobs import State
 
@@ -77,7 +75,7 @@ def test_what_instances_are_launched_from(fleet: Any) -> None:
     assert "IpPermissions" not in group and not fleet.aws.asked("AuthorizeSecurityGroupIngress")
 
 
-def test_the_host_key_that_instances_are_told_is_the_servers(fleet: Any) -> None:
+def test_instances_get_the_servers_host_key(fleet: Any) -> None:
     from gridml.carriers.sftp import SftpConnection
     from master.sftp.server import MailServer
 
@@ -89,7 +87,7 @@ def test_the_host_key_that_instances_are_told_is_the_servers(fleet: Any) -> None
         credential = replace(Credential.read(fleet.directory.root / "sftp" / "w1"), private_key=new_key())
         assert credential.host_key == fleet.backend._endpoint.host_key
         line = SftpConnection(credential)
-        with pytest.raises(PermissionError):  # the server's key is looked at before one shows one's own
+        with pytest.raises(PermissionError):  # the server's key is checked before the client shows its own
             line.session()
         line.close()
     finally:
@@ -126,7 +124,7 @@ def test_a_worker_that_leaves_with_another_status_is_lost(fleet: Any, status: in
     assert "no numpy" in end.detail
 
 
-def test_who_was_told_that_it_is_taken_is_evicted_and_left_to_ec2(fleet: Any) -> None:
+def test_an_instance_with_a_notice_is_evicted_and_ended_by_ec2(fleet: Any) -> None:
     fleet.submit("w1")
     fleet.enrol("w1")
     fleet.goodbye("w1", 0, evicted=True)
@@ -247,7 +245,7 @@ def test_cancel_with_grace_lets_a_worker_leave(fleet: Any) -> None:
     ]
 
 
-def test_cancel_of_a_worker_that_waits_and_of_one_that_nobody_knows(fleet: Any) -> None:
+def test_cancel_of_a_waiting_and_of_an_unknown_worker(fleet: Any) -> None:
     fleet.backend.submit("w1")
     fleet.backend.cancel("w1")
     fleet.backend.cancel("unknown")
@@ -275,7 +273,7 @@ def test_a_worker_that_left_and_whose_instance_stays_is_terminated(fleet: Any) -
     assert ended_s > fleet.end("w1").time_s  # it was paid for until then
 
 
-def test_instances_that_nobody_knows_are_ended(fleet: Any) -> None:
+def test_unknown_instances_are_ended(fleet: Any) -> None:
     fleet.submit("w1")
     tags = [{"ResourceType": "instance", "Tags": [{"Key": "gridml:run", "Value": fleet.backend.run}]}]
     made = fleet.aws.client.run_instances(ImageId=fleet.aws.image, MinCount=1, MaxCount=1, TagSpecifications=tags)
@@ -329,7 +327,7 @@ def test_a_later_master_inherits_who_lives(fleet: Any) -> None:
         fleet.backend.submit("w3")
 
 
-def test_a_later_master_learns_when_and_how_instances_ended_that_nobody_watched(fleet: Any) -> None:
+def test_a_later_master_learns_the_ends_of_unwatched_instances(fleet: Any) -> None:
     fleet.submit("w1", "w2")
     fleet.enrol("w1", "w2")
     fleet.backend.leave()
@@ -344,7 +342,7 @@ def test_a_later_master_learns_when_and_how_instances_ended_that_nobody_watched(
     assert [end.taken for end in ends] == [True, False]
 
 
-def test_a_later_master_leaves_to_ec2_what_was_told_that_it_is_taken(fleet: Any) -> None:
+def test_a_later_master_does_not_end_instances_with_a_notice(fleet: Any) -> None:
     fleet.submit("w1")
     fleet.enrol("w1")
     fleet.goodbye("w1", 0, evicted=True)
@@ -414,7 +412,7 @@ def test_close_ends_instances_that_are_not_listed_yet(fleet: Any, aws: Any) -> N
     assert aws.states(fleet.backend.run) == {id: "terminated"}
 
 
-def test_who_is_told_that_it_is_taken_and_ended_with_the_run_is_paid_for(fleet: Any) -> None:
+def test_an_instance_with_a_notice_that_ended_with_the_run_is_paid_for(fleet: Any) -> None:
     fleet.submit("w1")
     fleet.enrol("w1")
     fleet.goodbye("w1", 0, evicted=True)
@@ -423,7 +421,7 @@ def test_who_is_told_that_it_is_taken_and_ended_with_the_run_is_paid_for(fleet: 
     assert not fleet.roster.end(fleet.id("w1")).taken
 
 
-def test_what_ec2_does_not_end_is_asked_for_again_after_a_while_and_told_once(fleet: Any) -> None:
+def test_a_failed_termination_is_retried_later_and_reported_once(fleet: Any) -> None:
     fleet.submit("w1")
     fleet.enrol("w1")
     fleet.aws.refusals["TerminateInstances"] = ("RequestLimitExceeded", "Request limit exceeded.")
@@ -463,7 +461,7 @@ def test_a_later_master_that_keeps_none_ends_them(fleet: Any) -> None:
 
 
 def test_a_run_is_resumed_with_an_address_that_instances_can_reach(fleet: Any) -> None:
-    assert "address" in signature(resume_command()).parameters
+    assert "address" in {each.name for each in resume_options()}
     fleet.submit("w1")
     fleet.backend.leave()
     with pytest.raises(UsageError, match=r"127\.0\.0\.1.*--address"):

@@ -48,7 +48,7 @@ def launch(gridml: Callable[..., Answer], programs: Path) -> Callable[..., Answe
 
 
 def mistake(answer: Answer) -> str:
-    """The one message of a command that failed for what its user can mend."""
+    """Return the one message of a command that failed by a mistake of its user."""
     assert answer.status not in (0, 1), answer
     assert answer.err.startswith("Error: ") and "Traceback" not in answer.err
     assert not list(Path("runs").glob("*/ledger.db"))
@@ -142,7 +142,7 @@ def test_an_address_where_no_instance_reaches_the_master(
     assert said in mistake(launch(address=address))
 
 
-def test_how_long_instances_last_is_told_by_the_share_that_is_taken_a_month(launch: Callable[..., Answer]) -> None:
+def test_lifetimes_follow_from_the_monthly_rate_of_interruption(launch: Callable[..., Answer]) -> None:
     result = launch(lifetime="interruptions(5-10%)", dry_run="")
     assert result.status == 0, result
     assert "expected 0.001 to 0.99" in mistake(launch(lifetime="interruptions(500%)"))

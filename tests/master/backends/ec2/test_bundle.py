@@ -1,4 +1,4 @@
-"""The files of a user that instances receive, and those that keep a run from beginning."""
+"""The user's files that instances receive, and those that prevent a run from starting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from master.store.rundir import RunDirectory
 
 
 def modules(tmp_path: Path, program: str, **files: str) -> list[str]:
-    """The names of what instances get of a program and of a package `own` beside it that has these files."""
+    """Return the names of the files that instances get of a program and its package `own` with these files."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").touch()
     for name, text in files.items():
@@ -43,6 +43,6 @@ def test_more_files_than_instances_take_are_refused_before_any_is_paid_for(tmp_p
         modules(tmp_path, "mine.py", **{f"part{n}": "" for n in range(MAX_BUNDLE_FILES)})
 
 
-def test_a_name_that_instances_do_not_take_is_told(tmp_path: Path) -> None:
+def test_a_name_that_instances_reject_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'my program\.py'"):
         modules(tmp_path, "my program.py")

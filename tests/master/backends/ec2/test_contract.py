@@ -1,4 +1,4 @@
-"""The contract of a back end on instances: moto has them, and the test acts for their workers."""
+"""The contract of back ends, on EC2: moto has the instances, and the test acts for their workers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HERE = [check for check in CHECKS if check not in OTHERWISE]
 
 
 class OnMoto(Harness):
-    """Instances that exist; what their workers would do is done by `rest`."""
+    """Instances of moto; `rest` acts for their workers."""
 
-    graceful = None  # what EC2 says of an end does not tell
+    graceful = None  # unknown from EC2's description of an end
     avoids = False
 
     def __init__(self, fleet: Any) -> None:
@@ -40,7 +40,7 @@ class OnMoto(Harness):
             self._work(life)
 
     def _work(self, life: Any) -> None:
-        """Let the worker on an instance do its next step."""
+        """Take the next step of the worker on an instance."""
         behaviour, roster = self.behaviours[life.worker], self.fleet.roster
         if not life.enrolled:
             if roster.enrolment(life.instance.id) is None:

@@ -18,7 +18,7 @@ USUAL: dict[str, Any] = {"region": "us-east-1", "address": "192.0.2.7", "display
 
 
 def test_a_run_that_is_launched_and_cancelled_leaves_nothing_in_the_account(
-    aws: Any, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aws: Any, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     listen, launch = server._listen, Cloud.launch
     monkeypatch.setattr(server, "_listen", lambda host, port, last: listen("127.0.0.1", port, last))
@@ -26,7 +26,7 @@ def test_a_run_that_is_launched_and_cancelled_leaves_nothing_in_the_account(
 
     def launched(cloud: Cloud, request: Any) -> Any:
         answer = launch(cloud, request)
-        gridml.Run(root).cancel()  # once there are instances, whatever the loop does
+        gridml.Run(root).cancel()  # as soon as instances exist, in any state of the loop
         return answer
 
     monkeypatch.setattr(Cloud, "launch", launched)
@@ -41,6 +41,7 @@ def test_a_run_that_is_launched_and_cancelled_leaves_nothing_in_the_account(
             on_event=events.append,
             **USUAL,
         )
+    assert capfd.readouterr() == ("", "")  # display="none"
     run = gridml.Run(root)
     assert run.status == "cancelled" and run.settings()["workers"] == 2
     assert (run.settings()["ec2"]["instance_types"], run.settings()["ec2"]["budget"]) == (["c5.xlarge", "m5.xlarge"], 3)

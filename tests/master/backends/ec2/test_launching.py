@@ -73,7 +73,7 @@ def test_a_quota_that_is_used_up_is_said_and_asked_again(fleet: Any) -> None:
     assert list(fleet.backend._live) == ["w1"]
 
 
-def test_a_quota_told_of_the_request_as_a_whole(fleet: Any) -> None:
+def test_a_quota_of_the_whole_request(fleet: Any) -> None:
     fleet.aws.refusals["CreateFleet"] = ("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
     fleet.submit("w1")
     assert "Service Quotas" in fleet.news[0]
@@ -97,7 +97,7 @@ def test_a_launch_that_is_not_allowed_ends_the_run(fleet: Any) -> None:
     fleet.aws.refusals["CreateFleet"] = ("UnauthorizedOperation", "You are not authorized")
     fleet.submit("w1")
     assert "do not allow ec2:CreateFleet" in fleet.backend.exhausted()
-    assert fleet.backend.more_machines("gridml resume r") == "Mend that, then go on: gridml resume r"
+    assert fleet.backend.more_machines("gridml resume r") == "Fix that, then go on: gridml resume r"
 
 
 def test_a_launch_that_is_no_longer_allowed_ends_the_run_with_its_last_instance(fleet: Any) -> None:

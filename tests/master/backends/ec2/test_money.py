@@ -60,7 +60,7 @@ def test_a_budget_first_stops_launches_and_then_sends_all_home(thrifty: Any) -> 
     assert any("ask for no more" in said for said in fleet.news) and any("leave now" in said for said in fleet.news)
     assert fleet.backend.exhausted() is None  # they are still there
     for worker in ("w1", "w2"):
-        fleet.backend.cancel(worker, grace_s=120.0)  # as the fleet does with those that are too many
+        fleet.backend.cancel(worker, grace_s=120.0)  # like the fleet with surplus workers
         fleet.goodbye(worker, 0)
     fleet.polls(4, 2.0)
     assert [fleet.end(worker).state for worker in ("w1", "w2")] == [State.EVICTED] * 2
@@ -98,7 +98,7 @@ def test_what_on_demand_would_have_cost_is_known(fleet: Any) -> None:
 
 
 def test_instances_on_demand_are_paid_in_full(fleet: Any) -> None:
-    fleet.submit("w1")  # a spot instance, whose prices are kept
+    fleet.submit("w1")  # a spot instance, whose prices are recorded
     on_demand(fleet).backend.inherit(keep=True)
     fleet.submit("w2")
     fleet.enrol("w1", "w2")
@@ -123,9 +123,9 @@ def test_no_more_instances_are_asked_for_than_the_budget_can_keep(fleet: Any) ->
     fleet.backend.leave()
     fleet.settings = replace(fleet.settings, options=replace(fleet.settings.options, budget=0.25))
     fleet.backend = fleet.another()
-    fleet.submit(*(f"w{n}" for n in range(1, 41)))  # for all of them it would last not two minutes
+    fleet.submit(*(f"w{n}" for n in range(1, 41)))  # for all of them the budget would not last two minutes
     fleet.polls(5)
-    assert len(fleet.backend._live) == 3  # a third of an hour each, at the full price of $0.20 at most
+    assert len(fleet.backend._live) == 3  # 20 minutes each, at most at the full price of $0.20
     assert fleet.backend.exhausted() is None
 
 
@@ -143,7 +143,7 @@ def test_without_prices_nothing_is_launched_within_a_budget(thrifty: Any) -> Non
     assert list(fleet.backend._live) == ["w1"]
 
 
-def test_a_budget_that_nobody_can_hold_is_refused(aws: Any) -> None:
+def test_a_budget_that_cannot_be_kept_is_refused(aws: Any) -> None:
     aws.full_price = None
     cloud, options = Cloud("us-east-1"), aws.options(instance_types=("c5.xlarge",), budget=5.0, on_demand=True)
     site = find_site(cloud, options)

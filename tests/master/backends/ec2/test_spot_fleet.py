@@ -62,7 +62,7 @@ def test_a_pool_that_is_unsuited_is_never_asked_again() -> None:
     assert not no_pool_left([A, B], {A: refused, B: no_capacity})[0]
 
 
-def test_only_a_quota_and_what_nobody_knows_concern_the_account() -> None:
+def test_only_a_quota_and_unknown_errors_concern_the_account() -> None:
     assert concerns_account({Refusal.QUOTA, Refusal.CAPACITY})[0]
     assert concerns_account({Refusal.OTHER})[0]
     assert not concerns_account({Refusal.OTHER, Refusal.CAPACITY})[0]

@@ -19,7 +19,7 @@ def test_the_table_knows_every_case() -> None:
 def test_what_holds_for_every_case(stage: Stage, cause: Cause, word: Goodbye) -> None:
     end = ENDS[stage, cause, word]
     if word is Goodbye.TAKEN or (cause is Cause.TAKEN and (stage is Stage.GONE or word is not Goodbye.NONE)):
-        assert end is State.EVICTED  # never finished, whatever its status
+        assert end is State.EVICTED  # never FINISHED, with any exit status
     if end is State.FINISHED:
         assert word is Goodbye.DONE
     if word is Goodbye.FAILED:

@@ -24,7 +24,7 @@ def left(fleet: Any) -> int:
 
 @pytest.fixture
 def dead(fleet: Any) -> Any:
-    """A run whose master has died: its instances work on."""
+    """A run whose master has died, while its instances continue."""
     fleet.submit("w1", "w2")
     fleet.backend.leave()
     return fleet
@@ -41,7 +41,7 @@ def sweep(*options: str) -> None:
     assert ended.value.code == 0
 
 
-def test_a_sweep_shows_and_removes_only_when_it_is_told_to(dead: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_lists_and_removes_only_with_yes(dead: Any, capsys: pytest.CaptureFixture[str]) -> None:
     sweep()
     said = capsys.readouterr().out
     assert f"{dead.backend.run}: 2 instances, 1 launch template, 1 security group; would be removed with --yes" in said
@@ -49,7 +49,7 @@ def test_a_sweep_shows_and_removes_only_when_it_is_told_to(dead: Any, capsys: py
     sweep("--yes")
     assert f"{dead.backend.run}: removed 2 instances" in capsys.readouterr().out
     assert left(dead) == 0
-    assert all(dead.roster.end(dead.id(worker)) is not None for worker in ("w1", "w2"))  # nothing is paid any more
+    assert all(dead.roster.end(dead.id(worker)) is not None for worker in ("w1", "w2"))  # their costs have ended
     sweep("--yes")
     assert "Nothing of gridml's is left in us-east-1" in capsys.readouterr().out
 
@@ -89,7 +89,7 @@ def test_cancel_of_a_run_without_a_master_removes_what_it_has(dead: Any, make_le
     with opened(dead.directory.root) as ledger:
         assert read_facts(ledger)["status"] == RunStatus.CANCELLED
     assert withdraw(Cloud("us-east-1"), dead.directory, dead.rest) is None
-    assert all(dead.roster.end(dead.id(worker)) is not None for worker in ("w1", "w2"))  # nothing is paid any more
+    assert all(dead.roster.end(dead.id(worker)) is not None for worker in ("w1", "w2"))  # their costs have ended
 
 
 def test_a_run_that_a_master_holds_is_not_withdrawn(dead: Any) -> None:
@@ -104,7 +104,7 @@ def test_a_run_that_a_master_holds_is_not_withdrawn(dead: Any) -> None:
 
 @pytest.fixture
 def make_ledger() -> Callable[[Path], None]:
-    """Makes the ledger of a run that was begun."""
+    """A maker of the ledger of a started run."""
 
     def make(root: Path) -> None:
         ledger = Ledger(root / "ledger.db", shared_disk=False, create=True)

@@ -1,4 +1,4 @@
-"""The decision about which runs' leftovers are removed."""
+"""The decision to remove the leftovers of a run."""
 
 from __future__ import annotations
 

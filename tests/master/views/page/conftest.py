@@ -1,4 +1,4 @@
-"""A run for pages: two epochs on three workers, one of which was lost, with metrics, what f logged and odd events."""
+"""A run for pages: two epochs on three workers, one of which was lost, with metrics, logged values and odd events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridml.protocol.messages import Failure, Logged, Sync
-from master.state.failures import Altered
+from master.state.failures import Alteration
 from master.state.jobs import JobEvent, State
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
@@ -75,8 +75,8 @@ def finished(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A run that failed, whose folder, program, metrics, vertex type, machine, worker and exception would each run a
-    script where they were taken as HTML."""
+    """A failed run whose folder, program, metrics, vertex type, machine, worker and exception would each run a script
+    if they were taken as HTML."""
     bad = "<img src=x onerror=document.title=1>"
     root = tmp_path / f"run {bad}"
     ledger = begin(root, f"{bad}.py")
@@ -86,7 +86,7 @@ def hostile(tmp_path: Path) -> Path:
         metrics = {f"loss{bad}": 0.5, f"list{bad}": [0.5, 0.6], "__proto__": 0.1, f"words{bad}": bad}
         ledger.set_metrics(0, metrics)
         ledger.quarantine(f"w1{bad}", bad, 106.0)
-        ledger.add_altered(f"w1{bad}", Altered.SHORTENED, 5, bad, 106.0)
+        ledger.add_altered(f"w1{bad}", Alteration.SHORTENED, 5, bad, 106.0)
         failure = Failure(1, 1, f"Image{bad}: ValueError: {bad}", f"Traceback: {bad}", 3, 4)
         ledger.open_epoch(1, COUNT, 104.0)
         lease = ledger.lease(ledger.spans[-1], 250, f"w1{bad}", 104.0, f"sized {bad}")

@@ -1,4 +1,4 @@
-"""A page in a real browser: with ten thousand events, on a phone, by keyboard; and what it asks for."""
+"""A page in a real browser: with ten thousand events, on a phone, by keyboard, and its requests."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def test_a_page_in_a_browser(finished: Path, hostile: Path, tmp_path: Path) -> N
         tab.go(file.as_uri())
         assert tab.value("document.getElementById('event-count').textContent") == "10,000 of 10,000 events"
         assert tab.value("document.querySelectorAll('canvas').length") == 7
-        assert 0 < tab.value(SHOWN) < 60  # only what is in view
-        assert tab.value("document.title") == "digits.py: finished"  # what an event holds ran nowhere
+        assert 0 < tab.value(SHOWN) < 60  # only the visible ones
+        assert tab.value("document.title") == "digits.py: finished"  # no script in an event was run
 
         # By keyboard: the list goes to its last event, a chart's legend reads its values.
         tab.value("document.getElementById('events').focus()")
         tab.press("End")
         assert "running: w9997 on slot-1" in tab.value("document.getElementById('event').textContent")
         credited = "document.querySelectorAll('.plot')[0].querySelectorAll('.u-value')[1].textContent"
-        assert tab.value(credited) == "2,000"  # its last value, before a pointer is there
+        assert tab.value(credited) == "2,000"  # its last value, without a pointer
         tab.value("document.querySelectorAll('.plot')[0].focus()")
         tab.press("ArrowLeft")
         assert tab.value(credited) == "2,000"  # at second 8, where the run ended at 10
         tab.press("ArrowLeft")
         assert tab.value(credited) == "1,750"
         others = "document.querySelectorAll('.plot')[1].querySelector('.u-value').textContent"
-        assert tab.value(others) == "9.00 s"  # of the workers, whose moment nearest to second 7 that is
-        assert tab.value(ENDS) == "10,10,10,10,10"  # all end as the run did
+        assert tab.value(others) == "9.00 s"  # of the workers, at the moment nearest to second 7
+        assert tab.value(ENDS) == "10,10,10,10,10"  # all end with the run
         assert tab.value(NUMBERS) == "1.16e21 3.09e-17 1,157,590 0.5|1e21 1.5e21 2e21|3e-17 3.05e-17|0 500k 1,000k"
 
         # On a phone nothing is wider than the screen.
@@ -63,7 +63,7 @@ def test_a_page_in_a_browser(finished: Path, hostile: Path, tmp_path: Path) -> N
         assert tab.value("document.documentElement.scrollWidth") <= 320
         assert set(tab.requests) == {file.as_uri()} | {each for each in tab.requests if each.startswith("data:")}
 
-        # Whatever a run and what it says are called, it is text.
+        # All names and texts of a run are shown as text.
         file = tmp_path / "hostile.html"
         write_page(hostile, file)
         tab.go(file.as_uri())
@@ -78,7 +78,7 @@ def test_a_page_in_a_browser(finished: Path, hostile: Path, tmp_path: Path) -> N
         assert "is in quarantine: <img src=x" in shown
         assert ": 1 shortened; the last one: <img src=x" in shown and "Altered pushes of w1<img src=x" in shown
 
-        # Live: what is new comes, from this machine alone.
+        # Live: new data arrives, from this machine only.
         tab.go(server.address)
         tab.requests.clear()
         ledger = Ledger(finished / "ledger.db", shared_disk=False)
@@ -91,7 +91,7 @@ def test_a_page_in_a_browser(finished: Path, hostile: Path, tmp_path: Path) -> N
         tab.value("look()")
         assert tab.value("document.getElementById('event-count').textContent") == "10,001 of 10,001 events"
         assert tab.value("charts.get('metric loss').plot.series.map((line) => line.label).join()") == (
-            "epochs,evaluated,logged by f"  # f alone had said it until then
+            "epochs,evaluated,logged by f"  # until then only f had reported it
         )
         assert tab.requests and all(each.startswith(server.address + "data?after=") for each in tab.requests)
         assert tab.errors == []

@@ -1,4 +1,4 @@
-"""Every pair of colours that stands together in a page has the contrast of WCAG 2.2 AA, in both schemes."""
+"""Every pair of adjacent colours of a page has the contrast of WCAG 2.2 AA, in both schemes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAIRS = [
 
 
 def schemes() -> dict[str, dict[str, str]]:
-    """The colours of the light scheme, and those of the dark one."""
+    """Return the colours of the light scheme, and those of the dark one."""
     light, dark = (
         dict(re.findall(r"--([\w-]+): (#\w{6});", block)) for block in re.findall(r":root {(.*?)}", CSS, re.S)
     )

@@ -1,4 +1,4 @@
-"""The page is one file that asks for nothing, and shows what is in a ledger as text."""
+"""The page is one file that makes no requests, and shows the ledger's content as text."""
 
 from __future__ import annotations
 

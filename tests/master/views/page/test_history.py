@@ -1,4 +1,4 @@
-"""History of a run: columns that end at the figures of the report."""
+"""The history of a run: columns that end with the figures of the report."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_f_logged_is_there_by_name(finished: Path) -> None:
 @pytest.mark.parametrize("points", [1, 3, 50])
 def test_no_more_points_than_asked_for_and_the_last_value_is_the_same(finished: Path, points: int) -> None:
     credit = history(finished, points).credit
-    assert len(credit["at_s"]) <= points + 1  # the last moment begins a part of its own
+    assert len(credit["at_s"]) <= points + 1  # the last moment begins another part
     assert credit["credited"][-1] == 2000.0
 
 

@@ -1,15 +1,20 @@
-"""A live page is for who has its address, asks for nothing but its own data, and says in one message what is wrong."""
+"""A live page is only accessible by its address, only requests its own data, and reports errors in one message."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
+import struct
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gridml.cli.main import command_line
@@ -17,7 +22,8 @@ from gridml.errors import LedgerError, UsageError
 from master.store.ledger import Ledger
 from master.views.page import page_server
 from master.views.page.document import PageFacts, changed_parts, read_page_facts
-from master.views.page.page_server import HOST, MIN_INTERVAL_S, SHARE, CachedFacts, PageServer, serving
+from master.views.page.page_server import HOST, MAX_CONNECTIONS, MIN_INTERVAL_S, SHARE, CachedFacts, PageServer, serving
+from tests.support.effort import examples
 
 
 @pytest.fixture
@@ -139,7 +145,7 @@ def test_a_ledger_that_takes_long_to_read_is_read_seldom(finished: Path) -> None
     assert MIN_INTERVAL_S > 0
 
 
-def test_what_is_credited_meanwhile_comes_with_the_next_question(finished: Path) -> None:
+def test_new_credits_come_with_the_next_request(finished: Path) -> None:
     kept = CachedFacts(finished, iter([0.0, 0.0, 5.0, 5.0]).__next__)
     assert len(kept.now().events.topic) == 2
     ledger = Ledger(finished / "ledger.db", shared_disk=False)
@@ -162,14 +168,14 @@ def test_of_a_run_that_goes_on_only_the_parts_that_changed_come(finished: Path) 
 
 
 def test_a_ledger_that_cannot_be_read_for_a_while_leaves_what_was_known(finished: Path) -> None:
-    """A browser keeps the old data, with the trouble, and is up to date as soon as the run can be read again."""
+    """A browser keeps the old data, with the error, and is up to date as soon as the run can be read again."""
     now = [0.0]
     kept = CachedFacts(finished, lambda: now[0])
     page = PageServer(finished, facts=kept)
     ledger, away = finished / "ledger.db", finished / "away.db"
     with serving(page):
         ledger.rename(away)
-        assert ask(page, f"/{page.token}/data")[0].status == 503  # nothing was known yet
+        assert ask(page, f"/{page.token}/data")[0].status == 503  # there is no data yet
         away.rename(ledger)
         assert ask(page, f"/{page.token}/data")[0].status == 200
         ledger.rename(away)
@@ -181,3 +187,101 @@ def test_a_ledger_that_cannot_be_read_for_a_while_leaves_what_was_known(finished
         now[0] += 1000.0
         answer, text = ask(page, f"/{page.token}/data")
         assert (answer.status, json.loads(text)["trouble"]) == (200, None)
+
+
+def send(server: PageServer, content: bytes, *, half: bool = False) -> bytes:
+    """Send raw bytes; return all that is answered. `half`: close the connection abruptly instead of reading."""
+    with socket.create_connection((HOST, server.server_port), timeout=60) as connection:
+        if half:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        with contextlib.suppress(ConnectionError):  # it may have answered and closed before all was sent
+            connection.sendall(content)
+            connection.shutdown(socket.SHUT_WR)
+        if half:
+            return b""
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while got := connection.recv(1 << 16):
+                answer += got
+        return answer
+
+
+TAIL = b" HTTP/1.1\r\nHost: {host}\r\n\r\n"
+SPECIAL = {  # by name, as some are long
+    "nothing": b"",
+    "no line": b"\r\n",
+    "a word": b"GET",
+    "no version": b"GET /\r\n",
+    "a late version": b"GET / HTTP/9.9\r\n\r\n",
+    "no number": b"GET / HTTP/x\r\n\r\n",
+    "no method": b"__class__ / HTTP/1.1\r\n\r\n",
+    "an open bracket": b"GET http://[/" + TAIL,
+    "a bracket after slashes": b"GET //[" + TAIL,
+    "a long number": b"GET /{token}/data?after=" + b"9" * 5000 + TAIL,
+    "a long query": b"GET /{token}/data?" + b"&" * 60_000 + TAIL,
+    "a long path": b"GET /" + b"x" * 100_000 + TAIL,
+    "a long header": b"GET / HTTP/1.1\r\nHost: " + b"x" * 100_000 + b"\r\n\r\n",
+    "many headers": b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 300 + b"\r\n",
+    "a negative length": b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+}
+REQUESTS = st.one_of(
+    st.binary(max_size=300),
+    st.binary(max_size=100).map(lambda b: b"GET " + b + b" HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+    st.binary(max_size=100).map(lambda b: b"GET /{token}/data?" + b + b" HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+    st.binary(max_size=100).map(lambda b: b"GET /{token}/ HTTP/1.1\r\nHost: " + b + b"\r\n\r\n"),
+    st.binary(max_size=100).map(lambda b: b"GET / HTTP/1.1\r\n" + b + b"\r\n\r\n"),
+    st.sampled_from([*SPECIAL]).map(lambda name: name.encode()),
+)
+
+
+def requested(server: PageServer, content: bytes) -> bytes:
+    content = SPECIAL.get(content.decode(errors="replace"), content)
+    host = f"{HOST}:{server.server_port}".encode()
+    return content.replace(b"{host}", host).replace(b"{token}", server.token.encode())
+
+
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=REQUESTS, half=st.booleans())
+@example(content=b"an open bracket", half=False)
+@example(content=b"a long number", half=False)
+@example(content=b"GET\t{token}/\x00\n \rHost:{host}", half=False)
+def test_whatever_is_sent_is_answered_or_closed_without_a_traceback(
+    server: PageServer, capfd: pytest.CaptureFixture[str], content: bytes, half: bool
+) -> None:
+    """Regression: `GET http://[/` printed a traceback on the terminal of gridml watch --page."""
+    answer = send(server, requested(server, content), half=half)
+    bare = (b"<!DOC", b"<!doc", b"{", b"this page", b"wrong token", b"only the page")  # a request without a version
+    assert not answer or answer.startswith((b"HTTP/", *bare))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("path", "status"), [(b"http://[/", b"403"), (b"\xff", b"403"), (b"/ /", b"400")])
+def test_an_address_that_is_none_is_refused(server: PageServer, path: bytes, status: bytes) -> None:
+    host = f"{HOST}:{server.server_port}".encode()
+    answer = send(server, b"GET " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+    assert answer.split()[1] == status
+
+
+def test_connections_in_number_take_no_more_threads_than_are_allowed(
+    server: PageServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.ExitStack() as opened:
+        for _ in range(2 * MAX_CONNECTIONS):
+            opened.enter_context(socket.create_connection((HOST, server.server_port), timeout=60)).sendall(b"GET /")
+        threads = [each for each in threading.enumerate() if "process_request" in each.name]
+        assert len(threads) <= MAX_CONNECTIONS
+    assert ask(server, f"/{server.token}/")[0].status == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_error_of_its_own_is_one_line_and_only_the_first_of_its_kind(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(root: Path) -> PageFacts:
+        raise ZeroDivisionError("a\nbug")
+
+    with serving(PageServer(finished, facts=CachedFacts(finished, read=broken))) as server:
+        for _ in range(3):
+            with pytest.raises(http.client.RemoteDisconnected):
+                ask(server, f"/{server.token}/")
+    assert capsys.readouterr().err == "The page's server could not answer a request: ZeroDivisionError: a\\nbug\n"

@@ -1,4 +1,4 @@
-"""The lines about batch and learning rates state what f is given, in every view; there are few of them."""
+"""Log lines about batch and learning rates: they state what f is given, in every view, and are few."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gridml.engine.pace import UsedSettings, used_settings
 from gridml.model.loading import load
 from master.backends.script import ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.scaling import is_worth_a_line, request
+from master.scaling import request, should_log_settings
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
@@ -129,7 +129,7 @@ class Case:
     factor: float = 1.0  #: of the program's own schedule, in all of the run
 
     def written(self, folder: Path) -> Path:
-        """The program as a file, which writes what f sees beside itself."""
+        """Write the program to a file. Its f records its arguments in a file in the same folder."""
         second = "also = gridml.module(linear, partial(torch.optim.Adam, lr=0.001))" if self.more else ""
         f = self.function.format(update=self.update, more=self.more) if self.function is TRAIN else self.function
         text = PROGRAM.format(
@@ -148,6 +148,7 @@ CASES = {
     "min_batch": Case("batch 24 to 32 of 64, rate 0.03062 of 0.05", update="batch=64, min_batch=24"),
     "min_batch above half": Case("batch 40 to 64 of 64, rate 0.03953 of 0.05", update="batch=64, min_batch=40"),
     "all of it": Case("batch 64 (not shared: min_batch), rate 0.05", update="batch=64, min_batch=64"),
+    "fixed rate": Case("batch 16 of 64, rate 0.05", update='batch=64, rate="fixed"'),
     "odd": Case("batch 3 of 10, rate 0.02739 of 0.05", update="batch=10"),
     "accumulating": Case(
         "batch 16 of 64, an optimiser step every 2 of them, rate 0.025 of 0.05", update="batch=64, accumulate=2"
@@ -181,7 +182,7 @@ CASES = {
 
 
 def played(file: Path, workers: int, root: Path) -> list[tuple[int, list[float]]]:
-    """What f saw in a run: how many vertices, and the rates of all groups."""
+    """Return the arguments of f in a run: number of vertices, and the rates of all groups."""
     settings = Settings(file, "simulated", workers, steps_each=0, options=SimulatedOptions(None, None))
     scenario = Scenario(Steady(workers), COSTS, travel_s=0.01)
     play_scenario(settings, scenario, root, lambda *event: None, trainer=Trainer(file, COSTS))
@@ -190,7 +191,7 @@ def played(file: Path, workers: int, root: Path) -> list[tuple[int, list[float]]
     return seen
 
 
-def told(root: Path) -> list[str]:
+def training_lines(root: Path) -> list[str]:
     with opened(root) as ledger:
         return [text for (text,) in ledger.execute("SELECT text FROM events WHERE topic = 'training' ORDER BY rowid")]
 
@@ -205,12 +206,14 @@ def test_what_a_run_says_that_it_uses_is_what_f_is_given(name: str, workers: int
     seen = played(file, workers, tmp_path / "run")
     settings = load(file)
     if workers == 4:
-        assert told(tmp_path / "run") == [f"4 workers: {case.line}: docs/training.md"]
-    assert told(tmp_path / "run") == report(tmp_path / "run").settings == [used_settings(settings, workers)[1]]
+        assert training_lines(tmp_path / "run") == [f"4 workers: {case.line}: docs/training.md"]
+    assert (
+        training_lines(tmp_path / "run") == report(tmp_path / "run").settings == [used_settings(settings, workers)[1]]
+    )
 
     def is_given(used: UsedSettings, count: int, rates: list[float]) -> bool:
-        """Whether a call of f was as the line of so many workers has it: a batch at the end of a chunk may be smaller,
-        and the default schedule has rates fall."""
+        """Return whether a call of f agrees with the line for this number of workers. A batch at the end of a chunk may
+        be smaller, and by the default schedule rates fall."""
         expected = [rate * used.rate_factor * case.factor for rate in settings.rates or ()]
         if "falling" in case.line:
             return count <= used.largest and all(got <= rate for got, rate in zip(rates, expected, strict=True))
@@ -273,28 +276,28 @@ def test_where_nothing_could_differ_nothing_is_said(tmp_path: Path) -> None:
         command_line(), ["simulate", "--vertices", "200", "--workers", "2", "--run-dir", str(root)]
     )
     assert said.exit_code == 0 and "training" not in said.output
-    assert told(root) == report(root).settings == []
+    assert training_lines(root) == report(root).settings == []
 
 
 def test_other_settings_are_worth_a_line_once_they_were_used_for_a_while() -> None:
     two = UsedSettings(workers=2, batch=32, largest=32, rate_factor=0.5**0.5)
-    assert is_worth_a_line(two, {16}, 61.0, 200.0)[0]
-    assert is_worth_a_line(two, {16}, 5.0, 5.0) == (False, "it was used for 5 of 5 s")
-    assert is_worth_a_line(two, {16}, 90.0, 1000.0) == (False, "it was used for 90 of 1000 s")
-    assert is_worth_a_line(two, {16, 32}, 100.0, 100.0) == (False, "a batch of 32 was logged before")
+    assert should_log_settings(two, {16}, 61.0, 200.0)[0]
+    assert should_log_settings(two, {16}, 5.0, 5.0) == (False, "it was used for 5 of 5 s")
+    assert should_log_settings(two, {16}, 90.0, 1000.0) == (False, "it was used for 90 of 1000 s")
+    assert should_log_settings(two, {16, 32}, 100.0, 100.0) == (False, "a batch of 32 was logged before")
 
 
 @pytest.mark.parametrize(("exec_s", "lines"), [(0.01, ["4 workers"]), (0.2, ["4 workers", "1 worker"])])
 def test_where_fewer_train_for_long_than_were_asked_for_a_line_says_what_they_use(
     exec_s: float, lines: list[str], tmp_path: Path
 ) -> None:
-    """Four are asked for, and there is one machine."""
+    """Four workers are asked for, but only one machine exists."""
     file, costs = CASES["shared"].written(tmp_path), Costs(exec_s=exec_s, push_s=0.01)
     settings = Settings(file, "simulated", 4, options=SimulatedOptions(None, None))
     play_scenario(
         settings, Scenario(Steady(1), costs), tmp_path / "run", lambda *event: None, trainer=Trainer(file, costs)
     )
-    assert [text.partition(":")[0] for text in told(tmp_path / "run")] == lines
+    assert [text.partition(":")[0] for text in training_lines(tmp_path / "run")] == lines
     assert len(report(tmp_path / "run").settings) == len(lines)
 
 
@@ -303,7 +306,7 @@ def test_where_workers_come_and_go_all_the_time_there_are_no_more_lines_than_a_b
     settings = Settings(file, "simulated", 4, options=SimulatedOptions(None, None))
     script = ScriptedLives(4, Exponential(40.0), seed=1, gap_s=30.0)
     play_scenario(settings, Scenario(script, costs), root, lambda *event: None, trainer=Trainer(file, costs))
-    batches = re.findall(r"batch (\d+)", "\n".join(told(root)))
+    batches = re.findall(r"batch (\d+)", "\n".join(training_lines(root)))
     assert batches[0] == "16" and 2 <= len(batches) == len(set(batches)) <= 4
 
 
@@ -320,4 +323,7 @@ def test_scaled_a_run_says_what_it_uses_from_then_on_and_a_new_master_says_nothi
     scenario = Scenario(Steady(4), COSTS, travel_s=0.01, crash_every_s=1.0)
     result = play_scenario(settings, scenario, root, scale, trainer=Trainer(file, COSTS))
     assert result.masters > 1
-    assert [text.partition(",")[0] for text in told(root)] == ["4 workers: batch 16 of 64", "2 workers: batch 32 of 64"]
+    assert [text.partition(",")[0] for text in training_lines(root)] == [
+        "4 workers: batch 16 of 64",
+        "2 workers: batch 32 of 64",
+    ]

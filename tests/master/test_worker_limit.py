@@ -1,4 +1,4 @@
-"""A run asks for no more workers than it is long enough for, and says so."""
+"""A run asks for no more workers than it is long enough for, and records that."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def test_a_long_one_for_all(play: Play) -> None:
     assert not announced(root)
 
 
-def test_all_are_asked_for_by_who_says_so(play: Play) -> None:
+def test_all_are_asked_for_with_steps_each_0(play: Play) -> None:
     root = play(3, steps_each=0)
     assert submitted(root) == WANTED
     assert not announced(root)
 
 
-def test_masters_that_come_after_do_not_tell_it_again(play: Play) -> None:
+def test_later_masters_do_not_record_it_again(play: Play) -> None:
     root = play(30, crash_every_s=2.0)
     with opened(root) as ledger:
         (masters,) = ledger.execute("SELECT value FROM run WHERE key = 'masters'").fetchone()
@@ -117,8 +117,8 @@ def test_scaling_is_within_what_a_run_is_long_enough_for(play: Play) -> None:
     ]
 
 
-def test_what_is_not_bounded_any_more_is_not_said_to_be(play: Play) -> None:
-    """Six of sixteen, then two, then three: status and report say nothing of a bound."""
+def test_a_limit_that_no_longer_applies_is_not_shown(play: Play) -> None:
+    """Six of sixteen, then two, then three: status and report no longer show a limit."""
 
     def heard(root: Path, topic: str, text: str, facts: object) -> None:
         if topic == "epoch" and text.startswith(("epoch 1 ", "epoch 10 ")):
@@ -131,7 +131,7 @@ def test_what_is_not_bounded_any_more_is_not_said_to_be(play: Play) -> None:
 
 
 def test_counts_are_not_averaged(tmp_path: Path) -> None:
-    """Where nothing is averaged, nothing is lost."""
+    """Parallel training loses nothing if no replica is averaged, so no limit applies."""
     program, root = tmp_path / "costs.py", tmp_path / "run"
     program.write_text(cost_only_worker.source(100, 1))
     settings = Settings(program, "simulated", WANTED, options=SimulatedOptions())
@@ -142,9 +142,9 @@ def test_counts_are_not_averaged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["run", "simulate"])
 def test_help_names_what_is_usual(verb: str) -> None:
-    """Commands do not load the master for their help, so the number stands there as a word."""
+    """Commands do not load the master for their help, so the number is repeated in its text."""
     text = CliRunner().invoke(command_line(), [verb, "--help"]).output.replace("│", " ")
-    assert f"fewer workers are asked for; otherwise {STEPS_EACH}; 0: all" in " ".join(text.split())
+    assert f"fewer workers are requested; 0: never fewer. [default: {STEPS_EACH}]" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("given", [-1, 10**9 + 1])
