@@ -239,7 +239,7 @@ class Session:
             lease.epoch, action.version, action.share, step.at(action.credited, epochs), epochs * step.per_epoch
         )
         try:
-            self._engine.train(start, stop, program.factor(at), 1.0 if program.update.keeps_rate else size / batch)
+            self._engine.train(start, stop, program.factor(at), size / batch)
         except BatchFailed as failure:
             return self._failed(lease, failure)
         stop = action.stop if stop == trained else stop

@@ -18,6 +18,7 @@ from gridml.engine import read_only
 from gridml.engine.devices import Device, device_fault_of
 from gridml.engine.mirror import Capture
 from gridml.engine.modules import ModuleRows, Modules, Trainable, checked_views
+from gridml.engine.pace import rate_scale
 from gridml.engine.snapshot import Snapshot
 from gridml.engine.update_runner import BatchFailed, Recorder, UpdateRunner
 from gridml.errors import NotFiniteError
@@ -127,8 +128,8 @@ class Engine:
         return (whole, True) if whole > at else (until, False)
 
     def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
-        """Run f on rows [start, stop). The learning rate is the user's times `factor`, scaled for a batch whose size is
-        `share` times the program's batch size.
+        """Run f on rows [start, stop). The learning rate is the user's times `factor`; unless the program keeps its
+        rates, it is scaled for a batch whose size is `share` times the program's batch size.
 
         Raises BatchFailed from the user's error. An error of the device is raised unchanged. A loss on a device that is
         not finite raises BatchFailed only when the losses are read: in a later call or in `snapshot`.
@@ -137,14 +138,14 @@ class Engine:
         if self._stepping.unread >= MAX_UNREAD_LOSSES:
             self.read_losses()
         self._stepping.rows = start, stop
-        schedule = self.program.schedule
+        schedule, scale = self.program.schedule, rate_scale(share, keeps_rate=self.program.update.keeps_rate)
         failed = True
         self.recorder.begin_batch()
         try:
             for modules in self._modules.values():
-                modules.set_rate(factor, share)
+                modules.set_rate(factor, scale)
                 if isinstance(schedule, TorchSchedule):
-                    modules.follow(schedule, self.at, share)
+                    modules.follow(schedule, self.at, scale)
             self._runner.run(start, stop, self.at)
             failed = False
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may call sys.exit

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from gridml.engine.devices import Device
 from gridml.engine.mirror import Capture, Mirror, check_tensors, needs_mirror
 from gridml.engine.optimisers import OptimiserMemory, TorchRates, entries_of, gathered, inherit
-from gridml.engine.pace import rate_scale
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.device_memory import CPU
 from gridml.model.layers import COMPILED, STATISTICS, batch_norms, plain, weights_of
@@ -353,17 +352,17 @@ class Modules:
             problems += [problem] if problem is not None else []
         return problems
 
-    def set_rate(self, factor: float, share: float = 1.0) -> None:
-        """Set every optimiser's learning rate to the user's times `factor`, scaled for batches whose size is `share`
-        times the program's batch size."""
+    def set_rate(self, factor: float, scale: float = 1.0) -> None:
+        """Set every optimiser's learning rate to the user's times the schedule's `factor` and the `scale` of the batch
+        (`gridml.engine.pace.rate_scale`)."""
         for made in self._made.values():
             for optimiser, base in zip(made.optimisers.values(), made.base, strict=True):
                 for group, settings in zip(optimiser.param_groups, base, strict=True):
-                    group["lr"] = settings["lr"] * factor * rate_scale(share)
+                    group["lr"] = settings["lr"] * factor * scale
 
-    def follow(self, schedule: TorchSchedule, at: Progress, share: float = 1.0) -> None:
-        """Give every optimiser the settings of torch's scheduler at this progress. The rate is scaled for batches whose
-        size is `share` times the program's batch size. Raises ProgramError if the scheduler cannot be made."""
+    def follow(self, schedule: TorchSchedule, at: Progress, scale: float = 1.0) -> None:
+        """Give every optimiser the settings of torch's scheduler at this progress, with the rate times the `scale` of
+        the batch. Raises ProgramError if the scheduler cannot be made."""
         for made in self._made.values():
             if not made.rates or any(each.steps != at.steps for each in made.rates):
                 pairs = zip(made.optimisers.values(), made.base, strict=True)
@@ -371,7 +370,7 @@ class Modules:
             for optimiser, each in zip(made.optimisers.values(), made.rates, strict=True):
                 for group, settings in zip(optimiser.param_groups, each.at(schedule.place(at)), strict=True):
                     group.update(settings)
-                    group["lr"] = settings["lr"] * rate_scale(share)
+                    group["lr"] = settings["lr"] * scale
 
     def forget_optimisers(self) -> None:
         """Reset every optimiser's state, after the master has rejected work."""

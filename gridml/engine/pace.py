@@ -35,15 +35,15 @@ def batch_size(batch: int, min_batch: int, live: int) -> int:
     return max(min_batch, -(-batch // min(max(1, live), MAX_BATCH_PARTS)))
 
 
-def rate_scale(share: float) -> float:
+def rate_scale(share: float, *, keeps_rate: bool = False) -> float:
     """Return the factor of the learning rate for a batch that has `share` (0 to 1) times the size of the program's: the
-    square root of `share`.
+    square root of `share`, or 1 for a program that keeps its rate.
 
     The root keeps the noise of one step (Krizhevsky, arXiv 1404.5997, section 5; for adaptive optimisers Malladi et
     al., arXiv 2205.10287). A linear rule would train networks whose rate is near its limit further, and lose more on
     others.
     """
-    return math.sqrt(share)
+    return 1.0 if keeps_rate else math.sqrt(share)
 
 
 def next_batch(left: int, size: int, least: int, *, alike: bool) -> int:
@@ -88,7 +88,7 @@ class PaceChoice(NamedTuple):
 def choose_pace(facts: PaceFacts) -> tuple[PaceChoice, str]:
     """Return (batch, rate and push interval of one worker, reason of the interval)."""
     batch = batch_size(facts.batch, facts.min_batch, facts.live)
-    rate = 1.0 if facts.keeps_rate else rate_scale(batch / facts.batch)
+    rate = rate_scale(batch / facts.batch, keeps_rate=facts.keeps_rate)
     every, reason = (facts.asked, "asked for") if facts.asked is not None else _push_every(facts, batch)
     return PaceChoice(batch, rate, every), reason
 

@@ -13,6 +13,7 @@ from torch.optim import lr_scheduler as torchs
 
 import gridml
 from gridml.engine.modules import Modules
+from gridml.engine.pace import rate_scale
 from gridml.errors import ProgramError
 from gridml.model.schedule import Progress, TorchSchedule
 from gridml.model.vertex import describe
@@ -106,7 +107,7 @@ def test_the_rate_falls_with_the_batch_and_momentum_does_not() -> None:
     assert isinstance(schedule, TorchSchedule)
     modules = modules_with(SGD)
     (expected,) = plain(CASES["OneCycleLR of SGD"][0], SGD)[10]
-    modules.follow(schedule, Progress(step=10, steps=STEPS), 0.25)
+    modules.follow(schedule, Progress(step=10, steps=STEPS), rate_scale(0.25))
     (settings,) = settings_of(modules.optimisers(0)["model"])
     assert settings["lr"] == expected["lr"] / 2
     assert settings["momentum"] == expected["momentum"]

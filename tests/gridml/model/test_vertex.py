@@ -354,7 +354,7 @@ def test_rates_are_the_users_times_a_factor() -> None:
 def test_rates_follow_the_batch() -> None:
     modules = Modules(describe(Network))
     modules.make(0)
-    modules.set_rate(0.5, 0.25)
+    modules.set_rate(0.5, 0.5)
     assert modules.optimisers(0)["model"].param_groups[0]["lr"] == 0.5 * 0.5 * 0.5
 
 
