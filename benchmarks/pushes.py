@@ -19,6 +19,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.arguments import numbers, sized
+from benchmarks.limits import PROGRAM as IDLE
 from benchmarks.table import Cell, write
 from master.backends.local import Local
 from master.backends.local_plugin import worker_command
@@ -33,34 +34,13 @@ from master.store.settings import Settings
 KILOBYTES = sized((250, 1_000, 25_000), (250,))
 WORKERS, TENSORS = sized(4, 2), 10
 BATCHES = {250: sized(6_000, 40), 1_000: 3_000, 25_000: 300}
-PROGRAM = """
-    import time
-    import torch
-    import gridml
-
-    def network() -> torch.nn.Module:
-        return torch.nn.ParameterList([torch.randn({elements}) for _ in range({tensors})])
-
-    class Network(gridml.Vertex):
-        model = gridml.module(network, torch.optim.SGD)
-
-    class Item(gridml.Vertex):
-        network = gridml.edge(Network)
-
-    @gridml.update(batch=1)
-    def train(items: gridml.Batch[Item], network: Network) -> None:
+BODY = """\
         time.sleep(0.001)
         with torch.no_grad():
             for weight in network.model.parameters():
                 weight.add_(1e-3)
-
-    def graph() -> gridml.Graph:
-        g = gridml.Graph()
-        g.add(Item, {vertices}, network=g.add(Network))
-        return g
-
-    program = gridml.Program(graph, train)
 """
+PROGRAM = IDLE.replace("import numpy as np", "import time").replace("        pass\n", BODY)
 
 
 class Watched(Local):
