@@ -7,7 +7,7 @@ middle of the band.
 The hedged lifetime is a mixture of the observed lives (four fifths) and the family fitted to them (one fifth). A choice
 for the fitted family alone loses goodput if the lives do not follow the family, because a fit weighs all ages, while an
 all-or-nothing chunk depends on the survival at one age. A choice for the observed lives alone (Kaplan and Meier) puts
-the chunk just before a gap between these lives, and with few lives the gap is random. docs/notes/sizing.md has the
+the chunk at the end of a gap between these lives, and with few lives the gap is random. docs/notes/sizing.md has the
 measurements.
 """
 
