@@ -19,7 +19,7 @@ from gridml.caching.chunk_cache import ChunkCache
 from gridml.caching.master_copy import MasterCopy
 from gridml.carriers.base import LEFT, WorkerMailbox
 from gridml.engine.engine import Engine
-from gridml.engine.pace import batch_size, next_batch
+from gridml.engine.pace import added_rate, batch_size, next_batch, rate_scale
 from gridml.engine.snapshot import Snapshot
 from gridml.engine.update_runner import BatchFailed
 from gridml.model.chunk import Chunk
@@ -223,7 +223,10 @@ class Session:
         """Train one batch."""
         lease, start = action.lease, action.start
         program, batch = self._engine.program, self._engine.program.update.batch or 1
-        size = batch_size(batch, program.min_target_batch, action.live)
+        size = action.added or batch_size(batch, program.min_target_batch, action.live)
+        scale = rate_scale(size / batch, keeps_rate=program.update.keeps_rate)
+        if action.added:
+            scale = added_rate(size / batch, action.live)
         # Rows before `trained` are trained. The rest of the lease is credited with the last batch, without training.
         trained = min(action.stop, lease.stop - lease.untrained - lease.start)
         if trained <= start:
@@ -239,7 +242,7 @@ class Session:
             lease.epoch, action.version, action.share, step.at(action.credited, epochs), epochs * step.per_epoch
         )
         try:
-            self._engine.train(start, stop, program.factor(at), size / batch)
+            self._engine.train(start, stop, program.factor(at), scale, action.live - 1 if action.added else 0)
         except BatchFailed as failure:
             return self._failed(lease, failure)
         stop = action.stop if stop == trained else stop

@@ -39,11 +39,11 @@ class SteppedEngine(Engine):
         self._rng_state = rng_state
         self.rows = 0  # of the last batch
 
-    def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
+    def train(self, start: int, stop: int, factor: float, scale: float = 1.0, others: int = 0) -> None:
         self.rows = stop - start
         self._rng_state.swap()
         try:
-            super().train(start, stop, factor, share)
+            super().train(start, stop, factor, scale, others)
         except BatchFailed as failed:
             if isinstance(failed.__cause__, KeyboardInterrupt):  # Ctrl-C, which a real worker process ignores
                 raise KeyboardInterrupt from failed

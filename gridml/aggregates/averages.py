@@ -54,6 +54,9 @@ class StaleMean(Aggregate):
 
     It moves a row as far as the pushes in sequence would, and never further: a sum for small X, a mean for large X.
 
+    The step of a part of one batch is added, v ← v + (p−b): the workers' rates are such that the steps of all parts are
+    together as long as that of the batch (`gridml.engine.pace.choose_pace`).
+
     Raises UsageError unless κ > 0 and 1 ≤ ρ ≤ 2.
     """
 
@@ -70,10 +73,10 @@ class StaleMean(Aggregate):
         if t.merge.fast_forward:
             # v + (b−v) + (p−b) would round, and with one worker the result must be plain SGD to the last bit.
             return kernels.fast_forward(t.out, t.base, t.replica, t.scale)
-        if t.contraction is not None:
+        if t.contraction is not None and not t.merge.added:
             pulls, steps = self.row_weights(t.merge, t.contraction)
             return kernels.blend_rows(t.out, t.value, t.base, t.replica, pulls, steps * t.scale)
-        pull, step = self.weights(t.merge)
+        pull, step = (0.0, 1.0) if t.merge.added else self.weights(t.merge)
         return kernels.blend(t.out, t.value, t.base, t.replica, pull, step * t.scale)
 
     def weights(self, merge: Merge) -> tuple[float, float]:

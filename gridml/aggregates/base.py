@@ -35,6 +35,8 @@ class Merge(NamedTuple):
     """Number of vertices credited to other workers since the base."""
     live: int
     """Number of live leases."""
+    added: bool = False
+    """True: the step of a part of one batch, at a rate at which the steps of all parts add up to that of the batch."""
 
     @property
     def staleness(self) -> float:

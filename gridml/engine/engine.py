@@ -16,9 +16,9 @@ from gridml.aggregates.base import same_bits
 from gridml.caching.row_cache import Rebasing, ReplicatedRows
 from gridml.engine import read_only
 from gridml.engine.devices import Device, device_fault_of
+from gridml.engine.look_ahead import LookAhead
 from gridml.engine.mirror import Capture
 from gridml.engine.modules import ModuleRows, Modules, Trainable, checked_views
-from gridml.engine.pace import rate_scale
 from gridml.engine.snapshot import Snapshot
 from gridml.engine.update_runner import BatchFailed, Recorder, UpdateRunner
 from gridml.errors import NotFiniteError
@@ -62,6 +62,7 @@ class Engine:
         # numpy views of every module vertex of the replica. They can be stale, so read them through `_follow`.
         self._views: dict[VertexKey, dict[str, Array]] = {}
         self.recorder = Recorder()
+        self._look_ahead = LookAhead()
         self._driver = program.update.driver.__name__
         self.chunk: Chunk | None = None  #: the current chunk; set only by `begin`
         self.notes: list[str] = []  #: warnings for the user; the reporter clears the list
@@ -127,9 +128,9 @@ class Engine:
         whole = int(ends[np.searchsorted(ends, until, side="right") - 1]) if ends[0] <= until else 0
         return (whole, True) if whole > at else (until, False)
 
-    def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
-        """Run f on rows [start, stop). The learning rate is the user's times `factor`; unless the program keeps its
-        rates, it is scaled for a batch whose size is `share` times the program's batch size.
+    def train(self, start: int, stop: int, factor: float, scale: float = 1.0, others: int = 0) -> None:
+        """Run f on rows [start, stop). The learning rate is the user's times the schedule's `factor` and the `scale` of
+        the batch. If the steps of `others` are added to this one, f runs where these are expected to lead.
 
         Raises BatchFailed from the user's error. An error of the device is raised unchanged. A loss on a device that is
         not finite raises BatchFailed only when the losses are read: in a later call or in `snapshot`.
@@ -138,15 +139,19 @@ class Engine:
         if self._stepping.unread >= MAX_UNREAD_LOSSES:
             self.read_losses()
         self._stepping.rows = start, stop
-        schedule, scale = self.program.schedule, rate_scale(share, keeps_rate=self.program.update.keeps_rate)
-        failed = True
+        schedule, failed = self.program.schedule, True
         self.recorder.begin_batch()
         try:
             for modules in self._modules.values():
                 modules.set_rate(factor, scale)
                 if isinstance(schedule, TorchSchedule):
                     modules.follow(schedule, self.at, scale)
-            self._runner.run(start, stop, self.at)
+            if others:
+                optimisers = [each for modules in self._modules.values() for each in modules.all_optimisers()]
+                with self._look_ahead.batch(optimisers, others):
+                    self._runner.run(start, stop, self.at)
+            else:
+                self._runner.run(start, stop, self.at)
             failed = False
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may call sys.exit
             if self.device.accelerates and device_fault_of(error) is not None:
@@ -355,6 +360,7 @@ class Engine:
 
     def forget_optimisers(self) -> None:
         """Reset every optimiser's state, after the master has rejected work."""
+        self._look_ahead.forget()
         for modules in self._modules.values():
             modules.forget_optimisers()
 

@@ -352,6 +352,10 @@ class Modules:
             problems += [problem] if problem is not None else []
         return problems
 
+    def all_optimisers(self) -> list[Any]:
+        """Return the optimisers of every vertex made so far."""
+        return [optimiser for made in self._made.values() for optimiser in made.optimisers.values()]
+
     def set_rate(self, factor: float, scale: float = 1.0) -> None:
         """Set every optimiser's learning rate to the user's times the schedule's `factor` and the `scale` of the batch
         (`gridml.engine.pace.rate_scale`)."""

@@ -23,6 +23,14 @@ MAX_BATCH_PARTS = 4
 # docs/averaging.md accuracy stayed flat at this value.
 STALENESS_STEP = 512
 MAX_BUDGET_FACTOR = 8  # pushes may take this many times their share of the time if rarer pushes would cost even more
+# Parts into which workers may share a batch whose steps are added. They need more parts than averaged replicas do: the
+# smaller the parts, the fewer steps of others a step has missed.
+MAX_ADDED_PARTS = 16
+# Batches of the program that others may train while a worker trains a batch whose step is added.
+MAX_MISSED_BATCHES = 2.0
+# A batch whose step is added grows to twice its share of the program's batch while its push costs more than this share
+# of its training, and steps are added only while a push costs no more time than the training of its batch.
+WANTED_COST, MAX_COST = 0.5, 1.0
 
 
 def batch_size(batch: int, min_batch: int, live: int) -> int:
@@ -44,6 +52,13 @@ def rate_scale(share: float, *, keeps_rate: bool = False) -> float:
     others.
     """
     return 1.0 if keeps_rate else math.sqrt(share)
+
+
+def added_rate(share: float, live: int) -> float:
+    """Return the factor of the learning rate for a batch of `share` (0 to 1) times the size of the program's, whose
+    step is added to those of `live` workers: `share`, so that the steps of a whole batch together are as long as the
+    program's own step, and less if more than `MAX_MISSED_BATCHES` batches of others were trained beside it."""
+    return min(share, MAX_MISSED_BATCHES / max(1, live - 1))
 
 
 def next_batch(left: int, size: int, least: int, *, alike: bool) -> int:
@@ -68,10 +83,12 @@ class PaceFacts:
     batch: int  #: vertices of the program's batch
     min_batch: int = 1  #: the smallest batch that workers may take in its place
     keeps_rate: bool = False  #: a smaller batch has the program's rates, too
+    can_add: bool = False  #: the steps of small batches may be added (`Program.adds_steps`, and the merge rules)
     speed: float = 0.0  #: vertices that the worker trains per second; 0: not measured
     push_s: float = 0.0  #: seconds that a push costs this worker and the master; 0: not measured
     budget: float = 1.0  #: share of the time that pushes may take
     drift: float = 0.0  #: share of its distance to its optimum that a row moves per vertex; 0: unknown
+    travel_s: float = 0.0  #: seconds from sending a push to its reply
     merging_s: float = 0.0  #: shortest interval in which one master merges the pushes of all workers
     max_interval_s: float = math.inf  #: longest interval that the lifetimes of workers allow; infinity: unknown
     asked: int | None = None  #: the interval that the user wants
@@ -83,14 +100,39 @@ class PaceChoice(NamedTuple):
     batch: int  #: vertices of a batch
     rate: float  #: factor of the program's learning rates
     push_every: int  #: vertices between two pushes
+    added: bool = False  #: a push has the step of one batch, and is added; otherwise replicas are averaged
 
 
 def choose_pace(facts: PaceFacts) -> tuple[PaceChoice, str]:
-    """Return (batch, rate and push interval of one worker, reason of the interval)."""
+    """Return (batch, rate and push interval of one worker, reason of the interval).
+
+    Where pushes are cheap, workers share each batch of the program and push the step of each part, and the master adds
+    the steps: W workers take the steps of a plain loop in nearly 1/W of its time. Where pushes are dear, workers take
+    many steps before they push, and their replicas are averaged.
+    """
+    added, why = _added_batch(facts)
+    if added:
+        return PaceChoice(added, added_rate(added / facts.batch, facts.live), added, added=True), why
     batch = batch_size(facts.batch, facts.min_batch, facts.live)
     rate = rate_scale(batch / facts.batch, keeps_rate=facts.keeps_rate)
     every, reason = (facts.asked, "asked for") if facts.asked is not None else _push_every(facts, batch)
     return PaceChoice(batch, rate, every), reason
+
+
+def _added_batch(facts: PaceFacts) -> tuple[int, str]:
+    """Return (vertices of a batch whose step is added, reason); 0: replicas are averaged.
+
+    It is a worker's part of the program's batch. A worker waits for the reply to each push, so a push costs its own
+    time and that of its way.
+    """
+    if not facts.can_add or facts.keeps_rate or facts.asked is not None or facts.live < 2 or facts.speed <= 0:
+        return 0, "replicas are averaged"
+    part = max(facts.min_batch, -(-facts.batch // min(facts.live, MAX_ADDED_PARTS)))
+    cost = facts.speed * max(facts.push_s + facts.travel_s, facts.merging_s)
+    size = min(max(part, math.ceil(cost / WANTED_COST)), 2 * part, facts.batch // 2)
+    if size < part or cost > MAX_COST * size or not facts.max_interval_s * facts.speed >= size:
+        return 0, f"a push costs as much time as {cost:,.0f} vertices"
+    return size, f"each batch of {size:,}: a push costs as much time as {cost:.3g} vertices, so steps are added"
 
 
 def _push_every(facts: PaceFacts, batch: int) -> tuple[int, str]:
@@ -159,7 +201,7 @@ def schedule_name(schedule: Schedule) -> str:
 def used_settings(program: Program, workers: int) -> tuple[UsedSettings, str]:
     """Return (the settings of each of `workers` workers, the same as text)."""
     whole = program.update.batch or 1
-    size, rate, _ = choose_pace(
+    size, rate, *_ = choose_pace(
         PaceFacts(workers, whole, program.min_target_batch, keeps_rate=program.update.keeps_rate)
     )[0]
     largest = max(size, next_batch(whole, size, program.min_actual_batch, alike=workers > 1))

@@ -320,6 +320,14 @@ class Program:
         shared = any(m.optimiser is not None for m in self.modules) and not self.normalises
         return self.update.min_batch if shared else self.update.batch or 1
 
+    @property
+    def adds_steps(self) -> bool:
+        """True if workers may share each batch, and their steps are added: then the step of a part of a batch must be
+        that of its optimisers alone, at a rate that gridml scales with the part."""
+        update, optimised = self.update, [m for m in self.modules if m.optimiser is not None]
+        may = bool(optimised) and not self.normalises and not update.keeps_rate and update.accumulate == 1
+        return may and (update.batch or 1) > 1 and not any(t.replicated and t.arrays for t in self.types().values())
+
     @cached_property
     def min_actual_batch(self) -> int:
         """The smallest size of any batch, even at the end of a chunk: `min_batch`, but at least two if a layer

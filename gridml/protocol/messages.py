@@ -62,6 +62,7 @@ class Push(NamedTuple):
     upto: int  # the position up to which the lease is now trained
     vertices: int  # trained since the last push of the lease
     logged: tuple[Logged, ...] = ()
+    added: bool = False  # its batches were trained under `Pace.added`
 
 
 class Copies(NamedTuple):
@@ -139,6 +140,7 @@ class Pace:
     compress: str = NONE  # a format of `gridml.protocol.compression`
     push_s: float = MAX_PUSH_INTERVAL_S  # seconds since the last push after which the next one is due
     per_epoch: int = 0  # vertices of an epoch; 0 if the run has one epoch
+    added: int = 0  # vertices of a batch, if the master adds the step of each batch; 0: it averages replicas
 
 
 @dataclass(frozen=True)

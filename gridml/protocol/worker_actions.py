@@ -64,6 +64,7 @@ class Train(NamedTuple):
     total: int  # vertices of the run, over all epochs
     per_epoch: int  # vertices of an epoch
     version: int  # version of the replica that the training is based on
+    added: int = 0  # as in `Pace`
 
     @property
     def share(self) -> float:

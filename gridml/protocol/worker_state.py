@@ -73,6 +73,7 @@ class _Work:
     pushed: int = 0  # rows [0, pushed) were sent
     sequence: int = 0  # number of pushes sent so far
     whole: bool = True  # a push that ends at `at` cuts no component (local vertices that edges connect)
+    averaged: bool = False  # some rows in [pushed, at) were trained without `Pace.added`
     is_accumulating: bool = False  # gradients of rows before `at` have not been used by an optimiser step yet
     shortened: bool = False  # a reply has moved the end of the lease
     begun_s: float = 0.0
@@ -172,6 +173,7 @@ class WorkerState:
         self._train_s += now_s - self._action_s
         work.at, work.whole, work.ended_s = trained.stop, trained.whole, now_s
         work.is_accumulating = trained.is_accumulating
+        work.averaged |= not self._pace.added
 
     def _handle_begun(self, now_s: float) -> None:
         lease, self._beginning = self._beginning, None
@@ -284,8 +286,8 @@ class WorkerState:
         """Train the lease in hand, push when due, and release it at its end."""
         if work.at < work.count and not work.tainted:
             ready = work.lease.start + work.at < self._ready.get(work.lease.id, work.lease.stop)
-            if self._under_way is not None and not ready:
-                return self._wait(now_s)
+            if self._under_way is not None and (not ready or self._pace.added):
+                return self._wait(now_s)  # a step that is added begins at the newest replica
             if self._under_way is None and (self._push_is_due(work, now_s) or (not ready and work.at > work.pushed)):
                 return self._copy(work)  # the reply brings the rows of the next batches
             if ready:
@@ -365,7 +367,18 @@ class WorkerState:
         credited = min(pace.total, pace.credited + self.trained - self._counted)
         per_epoch = pace.per_epoch or pace.total
         return Train(
-            work.lease, work.at, stop, due, due_s, overdue, pace.live, credited, pace.total, per_epoch, self._version
+            work.lease,
+            work.at,
+            stop,
+            due,
+            due_s,
+            overdue,
+            pace.live,
+            credited,
+            pace.total,
+            per_epoch,
+            self._version,
+            pace.added,
         )
 
     def _copy(self, work: _Work) -> TakeSnapshot:
@@ -377,7 +390,8 @@ class WorkerState:
         lease, self._to_push = work.lease, None
         work.sequence += 1
         push = Push(lease.id, lease.term, work.sequence, self._version, lease.start + work.at, work.at - work.pushed)
-        work.pushed = work.at
+        push = push._replace(added=not work.averaged)
+        work.pushed, work.averaged = work.at, False
         self._pushed_s = now_s
         wants = not self._evicted and self._wants_ahead(work)
         send = self._send(self._sync._replace(wants=wants, leaving=self._evicted, push=push), Content.SNAPSHOT)

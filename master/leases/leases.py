@@ -179,6 +179,11 @@ class Leases:
         alone = self.live == (1 if held else 0)
         return FreeRange(span, why, *sized, self._ledger.uncredited(epoch), own, alone, home)
 
+    def adds(self, vertices: int) -> bool:
+        """Return whether a step of so many vertices may be added: it is one of parts of a batch."""
+        program = self._spec.program
+        return program.adds_steps and vertices <= (program.update.batch or 1)
+
     def _batches(self) -> tuple[int, int]:
         program = self._spec.program
         whole = program.update.window

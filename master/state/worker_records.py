@@ -143,6 +143,7 @@ class AssignedWork:
     #: the time by which the other workers should have trained the remaining work, if this worker is too slow for it
     idle_until_s: float | None = None
     push_every: int = 0  #: vertices between two pushes, as in the last reply
+    added: bool = False  #: each of these pushes is the step of one batch, and is added
 
 
 @dataclass(slots=True, eq=False)

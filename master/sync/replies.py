@@ -173,7 +173,8 @@ class PushPace:
         live, compress = max(1, self._leases.live), self.sizes.compress
         credited, total = self._ledger.credited, self._leases.epochs.total
         every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.vertex_count
-        return Pace(live, credited, total, every, compress, every_s, per_epoch)
+        added = every if record.assignment.added else 0
+        return Pace(live, credited, total, every, compress, every_s, per_epoch, added)
 
     def interval(self, record: WorkerRecord) -> int:
         """Return the vertices between two pushes of a worker from now on, and set them in its record."""
@@ -185,15 +186,17 @@ class PushPace:
             update.batch or 1,
             self._program.min_target_batch,
             keeps_rate=update.keeps_rate,
+            can_add=self._program.adds_steps and self._merger.adds_steps,
             speed=sizing.rate(record) or 0.0,
             push_s=push_s,
             budget=self.sizes.push_budget,
             drift=self._drift,
+            travel_s=sizing.measures.travel_s(record.measured.kind),
             merging_s=merging_s(live, self.push_s),
             max_interval_s=sizing.max_interval_s(record),
             asked=self.sizes.push_every,
         )
-        (_, _, every), reason = choose_pace(facts)
+        (_, _, every, record.assignment.added), reason = choose_pace(facts)
         if every != record.assignment.push_every:
             record.assignment.push_every = every
             self._ledger.worker_push_interval(record.name, every, reason)

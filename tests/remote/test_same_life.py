@@ -276,8 +276,8 @@ class PricedEngine(Engine):
         super().begin(chunk)
         self.clock.advance(self.clock.now_s + self.costs.start_s + chunk.count * self.costs.copy_s)
 
-    def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
-        super().train(start, stop, factor, share)
+    def train(self, start: int, stop: int, factor: float, scale: float = 1.0, others: int = 0) -> None:
+        super().train(start, stop, factor, scale, others)
         self.clock.advance(self.clock.now_s + (stop - start) * self.costs.exec_s)
 
     def snapshot(self, *known: Any) -> Any:

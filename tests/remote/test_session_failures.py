@@ -35,7 +35,7 @@ class FailingEngine:
     def batch_end(self, at: int, size: int, count: int) -> tuple[int, bool]:
         return at + 1, True
 
-    def train(self, start: int, stop: int, rate: float, share: float = 1.0) -> None:
+    def train(self, start: int, stop: int, rate: float, scale: float = 1.0, others: int = 0) -> None:
         raise BatchFailed(7, 7) from self.error
 
 

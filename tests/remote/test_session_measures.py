@@ -39,7 +39,7 @@ class SlowEngine(Engine):
     def batch_end(self, at: int, size: int, count: int) -> tuple[int, bool]:
         return min(at + 10, count), True
 
-    def train(self, start: int, stop: int, rate: float = 1.0, share: float = 1.0) -> None:
+    def train(self, start: int, stop: int, rate: float = 1.0, scale: float = 1.0, others: int = 0) -> None:
         self._time.sleep(0.1 * (stop - start))
 
     def snapshot(self, known: object = None) -> Snapshot:

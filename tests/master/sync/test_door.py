@@ -93,9 +93,9 @@ class Unhurried(Engine):
         super().__init__(program)
         self._time = clock
 
-    def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
+    def train(self, start: int, stop: int, factor: float, scale: float = 1.0, others: int = 0) -> None:
         self._time.sleep(0.05 * (stop - start))
-        super().train(start, stop, factor, share)
+        super().train(start, stop, factor, scale, others)
 
 
 class Scene:

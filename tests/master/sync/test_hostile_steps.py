@@ -42,9 +42,9 @@ class Liar(SteppedEngine):
         super().__init__(program, RngState("liar", torch=program.uses_torch))
         self._lie = lie
 
-    def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
+    def train(self, start: int, stop: int, factor: float, scale: float = 1.0, others: int = 0) -> None:
         try:
-            super().train(start, stop, factor, share)
+            super().train(start, stop, factor, scale, others)
         except BatchFailed:
             self._mark(start, stop)
 

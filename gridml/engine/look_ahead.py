@@ -1,0 +1,88 @@
+"""LookAhead: trains a batch where the parameters will be once the steps of other workers have arrived.
+
+Workers that share each batch of the program miss the steps that others take beside them. With momentum that is as if
+gradients came late, at which a rate near its limit diverges. So a worker trains a batch at the parameters moved by the
+steps that it expects of the others, and takes that move back afterwards: what it pushes is its own step. Chen, Yang and
+Cheng (SpecTrain, arXiv 1809.02839) predict weights in the same way, against the delays of a pipeline.
+
+Each of the others is expected to step as this worker would without a new gradient: ρ times its own last step, where ρ
+is the correlation of its successive steps. With momentum ρ is nearly the momentum. Without, steps are mostly noise, ρ
+is nearly 0, and nothing is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+FADING = 0.9  # per batch, of the sums that ρ is computed from
+
+
+@dataclass
+class _Last:
+    """The last step of one optimiser, and the sums over its steps from which ρ is computed."""
+
+    steps: list[Any]  # a tensor for each trained parameter
+    products: float = 0.0  # of each step with the one before
+    squares: float = 0.0  # of the step before
+
+    @property
+    def correlation(self) -> float:
+        """ρ, in [0, 1]; 0 while unknown."""
+        return min(1.0, max(0.0, self.products / self.squares)) if self.squares > 0 else 0.0
+
+    def followed_by(self, steps: list[Any]) -> _Last:
+        """Return the state after the next step."""
+        return _Last(
+            steps,
+            FADING * self.products + _product(self.steps, steps),
+            FADING * self.squares + _product(self.steps, self.steps),
+        )
+
+
+@final
+class LookAhead:
+    """The last steps of the optimisers of one process."""
+
+    def __init__(self) -> None:
+        self._last: dict[Any, _Last] = {}  # by optimiser
+
+    def forget(self) -> None:
+        """Expect no steps, because the work of the last batch was dropped."""
+        self._last.clear()
+
+    @contextmanager
+    def batch(self, optimisers: Sequence[Any], others: int) -> Iterator[None]:
+        """Train a batch in this context, with the parameters moved by the expected steps of `others`. If it fails, the
+        parameters are unusable, as after every failed batch."""
+        import torch
+
+        trained = {
+            optimiser: [p.data for group in optimiser.param_groups for p in group["params"] if p.requires_grad]
+            for optimiser in optimisers
+        }
+        last = {each: self._last[each] for each, tensors in trained.items() if _fits(self._last.get(each), tensors)}
+        before = {each: [tensor.clone() for tensor in tensors] for each, tensors in trained.items()}
+        far = {each: others * known.correlation for each, known in last.items()}
+        for each, known in last.items():
+            torch._foreach_add_(trained[each], known.steps, alpha=far[each])
+        yield
+        for each, known in last.items():
+            torch._foreach_sub_(trained[each], known.steps, alpha=far[each])
+        self._last = {}
+        for each, tensors in trained.items():
+            if tensors:
+                steps = list(torch._foreach_sub(tensors, before[each]))
+                self._last[each] = last[each].followed_by(steps) if each in last else _Last(steps)
+
+
+def _fits(known: _Last | None, tensors: Sequence[Any]) -> bool:
+    """Return whether there is a step for each tensor: f may have given the module others."""
+    return known is not None and [(s.shape, s.device) for s in known.steps] == [(t.shape, t.device) for t in tensors]
+
+
+def _product(one: Sequence[Any], other: Sequence[Any]) -> float:
+    """Return the inner product of two steps."""
+    return float(sum((a * b).sum() for a, b in zip(one, other, strict=True)))
