@@ -28,9 +28,9 @@ MAX_BUDGET_FACTOR = 8  # pushes may take this many times their share of the time
 MAX_ADDED_PARTS = 16
 # Batches of the program that others may train while a worker trains a batch whose step is added.
 MAX_MISSED_BATCHES = 2.0
-# A batch whose step is added grows to twice its share of the program's batch while its push costs more than this share
-# of its training, and steps are added only while a push costs no more time than the training of its batch.
-WANTED_COST, MAX_COST = 0.5, 1.0
+# Steps are added if a push takes at most this share of the time of its batch, which may grow for that to twice its
+# share of the program's batch. Averaged replicas of four workers are worth two loops, so a third of the time is well spent.
+MAX_ADDED_COST = 0.5
 
 
 def batch_size(batch: int, min_batch: int, live: int) -> int:
@@ -129,10 +129,10 @@ def _added_batch(facts: PaceFacts) -> tuple[int, str]:
         return 0, "replicas are averaged"
     part = max(facts.min_batch, -(-facts.batch // min(facts.live, MAX_ADDED_PARTS)))
     cost = facts.speed * max(facts.push_s + facts.travel_s, facts.merging_s)
-    size = min(max(part, math.ceil(cost / WANTED_COST)), 2 * part, facts.batch // 2)
-    if size < part or cost > MAX_COST * size or not facts.max_interval_s * facts.speed >= size:
-        return 0, f"a push costs as much time as {cost:,.0f} vertices"
-    return size, f"each batch of {size:,}: a push costs as much time as {cost:.3g} vertices, so steps are added"
+    size = max(part, math.ceil(cost / MAX_ADDED_COST))
+    if size > min(2 * part, facts.batch // 2) or size > facts.max_interval_s * facts.speed:
+        return 0, "replicas are averaged"
+    return size, f"steps are added: a push costs as much time as {cost:.2g} vertices"
 
 
 def _push_every(facts: PaceFacts, batch: int) -> tuple[int, str]:

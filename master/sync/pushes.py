@@ -234,11 +234,9 @@ class Pushes:
             self._events.record("late", {"worker": worker, "lease": push.lease, "vertices": push.vertices}, text)
             self._leases.reopen(lease, push.upto, worker)
         others = ledger.credited - base_credit  # includes pushes of this group that were merged before
-        live, added = (
-            max(1, self._leases.live),
-            push.added and self._leases.adds(push.vertices) and self._merger.adds_steps,
-        )
-        merge = Merge(self._version, push.base, push.vertices, others, live, added)
+        # A step that was taken under another pace than the worker was told last is averaged, which does no harm.
+        added = push.added and pending.record.assignment.added and self._leases.adds(push.vertices)
+        merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live), added)
         decision, outcome, trace = self._try_merge(pending, lease, merge, base, now)
         if decision.flagged:
             self._trust.flag(pending.record, lease, decision.reason, now, excess=decision.excess)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -82,7 +83,65 @@ def test_a_program_may_keep_its_rates() -> None:
 
 def test_the_interval_that_is_asked_for_is_used() -> None:
     facts = PaceFacts(4, 64, speed=1000.0, push_s=0.002, merging_s=10.0, max_interval_s=0.01, asked=7)
-    assert choose_pace(facts) == ((16, 0.5, 7), "asked for")
+    assert choose_pace(facts) == ((16, 0.5, 7, False), "asked for")
+    assert choose_pace(replace(facts, can_add=True)) == choose_pace(facts)
+
+
+CHEAP = PaceFacts(4, 64, can_add=True, speed=300.0, push_s=0.004, travel_s=0.003)  # a push costs 2.1 vertices
+
+
+@pytest.mark.parametrize(
+    ("change", "batch"),
+    [
+        ({}, 16),
+        ({"live": 16}, 5),  # a 16th of the batch has 4 vertices, and a push may take half of the time of 5
+        ({"live": 500}, 5),
+        ({"push_s": 0.05}, 32),
+        ({"min_batch": 20}, 20),
+        ({"merging_s": 0.08}, 48),
+    ],
+)
+def test_where_pushes_are_cheap_the_steps_of_parts_of_a_batch_are_added(change: dict[str, Any], batch: int) -> None:
+    facts = replace(CHEAP, **change)
+    chosen, reason = choose_pace(facts)
+    if batch > 32:
+        assert not chosen.added  # no more than half of the batch
+        return
+    rate = min(batch / 64, 2 / (facts.live - 1))
+    assert chosen == (batch, rate, batch, True)
+    assert reason.startswith("steps are added: a push costs as much time as ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"can_add": False},
+        {"keeps_rate": True},
+        {"live": 1},
+        {"speed": 0.0},
+        {"asked": 64},
+        {"push_s": 0.06},  # 19 vertices, more than half of 32
+        {"min_batch": 64},
+        {"batch": 1},
+        {"max_interval_s": 0.01},
+    ],
+)
+def test_otherwise_replicas_are_averaged(change: dict[str, Any]) -> None:
+    facts = replace(CHEAP, **change)
+    chosen, _ = choose_pace(facts)
+    assert not chosen.added
+    assert chosen.batch == batch_size(facts.batch, facts.min_batch, facts.live)
+
+
+@given(lives, batches, st.floats(0, 1), st.floats(0, 1), st.floats(1, 1e5))
+def test_added_steps_are_never_longer_together_than_two_of_the_program(
+    live: int, batch: int, push_s: float, travel_s: float, speed: float
+) -> None:
+    facts = PaceFacts(live, batch, can_add=True, speed=speed, push_s=push_s, travel_s=travel_s)
+    chosen, _ = choose_pace(facts)
+    if chosen.added:
+        assert (live - 1) * chosen.rate <= 2.0 and chosen.rate <= chosen.batch / batch <= 0.5
+        assert speed * (push_s + travel_s) <= chosen.batch / 2
 
 
 @given(
@@ -100,7 +159,7 @@ def test_only_the_master_makes_an_interval_longer_than_the_rule_wants(
     ruled = choose_pace(free)[0].push_every
     longest = math.inf if longest_s is None else longest_s
     facts = replace(free, merging_s=live * merge_s, max_interval_s=longest)
-    (_, _, every), reason = choose_pace(facts)
+    (_, _, every, _), reason = choose_pace(facts)
     assert reason
     merged = live * merge_s * speed
     assert batch <= every <= max(ruled, merged + batch)
@@ -112,7 +171,7 @@ def test_only_the_master_makes_an_interval_longer_than_the_rule_wants(
 
 def test_what_the_master_cannot_merge_is_not_pushed_whatever_the_rule_wants() -> None:
     facts = PaceFacts(2600, 1, speed=0.16, merging_s=728.0)
-    (_, _, every), reason = choose_pace(facts)
+    (_, _, every, _), reason = choose_pace(facts)
     assert every == round(728 * 0.16) and reason == "116 vertices: the master merges no faster"
     assert choose_pace(replace(facts, max_interval_s=60.0))[0].push_every == every
     assert choose_pace(replace(facts, speed=0.0))[0].push_every == 10

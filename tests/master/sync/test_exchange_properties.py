@@ -222,12 +222,12 @@ class Worker:
         """Let f raise at each batch for which `fails(worker, vertices)` is true."""
         engine, train = self.engine, self.engine.train
 
-        def failing(start: int, stop: int, factor: float, share: float = 1.0) -> None:
+        def failing(start: int, stop: int, factor: float, scale: float = 1.0, others: int = 0) -> None:
             assert engine.chunk is not None
             ids = engine.chunk.tables[engine.program.update.driver.__name__].ids[start:stop].tolist()
             if fails(self.name, ids):
                 raise BatchFailed(ids[0], ids[-1]) from ValueError("f failed")
-            train(start, stop, factor, share)
+            train(start, stop, factor, scale, others)
 
         engine.train = failing  # type: ignore[method-assign]
 
@@ -236,7 +236,7 @@ class Worker:
         engine = self.engine
         train = engine.train
 
-        def failing(start: int, stop: int, factor: float, share: float = 1.0) -> None:
+        def failing(start: int, stop: int, factor: float, scale: float = 1.0, others: int = 0) -> None:
             engine.train = train  # type: ignore[method-assign]
             raise BatchFailed(start, stop) from ValueError("f failed")
 
