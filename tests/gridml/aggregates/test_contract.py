@@ -311,6 +311,15 @@ def test_nesterov_is_algorithm_3_of_the_paper() -> None:
     assert flushed["w"] == pytest.approx(value + rate * beta / 3 * momentum)
 
 
+def test_the_step_of_a_part_of_a_batch_is_added_however_stale() -> None:
+    value, base, replica = (np.array(each, np.float32) for each in ([8.0, 1.0], [1.0, 1.0], [1.5, -1.0]))
+    for merge in (FRESH._replace(base=8, credited_by_others=1), STALE):
+        out = np.empty_like(value)
+        tensor = TensorMerge(value, replica, base, out, merge._replace(added=True))
+        assert gridml.stale_mean().merge(tensor) == pytest.approx(0.25 + 4.0)
+        np.testing.assert_array_equal(out, [8.5, -1.0])
+
+
 def test_easgd_shares_its_elasticity_among_the_workers() -> None:
     assert one(easgd(), 1.0, 3.0, 9.0, STALE).tensors["w"] == pytest.approx(1 + 0.9 / 3 * (3 - 1))
     out = np.empty(())

@@ -146,6 +146,35 @@ def test_while_a_push_travels_it_trains_and_at_the_end_it_waits() -> None:
     assert (life.syncs[-1].holds, life.syncs[-1].travel_s) == ((), 2.0)
 
 
+def test_steps_that_are_added_are_pushed_one_by_one_and_each_begins_at_the_newest_replica() -> None:
+    life = Life()
+    life.until(Send)
+    pace = Pace(4, push_every=5, added=5)
+    life.reply(Reply(0, pace, lease=LEASE))
+    life.until(Send)
+    assert life.pushes[-1].vertices == 5 and life.pushes[-1].added
+    assert isinstance(life.step(), Wait)  # although rows are left to train
+    life.reply(Reply(1, pace, Verdict.MERGED), brings=True)
+    assert life.step() == Adopt(Use.REBASE, 4)
+    train = life.step()
+    assert isinstance(train, Train) and (train.start, train.added, train.version) == (5, 5, 1)
+    life.until(Send)
+    life.reply(Reply(2, Pace(4, push_every=10), Verdict.MERGED), brings=True)  # pushes have become dear
+    life.until(Send)
+    assert life.pushes[-1].vertices == 10 and not life.pushes[-1].added
+    assert isinstance(life.step(), EndChunk | Wait)
+
+
+def test_a_push_of_rows_that_were_trained_to_be_averaged_is_not_added() -> None:
+    life = Life()
+    life.lease()
+    life.until(Send)
+    life.until(Train)  # while the push travels
+    life.reply(Reply(1, Pace(4, push_every=5, added=5), Verdict.MERGED), brings=True)
+    life.until(Send)
+    assert not life.pushes[-1].added
+
+
 def test_a_slow_f_pushes_by_the_clock() -> None:
     life = Life(vertex_s=4.0, batch=1)
     life.lease(push_every=1000)
